@@ -1,6 +1,6 @@
-"""The wheel is one of this platform where it brings libraries: `python -m sparsefront_kernels.build --prebuilt` puts them there.
+"""Build a platform wheel if there are prebuilt libraries (`python -m sparsefront_kernels.build --prebuilt`).
 
-All else is in pyproject.toml.
+Everything else is in pyproject.toml.
 """
 
 from pathlib import Path
@@ -10,14 +10,14 @@ from setuptools.command.bdist_wheel import bdist_wheel
 
 
 class KernelsDistribution(Distribution):
-    """Holds files of one platform where there are prebuilt libraries."""
+    """Platform-specific if there are prebuilt libraries."""
 
     def has_ext_modules(self) -> bool:
         return any(Path(__file__).parent.glob("sparsefront_kernels/prebuilt/*.so"))
 
 
 class KernelsWheel(bdist_wheel):
-    """Serves every Python: libraries are opened with ctypes."""
+    """Works with every Python version: libraries are loaded with ctypes."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]

@@ -1,8 +1,8 @@
-"""`python -m sparsefront_kernels.build` compiles all CUDA sources ahead of their first use, at once.
+"""`python -m sparsefront_kernels.build` compiles all CUDA sources in advance.
 
-Prints the path of each library and the seconds its build took; where one cannot be built, prints the reason and exits with 1.
+Prints the path of each library and its build time; if one cannot be built, prints the reason and exits with 1.
 
-With `--prebuilt` they go into the package instead, so that a wheel made then brings them to machines without nvcc:
+With `--prebuilt` they go into the package instead, so that a wheel built afterwards needs no nvcc:
 
     cd kernels && python -m sparsefront_kernels.build --prebuilt && pip wheel --no-deps .
 """
@@ -19,7 +19,7 @@ from sparsefront_kernels.cuda_library import SOURCES, BuildFailed, build, build_
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Build all libraries; the exit code."""
+    """Build all libraries; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m sparsefront_kernels.build", description=__doc__.split("\n")[0])
     parser.add_argument("--prebuilt", action="store_true", help="into the package, for a wheel")
     how = build_for_wheel if parser.parse_args(arguments).prebuilt else build

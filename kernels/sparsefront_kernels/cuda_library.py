@@ -1,14 +1,13 @@
-"""CUDA sources become shared libraries: at first use, or ahead of time with `python -m sparsefront_kernels.build`.
+"""Build CUDA sources into shared libraries, on first use or in advance with `python -m sparsefront_kernels.build`.
 
-torch's extension builder compiles them, in a process of its own. A library has a C interface and
-is opened with ctypes: it includes no header of PyTorch, builds in seconds, and a call of it costs a microsecond or two.
+torch's extension builder compiles them in a separate process. A library has a C interface and is loaded with ctypes: it
+includes no PyTorch headers, builds in seconds, and a call costs a microsecond or two.
 
-Each is kept in a folder of $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set), whose name
-holds a hash of the sources, the flags and PyTorch's version, and one of the compiler's version. The folder also holds
-what the compiler said: registers, spills and warnings of every kernel. A lock beside it lets one process build it while
-others wait.
+Each library has a folder in $SPARSEFRONT_KERNELS_CACHE (default ~/.cache/sparsefront_kernels), named by a hash of sources,
+flags and PyTorch's version, and one of the compiler's version. The folder also contains the compiler's output: registers,
+spills and warnings of every kernel. With a lock next to it, one process builds while others wait.
 
-A wheel may bring libraries of its own in `prebuilt`, which count before all others as long as the sources are the same.
+A wheel may contain libraries in `prebuilt`, which take precedence as long as the sources are the same.
 """
 
 import ctypes
@@ -33,9 +32,9 @@ from sparsefront_kernels.common.file_lock import held_alone
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
-SHARED = PACKAGE / "cuda"  # headers that the families' sources include
-PREBUILT = PACKAGE / "prebuilt"  # libraries of a wheel, by `_prebuilt_name`
-TOOLCHAIN = "toolchain"  # a small library that says whether others can be built
+SHARED = PACKAGE / "cuda"  # shared headers
+PREBUILT = PACKAGE / "prebuilt"  # a wheel's libraries, named by `_prebuilt_name`
+TOOLCHAIN = "toolchain"  # a small library that tests whether others can be built
 SOURCES = {
     "blocked_sm90": PACKAGE / "blocked" / "csrc" / "blocked_sm90.cu",
     "blocked_training_sm90": PACKAGE / "blocked" / "csrc" / "blocked_training_sm90.cu",
@@ -57,29 +56,29 @@ SOURCES = {
 FLAGS = (
     "-std=c++17",
     "-O3",
-    # sm_90a, since the warpgroup products exist there alone. The builder adds no architecture where a flag names one: a
-    # plain sm_90 pass would reject them.
+    # sm_90a, because wgmma exists only there. The builder adds no architecture if a flag names one: a plain sm_90 pass
+    # would fail.
     "-gencode=arch=compute_90a,code=sm_90a",
     "-Xptxas=-v",
-    "-lineinfo",  # tools name source lines; the machine code is the same
-    "--split-compile=0",  # kernels of a source in parallel; the machine code is the same
-    # the builder takes the arithmetic of 16-bit floats away from extensions; our sources mean CUDA's own
+    "-lineinfo",  # source lines for tools; does not change machine code
+    "--split-compile=0",  # compile kernels of a source in parallel; does not change machine code
+    # the builder disables CUDA's 16-bit float operators for extensions; our sources use them
     "-U__CUDA_NO_HALF_OPERATORS__",
     "-U__CUDA_NO_HALF_CONVERSIONS__",
     "-U__CUDA_NO_HALF2_OPERATORS__",
     "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
 )
-# of libraries for other machines: nvcc alone makes them, with the CUDA runtime inside
+# for libraries for other machines: built by nvcc alone, with the CUDA runtime linked statically
 PREBUILT_FLAGS = (
     *FLAGS,
     "-shared",
     "-cudart=static",
     "-Xcompiler=-fPIC",
     "-Xlinker=--as-needed",
-    "-Xlinker=--exclude-libs=ALL",  # the runtime inside serves this library alone, whichever one PyTorch has loaded
+    "-Xlinker=--exclude-libs=ALL",  # hide the static runtime from the one that PyTorch has loaded
 )
-LINK_FLAGS = ("-Wl,--as-needed",)  # of the libraries that the builder names, the CUDA runtime alone is needed
-# the program of the builder's process; what the builder, ninja and nvcc say goes to its stdout and stderr
+LINK_FLAGS = ("-Wl,--as-needed",)  # of the libraries that the builder links, only the CUDA runtime is needed
+# the program of the builder process; output of builder, ninja and nvcc goes to its stdout and stderr
 BUILDER = """
 import json, sys
 from torch.utils.cpp_extension import load
@@ -89,29 +88,29 @@ PLACES = ("CUDA_HOME", "CUDA_PATH")
 LOG = "build.log"
 
 _gate: Callable[[str], AbstractContextManager[str | None]] | None = None  # see `gated`
-_failures: dict[str, str] = {}  # name -> why its build failed; this process does not try again
+_failures: dict[str, str] = {}  # name -> why its build failed; not retried in this process
 
 
 class BuildFailed(RuntimeError):
-    """A library cannot be built. The message begins with the reason and contains the compiler's output."""
+    """A library cannot be built. The message begins with the reason and includes the compiler's output."""
 
 
 @functools.cache
 def compiler() -> str | None:
-    """Path of nvcc: from $CUDA_HOME or $CUDA_PATH, CUDA's usual folder, or the search path; None where there is none."""
+    """Path of nvcc: from $CUDA_HOME or $CUDA_PATH, CUDA's default folder, or PATH; None if not found."""
     homes = [os.environ[name] for name in PLACES if os.environ.get(name)] + ["/usr/local/cuda"]
     in_homes = [found for home in homes if (found := shutil.which("nvcc", path=str(Path(home) / "bin")))]
     return in_homes[0] if in_homes else shutil.which("nvcc")
 
 
 def ninja() -> str | None:
-    """Path of ninja, which torch's builder runs: from the search path or from beside this Python, where pip puts it."""
+    """Path of ninja for torch's builder: from PATH, or next to this Python, where pip installs it."""
     folders = [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
     return shutil.which("ninja", path=os.pathsep.join(folders))
 
 
 def unavailable_reason(name: str) -> str | None:
-    """Why the library is unavailable, or None where it is built or can be. The reason is logged once."""
+    """Why the library is unavailable, or None if it is built or can be. Logs the reason once."""
     if built(name) is not None:
         return None
     reason = _failures.get(name) or _missing_tool() or _toolchain_reason()
@@ -121,8 +120,7 @@ def unavailable_reason(name: str) -> str | None:
 
 
 def built(name: str) -> Path | None:
-    """The library of these sources: one that came with the package, or one built by the compiler that is here, or by any
-    where there is none."""
+    """The library of these sources: from the package, or built by the current compiler (by any, if there is none)."""
     if (library := _prebuilt(name)) is not None:
         return library
     key = f"{name}-{_fingerprint(_source(name))}-"
@@ -131,16 +129,15 @@ def built(name: str) -> Path | None:
 
 
 def build(name: str) -> Path:
-    """Compile a source, unless it has been compiled before.
+    """Compile a source, if necessary.
 
-    Of several processes that ask at once, one builds and the others wait for its library, or for its failure. It builds in
-    a fresh folder, which is renamed when it is complete: a build that was killed leaves no broken library, and the next
-    process builds instead.
+    If several processes need it, one builds and the others wait for its library, or its failure. It builds in a new folder that
+    is renamed when complete, so that a killed build leaves no broken library and the next process can build.
 
     Returns:
-        the shared library; the compiler's messages are beside it, in `build.log`.
+        the shared library; the compiler's output is next to it in `build.log`.
     Raises:
-        BuildFailed: there is no nvcc or no ninja, the compiler rejected the source, or the cache cannot be written.
+        BuildFailed: nvcc or ninja is missing, the compiler rejected the source, or the cache is not writable.
     """
     if (library := built(name)) is not None:
         return library
@@ -175,7 +172,7 @@ def _built_once(name: str) -> Path:
 
 @contextmanager
 def gated(gate: Callable[[str], AbstractContextManager[str | None]]) -> Iterator[None]:
-    """Inside, each build runs within `gate(name)`, which gives None, or why it may not begin: it then raises BuildFailed."""
+    """Context in which each build runs inside `gate(name)`, which yields None, or a reason not to build (-> BuildFailed)."""
     global _gate
     before, _gate = _gate, gate
     try:
@@ -185,7 +182,7 @@ def gated(gate: Callable[[str], AbstractContextManager[str | None]]) -> Iterator
 
 
 def _build_into(home: Path, name: str) -> str:
-    """Make the library's folder; what the compiler said where that failed, else nothing."""
+    """Build the library's folder; returns the compiler's output on failure, else an empty string."""
     with tempfile.TemporaryDirectory(prefix=f"building-{name}-", dir=home.parent, ignore_cleanup_errors=True) as around:
         folder = Path(around) / "library"
         folder.mkdir()
@@ -195,17 +192,17 @@ def _build_into(home: Path, name: str) -> str:
         (folder / LOG).write_text(done.stdout, encoding="utf-8")
         try:
             folder.rename(home)
-        except OSError:  # on a disk without locks another process was faster; a folder that holds files is not replaced
+        except OSError:  # without locks another process may have been faster; nonempty folders are not replaced
             if not (home / f"{name}.so").exists():
                 raise
     return ""
 
 
 def build_for_wheel(name: str) -> Path:
-    """Compile a source into `PREBUILT`, from where a wheel of the package takes it to machines without nvcc.
+    """Compile a source into `PREBUILT`, for wheels for machines without nvcc.
 
     Raises:
-        BuildFailed: there is no nvcc, or it rejected the source.
+        BuildFailed: nvcc is missing, or rejected the source.
     """
     if (nvcc := compiler()) is None:
         raise BuildFailed(f"{name}: {_missing_tool()}")
@@ -221,18 +218,18 @@ def build_for_wheel(name: str) -> Path:
     )
     if done.returncode != 0:
         raise BuildFailed(f"{name}: its build failed: {_first_error(done.stdout)}\n{done.stdout}")
-    for other in PREBUILT.glob(f"{name}-*.so"):  # of other sources
+    for other in PREBUILT.glob(f"{name}-*.so"):  # from other sources
         other.unlink()
     return partial.rename(library)
 
 
 def _prebuilt_name(name: str, cuda: str) -> str:
-    """It holds a hash of the sources and flags, and CUDA's major version ("13.0" → 13)."""
+    """File name with a hash of sources and flags, and CUDA's major version ("13.0" → 13)."""
     return f"{name}-{_digest(_source(name), *PREBUILT_FLAGS)}-cuda{cuda.split('.')[0]}.so"
 
 
 def _prebuilt(name: str) -> Path | None:
-    """The library that came with the package; it needs a driver of its CUDA version, as this PyTorch then does."""
+    """The library from the package; it needs a driver for its CUDA version, as this PyTorch does."""
     if torch.version.cuda is None or not PREBUILT.is_dir():
         return None
     library = PREBUILT / _prebuilt_name(name, torch.version.cuda)
@@ -241,16 +238,16 @@ def _prebuilt(name: str) -> Path | None:
 
 @functools.cache
 def load(name: str) -> ctypes.CDLL:
-    """The library, built where need be.
+    """Load the library, building it if necessary.
 
     Raises:
-        BuildFailed: as `build`.
+        BuildFailed: as in `build`.
     """
     return ctypes.CDLL(str(build(name)))
 
 
 def _run_builder(name: str, folder: Path) -> subprocess.CompletedProcess:
-    """torch's builder in a process of its own: it takes the compiler from the environment, which stays as it is here."""
+    """Run torch's builder in a separate process: it takes the compiler from environment variables, unchanged here."""
     nvcc, builder = compiler(), ninja()
     assert nvcc is not None and builder is not None, "_missing_tool comes before"
     tools = [str(Path(builder).parent), str(Path(nvcc).parent), os.environ.get("PATH", os.defpath)]
@@ -262,7 +259,7 @@ def _run_builder(name: str, folder: Path) -> subprocess.CompletedProcess:
         "build_directory": str(folder),
     }
     return subprocess.run(
-        # -P: the current folder, whose modules may have any name, stays off the import path
+        # -P: keep the current folder, which may have modules of any name, off the import path
         [sys.executable, "-P", "-c", BUILDER, json.dumps(settings)],
         env=os.environ | {"CUDA_HOME": str(Path(nvcc).parent.parent), "PATH": os.pathsep.join(tools)},
         stdout=subprocess.PIPE,
@@ -286,7 +283,7 @@ def _missing_tool() -> str | None:
 
 
 def _toolchain_reason() -> str | None:
-    """Why the compiler that is here makes no libraries that open, as a small one shows that uses what all use."""
+    """Why the current compiler makes no loadable libraries, tested with a small one that uses everything others use."""
     try:
         load(TOOLCHAIN)
     except (BuildFailed, OSError) as error:
@@ -300,7 +297,7 @@ def _warn_once(name: str, reason: str) -> None:
 
 
 def _first_error(output: str) -> str:
-    """The line that says what went wrong, out of all that the builder and the compiler print."""
+    """The line with the actual error, from the output of builder and compiler."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     wanted = (
         line for pattern in (r"\berror:|cannot find -l", r"Error: ") for line in lines if re.search(pattern, line)
@@ -317,12 +314,12 @@ def _source(name: str) -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Of all that a source may include and the flags; of PyTorch, whose builder it is."""
+    """Digest of everything that a source may include, of the flags, and of PyTorch, whose builder is used."""
     return _digest(source, torch.__version__, *FLAGS, *LINK_FLAGS)
 
 
 def _digest(source: Path, *made_with: str) -> str:
-    """Of all that a source may include, its neighbours and the shared headers, and of what it is made with."""
+    """Digest of everything that a source may include (its neighbors and shared headers), and of `made_with`."""
     parts = [file.read_bytes() for folder in (source.parent, SHARED) for file in sorted(folder.glob("*.cu*"))]
     return hashlib.sha256(b"\0".join([*parts, " ".join(made_with).encode()])).hexdigest()[:16]
 
@@ -333,13 +330,13 @@ def _compiler_key(path: str) -> str:
 
 
 def _compiler_version(path: str) -> str:
-    """Of CUDA, "13.0"."""
+    """CUDA's version, "13.0"."""
     found = re.search(r"release (\d+\.\d+)", _compiler_says(path))
     return found[1] if found else "unknown"
 
 
 def _compiler_says(path: str) -> str:
-    """Its version, in its words."""
+    """The compiler's version output."""
     return subprocess.run(
         [path, "--version"], capture_output=True, text=True, encoding="utf-8", errors="replace"
     ).stdout

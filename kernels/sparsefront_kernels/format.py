@@ -1,4 +1,4 @@
-"""What every storage format of a sparse weight has in common."""
+"""The base class of storage formats of sparse weights."""
 
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, fields, replace
@@ -10,10 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class SparseFormat(ABC):
-    """A weight W[N, K] stored by a pattern's structure: some tensors (one of them `values`) and a few numbers.
+    """A weight W[N, K] stored by a pattern's structure: some tensors (including `values`) and a few numbers.
 
-    Subclasses are frozen dataclasses. Every instance, however made, has passed its family's `check`, so that a
-    kernel may trust the indices it is handed.
+    Subclasses are frozen dataclasses. Every instance, however created, has passed its family's `check`, so that kernels may
+    trust its indices.
 
     Args:
         shape: (N, K) = (outputs, inputs) of the weight.
@@ -34,16 +34,16 @@ class SparseFormat(ABC):
         """Store the kept weights: `from_dense(weight, mask, **parameters)`.
 
         Args:
-            weight: [N, K], any float dtype and device. What the mask prunes is dropped, whatever its value.
+            weight: [N, K], any float dtype and device. Pruned values are dropped.
             mask: bool [N, K] on the same device, True = keep.
-            parameters: the family's own (tile width, block shape, n and m).
+            parameters: of the family (tile width, block shape, n and m).
         Raises:
-            ValueError: the mask does not have the family's structure; the message names where and by how much.
+            ValueError: the mask does not have the family's structure; names where and by how much.
         """
 
     @abstractmethod
     def to_dense(self) -> Tensor:
-        """The weight as [N, K] with exact zeros; kept weights are bit for bit those given to `from_dense`."""
+        """The weight as [N, K] with exact zeros; kept weights are bitwise those passed to `from_dense`."""
 
     @abstractmethod
     def check(self) -> None:
@@ -51,10 +51,10 @@ class SparseFormat(ABC):
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], meta: dict[str, Any]) -> Self:
-        """Rebuild from what `tensors()` and `meta()` gave, as read back from a file.
+        """Rebuild from the results of `tensors()` and `meta()`, for example read from a file.
 
         Raises:
-            ValueError: a part is missing or unknown, or the content breaks an invariant.
+            ValueError: a part is missing or unknown, or an invariant is violated.
         """
         parts = {**meta, **tensors}
         known = {field.name for field in fields(cls)}
@@ -65,17 +65,17 @@ class SparseFormat(ABC):
         return cls(**{name: tuple(part) if isinstance(part, list) else part for name, part in parts.items()})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by its field's name, contiguous, ready for a safetensors file."""
+        """All tensors by field name, contiguous, ready for a safetensors file."""
         return {field.name: part for field in fields(self) if isinstance(part := getattr(self, field.name), Tensor)}
 
     def meta(self) -> dict[str, Any]:
-        """Every other field as plain JSON (tuples as lists); an optional tensor that is not there is left out."""
+        """All other fields as plain JSON (tuples as lists); optional tensors that are None are omitted."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         rest = {name: part for name, part in parts.items() if not isinstance(part, Tensor) and part is not None}
         return {name: list(part) if isinstance(part, tuple) else part for name, part in rest.items()}
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """The same weight elsewhere or in another precision: `dtype` concerns the values, never the indices."""
+        """The same weight on another device or with values in another dtype; indices keep theirs."""
         moved: dict[str, Any] = {
             name: part.to(device=device, dtype=dtype if part.is_floating_point() else None)
             for name, part in self.tensors().items()
@@ -83,18 +83,18 @@ class SparseFormat(ABC):
         return replace(self, **moved)
 
     def scaled(self, scale: Tensor) -> Self:
-        """W with the row of each output multiplied, in W's dtype.
+        """Multiply the row of each output by a factor, in W's dtype.
 
         Args:
             scale: [N], float.
         Raises:
-            ValueError: a format that holds more than one tensor of values.
+            ValueError: the format has more than one tensor of values.
         """
         tensors = self.tensors()
         if len(floats := [name for name, part in tensors.items() if part.is_floating_point()]) != 1:
             raise ValueError(f"{self.family}: weights lie in several tensors: {', '.join(floats)}")
         values = tensors["values"]
-        # numbers instead of the weights tell where each of them lies; what is stored beside W keeps its value
+        # numbers in place of the weights show where each of them is; other stored values are not changed
         numbered = torch.arange(1, values.numel() + 1, device=values.device).view_as(values)
         number = type(self).from_tensors(tensors | {"values": numbered}, self.meta()).to_dense()
         factor = torch.ones(values.numel() + 1, device=values.device)
@@ -104,7 +104,7 @@ class SparseFormat(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of values and indices together."""
+        """Total bytes of values and indices."""
         return sum(part.nbytes for part in self.tensors().values())
 
     @property
@@ -133,5 +133,5 @@ def check_weight_and_mask(weight: Tensor, mask: Tensor) -> None:
 
 
 def zero_where_pruned(weight: Tensor, mask: Tensor) -> Tensor:
-    """[N, K] with +0.0 where pruned. Not a product: that would leave -0.0, and NaN where a pruned weight is Inf."""
+    """[N, K] with +0.0 where pruned. Multiplying by the mask would give -0.0, and NaN for infinite weights."""
     return torch.where(mask, weight.detach(), torch.zeros((), dtype=weight.dtype, device=weight.device))

@@ -1,4 +1,4 @@
-"""One kernel of the registry: what it supports, how it packs a weight, how it runs."""
+"""An entry of the kernel registry: what the kernel supports, how it packs a weight, how it runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class UnsupportedProblem(ValueError):
-    """A kernel does not support what it was asked for; the message says which kernel and why."""
+    """A kernel does not support the weight or the problem; the message says which kernel and why."""
 
 
 def as_stored(stored: SparseFormat) -> SparseFormat:
-    """The `pack` of a kernel that reads the format directly."""
+    """`pack` of a kernel that reads the format directly."""
     return stored
 
 
 def all_supported(stored: SparseFormat, problem: Problem) -> str | None:
-    """The `unsupported` of a kernel that supports everything its family can hold."""
+    """`unsupported` of a kernel that supports everything its family can hold."""
     return None
 
 
@@ -33,35 +33,33 @@ def all_supported(stored: SparseFormat, problem: Problem) -> str | None:
 class KernelEntry:
     """One way to multiply by a weight of one family.
 
-    Use: move the format to the problem's device and dtype, `packed = entry.pack(format)` once, then
+    Move the format to the problem's device and dtype, call `packed = entry.pack(format)` once, then
     `y = entry.run(x, packed, bias)` as often as needed.
 
     Args:
-        name: unique, for configurations and reports.
-        family: the storage family it reads.
-        product: what `run` calls: (x, packed, bias or None) -> y, with the keyword `layout` where it takes several.
-        unsupported: (format, problem) -> why this kernel does not support them, or None; `unsupported_reason` calls it after the
-            checks that all kernels share.
-        pack: format -> what `run` reads in any layout, on the format's device. Packing and sorting happen here, untimed.
-        requires_cuda: True where it is a GPU kernel (Triton's interpreter may still run it on a CPU, for tests).
-        is_reference: True for plain PyTorch that runs on any device: the reference for tests, and the path on a CPU.
-        layouts: of X and Y that it takes, in the order of `problem.LAYOUTS`.
-        dtype_name: what it computes in where the dtype of x does not say so: "tf32" for float32 operands whose products
-            are rounded to TF32.
-        fuses_epilogue: whether `run` takes `activation` and `residual`.
-        tunable: its launch parameters, or None where there is nothing to tune.
-        row_x_tunable: those where X is row-major, for a kernel that then reads it in another way; None: the same.
-        fastest_from: rows from which it is faster than those behind it in its family, as measured; `best_kernel` asks where no
-            performance model knows them.
-        convolving: how it reads images where it runs row-major, if it can; else convolutions copy what output pixels see
-            into rows of X first.
-        precision: "none": it multiplies X and W as they come. "fp8" or "int8": it packs W in that precision, and takes X in 16
-            or 32 bits, which it quantises with a scale per row, or as a `Quantized`.
-        takes_scales: of a `Quantized` X: "row" ([M, 1]), "group128" ([M, K / 128]), "static" ([1, 1]).
-        multiplied: (x, packed) -> (X [M, K], W [N, K]) in float32, what a kernel in low precision multiplies, for checks against
-            float64 of the same operands.
-        quantized_run: (x, packed, bias or None, *, activation) -> `Quantized` Y, of a kernel that can quantise its output for the
-            next product.
+            name: unique; used in configurations and reports.
+            family: the storage family it reads.
+            product: (x, packed, bias or None) -> y; takes the keyword `layout` if the kernel supports several.
+            unsupported: (format, problem) -> why the kernel does not support them, or None. `unsupported_reason` calls it
+                after the checks common to all kernels.
+            pack: format -> the packed weight, on the format's device, valid for every layout. Not timed.
+            requires_cuda: True for a GPU kernel (tests may still run it on a CPU in Triton's interpreter).
+            is_reference: True for plain PyTorch that runs on any device: the reference in tests, and the CPU path.
+            layouts: supported layouts of X and Y, in the order of `problem.LAYOUTS`.
+            dtype_name: compute dtype if x's dtype does not imply it: "tf32" for float32 operands rounded to TF32.
+            fuses_epilogue: whether `run` takes `activation` and `residual`.
+            tunable: its launch parameters; None: nothing to tune.
+            row_x_tunable: launch parameters for row-major X, if the kernel reads it differently; None: the same.
+            fastest_from: number of rows from which it was measured to be faster than the later kernels of its family;
+                `best_kernel` uses it if the performance model covers none of them.
+            convolving: how it reads images directly (row-major only); None: convolutions are lowered by im2col first.
+            precision: "none": it multiplies X and W as they are. "fp8" or "int8": it packs W in that precision, and takes X in
+                16 or 32 bits (quantized per row) or as a `Quantized`.
+            takes_scales: accepted scales of a `Quantized` X: "row" ([M, 1]), "group128" ([M, K / 128]), "static" ([1, 1]).
+            multiplied: (x, packed) -> (X [M, K], W [N, K]) in float32: the operands of a low-precision kernel after
+                quantization, to check its result in float64.
+            quantized_run: (x, packed, bias or None, *, activation) -> `Quantized` Y, if the kernel can quantize its output for
+                the next product.
     """
 
     name: str
@@ -95,19 +93,19 @@ class KernelEntry:
         layout: str | None = None,
         **epilogue: Any,
     ) -> Tensor:
-        """Y = X · Wᵀ (+ bias) in a layout.
+        """Compute Y = X · Wᵀ (+ bias) in a layout.
 
         Args:
-            x: in the layout's order, with any strides; a `Quantized` where the kernel takes its scales.
-            packed: what `pack` gave.
+            x: in the layout's order, any strides; a `Quantized` if the kernel takes its scales.
+            packed: result of `pack`.
             bias: [N].
-            layout: one of `layouts`; by default the first, which is row-major wherever the kernel takes that.
-            epilogue: where `fuses_epilogue`: `activation` (a name of `common.epilogue.ACTIVATIONS`) and `residual` (of y's
-                shape and dtype), for y = activation(x · Wᵀ + bias) + residual.
+            layout: one of `layouts`; default: the first, which is row-major if the kernel supports that.
+            epilogue: if `fuses_epilogue`: `activation` (a name in `common.epilogue.ACTIVATIONS`) and `residual` (y's shape and
+                dtype), for y = activation(x · Wᵀ + bias) + residual.
         Returns:
-            in the layout's order; the strides are the kernel's own choice.
+            Y in the layout's order; the kernel chooses the strides.
         Raises:
-            UnsupportedProblem: it does not take the layout.
+            UnsupportedProblem: the kernel does not support the layout.
         """
         if layout is not None and layout not in self.layouts:
             raise UnsupportedProblem(f"{self.name}: {self._other_layouts(layout)}")
@@ -116,24 +114,24 @@ class KernelEntry:
         return self.product(x, packed, bias, **epilogue)
 
     def label(self, layout: str) -> str:
-        """What results, plans and configurations call this kernel in a layout."""
+        """Name of the kernel and layout in results, plans and configurations."""
         return label(self.name, layout)
 
     def tunable_in(self, layout: str) -> Tunable | None:
-        """Its launch parameters in a layout."""
+        """Launch parameters in a layout."""
         return self.tunable if layout in X_FEATURE_MAJOR else self.row_x_tunable or self.tunable
 
     def computes_in(self, dtype_name: str) -> bool:
-        """Whether its products are of this dtype (fp16, bf16, fp32, tf32), as far as the entry says.
+        """Whether it computes in this dtype (fp16, bf16, fp32, tf32), according to the entry.
 
-        One that rounds to TF32 does not compute in fp32, nor one that does not say so in TF32.
+        An entry with a `dtype_name` computes only in that; any other in everything but tf32.
         """
         return self.dtype_name == dtype_name if self.dtype_name or dtype_name == "tf32" else True
 
     def unsupported_reason(self, stored: SparseFormat, problem: Problem) -> str | None:
-        """Why this kernel does not support the weight and the problem, or None where it does.
+        """Why the kernel does not support the weight and the problem; None if it does.
 
-        The format is taken as if it were already on the problem's device and in its dtype.
+        The format is treated as if it were already on the problem's device and in its dtype.
         """
         if stored.family != self.family:
             return f"the weight is stored as {stored.family}, not {self.family}"
@@ -148,11 +146,11 @@ class KernelEntry:
         return self.unsupported(stored, problem)
 
     def supports(self, stored: SparseFormat, problem: Problem) -> bool:
-        """Whether this kernel can multiply by this weight."""
+        """Whether the kernel can multiply by this weight."""
         return self.unsupported_reason(stored, problem) is None
 
     def require_supported(self, stored: SparseFormat, problem: Problem) -> None:
-        """Raise UnsupportedProblem with this kernel's name and the reason where `unsupported_reason` gives one."""
+        """Raise UnsupportedProblem with the kernel's name and the reason unless it supports the problem."""
         if reason := self.unsupported_reason(stored, problem):
             raise UnsupportedProblem(f"{self.name}: {reason}")
 
@@ -161,12 +159,11 @@ class KernelEntry:
 
 
 def filled_entry(entry: KernelEntry, family: str) -> KernelEntry:
-    """The kernel of another family for weights of this one.
+    """Adapt the kernel of another family to weights of this one.
 
     Args:
-        entry: of another family; what decides whether it supports a weight (the tile, the block, the shape) has the same name in
-            both formats.
-        family: whose formats have `filled()`, which gives the weight as the other family stores it.
+        entry: of another family. The attributes that its checks read (tile, block, shape) have the same names in both formats.
+        family: its formats have `filled()`, which returns the weight in the other family's format.
     """
     name = f"{family}_filled_{entry.name.removeprefix(entry.family + '_')}"
     return replace(entry, name=name, family=family, pack=partial(_pack, entry))

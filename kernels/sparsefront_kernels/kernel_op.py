@@ -1,13 +1,13 @@
-"""One PyTorch op per kernel, `torch.ops.sparsefront.<kernel>`, made from the dataclass of its packed weight.
+"""One PyTorch op per kernel, `torch.ops.sparsefront.<kernel>`, derived from the dataclass of its packed weight.
 
-A kernel's file defines that dataclass, a function that packs a format into it and a function that runs the kernel.
-`kernel_entry` makes the rest from them: the op's schema, its fake for compiled graphs, its gradient and the entry of the
-registry. In eager mode, compiled graphs and CUDA graphs the op is one node.
+A kernel's file defines that dataclass, a function that packs a format into it, and a function that runs the kernel.
+`kernel_entry` derives the rest: the op's schema, its fake implementation, its gradient and the registry entry. The op is a
+single node in eager mode, compiled graphs and CUDA graphs.
 
-The gradient is that of X, the bias and the residual: dX = dZ · W with dZ = dY · activation'(Z) and Z = X · Wᵀ + bias. The
-weight is packed for the product and not for its transpose, so that each backward pass rebuilds W dense and multiplies by
-cuBLAS: right for every pattern, and as slow as the backward pass of a dense layer and a write of W. Where an activation is
-fused, Z is recomputed from all of X instead of kept: an infinity at a pruned input then reaches dX.
+Gradients exist for X, the bias and the residual: dX = dZ · W with dZ = dY · activation'(Z) and Z = X · Wᵀ + bias. The weight
+is packed for W and not for its transpose, so each backward pass rebuilds W dense and multiplies with cuBLAS: correct for
+every pattern, at the cost of the dense backward plus a write of W. With a fused activation, Z is recomputed from all of X
+instead of saved: an infinity at a pruned input then reaches dX.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from sparsefront_kernels.common.operands import empty_output
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
-# of a field of a packed weight -> of the op's argument
+# type of a field of a packed weight -> type of the op's argument
 SCHEMA_TYPES = {
     Tensor: "Tensor",
     Tensor | None: "Tensor?",
@@ -49,18 +49,18 @@ def kernel_entry(
     output: Callable[[Tensor, int, bool, bool], Tensor] | None = None,
     **settings: Any,
 ) -> KernelEntry:
-    """The registry's entry of a GPU kernel, with its op.
+    """Create the registry entry of a GPU kernel, with its op.
 
     Args:
         name, family: as in `KernelEntry`.
-        weight: a dataclass with `n` and `k` (outputs and inputs of the weight) whose fields are of `SCHEMA_TYPES`: what
-            `pack` returns. The op takes its fields one by one.
-        run: (x, packed weight, bias or None) -> y. Keywords: `residual` and `activation` where it fuses the epilogue;
-            `x_feature_major` and `y_feature_major` where it takes several layouts. It checks its operands, and launches on
+        weight: the dataclass returned by `pack`: has `n` and `k` (outputs and inputs of the weight) and fields of
+            `SCHEMA_TYPES`. The op takes its fields one by one.
+        run: (x, packed weight, bias or None) -> y. Keywords: `residual` and `activation` if it fuses the epilogue;
+            `x_feature_major` and `y_feature_major` if it supports several layouts. It checks its operands, and launches on
             the current stream of x's device.
-        dense: packed weight -> W [N, K] in operations that a compiled graph can hold. None: the op has no gradient.
+        dense: packed weight -> W [N, K] in traceable operations. None: the op has no gradient.
         transposed_y: whether the kernel writes [N, M] in every layout, so that a row-major Y is a transposed view.
-        output: (x, n, x_feature_major, y_feature_major) -> an empty Y, for a kernel that gives it other strides than those.
+        output: (x, n, x_feature_major, y_feature_major) -> an empty Y, for a kernel with other output strides.
         settings: the other arguments of `KernelEntry`.
     """
     layouts, fused = settings.get("layouts", ("row_major",)), settings.get("fuses_epilogue", False)
@@ -72,7 +72,7 @@ def kernel_entry(
 
 
 class _Op:
-    """`torch.ops.sparsefront.<name>` and how a packed weight becomes its arguments and is put together again."""
+    """`torch.ops.sparsefront.<name>`, and the conversion of a packed weight to its arguments and back."""
 
     def __init__(
         self,
@@ -107,17 +107,17 @@ class _Op:
         activation: str = "none",
         residual: Tensor | None = None,
     ) -> Tensor:
-        """The `product` of an entry: x and y in the layout's order."""
+        """`product` of an entry: x and y are in the layout's order."""
         parts = [getattr(packed, part) for part in self.parts]
         epilogue = [residual, activation] if self.fused else []
         return self.op(x, *parts, bias, *epilogue, layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR)
 
     def register_gradient(self, dense: Callable[[Any], Tensor]) -> None:
-        """Let autograd differentiate the op; a gradient of the weight raises ValueError at the call."""
+        """Register autograd for the op; requesting a gradient of the weight raises ValueError at the call."""
 
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
             named = dict(zip(self.arguments, inputs, strict=True))
-            for argument, needed in zip(self.arguments, ctx.needs_input_grad):  # PyTorch adds one of its own
+            for argument, needed in zip(self.arguments, ctx.needs_input_grad):  # PyTorch appends one entry
                 if needed and argument in self.parts:
                     raise ValueError(f"{self.name}: the weight is stored, not trained, so {argument} has no gradient")
             kept = {part: named[part] for part in self.parts if isinstance(named[part], Tensor)}
@@ -175,7 +175,7 @@ def activation_gradient(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | No
         x: [M, K].
         weight: [N, K].
         bias: [N] or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`, not "none".
+        activation: a name in `common.epilogue.ACTIVATIONS` other than "none".
     """
     z = x @ weight.t()
     precision = accumulation_dtype(dy.dtype)

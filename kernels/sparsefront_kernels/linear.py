@@ -1,4 +1,4 @@
-"""The package's first lines: a Linear whose product a kernel computes, and the same as a function."""
+"""Sparse linear layers: the module `SparseLinear` and the function `sparse_linear`."""
 
 from dataclasses import replace
 from typing import Self
@@ -14,13 +14,13 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.registry import best_kernel, labeled
 from sparsefront_kernels.sparse_layer import SparseLayer
 
-ROWS = 2048  # M that a layer's kernel is chosen for where nothing else is said
+ROWS = 2048  # default M for which a layer's kernel is chosen
 
 
 class SparseLinear(SparseLayer):
-    """Takes [..., K] and gives [..., N], as nn.Linear does; for inference: the weight is stored, not trained."""
+    """Sparse nn.Linear for inference: [..., K] -> [..., N]. The weight is compressed and cannot be trained."""
 
-    _rows: int | None = None  # M that the kernel is chosen for, anew on every device; None: the kernel stays
+    _rows: int | None = None  # M for which the kernel is chosen again on every device; None: keep the kernel
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class SparseLinear(SparseLayer):
         rows: int = ROWS,
         **parameters: object,
     ) -> Self:
-        """The same layer with its masked weight stored sparse.
+        """Compress a masked linear layer.
 
         Args:
-            linear: its weight [N, K], any float dtype and device; what the mask prunes is dropped.
+            linear: its weight is [N, K], any float dtype and device; pruned weights are dropped.
             mask: bool [N, K], True = keep.
-            tile, family, parameters: as of `pack`.
-            kernel: name of the kernel, with a layout other than its first one behind it (gathered_sm90_feature_major);
-                None = `best_kernel` for `rows` rows of X, chosen again when the layer moves to another device or dtype.
+            tile, family, parameters: as in `pack`.
+            kernel: name of the kernel, optionally followed by a layout (gathered_sm90_feature_major); None: `best_kernel` for
+                `rows` rows of X, chosen again when the layer moves to another device or dtype.
             rows: M, rows of X: tokens of a batch.
         Raises:
-            ValueError: the mask does not have the family's structure, or the kernel cannot run this product; says why.
+            ValueError: the mask does not have the family's structure, or the kernel does not support the product; says why.
         """
         packed = pack(linear.weight, mask, tile, family=family, **parameters)
         problem = _problem(packed, rows)
@@ -74,11 +74,11 @@ class SparseLinear(SparseLayer):
         layout: str | None = None,
         x_scale: float | None = None,
     ) -> Self:
-        """A layer with the stored weight of another, which gives it its bias."""
+        """A layer with the stored weight `format` and the bias of `layer`."""
         return cls(entry, format, layer.bias, layout, x_scale)
 
     def forward(self, input: Tensor) -> Tensor:
-        """`input` is called as nn.Linear calls it."""
+        """The parameter is named `input` as in nn.Linear."""
         rows = input.reshape(-1, self.in_features)
         return self.product(rows).reshape(*input.shape[:-1], self.out_features)
 
@@ -89,18 +89,18 @@ class SparseLinear(SparseLayer):
 
 
 def sparse_linear(x: Tensor, packed: SparseFormat, bias: Tensor | None = None) -> Tensor:
-    """Y = X · Wᵀ + bias by the best kernel for this product; what the kernel reads is packed once per weight.
+    """Compute Y = X · Wᵀ + bias with the best kernel for this product. The weight is packed once.
 
     Inside torch.compile or a CUDA graph use `SparseLinear`, which chooses its kernel beforehand.
 
     Args:
-        x: [..., K], of the weight's dtype and device.
-        packed: W, as `pack` or a format's `from_dense` stores it.
+        x: [..., K], in the weight's dtype and on its device.
+        packed: W, as returned by `pack` or a format's `from_dense`.
         bias: [N].
     Returns:
         [..., N], row-major and contiguous.
     Raises:
-        ValueError: x has another width, dtype or device than the weight, or no kernel can run the product.
+        ValueError: x's width, dtype or device differs from the weight's, or no kernel supports the product.
     """
     n, k = packed.shape
     if x.shape[-1] != k or x.dtype != packed.dtype or x.device != packed.device:
@@ -111,13 +111,13 @@ def sparse_linear(x: Tensor, packed: SparseFormat, bias: Tensor | None = None) -
     return chosen.run(rows, _operand(packed, chosen), bias).contiguous().reshape(*x.shape[:-1], n)
 
 
-MOST_ROWS = 64  # distinct numbers of rows whose kernel is remembered, per weight
+MOST_ROWS = 64  # per weight: for how many numbers of rows the chosen kernel is cached
 _OPERANDS: WeakKeyDictionary[SparseFormat, dict[str, object]] = WeakKeyDictionary()
 _CHOICES: WeakKeyDictionary[SparseFormat, dict[int, KernelEntry]] = WeakKeyDictionary()
 
 
 def _operand(packed: SparseFormat, chosen: KernelEntry) -> object:
-    """What the kernel reads. Held as long as the weight is; the weight itself is not, which would then never be freed."""
+    """The packed weight, cached as long as the weight lives, without a reference that would keep the weight alive."""
     operands = _OPERANDS.setdefault(packed, {})
     if chosen.name in operands:
         return operands[chosen.name]

@@ -1,6 +1,6 @@
-"""From a masked weight to its storage format: one that is asked for, or the one whose structure the mask has.
+"""Compress a masked weight into a given storage format or the one that fits the mask.
 
-The formats stand apart from the registry of kernels, so that storing a weight depends on none of them.
+Independent of the kernel registry, so that storing a weight does not depend on any kernel.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ FORMATS: dict[str, type[SparseFormat]] = {
     )
 }
 
-# blocks that are looked for, outputs x inputs; kernels in fp8 take those of 128 inputs
+# blocks to try, outputs x inputs; fp8 kernels need 128 inputs
 BLOCKS = ((128, 128), (64, 128), (64, 64), (32, 32), (16, 16))
 NARROWEST_TILE = 4
 WINDOWS = (4, 8, 16, 32, 64)  # m of n:m
@@ -46,16 +46,16 @@ WINDOWS = (4, 8, 16, 32, 64)  # m of n:m
 def pack(
     weight: Tensor, mask: Tensor, tile: int = 128, *, family: str | None = None, **parameters: Any
 ) -> SparseFormat:
-    """Store the kept weights.
+    """Compress the kept weights.
 
     Args:
         weight: [N, K], any float dtype and device.
         mask: bool [N, K], True = keep.
-        tile: of gathered storage, outputs that share their inputs.
+        tile: outputs that share their inputs in gathered storage.
         family: name of a storage family; None = `mask_structure`.
         parameters: of the family's `from_dense`, such as `block=[64, 64]` or `n=2, m=4`.
     Returns:
-        the weight in its format, on its device.
+        the compressed weight, on the weight's device.
     Raises:
         ValueError: no such family, or the mask does not have its structure; says where.
     """
@@ -71,10 +71,10 @@ def pack(
 
 
 def mask_structure(mask: Tensor, tile: int = 128) -> tuple[str, dict[str, Any]]:
-    """The storage family whose structure a mask has, and the parameters of its `from_dense`.
+    """The storage family that fits the structure of a mask, and the parameters of its `from_dense`.
 
-    In this order: nothing pruned (dense), blocks, tiles of outputs that share their inputs (this wide, then
-    narrower ones), 2:4, n of every m, single weights (csr).
+    Tried in this order: dense (nothing pruned), blocks, tiles of outputs that share their inputs (this wide, then
+    narrower), 2:4, n:m, csr (unstructured).
 
     Args:
         mask: bool [N, K], True = keep.
@@ -86,14 +86,14 @@ def mask_structure(mask: Tensor, tile: int = 128) -> tuple[str, dict[str, Any]]:
     for family, parameters in _candidates(mask, tile):
         try:
             FORMATS[family].from_dense(probe, mask, **parameters)
-        except ValueError:  # how a format says that a mask does not have its structure
+        except ValueError:  # the mask does not have this format's structure
             continue
         return family, parameters
     return "csr", {}
 
 
 def _candidates(mask: Tensor, tile: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Families and parameters that may fit, the most regular first; what cannot fit costs a few reductions."""
+    """Families and parameters that may fit, most regular first; ruling one out costs a few reductions."""
     n, k = mask.shape
     for block in BLOCKS:
         if n % block[0] == 0 and k % block[1] == 0 and _in_blocks(mask, *block):
@@ -117,7 +117,7 @@ def _in_blocks(mask: Tensor, outputs: int, inputs: int) -> bool:
 
 
 def _kept_per_window(mask: Tensor, m: int) -> int | None:
-    """How many every window of m consecutive inputs keeps; None where they differ or m does not divide K."""
+    """Weights kept in every window of m consecutive inputs; None if the windows differ or m does not divide K."""
     n, k = mask.shape
     if k % m:
         return None

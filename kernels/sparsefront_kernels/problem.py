@@ -1,4 +1,4 @@
-"""The product that a kernel is asked for: Y[M, N] = X[M, K] · W[N, K]ᵀ (+ bias[N]); its layouts; convolutions as products."""
+"""Description of a product Y[M, N] = X[M, K] · W[N, K]ᵀ (+ bias[N]), its layouts, and convolutions as products."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# of X and of Y: [M, K] and [M, N]; [K, M] and [N, M]; X row-major and Y feature-major; and the other way round
+# shapes of X and Y: [M, K], [M, N]; [K, M], [N, M]; [M, K], [N, M]; [K, M], [M, N]
 LAYOUTS = ("row_major", "feature_major", "row_to_feature", "feature_to_row")
 X_FEATURE_MAJOR = ("feature_major", "feature_to_row")
 Y_FEATURE_MAJOR = ("feature_major", "row_to_feature")
@@ -15,18 +15,18 @@ Y_FEATURE_MAJOR = ("feature_major", "row_to_feature")
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything but the weight that decides which kernels can run.
+    """A product without its weight: what determines which kernels can run.
 
     Args:
         m: rows of X (tokens or output pixels), 0 or more.
         k: inputs, columns of W.
         n: outputs, rows of W.
         dtype: of X, W and Y.
-        device: where X, W and Y live; a string is turned into a torch.device.
-        layout: "row_major" takes X as [M, K] and gives Y as [M, N]; "feature_major" takes [K, M] and gives [N, M];
-            "row_to_feature" and "feature_to_row" take the one and give the other.
+        device: of X, W and Y; a string is converted to a torch.device.
+        layout: "row_major" is X [M, K] and Y [M, N]; "feature_major" is X [K, M] and Y [N, M]; "row_to_feature" and
+            "feature_to_row" mix the two.
     Raises:
-        ValueError: a negative m, k or n below 1, or a layout that is not listed above.
+        ValueError: a negative m, k or n below 1, or an unknown layout.
     """
 
     m: int
@@ -55,23 +55,23 @@ class Problem:
 
 
 def label(kernel: str, layout: str) -> str:
-    """What results call a kernel in a layout."""
+    """Name of a kernel in a layout in results."""
     return kernel if layout == "row_major" else f"{kernel}_{layout}"
 
 
 def kernel_and_layout(label: str) -> tuple[str, str | None]:
-    """The kernel's own name, and the layout behind it; None where there is none."""
+    """Split a label into the kernel's name and the layout, which is None if missing."""
     layout = next((layout for layout in LAYOUTS if label.endswith(f"_{layout}")), None)
     return label.removesuffix(f"_{layout}"), layout
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """What of nn.Conv2d decides which pixels an output pixel sees; (vertical, horizontal) each.
+    """Geometry of an nn.Conv2d; each value is (vertical, horizontal).
 
     Args:
         kernel_size: of the filter.
-        stride, padding, dilation: as in nn.Conv2d; padding is zeros.
+        stride, padding, dilation: as in nn.Conv2d; padding is with zeros.
     """
 
     kernel_size: tuple[int, int]
@@ -91,17 +91,17 @@ class Convolution:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether rows of X are the pixels as they are."""
+        """Whether the rows of X are the pixels themselves (1x1 convolution)."""
         return self == Convolution((1, 1))
 
 
 @dataclass(frozen=True)
 class Convolving:
-    """How a kernel reads images itself, so that nothing is copied into rows of X first.
+    """How a kernel reads images directly (implicit GEMM), without im2col.
 
     Args:
-        run: (images [B, H, W, C] contiguous, packed weight, bias or None, convolution) -> [B, H', W', N], contiguous, with the
-            keywords `activation`, `residual` (as the result) and `relu_last` (max(0, ·) of what the residual was added to).
+        run: (images [B, H, W, C] contiguous, packed weight, bias or None, convolution) -> [B, H', W', N], contiguous. Keywords:
+            `activation`, `residual` (in the result's shape) and `relu_last` (ReLU after adding the residual).
         unsupported: (packed weight, images, convolution) -> why it cannot, or None.
     """
 

@@ -1,4 +1,4 @@
-"""Every kernel by name, which of them support a weight and a problem, and which of these should be fastest."""
+"""Registry of kernels: lookup by name, support for a weight and a problem, and choice of the fastest."""
 
 import copyreg
 from collections.abc import Callable
@@ -47,11 +47,11 @@ def _reference(family: str, product: Callable[..., Tensor], **settings: Any) -> 
 
 
 _BLOCKED = (
-    replace(blocked_sm90.ENTRY, convolving=CONVOLVING),  # blocks that fill a tensor-core instruction
-    blocked_gathered.ENTRY,  # smaller ones
+    replace(blocked_sm90.ENTRY, convolving=CONVOLVING),  # blocks large enough for a tensor-core instruction
+    blocked_gathered.ENTRY,  # smaller blocks
     blocked_triton.ENTRY,
 )
-# Family by family, in the order of `packing.FORMATS`, each family's reference first.
+# By family, in the order of `packing.FORMATS`, each family's reference first.
 _ALL = (
     KernelEntry("dense_linear", "dense", dense_linear, is_reference=True),
     _reference("gathered", gathered_reference, fuses_epilogue=True),
@@ -72,7 +72,7 @@ _ALL = (
     _reference("blocked_2_4", blocked_2_4.blocked_2_4_reference),
     blocked_2_4.ENTRY,
     *(filled_entry(kernel, "blocked_2_4") for kernel in _BLOCKED),
-    # every output keeps inputs of its own, so that PyTorch has no product that would use fewer of them
+    # each output keeps its own inputs: no PyTorch product can skip the others
     _reference("n_m", rebuilt_product),
     n_m_mma.ENTRY,
     n_m_small_m.ENTRY,
@@ -80,7 +80,7 @@ _ALL = (
     n_m_sm90.ENTRY,
     _reference("semi_structured", rebuilt_product),
     cusparselt.ENTRY,
-    # gathering X for every output would take `count` times its memory per output
+    # gathering X for every output would take `count` times the memory of Y
     _reference("ell", rebuilt_product),
     ell_small_m.ENTRY,
     ell_sm90.ENTRY,
@@ -107,7 +107,7 @@ _ENTRIES: dict[str, KernelEntry] = {entry.name: entry for entry in (*_ALL, *_LOW
 
 @dataclass(frozen=True)
 class Found:
-    """What `find` returns: usable entries in the registry's order, and kernel -> why it is unsupported for every other one."""
+    """Result of `find`: supported entries in the registry's order, and kernel name -> reason for the unsupported ones."""
 
     usable: list[KernelEntry]
     unsupported: dict[str, str]
@@ -119,7 +119,7 @@ def families() -> tuple[str, ...]:
 
 
 def entries(precision: str = "none") -> tuple[KernelEntry, ...]:
-    """All kernels of a precision ("none", "fp8" or "int8"), family by family, each family's reference first."""
+    """All kernels of a precision ("none", "fp8" or "int8"), by family, each family's reference first."""
     return tuple(kernel for kernel in _ENTRIES.values() if kernel.precision == precision)
 
 
@@ -132,7 +132,7 @@ def entry(name: str) -> KernelEntry:
     """The kernel of that name, in any precision.
 
     Raises:
-        ValueError: no such kernel; the message lists those there are.
+        ValueError: no such kernel; the message lists the known ones.
     """
     if name not in _ENTRIES:
         raise ValueError(f"no kernel is called {name!r}; there are {', '.join(_ENTRIES)}")
@@ -140,12 +140,12 @@ def entry(name: str) -> KernelEntry:
 
 
 def labeled(label: str) -> tuple[KernelEntry, str | None]:
-    """The kernel that results, a plan or a configuration name, and its layout; None where the name says none.
+    """The kernel named by a label of results, a plan or a configuration, and its layout, or None if the label has none.
 
-    In what was recorded, a name without a layout is of the kernel's first one: of row-major X and Y.
+    In recorded results, a label without a layout means the kernel's first: row-major X and Y.
 
     Raises:
-        ValueError: no such kernel, or none that takes this layout.
+        ValueError: no such kernel, or it does not support the layout.
     """
     name, layout = kernel_and_layout(label)
     kernel = entry(name)
@@ -158,7 +158,7 @@ def reference(family: str, precision: str = "none") -> KernelEntry:
     """The plain PyTorch kernel of a family in a precision.
 
     Raises:
-        ValueError: no such family, or none in this precision; the message lists those there are.
+        ValueError: no such family, or it has no kernel in this precision; the message lists the known ones.
     """
     references = {candidate.family: candidate for candidate in entries(precision) if candidate.is_reference}
     if family in references:
@@ -169,7 +169,7 @@ def reference(family: str, precision: str = "none") -> KernelEntry:
 
 
 def find(stored: SparseFormat, problem: Problem, precision: str = "none") -> Found:
-    """Sort a precision's kernels into those that support this weight and problem and those that do not, with the reason."""
+    """Split the kernels of a precision into those that support this weight and problem and those that do not, with the reason."""
     reasons = {candidate.name: candidate.unsupported_reason(stored, problem) for candidate in entries(precision)}
     return Found(
         usable=[candidate for candidate in entries(precision) if reasons[candidate.name] is None],
@@ -178,18 +178,18 @@ def find(stored: SparseFormat, problem: Problem, precision: str = "none") -> Fou
 
 
 def best_kernel(packed: SparseFormat, problem: Problem, precision: str = "none") -> KernelEntry:
-    """The kernel that should be fastest for a stored weight and a product, without timing any.
+    """The kernel expected to be fastest for a stored weight and a product, without timing any.
 
-    On a GPU it is the one that the performance model predicts to be fastest; where the model knows none of them, the
-    first that can run and is meant for so many rows. Kernels that round fp32 operands to TF32 are left out.
-    On a CPU it is the family's reference.
+    On a GPU: the kernel with the lowest time predicted by the performance model; if the model covers none of them, the first
+    supported one meant for that many rows. Kernels that round fp32 operands to TF32 are excluded.
+    On a CPU: the family's reference.
 
     Args:
-        packed: the weight in its format, as `pack` gives it.
+        packed: the compressed weight, as returned by `pack`.
         problem: the product.
-        precision: what it is multiplied in, "none", "fp8" or "int8".
+        precision: "none", "fp8" or "int8".
     Raises:
-        ValueError: no kernel can run it; the message holds each one's reason.
+        ValueError: no kernel supports it; the message lists each one's reason.
     """
     found = find(packed, problem, precision)
     on_gpu = problem.device.type == "cuda"
@@ -204,12 +204,12 @@ def best_kernel(packed: SparseFormat, problem: Problem, precision: str = "none")
 
 
 def _is_slow(kernel: KernelEntry, problem: Problem) -> bool:
-    """Whether others of its family are known to be faster."""
+    """Whether other kernels of its family are known to be faster."""
     return problem.m < kernel.fastest_from
 
 
 def _predicted_us(kernel: KernelEntry, packed: SparseFormat, problem: Problem) -> float:
-    """Infinite where the model does not know."""
+    """Predicted time; infinite if the model does not cover the kernel."""
     tile = getattr(packed, "tile", None)
     if tile is None or problem.dtype not in DTYPE_NAMES:
         return float("inf")
@@ -231,4 +231,4 @@ def _as_name(kernel: KernelEntry) -> tuple[Callable[[str], KernelEntry], tuple[s
     return entry, (kernel.name,)
 
 
-copyreg.pickle(KernelEntry, _as_name)  # a file of a layer names its kernel, whose functions are no part of it
+copyreg.pickle(KernelEntry, _as_name)  # pickle a kernel by name: its functions are not part of a saved layer

@@ -1,4 +1,4 @@
-"""The part that all sparse layers share: a stored weight and the kernel that multiplies by it."""
+"""Base class of the sparse layers: a stored weight and the kernel that multiplies by it."""
 
 import copy
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from sparsefront_kernels.tuning.launches import Tunable
 class SparseLayer(nn.Module):
     """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias through one kernel.
 
-    The compressed weight is no parameter: exports are what gets saved, and sparse networks are made from them. Moving,
-    casting or copying the module moves, casts or copies the weight. What the kernel reads may be a packed copy of the
-    format; `release_format` then leaves that copy alone on the device.
+    The compressed weight is not a parameter: sparse layers are built from exports, which are what gets saved. Moving, casting
+    or copying the module moves, casts or copies the weight. A kernel may read a packed copy of the format; `release_format`
+    then keeps only that copy on the device.
 
     Args:
         entry: the kernel.
-        format: W as this kernel's family stores it.
-        bias: [N] or None, as the dense layer had it.
-        layout: of X and Y as the kernel takes and gives them, `kernel_layout` afterwards; by default its first one.
-        x_scale: of a kernel in low precision, the one scale of all X; None: each row has its own, found at run time.
+        format: W in the format of this kernel's family.
+        bias: [N] or None, as in the dense layer.
+        layout: of X and Y, `kernel_layout` afterwards; default: the kernel's first.
+        x_scale: static scale of X for a low-precision kernel; None: dynamic scales per row.
     Attributes:
-        emulates: while True, a kernel in low precision is replaced by its quantised operands multiplied in float32.
+        emulates: if True, a low-precision kernel is replaced by a float32 product of the quantized operands.
     """
 
     format: SparseFormat
@@ -53,12 +53,12 @@ class SparseLayer(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """[N, K], rebuilt dense at every access: for code that looks at a layer's weight, not for computing."""
+        """Dense weight [N, K], rebuilt on every access: for code that inspects a layer's weight, not for computing."""
         return self.format.to_dense().to(self._device)
 
     @property
     def device(self) -> torch.device:
-        """That the kernel runs on."""
+        """Device on which the kernel runs."""
         return self._device
 
     @property
@@ -68,40 +68,40 @@ class SparseLayer(nn.Module):
 
     @property
     def precision(self) -> str:
-        """What the kernel multiplies in: "none" (as X and W come), "fp8" or "int8"."""
+        """Precision of the product: "none" (the dtype of X and W), "fp8" or "int8"."""
         return self._entry.precision
 
     def entered(self, x: Tensor | Quantized) -> Tensor | Quantized:
-        """X [M, K] as the kernel is given it: quantised already where its scale is static."""
+        """X [M, K] as passed to the kernel: already quantized if its scale is static."""
         if self._static_scale is None or isinstance(x, Quantized):
             return x
         found = quantize(x, self.precision, scale=self._static_scale)
         return found if "static" in self._entry.takes_scales else Quantized(found.values, found.row_scales())
 
     def multiplied(self, x: Tensor | Quantized) -> tuple[Tensor, Tensor]:
-        """Of a kernel in low precision: X [M, K] and W [N, K] in float32, as they are after quantisation."""
-        assert self._entry.multiplied is not None  # as every kernel in low precision has it
+        """X [M, K] and W [N, K] of a low-precision kernel after quantization, in float32."""
+        assert self._entry.multiplied is not None  # set for every low-precision kernel
         return self._entry.multiplied(self.entered(x), self._operand)
 
     def emulated(self, x: Tensor | Quantized, activation: str = "none", residual: Tensor | None = None) -> Tensor:
-        """[M, K] -> [M, N] in the weight's dtype: activation(X · Wᵀ + bias) + residual of the quantised operands."""
+        """activation(X · Wᵀ + bias) + residual of the quantized operands in float32: [M, K] -> [M, N] in the weight's dtype."""
         of_x, of_w = self.multiplied(x)
         return with_epilogue(of_x.float() @ of_w.float().t(), self.bias, activation, residual).to(self.format.dtype)
 
     @property
     def tunable(self) -> tuple[Tunable | None, Any]:
-        """The kernel's launch parameters, or None where it has none, and the packed weight that they are chosen for."""
+        """The kernel's launch parameters, or None, and the packed weight for which they are chosen."""
         return self._entry.tunable_in(self.kernel_layout), self._operand
 
     def product(self, x: Tensor) -> Tensor:
-        """[M, K] -> [M, N], in the weight's dtype whatever autocast says."""
+        """[M, K] -> [M, N], in the weight's dtype regardless of autocast."""
         if torch.is_autocast_enabled(x.device.type):
             with torch.autocast(x.device.type, enabled=False):
                 return self._run(x.to(self.format.dtype))
         return self._run(x)
 
     def _run(self, x: Tensor) -> Tensor:
-        """Row-major and contiguous in the end, so that whatever a layout costs is paid, and timed, inside the layer."""
+        """Return a row-major contiguous result, so that the cost of a layout is paid, and timed, inside the layer."""
         layout = self.kernel_layout
         if self.emulates:
             return self.emulated(x)
@@ -110,20 +110,20 @@ class SparseLayer(nn.Module):
         return contiguous_transpose(y) if layout in Y_FEATURE_MAJOR else y.contiguous()
 
     def release_format(self) -> None:
-        """Keep the weight once on the device: where the kernel reads a packed copy, the format moves to the CPU.
+        """Move the format to the CPU if the kernel reads a packed copy, to keep the weight on the device only once.
 
-        It stays so when the module is moved, cast or copied.
+        This persists when the module is moved, cast or copied.
         """
         self._released = True
         self.format = self._kept(self.format)
 
     def scaled(self, scale: Tensor, shift: Tensor) -> Self:
-        """A copy that gives y * scale + shift.
+        """A copy of the layer that returns y * scale + shift.
 
         Args:
             scale, shift: [N], float.
         Raises:
-            ValueError: a format that cannot be scaled.
+            ValueError: the format cannot be scaled.
         """
         other = copy.deepcopy(self)
         other._set_format(self.format.scaled(scale).to(self._device))
@@ -143,14 +143,14 @@ class SparseLayer(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        # fn is asked what it would make of the weight, without touching all of it
+        # find out the target dtype and device of fn without converting the whole weight
         probe = fn(torch.empty(0, dtype=self.format.dtype, device=self._device))
         if (probe.dtype, probe.device) != (self.format.dtype, self._device):
             self._set_format(self.format.to(device=probe.device, dtype=probe.dtype))
         return self
 
     def __copy__(self) -> Self:
-        """With the same weight, but hooks, buffers and modules of its own: what is added to it is not added here."""
+        """Share the weight but copy the dicts of hooks, buffers and modules, so that additions to the copy stay in the copy."""
         other = type(self).__new__(type(self))
         state = self.__dict__.items()
         other.__dict__.update({name: copy.copy(part) if isinstance(part, dict | set) else part for name, part in state})
@@ -160,7 +160,7 @@ class SparseLayer(nn.Module):
         other = copy.copy(self)
         other._parameters = copy.deepcopy(self._parameters, memo)
         tensors = {name: tensor.to(self._device, copy=True) for name, tensor in self.format.tensors().items()}
-        # packed again: what a library packed cannot always be copied
+        # pack again: a library's packed weight cannot always be copied
         other._set_format(type(self.format).from_tensors(tensors, self.format.meta()))
         return other
 

@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or compare; the exit code is 1 where a product is wrong, or a comparison finds something slower, wrong or gone."""
+    """Run or compare; returns exit code 1 if a product is wrong, or a comparison finds something slower, wrong or missing."""
     arguments = sys.argv[1:] if arguments is None else arguments
     asked = parser().parse_args(arguments)
     if asked.compare:
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     every = [parser().parse_args([*arguments, *line]) for line in _lines(asked.plan)] if asked.plan else [asked]
     shapes, masks = [_shapes(one) for one in every], [_masks(one) for one in every]
-    # what measures needs a GPU's libraries, what compares does not
+    # measuring needs GPU libraries, comparing does not
     from sparsefront_kernels.bench.plan import Chosen, Plan
     from sparsefront_kernels.bench.report import summary
     from sparsefront_kernels.bench.rows import Results
@@ -153,7 +153,7 @@ def _shapes(asked: argparse.Namespace) -> list[Shape]:
 
 
 def _masks(asked: argparse.Namespace) -> Masks:
-    """Those asked for; ValueError before anything runs where one of them cannot be made."""
+    """The requested masks; raises ValueError before anything runs if one of them cannot be made."""
     settings = dict(pair for pairs in asked.mask_settings for pair in pairs)
     masks = Masks.named(family_masks(asked.family[0]), asked.masks, settings)
     for distribution in _distributions(asked, masks):
@@ -171,7 +171,7 @@ def _granularities(asked: argparse.Namespace, masks: Masks) -> tuple[int, ...]:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    """Options of each line of a plan; what follows # is a comment."""
+    """Options of each line of a plan; # begins a comment."""
     lines = [shlex.split(line, comments=True) for line in path.read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if line]
 
@@ -198,7 +198,7 @@ def _settings(text: str) -> list[tuple[str, Any]]:
 
 
 def _each(text: str, read: Callable[[str], Read]) -> list[Read]:
-    """What each part of a list with commas reads as."""
+    """Parse each element of a comma-separated list."""
     try:
         return [read(part) for part in text.split(",")]
     except ValueError as error:
@@ -222,7 +222,7 @@ def _fraction(text: str) -> float:
 
 
 def _commit() -> str:
-    """The commit of the code that runs; empty where git cannot say."""
+    """The current commit; empty if git cannot tell."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(

@@ -14,7 +14,7 @@ from sparsefront_kernels.common.indices import GROUP
 
 
 def equal_tiles(n: int, k: int, granularity: int, sparsity: float, device: torch.device) -> Tensor:
-    """Each tile of `granularity` outputs keeps the same number of inputs, drawn at random. Gives bool [N, K]."""
+    """Each tile of `granularity` outputs keeps the same number of random inputs; returns bool [N, K]."""
     tiles = -(-n // granularity)
     kept = round((1 - sparsity) * k)
     places = torch.rand(tiles, k, device=device).argsort(dim=1).argsort(dim=1)
@@ -22,7 +22,7 @@ def equal_tiles(n: int, k: int, granularity: int, sparsity: float, device: torch
 
 
 def uneven_tiles(n: int, k: int, granularity: int, sparsity: float, device: torch.device) -> Tensor:
-    """Tiles keep between half and one and a half times the mean, as a global threshold leaves them; bool [N, K]."""
+    """Tiles keep between half and one and a half times the mean, as after a global threshold; bool [N, K]."""
     tiles = -(-n // granularity)
     shares = torch.linspace(0.5, 1.5, tiles, device=device)[torch.randperm(tiles, device=device)] if tiles > 1 else 1.0
     kept = ((1 - sparsity) * k * shares) * torch.ones(tiles, device=device)

@@ -1,4 +1,4 @@
-"""Products whose X is quantised already, all Y in one dtype: the baselines of fp8 and int8 kernels, for timing in one process.
+"""Products with quantized X and all of Y in one dtype: baselines of fp8 and int8 kernels, timed in one process.
 
 dense                       16 bits, cuBLAS
 dense_fp8                   row-wise scales, `torch._scaled_mm`, fast accumulation
@@ -50,14 +50,14 @@ Operands = tuple[Tensor | Quantized, Any]  # X and the packed weight
 
 @dataclass(frozen=True)
 class LowPrecisionProduct:
-    """One way to multiply, on operands of its own.
+    """One product in low precision, with its own operands.
 
     Args:
-        name: one of `NAMES`.
+        name: in `NAMES`.
         operand_bytes: of X, the weight and Y.
-        operands: number of a copy -> X and the weight; random, the same for the same number.
+        operands: index of a copy -> X and the weight; random, deterministic per index.
         product: (X, weight) -> Y [M, N].
-        factors: what is left to multiply Y by, for a check; None: nothing.
+        factors: remaining factors of Y, for a check; None: none.
         reference: (X, weight) -> float64 Y [M, N].
     """
 
@@ -70,12 +70,12 @@ class LowPrecisionProduct:
     _made: list[Operands] = field(default_factory=list)
 
     def calls(self, count: int) -> list[Callable[[], Tensor]]:
-        """As many calls, each on operands of its own."""
+        """That many calls, each with its own operands."""
         self._made.extend(self.operands(copy) for copy in range(len(self._made), count))
         return [lambda x=x, weight=weight: self.product(x, weight) for x, weight in self._made[:count]]
 
     def error(self) -> float:
-        """The relative error (Frobenius) of one call against float64 of the same operands."""
+        """The relative error (Frobenius) of one call against float64 with the same operands."""
         (call,) = self.calls(1)
         x, weight = self._made[0]
         y, expected = call().double(), self.reference(x, weight)
@@ -83,7 +83,7 @@ class LowPrecisionProduct:
         return float(torch.linalg.norm(y - expected) / torch.linalg.norm(expected))
 
     def latency(self, *, samples: int) -> Latency:
-        """By replays of a graph, on operands that rotate through more than the L2 cache."""
+        """Time graph replays with operands that rotate through more than the L2 cache."""
         l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         count = copies_for(self.operand_bytes, l2_bytes, most=MOST_COPIES)
         return time_calls(self.calls(count), samples=samples)
@@ -92,19 +92,19 @@ class LowPrecisionProduct:
 def low_precision_products(
     m: int, k: int, n: int, *, dtype: torch.dtype = torch.bfloat16, names: Sequence[str] = NAMES
 ) -> list[LowPrecisionProduct]:
-    """Those of `NAMES` that run this product on the current CUDA device; 2:4 ones tuned.
+    """Those of `NAMES` that support this product on the current CUDA device; 2:4 ones are tuned.
 
     Args:
         m, k, n: of the product.
-        dtype: of Y, and of the product in 16 bits.
+        dtype: of Y, and of the 16-bit product.
     Raises:
-        UnsupportedProblem: a kernel does not support it, with the reason.
+        UnsupportedProblem: a kernel does not support it; gives the reason.
     """
     return [_BUILDERS[name](name, Problem(m, k, n, dtype, torch.device("cuda"))) for name in names]
 
 
 def tune(entry: KernelEntry, packed: Any, problem: Problem, calls: Sequence[Callable[[], object]]) -> None:
-    """Remember the fastest of the launches that the kernel offers for the problem.
+    """Record the fastest launch of the kernel for the problem.
 
     Args:
         calls: of the kernel on this problem.
@@ -161,7 +161,7 @@ def _dense(name: str, problem: Problem) -> LowPrecisionProduct:
 
 
 def _of_entry(name: str, problem: Problem) -> LowPrecisionProduct:
-    """As the kernel runs in the problem's layout, scales included."""
+    """The kernel in the problem's layout, scales included."""
     entry = registry.entry(name.removesuffix("_scaled").removesuffix("_by_output"))
     entry.require_supported(_stored(entry.family, problem, 0), problem)
     product = LowPrecisionProduct(

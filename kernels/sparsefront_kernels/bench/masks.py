@@ -1,4 +1,4 @@
-"""Where the masks of sparse weights come from: drawn at random by a family, or made by a function that is named at run time."""
+"""Sources of masks for sparse weights: random, by family, or from a function named at run time."""
 
 import importlib
 import inspect
@@ -15,9 +15,9 @@ from sparsefront_kernels.format import SparseFormat, zero_where_pruned
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.packing import FORMATS
 
-PATTERN = "pattern"  # the distribution whose masks a named function makes
+PATTERN = "pattern"  # the distribution of masks from a named function
 
-Storage = dict[str, dict[str, Any]]  # family that can hold a mask -> keyword arguments of its `from_dense` besides
+Storage = dict[str, dict[str, Any]]  # family that can store a mask -> keyword arguments of its `from_dense`
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class MaskedWeight:
     """A weight and its mask.
 
     Args:
-        weight: float [N, K]; what the mask prunes may have any value.
+        weight: float [N, K]; pruned entries may have any value.
         mask: bool [N, K] on the same device, True = keep.
-        storage: the families that can hold it.
-        compact: whether pruned outputs are left out of Y, as between two products of a network; False: they are zeros in Y.
-            Gathered storage alone can do that.
+        storage: the families that can store it.
+        compact: omit pruned outputs from Y, as between two products of a network; False: they are zeros in Y. Only gathered
+            storage supports it.
     """
 
     weight: Tensor
@@ -41,8 +41,8 @@ class MaskedWeight:
 class MaskSource(Protocol):
     """Masks of one pattern with all its settings.
 
-    `pattern` is its name and `settings` all that decides its masks besides shape, granularity and sparsity, as "key=value"
-    separated by blanks: both are columns of the results.
+    `pattern` is its name and `settings` everything else that determines its masks besides shape, granularity and sparsity, as
+    "key=value" separated by spaces: both are columns of the results.
     """
 
     @property
@@ -52,9 +52,10 @@ class MaskSource(Protocol):
     def settings(self) -> str: ...
 
     def draw(self, n: int, k: int, sparsity: float, device: torch.device) -> MaskedWeight:
-        """A weight [n, k] of this fraction of zeros, as near as the pattern comes to it.
+        """A weight [n, k] with this fraction of zeros, as close as the pattern allows.
 
         Raises:
+            ValueError: the pattern cannot divide this shape.
             ValueError: a shape that the pattern cannot divide.
         """
         ...
@@ -62,12 +63,12 @@ class MaskSource(Protocol):
 
 @dataclass(frozen=True)
 class RandomMasks:
-    """Normally distributed weights, pruned without a look at them.
+    """Normally distributed weights with masks that do not depend on them.
 
     Args:
         pattern, settings: as in `MaskSource`.
         mask: (n, k, sparsity, device) -> bool [n, k].
-        storage: sparsity -> the families that can hold it.
+        storage: sparsity -> the families that can store it.
     """
 
     pattern: str
@@ -76,22 +77,21 @@ class RandomMasks:
     settings: str = ""
 
     def draw(self, n: int, k: int, sparsity: float, device: torch.device) -> MaskedWeight:
-        """As `MaskSource`."""
+        """See `MaskSource`."""
         mask = self.mask(n, k, sparsity, device)
         return MaskedWeight(torch.randn(n, k, device=device), mask, self.storage(sparsity))
 
 
 @dataclass(frozen=True, eq=False)
 class FamilyMasks:
-    """What the benchmark asks of a storage family; `families.py` has those of all.
+    """Benchmark settings of a storage family; `families.py` has all of them.
 
     Args:
         family: its name.
-        distributions: of its random masks, the usual one first.
-        granularity: the usual one.
-        source: (distribution, granularity, **settings) -> MaskSource, for the distributions above; its masks can be held by the
-            family.
-        weight_bytes: of a stored weight, as the least that a product has to read.
+        distributions: of its random masks, default first.
+        granularity: the default.
+        source: (distribution, granularity, **settings) -> MaskSource, for these distributions; the family can store its masks.
+        weight_bytes: of a stored weight: the minimum that a product has to read.
     """
 
     family: str
@@ -103,12 +103,12 @@ class FamilyMasks:
 
 @dataclass(frozen=True)
 class Masks:
-    """The masks that a run asks for.
+    """The masks of a run.
 
     Args:
-        family: whose random masks they are, unless the distribution is `PATTERN`.
-        function: (granularity, **settings) -> MaskSource, for the distribution `PATTERN`; None where it is not asked for.
-        settings: of what makes them.
+        family: whose random masks are used, unless the distribution is `PATTERN`.
+        function: (granularity, **settings) -> MaskSource, for the distribution `PATTERN`; None if not requested.
+        settings: of the mask source.
     """
 
     family: FamilyMasks
@@ -132,11 +132,11 @@ class Masks:
         return cls(family, found, settings)
 
     def source(self, distribution: str, granularity: int) -> MaskSource:
-        """The masks of a distribution, `PATTERN` or one of the family's, with this granularity.
+        """The mask source of a distribution, `PATTERN` or one of the family's, with this granularity.
 
         Raises:
-            ValueError: the distribution `PATTERN` without a function, one that the family does not have, or settings that
-                what makes the masks does not take.
+            ValueError: the distribution `PATTERN` without a function, an unknown distribution, or settings that the source does
+                not accept.
         """
         if distribution == PATTERN:
             if self.function is None:
@@ -157,10 +157,10 @@ def _called(function: Callable[..., MaskSource], given: tuple[Any, ...], setting
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """A text key=value as key and value: true, false, null, a whole number, a decimal number, or else text.
+    """Parse key=value: true, false, null, an integer, a float, or else a string.
 
     Raises:
-        ValueError: no key or no value.
+        ValueError: key or value is missing.
     """
     key, _, value = text.partition("=")
     if not key or not value:
@@ -178,14 +178,14 @@ def setting(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class DrawnWeight:
-    """A weight of a setting's shape and dtype.
+    """A weight with a setting's shape and dtype.
 
     Args:
-        pattern, granularity, distribution, mask_settings: as they stand in the results.
-        setting: the product with it; its n counts the stored outputs alone where the weight is compact.
+        pattern, granularity, distribution, mask_settings: as in the results.
+        setting: of its product; n counts only stored outputs if the weight is compact.
         stored: family -> the weight.
-        reference: what a product with it must be.
-        sparsity: fraction of zeros of the mask, as it is: pruned outputs and long tiles included.
+        reference: of a product with it.
+        sparsity: actual fraction of zeros of the mask, including pruned outputs.
     """
 
     pattern: str
@@ -201,12 +201,12 @@ class DrawnWeight:
 def drawn_weight(
     setting: Setting, source: MaskSource, *, granularity: int, distribution: str, families: Sequence[str]
 ) -> DrawnWeight:
-    """Draw a weight from a source of masks, in the setting's dtype.
+    """Draw a weight from a mask source, in the setting's dtype.
 
     Args:
-        families: that it is stored in, as far as they can hold it.
+        families: to store it in, if they can.
     Raises:
-        ValueError: none of the families can, or a mask that cannot be made or stored.
+        ValueError: no family can store it, or the mask cannot be made.
     """
     shape = setting.shape
     drawn = source.draw(shape.n, shape.k, setting.sparsity, setting.device)
@@ -230,7 +230,7 @@ def drawn_weight(
 
 
 def _compact(setting: Setting, stored: GatheredFormat) -> tuple[Setting, GatheredFormat]:
-    """The same tiles, of a product that has the stored outputs alone, in the order in which they are stored."""
+    """The same tiles for a product with only the stored outputs, in storage order."""
     outputs = len(stored.output_index)
     order = torch.arange(outputs, dtype=torch.int32, device=stored.device)
     smaller = replace(setting, shape=replace(setting.shape, n=outputs))

@@ -1,4 +1,4 @@
-"""A measurement as a row of the results, beside its roofline bound from two rates measured in the same run."""
+"""Convert a measurement to a result row, with its roofline bound from two rates measured in the same run."""
 
 import datetime
 import functools
@@ -20,7 +20,7 @@ GEMM_SIDE = 8192
 
 @dataclass(frozen=True)
 class Rates:
-    """What the GPU reached: a large dense product, and a device-to-device copy counting bytes read and written."""
+    """Measured rates of the GPU: a large dense product, and a device-to-device copy, counting bytes read and written."""
 
     dense_tflops: float
     copy_gb_per_s: float
@@ -32,7 +32,7 @@ def measured_rates(dtype: torch.dtype, device: torch.device) -> Rates:
     dense_us = time_calls([lambda: left @ right.t()]).median_us
     source = torch.randint(0, 255, (COPY_BYTES,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    # not in a graph: a graph's copy node reached 2.6 TB/s where the same copy by itself reached 4.3
+    # not in a graph: its copy node reached 2.6 TB/s where the copy itself reached 4.3
     copy_us = median([elapsed_us(lambda: target.copy_(source)) for _ in range(WARMUP + SAMPLES)][WARMUP:])
     return Rates(2 * GEMM_SIDE**3 / dense_us / 1e6, 2 * COPY_BYTES / copy_us / 1e3)
 
@@ -47,7 +47,7 @@ def roofline_bound_us(
 
 
 def row_of(setting: Setting, provider: Provider, measured: Measured, rates: Rates, *, commit: str) -> Row:
-    """The row without its comparison to dense and to the fastest peer."""
+    """The row, without comparisons to dense and to the fastest peer."""
     shape, latency, gpu = setting.shape, measured.latency, torch.cuda.get_device_name()
     outputs = provider.outputs or shape.n
     roofline_us = roofline_bound_us(

@@ -1,4 +1,4 @@
-"""The kernels of this package as providers, and their tuning: every candidate launch is checked and timed on the problem."""
+"""The kernels of this package as providers, and their tuning: every candidate launch is checked and timed."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ TUNING_SAMPLES = 5
 
 @dataclass(frozen=True)
 class Ours:
-    """A kernel of this package on a problem: the provider, which names the layout, and what tuning needs."""
+    """A kernel of this package on a problem: its provider, which names the layout, and what tuning needs."""
 
     provider: Provider
     entry: KernelEntry
@@ -30,12 +30,12 @@ class Ours:
 def our_providers(
     drawn: DrawnWeight, *, wanted: list[tuple[KernelEntry, str]], report_unsupported: Callable[[str], None]
 ) -> list[Ours]:
-    """The wanted kernels and layouts that support the problem, of the families that the weight is stored in.
+    """The requested kernels and layouts that support the problem, for the families that the weight is stored in.
 
     Args:
-        report_unsupported: called with the reason of each kernel that does not support it.
+        report_unsupported: called with the reason for each kernel that does not support it.
     """
-    copies: dict[Any, Callable[[int], Any]] = {}  # some kernels prepare alike
+    copies: dict[Any, Callable[[int], Any]] = {}  # packed weights, shared by kernels with equal packing
     found = []
     for entry, layout in wanted:
         label = entry.label(layout)
@@ -80,22 +80,21 @@ def _provider(drawn: DrawnWeight, entry: KernelEntry, layout: str, packed: Calla
 
 
 class WrongLaunch(RuntimeError):
-    """A candidate launch gives a wrong product, or fails."""
+    """A candidate launch computes a wrong product, or fails."""
 
 
 def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
-    """Time the candidates of each kernel with launch parameters, once for all layouts that share what is found; the fastest is
-    remembered.
+    """Time the candidate launches of each kernel, once for all layouts that share the result, and record the fastest.
 
     Args:
-        say: takes how many launches of a kernel were tried.
+        say: receives the number of launches tried per kernel.
     Returns:
         what was tuned.
     Raises:
-        WrongLaunch: a launch gave a wrong product.
+        WrongLaunch: a launch computed a wrong product.
     """
     tuned: dict[str, Tunable] = {}
-    # feature-major first: nothing but the kernel itself
+    # feature-major first: the kernel without transposes
     for one in sorted(found, key=lambda one: one.provider.layout != "feature_major"):
         if (tunable := one.tunable) is None:
             continue
@@ -107,10 +106,10 @@ def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) ->
 
 
 def _tune_one(setting: Setting, one: Ours) -> int:
-    """Try all candidates; the fastest right one is remembered, also where a wrong one is an error, and nothing where none is.
+    """Try all candidates and record the fastest correct one, if any, even if a wrong one raises.
 
     Raises:
-        WrongLaunch: a launch gave a wrong product.
+        WrongLaunch: a launch computed a wrong product.
     """
     tunable, problem = one.tunable, setting.problem(one.provider.layout)
     times, wrong = {}, []
@@ -119,7 +118,7 @@ def _tune_one(setting: Setting, one: Ours) -> int:
             tunable.try_out(one.packed, problem, launch)
             try:
                 measured = measure(one.provider, samples=TUNING_SAMPLES)
-            except Exception as error:  # of a library that compiles it, or at the launch: the others may run
+            except Exception as error:  # from compilation or launch: other candidates may work
                 wrong.append(f"{launch} (cannot run: {(str(error).splitlines() or [type(error).__name__])[0]})")
                 continue
             if measured.latency is None:

@@ -1,4 +1,4 @@
-"""What our kernels are compared with, and the fastest settings of it: third-party code, which may fail for any reason."""
+"""Peers: third-party libraries with their fastest settings, which may fail for any reason."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from sparsefront_kernels.bench.baselines import nm_spmm, quack, torch_libraries,
 from sparsefront_kernels.bench.provider import Provider, measure
 from sparsefront_kernels.bench.rows import Row
 
-Timed = tuple[str, float | None]  # a peer's kernel with its granularity, and microseconds; ("", None) where none ran
-QUICK_SAMPLES = 5  # where the fastest of a peer's settings is looked for
+Timed = tuple[str, float | None]  # a peer's kernel with granularity, and microseconds; ("", None) if none ran
+QUICK_SAMPLES = 5  # for finding the fastest of a peer's settings
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class Peer:
     """A sparse library.
 
     Args:
-        providers: its settings on a problem, each with a weight of the peer's own pattern, or, where it has a `family`, on
-            a problem and the weight that our kernels multiply by; the fastest of each kernel and granularity counts.
-        unsupported_reason: (dtype name, sparsity) -> why it never runs there, or None.
-        family: whose weights it multiplies by, those of our kernels; empty: weights of its own.
+        providers: its settings on a problem, with weights of its own pattern or, if it has a `family`, with the same weight
+            as our kernels; the fastest per kernel and granularity is used.
+        unsupported_reason: (dtype name, sparsity) -> why it is never supported, or None.
+        family: storage of the weights that it shares with our kernels; empty: its own weights.
     """
 
     providers: Callable[..., list[Provider]]
@@ -43,24 +43,24 @@ PEERS = {
 
 
 def fastest_of_each(make: Callable[[], Iterable[Provider]], cannot: Callable[[Exception], None]) -> list[Provider]:
-    """Of each kernel and granularity of a peer the provider that is fastest.
+    """The fastest provider of a peer for each kernel and granularity.
 
     Args:
-        make: its providers.
-        cannot: takes why the peer, or one of its settings, does not run; the rest is measured all the same.
+        make: returns its providers.
+        cannot: receives the reasons why the peer, or a setting, does not run; others are still measured.
     """
     settings: dict[tuple[str, int], list[Provider]] = {}
     try:
         for provider in make():
             settings.setdefault((provider.kernel, provider.granularity), []).append(provider)
-    except Exception as error:  # any reason not to run: the row is left out and it is said
+    except Exception as error:  # any reason: the peer is left out and reported
         cannot(error)
     best = (_fastest(providers, cannot) for providers in settings.values())
     return [provider for provider in best if provider is not None]
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of what an error says, once what it left on the GPU is over."""
+    """The first line of an error message, after pending GPU errors are cleared."""
     torch.cuda.synchronize()
     return (str(error).splitlines() or [type(error).__name__])[0]
 
@@ -78,7 +78,7 @@ def _fastest(providers: Sequence[Provider], cannot: Callable[[Exception], None])
 
 
 def best_peer(rows: Iterable[Row], known: Iterable[dict[str, str]]) -> Timed:
-    """Kernel with granularity, and microseconds, of the fastest of these rows and of those measured before, as text."""
+    """Kernel with granularity, and microseconds, of the fastest of these rows and of earlier rows (as text)."""
     times = {f"{row.kernel} {row.granularity}": row.latency_us for row in rows if row.latency_us is not None}
     for row in known:
         if row["latency_us"]:

@@ -1,4 +1,4 @@
-"""What a run is asked to measure: products, kinds of mask, and which of our kernels."""
+"""What a run should measure: products, masks, and our kernels."""
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -11,29 +11,29 @@ from sparsefront_kernels.registry import entries
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """Granularity and distribution of a mask, and what makes it."""
+    """Granularity, distribution and source of a mask."""
 
     granularity: int
     distribution: str
     source: MaskSource
 
     def holds(self, row: dict[str, str]) -> bool:
-        """Whether a row of the results, as text, is of such a mask."""
+        """Whether a result row (as text) has such a mask."""
         own = (self.source.pattern, str(self.granularity), self.distribution, self.source.settings)
         return own == (row["pattern"], row["granularity"], row["distribution"], row["mask_settings"])
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which of our kernels are asked for.
+    """The requested kernels of ours.
 
     Args:
-        kernels: labels as they stand in the results (of other layouts than row-major with the layout behind the name), or
-            patterns of them with * and ?; empty for all.
+        kernels: labels as in the results (with the layout appended if it is not row-major), or patterns with * and ?; empty
+            for all.
         layouts: of X and Y.
-        families: of storage; the first is the one whose masks they multiply by, where these are random.
+        families: of storage; random masks are of the first.
     Raises:
-        ValueError: a name that no kernel of the families has.
+        ValueError: no kernel of the families has such a name.
     """
 
     kernels: tuple[str, ...]
@@ -48,7 +48,7 @@ class Chosen:
                 raise ValueError(f"no kernel of {family} is called {asked}; there are {', '.join(labels)}")
 
     def entries(self, dtype_name: str) -> list[tuple[KernelEntry, str]]:
-        """GPU kernels of the families that compute in this dtype, each with one of these layouts, whatever the problem."""
+        """GPU kernels of the families that support this dtype, with each of these layouts, regardless of the problem."""
         return [
             (entry, layout)
             for entry, layout in self._of_families()
@@ -71,11 +71,11 @@ class Plan:
         sparsities: fractions of zeros.
         granularities, distributions: of the masks.
         peers: names of `peers.PEERS`.
-        chosen: which of our kernels, of which families, in which layouts.
-        tune: whether kernels are tuned before they are timed.
+        chosen: the requested kernels, families and layouts of ours.
+        tune: tune kernels before timing them.
         samples: graph replays per measurement.
-        masks: where the masks come from.
-        peer_shapes: peer -> patterns of names of the only shapes that it runs on.
+        masks: sources of masks.
+        peer_shapes: peer -> name patterns of the only shapes that it runs on.
     """
 
     shapes: tuple[Shape, ...]
@@ -91,7 +91,7 @@ class Plan:
     peer_shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def kinds(self) -> list[Kind]:
-        """Every granularity in every distribution."""
+        """All combinations of granularity and distribution."""
         return [
             Kind(granularity, distribution, self.masks.source(distribution, granularity))
             for granularity in self.granularities

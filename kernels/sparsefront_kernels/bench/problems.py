@@ -1,4 +1,4 @@
-"""The products that are measured, by name, and the X that all providers of one comparison multiply."""
+"""The measured products, by name, and the X shared by all providers of a comparison."""
 
 import re
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ INPUTS_AND_OUTPUTS = (
 )
 SMALL_MS = (2, 4, 8, 16, 32, 64)
 VIT_L_TOKENS = 256 * 197  # images times tokens
-# the batch sweep: the products of BERT's body (attention, MLP up and down) on batches of 128 tokens each
+# batch sweep: the products of BERT's encoder (attention, MLP up and down), for batches of 128 tokens each
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 SEQUENCE_LENGTH = 128
 BERT_WIDTHS = (768, 1024)  # base, large
@@ -33,7 +33,7 @@ BERT_WIDTHS = (768, 1024)  # base, large
 
 @dataclass(frozen=True)
 class Shape:
-    """Y[M, N] = X[M, K] · W[N, K]ᵀ, under the name of the list it comes from."""
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ, named as in its source list."""
 
     name: str
     m: int
@@ -42,7 +42,7 @@ class Shape:
 
 
 def nmsparse_shapes() -> list[Shape]:
-    """M1 to M32: first M = 1 for all (K, N), then 256, 1024 and 4096 for each."""
+    """M1 to M32: M = 1 for all (K, N), then 256, 1024 and 4096 for each."""
     sizes = [(1, k, n) for k, n in INPUTS_AND_OUTPUTS]
     sizes += [(m, k, n) for k, n in INPUTS_AND_OUTPUTS for m in (256, 1024, 4096)]
     return [Shape(f"M{number}", *size) for number, size in enumerate(sizes, start=1)]
@@ -62,10 +62,10 @@ def all_shapes() -> list[Shape]:
 
 
 def any_shape(text: str) -> Shape:
-    """The shape of a text MxKxN such as 77x4096x11008, which is also its name.
+    """Parse a shape MxKxN such as 77x4096x11008, which is also its name.
 
     Raises:
-        ValueError: not three whole numbers of at least 1.
+        ValueError: not three integers of at least 1.
     """
     sizes = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
     if sizes is None:
@@ -82,14 +82,14 @@ def chosen_shapes(
     n: Iterable[int] = (),
     batch: Iterable[int] = (),
 ) -> list[Shape]:
-    """The shapes that pass all filters; an empty filter lets everything pass, and without any only nmSPARSE's list.
+    """The shapes that pass all filters; empty filters pass everything, and without any, only nmSPARSE's list.
 
     Args:
-        sized: shapes that are measured besides; where nothing is filtered, they alone.
+        sized: additional shapes; without filters, they alone.
         names: of shapes, or patterns of names such as "small_m8-*".
-        batch: only the batch sweep, at these batches. Sizes alone never choose from it, since it repeats others' sizes.
+        batch: only the batch sweep, at these batches. Size filters alone never select from it, since it repeats sizes.
     Raises:
-        ValueError: a name that no shape has, or filters that leave nothing.
+        ValueError: an unknown name, or filters that pass nothing.
     """
     names, m, k, n, batch = tuple(names), tuple(m), tuple(k), tuple(n), tuple(batch)
     sized = list(dict.fromkeys(sized))
@@ -139,18 +139,18 @@ class Setting:
         return DTYPES[self.dtype_name]
 
     def problem(self, layout: str) -> Problem:
-        """The product as kernels are asked for it."""
+        """The product as passed to kernels."""
         return Problem(self.shape.m, self.shape.k, self.shape.n, self.dtype, self.device, layout)
 
     def weight(self) -> Tensor:
-        """A fresh dense [N, K]."""
+        """A new dense [N, K]."""
         return torch.randn(self.shape.n, self.shape.k, device=self.device, dtype=self.dtype)
 
     def x_in(self, layout: str, copy: int, *, rows: int | None = None) -> Tensor:
-        """X as the layout stores it, in memory of its own for each number of a copy; providers share them.
+        """X in a layout, in separate memory per copy index; shared by providers.
 
         Args:
-            rows: M padded with zeros, for a kernel that takes no other; by default M.
+            rows: M padded with zeros, for kernels that require it; M by default.
         """
         by_feature, rows = layout in X_FEATURE_MAJOR, rows or self.shape.m
         key = (by_feature, rows, copy)
@@ -160,7 +160,7 @@ class Setting:
         return self._copies[key]
 
     def reference(self, weight: Tensor) -> Reference:
-        """X · Wᵀ in float64, of a large product some rows."""
+        """X · Wᵀ in float64; for a large product, some rows."""
         return reference_product(self.x, weight)
 
     @property

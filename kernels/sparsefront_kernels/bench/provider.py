@@ -1,4 +1,4 @@
-"""A provider: one way to compute a product. It makes operands and calls, and is checked before it is timed."""
+"""Providers: ways to compute a product, checked before they are timed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -16,22 +16,21 @@ Call = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class Provider:
-    """One kernel on one problem, as the benchmark times it.
+    """One kernel on one problem, as timed by the benchmark.
 
     Args:
-        family, kernel: storage family and kernel, as they stand in the results.
-        pattern, granularity, distribution: of the weight it multiplies by; granularity 0 where it has none.
-        dtype_name: fp16, bf16, fp32 or tf32: decides which error is allowed.
-        layout: of X and Y, one of `problem.LAYOUTS`; any change of layout that it needs is inside its time.
-        sparsity: of the weight, as it is.
+        family, kernel: storage family and kernel, as in the results.
+        pattern, granularity, distribution: of its weight; granularity 0 if not applicable.
+        dtype_name: fp16, bf16, fp32 or tf32; determines the tolerance.
+        layout: of X and Y, in `problem.LAYOUTS`; any change of layout that it needs is timed.
+        sparsity: actual one of the weight.
         operand_bytes: of weight, indices, X and Y.
         weight_bytes: of weight and indices.
-        make: number of a copy → a call on that copy of the operands, which writes all of a fresh Y.
-        reference: what Y must be.
-        outputs: of Y as a call gives it, where these are fewer than N; None: all of them.
-        mask_settings: of the pattern that made the mask; empty where it was drawn at random.
-        whole: Y as a call gives it → Y in its layout, for a kernel that leaves outputs out or in another order; done for the
-            check alone, outside of its time.
+        make: index of a copy → a call on that copy of the operands, which writes all of a new Y.
+        reference: of Y.
+        outputs: number of outputs in a call's Y if fewer than N; None: N.
+        mask_settings: of the mask's pattern; empty for random masks.
+        whole: a call's Y → Y in its layout, for kernels that omit or reorder outputs; used by the check only, not timed.
     """
 
     family: str
@@ -52,18 +51,18 @@ class Provider:
     _calls: list[Call] = field(init=False, default_factory=list)
 
     def as_rows(self, y: Tensor) -> Tensor:
-        """Y as a call gives it → [M, N]."""
+        """Convert a call's Y to [M, N]."""
         return y.t() if self.layout in Y_FEATURE_MAJOR else y
 
     def calls(self, count: int) -> list[Call]:
-        """Calls on operands of their own each; those made before are used again."""
+        """Calls with separate operands, cached."""
         self._calls.extend(self.make(copy) for copy in range(len(self._calls), count))
         return self._calls[:count]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A provider's error against float64, and its latency where the error is allowed."""
+    """A provider's error against float64, and its latency if the error is within tolerance."""
 
     relative_error: float
     correct: bool
@@ -71,7 +70,7 @@ class Measured:
 
 
 def measure(provider: Provider, *, samples: int) -> Measured:
-    """Check the provider on poisoned memory, and time it if it is right."""
+    """Check the provider on poisoned memory, and time it if it is correct."""
     error = checked(provider)
     if error > TOLERANCE[provider.dtype_name]:
         return Measured(error, False, None)
@@ -89,7 +88,7 @@ def checked(provider: Provider) -> float:
 
 
 def copied(value: Any) -> Any:
-    """The value with every tensor in it cloned, within dataclasses, tuples and lists."""
+    """Clone every tensor in a value, inside dataclasses, tuples and lists."""
     if isinstance(value, Tensor):
         return value.clone()
     if is_dataclass(value) and not isinstance(value, type):
@@ -101,7 +100,7 @@ def copied(value: Any) -> Any:
 
 
 def numbered(value: Any) -> Callable[[int], Any]:
-    """Number → a copy of the value in memory of its own, the same one for the same number; 0 is the value itself."""
+    """Index → a cached copy of the value in separate memory; 0 is the value itself."""
     made = [value]
 
     def number(copy: int) -> Any:

@@ -1,4 +1,4 @@
-"""A run in a few lines, and two results files side by side."""
+"""Summarize a run, and compare two result files."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from sparsefront_kernels.bench.rows import KEY, Row
 
 
 def summary(rows: Iterable[Row]) -> str:
-    """One line per kernel, dtype, layout, granularity, distribution, M and sparsity in percent; wrong products are named."""
+    """One line per kernel, dtype, layout, granularity, distribution, M and sparsity in percent; names wrong products."""
     groups: dict[tuple, list[Row]] = defaultdict(list)
     wrong = []
     for row in rows:
@@ -31,23 +31,23 @@ def _geomean(values: list[float]) -> float:
     return exp(sum(log(value) for value in values) / len(values))
 
 
-TOLERANCE = 0.05  # runs differ by less than this on their own
+TOLERANCE = 0.05  # larger than differences between identical runs
 
 Rows = Sequence[dict[str, str]]
 
 
 @dataclass(frozen=True)
 class Change:
-    """Relative latency of a measurement that both files hold, dense = 1 in each: above 1 is slower than before."""
+    """Relative latency of a measurement in both files, normalized to dense = 1 in each: above 1 is slower than before."""
 
     key: tuple[str, ...]
     ratio: float
 
 
 def changes(before: Rows, after: Rows) -> list[Change]:
-    """Every measurement that both hold, the one that lost most first.
+    """All measurements in both files, largest regression first.
 
-    Speedups over dense are compared, not times: two machines, or two clocks, then still compare.
+    Compares speedups over dense instead of times, which also works across machines and clocks.
     """
     old, new = _speedups(before, after)
     found = [Change(key, old[key] / new[key]) for key in old.keys() & new.keys()]
@@ -55,7 +55,7 @@ def changes(before: Rows, after: Rows) -> list[Change]:
 
 
 def report(before: Rows, after: Rows) -> tuple[str, bool]:
-    """The comparison as text, and whether anything became slower by more than the tolerance, or wrong, or is gone."""
+    """The comparison as text, and whether anything got slower by more than the tolerance, wrong, or missing."""
     found = changes(before, after)
     old, new = _speedups(before, after)
     lost = sorted(old.keys() - new.keys())
@@ -70,10 +70,10 @@ def report(before: Rows, after: Rows) -> tuple[str, bool]:
 
 
 def _speedups(*files: Rows) -> list[dict[tuple[str, ...], float]]:
-    """Of each file: measurement -> speedup.
+    """For each file: measurement -> speedup.
 
-    A random mask misses the sparsity that was asked for by another bit in each run, so that the latter names a
-    measurement where all rows have it; rows of older files do not.
+    Random masks miss the requested sparsity by a different amount in each run, so measurements are identified by the
+    requested one if all rows have it (older files do not).
     """
     asked = all(row["asked_sparsity"] for rows in files for row in rows)
     names = [("asked_sparsity" if asked and name == "sparsity" else name) for name in KEY]

@@ -1,4 +1,4 @@
-"""The rows of the results, one measurement each, and their file: rows are on disk as soon as they are finished."""
+"""Result rows, one measurement each, and their file, to which finished rows are written immediately."""
 
 import codecs
 import csv
@@ -14,25 +14,25 @@ class Row:
     """One kernel on one problem.
 
     Args:
-        family, kernel, pattern, granularity, distribution: what was multiplied, by what.
-        mask_settings: of the pattern that made the mask, and of the weight that it was made for, as "key=value" separated by
-            blanks; empty where a mask was drawn at random.
-        group_m: m of n:m groups; 0 where the pattern has none.
+        family, kernel, pattern, granularity, distribution: the kernel and its weight.
+        mask_settings: of the mask's pattern and its source weight, as "key=value" separated by spaces; empty for random
+            masks.
+        group_m: m of n:m groups; 0 if not applicable.
         dtype: fp16, bf16, fp32 or tf32.
-        sparsity: fraction of zeros of this kernel's weight.
-        asked_sparsity: what was asked for; a mask misses it by what its units cannot express. 0 for dense.
-        layout: of X and Y, one of `problem.LAYOUTS`.
-        latency_us, p20_us, p80_us: median and percentiles of one call; empty (None) where the product was wrong.
-        samples: graph replays that they are of.
-        predicted_us: predicted by `sparsefront_kernels.performance_model`; empty for kernels and GPUs without a model, and for
-            masks of a pattern, whose tiles it does not model.
-        dense_us: the fastest dense layout in the same process, of the same dtype.
-        baseline, baseline_us: the fastest peer that is not dense in the same results; empty where none ran.
+        sparsity: actual fraction of zeros of this kernel's weight.
+        asked_sparsity: the requested one, which the mask may miss by its rounding unit. 0 for dense.
+        layout: of X and Y, in `problem.LAYOUTS`.
+        latency_us, p20_us, p80_us: median and percentiles of one call; empty (None) if the product was wrong.
+        samples: number of graph replays.
+        predicted_us: by `sparsefront_kernels.performance_model`; empty for kernels and GPUs without a model, and for masks of
+            a pattern, whose tiles it does not model.
+        dense_us: the fastest dense layout in the same process, with the same dtype.
+        baseline, baseline_us: the fastest non-dense peer in the same results; empty if none ran.
         speedup: dense_us / latency_us.
-        roofline_fraction: least possible time, from rates of the same run, over latency.
-        relative_error, correct: against float64, before timing. Of products beyond 4096³ multiply-adds random rows of Y
-            are compared (`correctness.LARGEST_REFERENCE`), and all of Y is searched for NaN.
-        gpu, torch, triton, cuda, commit, date: where it was measured.
+        roofline_fraction: roofline bound, from rates of the same run, over latency.
+        relative_error, correct: against float64, before timing. For products beyond 4096³ multiply-adds, random rows of Y are
+            compared (`correctness.LARGEST_REFERENCE`), and all of Y is searched for NaN.
+        gpu, torch, triton, cuda, commit, date: conditions of the measurement.
     """
 
     family: str
@@ -71,8 +71,8 @@ class Row:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-LATER = ("mask_settings", "asked_sparsity", "samples", "predicted_us")  # columns that older files lack
-# what makes two rows of different runs comparable
+LATER = ("mask_settings", "asked_sparsity", "samples", "predicted_us")  # columns missing in older files
+# columns that identify comparable rows of different runs
 KEY = (
     "kernel",
     "pattern",
@@ -89,12 +89,12 @@ KEY = (
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write a CSV with one line per row; numbers with four significant digits more than any clock resolves."""
+    """Write a CSV with one line per row; numbers have four more significant digits than any clock resolves."""
     write_texts(path, map(as_text, rows))
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Add lines to a CSV, which is made where it does not exist; the lines are on disk when this returns."""
+    """Append lines to a CSV, creating it if necessary; they are synced to disk on return."""
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -106,10 +106,10 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def write_texts(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    """Write rows that are text already, in the order of `COLUMNS`.
+    """Write rows that are already text, in the order of `COLUMNS`.
 
     Raises:
-        ValueError: a row has a column of another name; the file stays as it was.
+        ValueError: a row has an unknown column; the file is not changed.
     """
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, COLUMNS)
@@ -122,13 +122,13 @@ def write_texts(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The lines of a results file as text; columns that only newer files have are empty where they are missing.
+    """Read a results file as text; columns missing in older files are empty.
 
     Raises:
-        ValueError: a column is missing, or it is no text.
+        ValueError: a column is missing, or it is not text.
     """
     text = _table_text(path)
-    separator = max(",;\t", key=text.partition("\n")[0].count)  # a spreadsheet may have saved it
+    separator = max(",;\t", key=text.partition("\n")[0].count)  # it may have been saved by a spreadsheet
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
     if missing := [name for name in COLUMNS if name not in (*LATER, *(reader.fieldnames or ()))]:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
@@ -136,7 +136,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _table_text(path: Path) -> str:
-    """Without the byte order mark, or as UTF-16, as spreadsheets save a table."""
+    """Decode a table saved by a spreadsheet: without byte order mark, or from UTF-16."""
     content = path.read_bytes()
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
@@ -146,7 +146,7 @@ def _table_text(path: Path) -> str:
 
 
 def as_text(row: Row) -> dict[str, str]:
-    """A row as its line holds it."""
+    """Convert a row to the text of its line."""
     return {name: _text(value) for name, value in asdict(row).items()}
 
 
@@ -161,11 +161,11 @@ UNIT = ("dtype", "shape", "asked_sparsity", "gpu", "commit")
 
 @dataclass(frozen=True)
 class Results:
-    """Rows of one GPU and commit, by what was asked for.
+    """Rows of one GPU and commit, looked up by requested measurement.
 
     Args:
-        path: the file; None keeps rows in memory only.
-        gpu, commit: of this run: rows of others stay in the file and count as not measured.
+        path: of the file; None keeps rows in memory only.
+        gpu, commit: of this run: other rows in the file are kept and count as not measured.
     """
 
     path: Path | None
@@ -175,12 +175,12 @@ class Results:
 
     @classmethod
     def opened(cls, path: Path | None, *, gpu: str, commit: str, append: bool) -> "Results":
-        """Begin a file, or go on with one.
+        """Create a results file, or continue one.
 
         Args:
-            append: whether rows that the file holds stay, and are not measured again.
+            append: keep existing rows and do not measure them again.
         Raises:
-            ValueError: the file to go on with has other columns, or another form.
+            ValueError: the existing file has other columns or another format.
         """
         results = cls(path, gpu, commit)
         if path is None or not path.exists():
@@ -201,7 +201,7 @@ class Results:
         self._remember(map(as_text, rows))
 
     def known(self, dtype_name: str, shape: str, sparsity: float) -> list[dict[str, str]]:
-        """The rows of this GPU and commit for a shape at an asked sparsity, as text."""
+        """The rows of this GPU and commit for a shape and a requested sparsity, as text."""
         return self._known.get((dtype_name, shape, f"{sparsity:.6g}", self.gpu, self.commit), [])
 
     def _remember(self, rows: Iterable[dict[str, str]]) -> None:

@@ -25,9 +25,9 @@ class Run:
     """Measurements on the current CUDA device.
 
     Args:
-        results: where rows go as soon as they are finished.
-        say: takes progress, and why a kernel could not run.
-        keep_tuned: called after each shape with what was tuned so far.
+        results: receives finished rows.
+        say: receives progress, and why a kernel could not run.
+        keep_tuned: called after each shape with everything tuned so far.
     """
 
     results: Results
@@ -42,17 +42,17 @@ class Run:
     _said: set[str] = field(init=False, default_factory=set)
 
     def measure(self, plan: Plan) -> None:
-        """Measure everything of a plan that the results do not hold.
+        """Measure everything in a plan that the results lack.
 
-        What was measured by this run is in `rows`, wrong launches that tuning met and masks that could not be made
-        are in `errors`.
+        Rows measured by this run are in `rows`; wrong launches found by tuning, and masks that could not be made, are in
+        `errors`.
 
         Raises:
             RuntimeError: there is no GPU.
         """
         require_gpu()
         gc.collect()
-        gc.freeze()  # what is imported stays: collecting after each shape is then quick
+        gc.freeze()  # exclude imports, to make collection after each shape fast
         self.plan = plan
         for dtype_name in plan.dtypes:
             self._log_unsupported(dtype_name)
@@ -83,7 +83,7 @@ class Run:
             return
         dense_us = self._dense(shape, dtype_name)
         if dtype_name == "fp32" and "tf32" not in self.plan.dtypes:
-            self._dense(shape, "tf32")  # what a user may have instead
+            self._dense(shape, "tf32")  # an alternative for users
         for sparsity, (peers, kinds) in pending.items():
             if peers or kinds:
                 with products_in(dtype_name):
@@ -92,7 +92,7 @@ class Run:
                 torch.cuda.empty_cache()
 
     def _pending(self, shape: Shape, dtype_name: str, sparsity: float) -> tuple[list[str], list[Kind]]:
-        """Peers with masks of their own, and kinds of mask of which the results lack a row of ours or of another peer."""
+        """Peers with their own masks, and kinds of masks, for which the results lack a row of ours or of another peer."""
         known = self.results.known(dtype_name, shape.name, sparsity)
         peers = [
             name for name in self.plan.peers_of(shape) if PEERS[name].unsupported_reason(dtype_name, sparsity) is None
@@ -104,13 +104,13 @@ class Run:
         return [name for name in peers if not PEERS[name].family and name not in here], missing
 
     def _same_mask(self, name: str) -> bool:
-        """Whether a peer multiplies by the weights of the plan's kernels."""
+        """Whether a peer uses the same weights as the plan's kernels."""
         return PEERS[name].family in self.plan.chosen.families
 
     def _dense(self, shape: Shape, dtype_name: str) -> float:
-        """Microseconds of the fastest dense product; its rows are written where the results lack them.
+        """Microseconds of the fastest dense product; writes its rows if the results lack them.
 
-        Plans of one run share it: dense is timed once for a shape.
+        Timed once per shape, also across the plans of one run.
         """
         key = dtype_name, shape.name, self.plan.chosen.layouts
         if key not in self._dense_us:
@@ -143,7 +143,7 @@ class Run:
             self._kind(setting, kind, dense_us, best)
 
     def _kind(self, setting: Setting, kind: Kind, dense_us: float, best: Timed) -> None:
-        """Ours, and the peers that multiply by the same weight, on one mask; `best` is the fastest of the other peers."""
+        """Measure our kernels and the peers with the same weight, on one mask; `best` is the fastest of the other peers."""
         known = [row for row in self._known(setting) if kind.holds(row)]
         here = {row["kernel"] for row in known}
         try:
@@ -154,7 +154,7 @@ class Run:
                 distribution=kind.distribution,
                 families=self.plan.chosen.families,
             )
-        except ValueError as error:  # a shape that the pattern cannot divide, or that a checkpoint does not have
+        except ValueError as error:  # the pattern cannot divide this shape, or a checkpoint lacks it
             self._error(f"{setting.shape.name} {kind.distribution} g={kind.granularity}: no mask: {error}")
             return
         peers = [name for name in self.plan.peers_of(setting.shape) if self._same_mask(name) and name not in here]
@@ -174,7 +174,7 @@ class Run:
         return self.results.known(setting.dtype_name, setting.shape.name, setting.sparsity)
 
     def _tuned_ones(self, setting: Setting, found: list[Ours]) -> list[Ours]:
-        """Those that are tuned or need it not; a kernel with a wrong launch is an error of the run and has no row."""
+        """Tune kernels that need it; a kernel with a wrong launch is an error of the run and has no row."""
         right = [one for one in found if one.tunable is None]
         for kernel in dict.fromkeys(one.tunable.kernel for one in found if one.tunable is not None):
             alike = [one for one in found if one.tunable is not None and one.tunable.kernel == kernel]
@@ -187,7 +187,7 @@ class Run:
         return right
 
     def _peer(self, setting: Setting, name: str, *drawn: DrawnWeight) -> list[Row]:
-        """The fastest setting of each kernel and granularity of a peer; a peer that cannot run is named and left out."""
+        """The fastest setting of each kernel and granularity of a peer; reports and skips a peer that cannot run."""
 
         def cannot(error: Exception) -> None:
             self._say_once(f"{setting.shape.name} {setting.dtype_name} {name} cannot run: {reason_of(error)}")
@@ -216,12 +216,12 @@ class Run:
 
 
 def _of_peers(known: Iterable[dict[str, str]], *, same_mask: bool) -> list[dict[str, str]]:
-    """Those rows that are of peers with masks of their own, or with the same mask as ours."""
+    """The rows of peers with their own masks, or with the same mask as ours."""
     return [row for row in known if row["kernel"] in PEERS and bool(PEERS[row["kernel"]].family) == same_mask]
 
 
 def _against(row: Row, dense_us: float, baseline: str, baseline_us: float | None) -> Row:
-    """The row beside what else was measured."""
+    """Add comparisons to a row."""
     speedup = row.latency_us and dense_us / row.latency_us
     return replace(row, dense_us=dense_us, baseline=baseline, baseline_us=baseline_us, speedup=speedup)
 

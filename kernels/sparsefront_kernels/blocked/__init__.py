@@ -1,1 +1,1 @@
-"""Blocks of weights that live or die together (BSR)."""
+"""Block-sparse weights (BSR)."""

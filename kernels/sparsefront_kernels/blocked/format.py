@@ -1,4 +1,4 @@
-"""Blocked storage (BSR): the kept blocks of each block row, with the block column of each."""
+"""Blocked storage (BSR): the kept blocks of each block row, with their block columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,11 +45,11 @@ class BlockedFormat(SparseFormat):
 
         Args:
             weight: [N, K], any float dtype and device.
-            mask: bool [N, K], True = keep; equal within each block, unless `fill`.
+            mask: bool [N, K], True = keep; constant within each block, unless `fill`.
             block: (bn, bk) = outputs × inputs.
-            fill: True stores the cover of the mask: every block that keeps any weight, with zeros where it does not.
+            fill: True stores every block that keeps any weight, filled with zeros.
         Raises:
-            ValueError: sizes that the block does not divide, or blocks that are kept in part (names one and how many).
+            ValueError: the block does not divide the weight, or blocks are kept partially (names one, and how many).
         """
         check_weight_and_mask(weight, mask)
         block = _divide(matrix_shape(weight), block)
@@ -72,7 +72,7 @@ class BlockedFormat(SparseFormat):
 
     def to_dense(self) -> Tensor:
         dense = self.values.new_zeros(self.shape)
-        # the view shares memory with `dense`, so writing blocks fills it
+        # a view that shares memory with `dense`
         _in_blocks(dense, self.block)[self.block_rows(), self.block_columns.long()] = self.values
         return dense
 
@@ -115,7 +115,7 @@ def _in_blocks(matrix: Tensor, block: tuple[int, int]) -> Tensor:
 
 
 def _whole_blocks(mask: Tensor) -> Tensor:
-    """Which blocks of [rows, columns, bn, bk] are kept; ValueError where one is kept in part."""
+    """Which blocks of [rows, columns, bn, bk] are kept; ValueError if one is kept partially."""
     kept = mask.flatten(2).any(dim=2)
     partial = kept & ~mask.flatten(2).all(dim=2)
     if partial.any():

@@ -1,4 +1,4 @@
-"""The product with a blocked e4m3 weight in plain PyTorch, in float64 on any device: what the fp8 kernel is compared with."""
+"""The product with a blocked e4m3 weight in plain PyTorch, in float64 on any device: the reference for the fp8 kernel."""
 
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from sparsefront_kernels.blocked.fp8_sm90 import BlockedFp8Weight
 
 E4M3 = torch.float8_e4m3fn
-GROUP = 128  # inputs, or outputs, that share a scale of a row
+GROUP = 128  # inputs, or outputs, of a row that share a scale
 
 
 def dequantize_rows(q: Tensor, scales: Tensor) -> Tensor:
-    """float64 [rows, columns], the numbers that e4m3 [rows, columns] and scales [rows, groups] stand for."""
+    """float64 [rows, columns] from e4m3 [rows, columns] and scales [rows, groups]."""
     return (q.double().unflatten(1, (scales.shape[1], -1)) * scales.double()[:, :, None]).flatten(1)
 
 
@@ -39,6 +39,6 @@ def blocked_fp8_reference(
 def blocked_fp8_quantized_reference(
     x: Tensor, x_scales: Tensor, packed: "BlockedFp8Weight", bias: Tensor | None = None, *, activation: str = "none"
 ) -> tuple[Tensor, Tensor]:
-    """What `fp8_sm90.blocked_fp8_quantized` gives, from sums in float64: e4m3 [M, N] and float32 scales [M, N / 128]."""
+    """Reference for `fp8_sm90.blocked_fp8_quantized`, from float64 sums: e4m3 [M, N] and float32 scales [M, N / 128]."""
     y = blocked_fp8_reference(x, x_scales, packed, bias, activation=activation)
     return quantize(y.float(), "fp8", GROUP)

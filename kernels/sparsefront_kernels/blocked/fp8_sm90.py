@@ -1,7 +1,7 @@
 """`blocked_fp8_sm90`: blocked weights in e4m3 on the tensor cores of compute capability 9.0 (`csrc/blocked_fp8_sm90.cu`).
 
-X is e4m3 with float32 scales, one for each row or for each row and 128 inputs; W is e4m3 with a scale for each output. Y is of 16
-bits, or quantized as the next product's X. `fp8_reference.py` computes the same in plain PyTorch.
+X is e4m3 with float32 scales, one per row or per row and 128 inputs; W is e4m3 with one scale per output. Y is 16-bit, or
+quantized as the next product's X. `fp8_reference.py` computes the same in plain PyTorch.
 """
 
 import ctypes
@@ -31,33 +31,33 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.quantized.quantize import quantize_weight
 
 LIBRARY = "blocked_fp8_sm90"
-HALF = 64  # outputs of a half
-OUTPUTS = 2 * HALF  # of a CTA tile
-K_BLOCK = 128  # inputs that are loaded together: a row of shared memory
-NO_OUTPUTS = 0xFFFF  # where a half has none
-BOTH = 3  # of a k-block that both halves use; 1 is half 0, 2 half 1
-ROWS = 64  # of X, of a warpgroup
+HALF = 64  # outputs per half
+OUTPUTS = 2 * HALF  # per CTA tile
+K_BLOCK = 128  # inputs loaded together: a row of shared memory
+NO_OUTPUTS = 0xFFFF  # marks a missing half
+BOTH = 3  # k-block used by both halves; 1 is half 0, 2 half 1
+ROWS = 64  # rows of X per warpgroup
 OUT_TYPES = (torch.float16, torch.bfloat16)
-E4M3_CODE = 4  # of Y's type, beside TYPE_CODES
-MOST_SCHEDULES = 16_384  # a recorded CUDA graph reads a schedule without holding it
+E4M3_CODE = 4  # type of Y, besides TYPE_CODES
+MOST_SCHEDULES = 16_384  # large, because a captured CUDA graph uses a schedule without a reference to it
 
 
 @dataclass(frozen=True, eq=False)
 class BlockedFp8Weight:
-    """What the kernel reads.
+    """The packed weight.
 
-    64 outputs form a half, and two halves a CTA tile, as in `BlockedSm90Weight`. A k-block is 128 inputs that half 0, half 1
-    or both keep; a CTA tile's k-blocks follow one another along K.
+    64 outputs form a half, and two halves a CTA tile, as in `BlockedSm90Weight`. A k-block is 128 inputs kept by half 0, half 1
+    or both; the k-blocks of a CTA tile are ordered along K.
 
     Args:
         n, k: outputs and inputs of the weight.
-        panels: e4m3 [panels, 64, 128]: 64 outputs by the 128 inputs of a k-block, swizzled, k-block after k-block; of one that
-            both halves use that of half 0 comes first.
-        scales: float32 [N]: what the numbers of an output are multiplied by.
-        k_blocks: int32 [k_blocks, 2]: which 128 inputs; four times the first panel plus which halves use it (bit h for half h).
-        outputs: of each CTA tile and half the first output over 64, -1 where there is none.
-        lengths: of each CTA tile the number of k-blocks, most first.
-        halves: whether some k-block is used by one half alone.
+        panels: e4m3 [panels, 64, 128]: 64 outputs by the 128 inputs of a k-block, swizzled, in k-block order; if both halves
+            use a k-block, half 0's panel comes first.
+        scales: float32 [N], of each output.
+        k_blocks: int32 [k_blocks, 2]: index of the 128 inputs; 4 * first panel + a bit mask of the halves that use it.
+        outputs: first output / 64 of each half of each CTA tile, -1 if there is none.
+        lengths: number of k-blocks of each CTA tile, descending.
+        halves: whether any k-block is used by only one half.
     """
 
     n: int
@@ -71,7 +71,7 @@ class BlockedFp8Weight:
 
     @property
     def has_adjacent_halves(self) -> bool:
-        """Whether each CTA tile is 128 neighboring outputs, as a quantized Y needs them."""
+        """Whether each CTA tile has 128 neighboring outputs, as required for a quantized Y."""
         pairs = zip(self.outputs[::2], self.outputs[1::2], strict=True)
         return all(first % 2 == 0 and second == first + 1 for first, second in pairs)
 
@@ -95,14 +95,14 @@ def blocked_fp8_unsupported_reason(stored: BlockedFormat, device: torch.device) 
 
 
 def pack_for_blocked_fp8_sm90(stored: BlockedFormat, *, adjacent_halves: bool = False) -> BlockedFp8Weight:
-    """Quantize the weight with a scale for each output and lay it out on the format's device.
+    """Quantize the weight with a scale per output and pack it, on the format's device.
 
     Args:
         stored: values of any float dtype.
-        adjacent_halves: True pairs halves that are neighbors, which `blocked_fp8_quantized` needs; False those that share most
-            blocks.
+        adjacent_halves: True pairs neighboring halves, as `blocked_fp8_quantized` requires; False pairs those that share
+            most blocks.
     Raises:
-        ValueError: a block that `block_unsupported_reason` rejects, or halves without a neighbor.
+        ValueError: `block_unsupported_reason` rejects the block, or a half has no neighbor.
     """
     if reason := block_unsupported_reason(stored.block):
         raise ValueError(f"blocked: {reason}")
@@ -133,7 +133,7 @@ def pack_for_blocked_fp8_sm90(stored: BlockedFormat, *, adjacent_halves: bool = 
 
 
 def dense_weight(packed: BlockedFp8Weight) -> Tensor:
-    """float64 W [N, K], the numbers that the quantized weight stands for."""
+    """Dequantized W, float64 [N, K]."""
     device = packed.panels.device
     values = _swizzled(packed.panels).double()
     first_panel, uses = (packed.k_blocks[:, 1] >> 2).long(), packed.k_blocks[:, 1] & 3
@@ -150,7 +150,7 @@ def dense_weight(packed: BlockedFp8Weight) -> Tensor:
 
 
 def _cta_tiles(stored: BlockedFormat, *, adjacent: bool) -> tuple[Tensor, Tensor]:
-    """The halves of each CTA tile: outputs over 64, int64 [CTA tiles, 2], and k-blocks kept, bool [CTA tiles, 2, K / 128]."""
+    """The halves of each CTA tile: first outputs / 64, int64 [CTA tiles, 2], and kept k-blocks, bool [CTA tiles, 2, K / 128]."""
     (n, k), (height, width), device = stored.shape, stored.block, stored.device
     kept = torch.zeros(n // height, k // width, dtype=torch.bool, device=device)
     kept[stored.block_rows(), stored.block_columns.long()] = True
@@ -171,7 +171,7 @@ def _panels(weight: Tensor, first_outputs: Tensor, first_inputs: Tensor) -> Tens
 
 
 def _swizzled(panels: Tensor) -> Tensor:
-    """Rows of 128 bytes as the tensor cores read them, or back."""
+    """Swizzle rows of 128 bytes for the tensor cores; its own inverse."""
     return swizzled(panels.view(torch.int16)).view(E4M3)
 
 
@@ -189,16 +189,16 @@ def blocked_fp8(
 
     Args:
         x: e4m3 [M, K].
-        x_scales: float32 [M, 1], or [M, K / 128] for each 128 inputs their own.
+        x_scales: float32 [M, 1], or [M, K / 128] per 128 inputs.
         packed: the weight.
         bias: [N], any float dtype, or None.
         residual: [M, N] in `out_dtype`, or None; unaligned rows cost a copy.
         activation: a name of `common.epilogue.ACTIVATIONS`.
         out_dtype: float16 or bfloat16.
     Returns:
-        [M, N], contiguous. 128 inputs are added up by the tensor cores, the sums of those in float32.
+        [M, N], contiguous. Tensor cores accumulate 128 inputs; these sums are added in float32.
     Raises:
-        ValueError: operands that do not fit together, no such activation or dtype.
+        ValueError: incompatible operands, or an unknown activation or dtype.
     """
     if out_dtype not in OUT_TYPES:
         raise ValueError(f"blocked_fp8: out_dtype must be float16 or bfloat16, not {out_dtype}")
@@ -208,15 +208,15 @@ def blocked_fp8(
 def blocked_fp8_quantized(
     x: Tensor, x_scales: Tensor, packed: BlockedFp8Weight, bias: Tensor | None = None, *, activation: str = "none"
 ) -> tuple[Tensor, Tensor]:
-    """Y = activation(X · Wᵀ + bias), quantized for the next product by the rule of `quantized.quantize` with groups of 128.
+    """Y = activation(X · Wᵀ + bias), quantized for the next product as in `quantized.quantize` with groups of 128.
 
     Args:
-        packed: of `adjacent_halves`, or of blocks of a multiple of 128 outputs.
+        packed: with `adjacent_halves`, or with blocks of multiples of 128 outputs.
         others: as in `blocked_fp8`.
     Returns:
         e4m3 [M, N] and float32 scales [M, N / 128].
     Raises:
-        ValueError: as `blocked_fp8`, or halves that are no neighbors.
+        ValueError: as in `blocked_fp8`, or halves are not neighbors.
     """
     if not packed.has_adjacent_halves:
         raise ValueError("blocked_fp8_quantized: the weight must be packed with adjacent_halves=True")
@@ -272,7 +272,7 @@ def _(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bia
 
 
 def _check(x: Tensor, x_scales: Tensor, packed: BlockedFp8Weight, bias: Tensor | None) -> None:
-    """Raise ValueError unless the operands fit together: a kernel given a wrong shape reads outside of them."""
+    """Raise ValueError unless the operands are compatible: the kernel would read out of bounds."""
     if x.ndim != 2 or x.shape[1] != packed.k or x.dtype != E4M3:
         raise ValueError(f"x must be float8_e4m3fn [M, K] with K = {packed.k}, not {x.dtype} {list(x.shape)}")
     groups = packed.k // GROUP
@@ -291,12 +291,12 @@ class BlockedFp8Launch:
     """Launch parameters.
 
     Args:
-        warpgroups: of a block that multiply, 2 or 3; each has 64 rows of X.
-        cluster: blocks, 1, 2 or 4, that compute the same outputs for different rows of X: each brings an equal part of the
-            weights to all.
-        splits: 0, or 1 to 8 blocks that share the k-blocks of a tile of 64 rows and add up through their shared memories; their
-            two warpgroups share k-blocks too. Then `cluster` is 1.
-        cut: whether tiles may be cut into pieces, so that all blocks have equal work; see `pieces`. Then `splits` is 0.
+        warpgroups: consumer warpgroups per block, 2 or 3; each has 64 rows of X.
+        cluster: 1, 2 or 4 blocks that compute the same outputs for different rows of X; each multicasts an equal part of the
+            weights.
+        splits: 0, or 1 to 8 blocks that share the k-blocks of a tile of 64 rows and reduce through distributed shared memory;
+            their two warpgroups share k-blocks too. Requires cluster 1.
+        cut: whether tiles may be cut into pieces to balance the blocks; see `pieces`. Requires splits 0.
         pdl: programmatic dependent launch, as in `sm90.BlockedLaunch`.
     """
 
@@ -308,12 +308,12 @@ class BlockedFp8Launch:
 
     @property
     def rows(self) -> int:
-        """Of X, of the work tile of a cluster."""
+        """Rows of X per cluster work tile."""
         return ROWS if self.splits else ROWS * self.warpgroups * self.cluster
 
     @property
     def blocks(self) -> int:
-        """Of a cluster."""
+        """Number of blocks per cluster."""
         return max(self.cluster, self.splits)
 
 
@@ -322,22 +322,22 @@ SPACE = (
     *(BlockedFp8Launch(splits=splits) for splits in (1, 2, 4, 8)),
     *(BlockedFp8Launch(warpgroups, cluster, cut=True) for warpgroups in (2, 3) for cluster in (1, 2, 4)),
 )
-# Microseconds on an H200: of a launch; of a tile (most of it the epilogue); of a k-block that one half uses, or both, by
-# warpgroups; and of blocks that share a tile. Measured, but those of three warpgroups, counted from the bytes that L2 gives.
+# Microseconds on an H200: of a launch; of a tile (mostly its epilogue); of a k-block used by one half, or both, by warpgroups;
+# and of blocks that share a tile. Measured, except for three warpgroups, which are estimated from L2 bandwidth.
 _START, _TILE, _ONE_BOTH = 3.8, 1.2, {2: (0.33, 0.42), 3: (0.44, 0.54)}
-# Of a piece, and of the kernel that adds up, beside the time of each megabyte of sums.
+# Of a piece, and of the reduction kernel, plus the time per megabyte of sums.
 _PIECE, _ADD_UP, _SUM_MEGABYTE = 1.2, 1.5, 0.25
-_MOST_CUT = 6  # tiles of a cluster, with more of which those of most are equal without cutting any
+_MOST_CUT = 6  # tiles per cluster up to which cutting is tried; more tiles balance without it
 _SPLIT_START, _SPLIT_TILE, _SPLIT_BOTH, _SPLIT_ONE = 3.0, 3.7, 0.34, 0.27
-_ROW_GROUP_BYTES = 24 << 20  # of X, which stay in L2 while all CTA tiles go through them
-_LARGE_X_BYTES = 24 << 20  # more than stays in L2: there blocks that share weights are faster, and not below
+_ROW_GROUP_BYTES = 24 << 20  # of X that stay in L2 while all CTA tiles use them
+_LARGE_X_BYTES = 24 << 20  # size of X beyond L2, where sharing weights in clusters is faster
 
 
 def choose_launch(packed: BlockedFp8Weight, m: int, clusters_at_once: Callable[[int], int]) -> BlockedFp8Launch:
     """The launch with the lowest predicted latency.
 
     Args:
-        clusters_at_once: blocks of a cluster -> how many clusters run at the same time.
+        clusters_at_once: blocks per cluster -> number of concurrent clusters.
     """
     together = tuple(clusters_at_once(launch.blocks) for launch in SPACE)
     return _choose_launch(packed.lengths, len(packed.panels), m, packed.k, together)
@@ -364,7 +364,7 @@ def _is_considered(launch: BlockedFp8Launch, tiles: int, m: int, k: int, cluster
 
 
 def _costs(launch: BlockedFp8Launch, shared: float) -> Costs:
-    """Of a tile that may be cut, in microseconds. shared: of its k-blocks, used by both halves."""
+    """Costs of a tile that may be cut, in microseconds. shared: fraction of k-blocks used by both halves."""
     one, both = _ONE_BOTH[launch.warpgroups]
     adding = _ADD_UP, _SUM_MEGABYTE * launch.rows * OUTPUTS * 4 / 1e6
     return Costs(_TILE, _PIECE, one + shared * (both - one), adding)
@@ -377,7 +377,7 @@ def _predicted_us(
         per_block = _SPLIT_ONE + shared * (_SPLIT_BOTH - _SPLIT_ONE)
         costs = [_SPLIT_TILE + -(-length // launch.splits) * per_block for length in lengths]
         dealt = _deal(costs, m, k, launch.rows, clusters)
-        # a cluster that ends lets the next one begin, with all of its start
+        # a cluster's end lets the next one begin, which pays the full start-up
         return max(_SPLIT_START * len(own) + sum(costs[tile] for tile, _ in own) for own in dealt)
     if launch.cut:
         return _START + estimated_end(lengths, -(-m // launch.rows), clusters, _costs(launch, shared))
@@ -388,13 +388,13 @@ def _predicted_us(
 
 
 def _deal(costs: Sequence[float], m: int, k: int, height: int, clusters: int) -> list[list[tuple[int, int]]]:
-    """(CTA tile, first row of X) of each cluster's work tiles: each to the cluster that is free first, longest lists first.
+    """Assign work tiles (CTA tile, first row of X) to clusters: each to the one that is free first, longest lists first.
 
-    Groups of rows come one after the other, so that X stays in L2. No cluster is without a tile.
+    Groups of rows are processed in order, so that X stays in L2. Every cluster gets at least one tile.
 
     Args:
         costs: of a work tile of each CTA tile.
-        height: rows of X of a work tile.
+        height: rows of X per work tile.
     """
     group = max(1, _ROW_GROUP_BYTES // (height * k)) * height
     tiles = [
@@ -415,14 +415,14 @@ def _deal(costs: Sequence[float], m: int, k: int, height: int, clusters: int) ->
 def work_tensors(
     packed: BlockedFp8Weight, m: int, launch: BlockedFp8Launch, clusters: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The tiles of every cluster, for a launch that does not cut them.
+    """Work tiles of every cluster, for a launch without cutting.
 
     Args:
-        clusters: how many run at the same time.
+        clusters: number of concurrent ones.
     Returns:
-        work, int32 [tiles, 4]: outputs over 64 of half 0, plus those of half 1 in the upper 16 bits; first k-block; number of
-        k-blocks; first row of X. begins, int32 [clusters + 1]. firsts, int32 [clusters, 4]: the first tile of each once more,
-        which it finds without looking where it begins.
+        work, int32 [tiles, 4]: outputs / 64 of half 0, with those of half 1 in the upper 16 bits; first k-block; number of
+        k-blocks; first row of X. begins, int32 [clusters + 1]. firsts, int32 [clusters, 4]: a copy of each cluster's first
+        tile, read without an indirection.
     """
     return _work_tensors(packed.lengths, packed.outputs, m, packed.k, launch, clusters, device)
 
@@ -444,7 +444,7 @@ def _work_tensors(
         dealt = _deal([_TILE + length * both for length in lengths], m, k, launch.rows, clusters)
     starts, halves = [0, *itertools.accumulate(lengths)], _words_of_halves(outputs)
     work = [(halves[tile], starts[tile], lengths[tile], row) for tile, row in itertools.chain.from_iterable(dealt)]
-    with torch.device("cpu"):  # whatever the default device is
+    with torch.device("cpu"):  # regardless of the default device
         begins = torch.tensor([0, *itertools.accumulate(map(len, dealt))], dtype=torch.int32)
         words = torch.tensor(work, dtype=torch.int32).view(-1, 4)
     return tables_on_device(words, begins, device)
@@ -460,10 +460,10 @@ def cut_tensors(
     clusters: int,
     device: torch.device,
 ) -> PieceTables:
-    """The pieces of every cluster, for a launch that cuts tiles, with tiles of `work` as in `work_tensors`.
+    """Pieces of every cluster, for a launch with cutting, with `work` as in `work_tensors`.
 
     Args:
-        panels: how many there are.
+        panels: total number of panels.
     """
     rows = range(0, m, launch.rows)
     found = shares(lengths, len(rows), clusters, _costs(launch, _share_of_both(panels, lengths)))
@@ -471,12 +471,12 @@ def cut_tensors(
 
 
 def _share_of_both(panels: int, lengths: tuple[int, ...]) -> float:
-    """Of the k-blocks, which both halves use."""
+    """Fraction of the k-blocks used by both halves."""
     return panels / max(1, sum(lengths)) - 1
 
 
 def _words_of_halves(outputs: tuple[int, ...]) -> list[int]:
-    """Of each CTA tile, as int32: outputs over 64 of half 0, plus those of half 1 in the upper 16 bits."""
+    """One int32 per CTA tile: outputs / 64 of half 0, with those of half 1 in the upper 16 bits."""
     mask = NO_OUTPUTS
     pairs = zip(outputs[::2], outputs[1::2], strict=True)
     words = [first & mask | (second & mask) << 16 for first, second in pairs]
@@ -484,7 +484,7 @@ def _words_of_halves(outputs: tuple[int, ...]) -> list[int]:
 
 
 class _Arguments(ctypes.Structure):
-    """Of the library, in its order."""
+    """Arguments of the library function, in order."""
 
     _fields_ = (
         *(
@@ -512,12 +512,12 @@ def launch_blocked_fp8(
     activation: str = "none",
     launch: BlockedFp8Launch | None = None,
 ) -> None:
-    """Write Y on the current stream of x's device.
+    """Compute Y on the current stream of x's device.
 
     Args:
-        y: [M, N], contiguous, float16 or bfloat16; or e4m3 with `y_scales` [M, N / 128]. Every element is written.
-        launch: None chooses it.
-        others: as in `blocked_fp8`, checked.
+        y: [M, N], contiguous, float16 or bfloat16; or e4m3 with `y_scales` [M, N / 128]. Fully overwritten.
+        launch: None selects one.
+        others: as in `blocked_fp8`, validated.
     Raises:
         RuntimeError: the launch failed.
     """
@@ -567,20 +567,20 @@ def launch_blocked_fp8(
 
 
 def _aligned(matrix: Tensor) -> Tensor:
-    """The matrix, copied unless its rows are contiguous, do not overlap and begin at 16 bytes each."""
+    """Copy the matrix unless its rows are contiguous, do not overlap and are 16-byte aligned."""
     if has_aligned_rows(matrix) and matrix.stride(0) >= matrix.shape[1]:
         return matrix
-    copy = matrix.new_empty(matrix.shape).copy_(matrix)  # a clone of one row may keep any stride
+    copy = matrix.new_empty(matrix.shape).copy_(matrix)  # clone() may keep any stride for a single row
     assert copy.data_ptr() % RUN_BYTES == 0
     return copy
 
 
 @functools.cache
 def clusters_at_once(cluster: int, device: torch.device) -> int:
-    """How many clusters of this many blocks run at the same time.
+    """Number of concurrent clusters with this many blocks.
 
     Raises:
-        RuntimeError: the GPU does not say.
+        RuntimeError: the occupancy query failed.
     """
     function = cuda_library.load(LIBRARY).sparsefront_blocked_fp8_sm90_clusters
     function.argtypes, function.restype = [ctypes.c_int], ctypes.c_int

@@ -1,8 +1,8 @@
-"""Which cluster of blocks computes which k-blocks of which work tiles, where there are few tiles or some with long lists.
+"""Balance work tiles over clusters by cutting them into pieces, if there are few tiles or uneven lists.
 
-A tile may be cut into pieces, each with some of its k-blocks, that clusters leave as sums in float32; a second kernel adds
-up those of a tile in the order of its k-blocks. Longest lists come first. A tile goes whole to the cluster that is free first,
-or that cluster takes as much of it as fits into an equal share of all work.
+Each piece has some of a tile's k-blocks, and its cluster writes float32 partial sums; a second kernel adds the pieces of a
+tile in k-block order. Longest lists come first. A tile goes to the cluster that is free first, either completely or as much as
+fits into an equal share of all work.
 """
 
 import functools
@@ -18,20 +18,20 @@ from torch import Tensor
 
 from sparsefront_kernels.common.host_tables import on_device
 
-UNIT = 64  # rows of X of which the sums of a CTA tile lie together
-FEWEST = 2  # k-blocks of a piece, where its list has as many
-_SEARCHED = 4  # shares that are tried, which end 0.1 % later than the best
-_GUESSED = 3  # times that an estimated share is corrected
+UNIT = 64  # rows of X whose partial sums of a CTA tile are contiguous
+FEWEST = 2  # minimum k-blocks per piece, if the list has that many
+_SEARCHED = 4  # number of shares tried, to end within 0.1 % of the best
+_GUESSED = 3  # number of corrections of an estimated share
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of a work tile of one block, and of all blocks afterwards; in cycles or any other unit.
+    """Costs of a work tile of one block, and of the reduction; in cycles or any other unit.
 
     Args:
-        whole, piece: of a tile beside its k-blocks, where it is whole, and where its sums are left in memory.
+        whole, piece: of a tile without its k-blocks, if it is complete, and if partial sums are written.
         k_block: of each k-block.
-        adding: of adding up, where there is any piece, and of each piece.
+        adding: of the reduction kernel, and of each piece in it.
     """
 
     whole: float
@@ -40,22 +40,22 @@ class Costs:
     adding: tuple[float, float]
 
     def of_adding(self, pieces: int) -> float:
-        """What all pieces cost after the last cluster has ended."""
+        """Cost of reducing all pieces after the last cluster has ended."""
         return self.adding[0] + self.adding[1] * pieces if pieces else 0.0
 
 
-# (CTA tile, column of tiles, first k-block within the tile's, k-blocks, number among the pieces of all or -1 where it is whole)
+# (CTA tile, tile column, first k-block within the tile, number of k-blocks, index among all pieces or -1 for a whole tile)
 Piece = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Work of every cluster.
+    """The work of every cluster.
 
     Args:
-        clusters: the pieces of each, in its order; none is without any.
-        cut: of each tile that was cut: CTA tile, column of tiles, number of its first piece, number of pieces.
-        end: when the last cluster ends, in the unit of the costs, and after that all pieces are added up.
+        clusters: pieces of each, in order; never empty.
+        cut: for each cut tile: CTA tile, tile column, index of its first piece, number of pieces.
+        end: when the last cluster and the reduction end, in the unit of the costs.
     """
 
     clusters: tuple[tuple[Piece, ...], ...]
@@ -64,24 +64,24 @@ class Shares:
 
     @property
     def pieces(self) -> int:
-        """Of the tiles that were cut."""
+        """Number of pieces of cut tiles."""
         return sum(count for *_, count in self.cut)
 
 
 def estimated_end(lengths: tuple[int, ...], columns: int, clusters: int, costs: Costs) -> float:
-    """About the `end` of `shares`, without dealing anything out."""
+    """Estimate the `end` of `shares` without assigning work."""
     share, pieces, uncut = _estimate(lengths, columns, clusters, costs)
     return min(uncut, share + costs.of_adding(max(pieces, 1)))
 
 
 def _estimate(lengths: tuple[int, ...], columns: int, clusters: int, costs: Costs) -> tuple[float, int, float]:
-    """About the least share that suffices, its number of pieces, and the end where no tile is cut."""
+    """Estimate the smallest sufficient share, its number of pieces, and the end without cutting."""
     wholes = {length: costs.whole + length * costs.k_block for length in lengths}
     total, tiles = columns * sum(wholes[length] for length in lengths), columns * len(lengths)
     share, counted = total / clusters, Counter(lengths)
     uncut = max(max(wholes.values()), share + total / tiles / 2 if tiles > clusters else 0.0)
     for _ in range(_GUESSED):
-        most = max(1.0, (share - costs.piece) / costs.k_block)  # k-blocks of a piece
+        most = max(1.0, (share - costs.piece) / costs.k_block)  # k-blocks per piece
         long = {length: math.ceil(length / most) for length in counted if wholes[length] > share}
         more = sum(times * counted[length] * costs.piece - costs.whole for length, times in long.items())
         least = costs.piece + FEWEST * costs.k_block if long else costs.whole
@@ -91,9 +91,9 @@ def _estimate(lengths: tuple[int, ...], columns: int, clusters: int, costs: Cost
 
 @functools.lru_cache(maxsize=4096)
 def shares(lengths: tuple[int, ...], columns: int, clusters: int, costs: Costs) -> Shares:
-    """Deal out tiles with these numbers of k-blocks (most first), each in so many columns, to at most `clusters` clusters.
+    """Assign tiles with these numbers of k-blocks (descending), each in this many columns, to at most `clusters` clusters.
 
-    Of the shares of the work that suffice for each that with the earliest end, within some percent.
+    Of several sufficient shares, the one with the earliest end is used; within some percent of the optimum.
     """
     best = _dealt(lengths, columns, clusters, costs, math.inf)
     assert best is not None
@@ -110,7 +110,7 @@ def shares(lengths: tuple[int, ...], columns: int, clusters: int, costs: Costs) 
 
 
 def _dealt(lengths: tuple[int, ...], columns: int, clusters: int, costs: Costs, most: float) -> Shares | None:
-    """The work where no cluster takes more than `most`; None where that is too little."""
+    """The assignment in which no cluster exceeds `most`; None if that is too little."""
     free = [(0.0, at) for at in range(clusters)]
     taken: list[list[Piece]] = [[] for _ in free]
     cut: list[tuple[int, int, int, int]] = []
@@ -143,13 +143,13 @@ def _dealt(lengths: tuple[int, ...], columns: int, clusters: int, costs: Costs, 
 
 @dataclass(frozen=True, eq=False)
 class PieceTables:
-    """Shares as kernels read them, on a device.
+    """Shares as device tensors for the kernels.
 
     Args:
-        work, begins, firsts: as `sm90.work_tensors` returns them.
-        units: int32 [tiles of all clusters]: the first unit of a piece's sums, -1 where the tile is whole.
+        work, begins, firsts: as returned by `sm90.work_tensors`.
+        units: int32 [tiles of all clusters]: first unit of a piece's sums, -1 for a whole tile.
         cut: int32 [cut tiles, 4]: CTA tile, first row of X, first unit, number of pieces.
-        units_in_all: of all sums.
+        units_in_all: total number of units.
     """
 
     work: Tensor
@@ -168,13 +168,13 @@ def piece_tables(
     rows: int,
     device: torch.device,
 ) -> PieceTables:
-    """Tables of shares.
+    """Convert shares to tables.
 
     Args:
-        lengths: k-blocks of each CTA tile, which lie one after the other.
-        tiles: of each CTA tile how kernels name it, the first word of `work` and `cut`.
-        places: of each column of tiles where it lies, the last word of `work`.
-        rows: of X, of such a column; a multiple of 64.
+        lengths: k-blocks of each CTA tile, stored consecutively.
+        tiles: id of each CTA tile in kernels, the first word of `work` and `cut`.
+        places: position of each tile column, the last word of `work`.
+        rows: of X per column; a multiple of 64.
     """
     starts, piece_units = [0, *itertools.accumulate(lengths)], rows // UNIT
     every = [piece for own in found.clusters for piece in own]
@@ -184,7 +184,7 @@ def piece_tables(
     begins = [0, *itertools.accumulate(map(len, found.clusters))]
     firsts = [work[begin] for begin in begins[:-1]]
     rows_of_four = list(itertools.chain.from_iterable((*work, *firsts, *cut)))
-    with torch.device("cpu"):  # whatever the default device is
+    with torch.device("cpu"):  # regardless of the default device
         words = torch.tensor((*rows_of_four, *units, *begins), dtype=torch.int32)
     sizes = [4 * len(work), 4 * len(firsts), 4 * len(cut), len(units), len(begins)]
     there = on_device(words, device).split(sizes)

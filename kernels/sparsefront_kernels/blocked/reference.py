@@ -1,4 +1,4 @@
-"""The blocked product in plain PyTorch: the reference for tests, and what runs on a CPU."""
+"""The blocked product in plain PyTorch: the reference for tests, and the CPU implementation."""
 
 from itertools import pairwise
 
@@ -13,11 +13,11 @@ def blocked_reference(x: Tensor, stored: BlockedFormat, bias: Tensor | None = No
     """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias, block row by block row over its kept blocks.
 
     Args:
-        x: [M, K], any float dtype; 16-bit inputs are added up in float32 and rounded once.
+        x: [M, K], any float dtype; 16-bit inputs are accumulated in float32 and rounded once.
         stored: the weight, on x's device.
         bias: [N] or None.
     Returns:
-        [M, N] in x's dtype. Only blocks of X that face a kept block are read.
+        [M, N] in x's dtype. Blocks of X without a kept block are not read.
     """
     precision = accumulation_dtype(x.dtype)
     height, width = stored.block

@@ -51,7 +51,7 @@ from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL, HALVED_KERNEL = "blocked_sm90", "blocked_2_4_sm90"
 LIBRARY = "blocked_sm90"
-VERSION = 2  # raised when a change of the kernel makes old measurements useless
+VERSION = 2  # increment when a change of the kernel invalidates measurements
 
 
 def blocked_sm90(
@@ -67,15 +67,15 @@ def blocked_sm90(
     """Y = activation(X · Wᵀ + bias) + residual.
 
     Args:
-        x: [M, K], or [K, M] where x_feature_major; float16 or bfloat16 as the weight, any strides: where neither rows
-            nor columns are contiguous and begin at 16 bytes, X is copied.
+        x: [M, K], or [K, M] if x_feature_major; float16 or bfloat16 like the weight, any strides: copied if neither rows nor
+            columns are contiguous and 16-byte aligned.
         bias: [N], any float dtype, or None.
         residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
         activation: a name of `common.epilogue.ACTIVATIONS`.
     Returns:
-        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.
+        [M, N], or [N, M] if y_feature_major, contiguous, in x's dtype; accumulated in float32.
     Raises:
-        ValueError: operands that do not fit together, or no such activation.
+        ValueError: incompatible operands, or an unknown activation.
     """
     check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
     y = empty_output(x, packed.n, x_feature_major, y_feature_major)
@@ -106,7 +106,7 @@ def blocked_sm90(
 def _x_operand(x: Tensor, *, feature_major: bool, box: int) -> tuple[Tensor, bool]:
     """X as the kernel reads it, and whether its rows are inputs.
 
-    X lies by rows or by inputs, whatever its layout says: a transposed view costs nothing.
+    Depends on X's actual strides: a transposed view is free.
     """
     by_row, by_input = (x.t(), x) if feature_major else (x, x.t())
     if _is_loadable(by_row):
@@ -115,16 +115,16 @@ def _x_operand(x: Tensor, *, feature_major: bool, box: int) -> tuple[Tensor, boo
         return by_input, True
     if box == K_BLOCK and feature_major:
         return aligned_by_input(by_input.contiguous(), feature_major=True), True
-    return by_row.new_empty(by_row.shape).copy_(by_row), False  # a clone of one row may keep any stride
+    return by_row.new_empty(by_row.shape).copy_(by_row), False  # clone() may keep any stride for a single row
 
 
 def _is_loadable(matrix: Tensor) -> bool:
-    """Whether the copy engine reads it: rows that are contiguous, do not overlap and begin at 16 bytes each."""
+    """Whether TMA can read it: rows are contiguous, do not overlap and are 16-byte aligned."""
     return has_aligned_rows(matrix) and matrix.stride(0) >= matrix.shape[1]
 
 
 def residual_operand(residual: Tensor) -> Tensor:
-    """The residual as the kernel reads it: rows begin at 16 bytes, and at their ends there are as many to read."""
+    """The residual as the kernel reads it: 16-byte aligned rows whose vectorized reads stay in bounds."""
     rows, columns = residual.shape
     run = run_length(residual.dtype)
     if _is_loadable(residual) and columns % run == 0:
@@ -132,8 +132,8 @@ def residual_operand(residual: Tensor) -> Tensor:
     return residual.new_empty(rows, -(-columns // run) * run)[:, :columns].copy_(residual)
 
 
-CLUSTERS = (1, 2, 4)  # blocks
-_REACHED_BY_FOUR = 0.85  # of the SMs by clusters of four: a part of the GPU has no multiple of four
+CLUSTERS = (1, 2, 4)  # numbers of blocks
+_REACHED_BY_FOUR = 0.85  # fraction of SMs usable by clusters of four: not every GPC has a multiple of four
 
 
 @dataclass(frozen=True, order=True)
@@ -141,13 +141,12 @@ class BlockedLaunch:
     """Launch parameters.
 
     Args:
-        cluster: blocks of the grid, 1, 2 or 4, that compute the same outputs for different rows of X: each brings a part of the
-            weights to all of them.
-        raster_swizzle: CTA tiles that go through all rows of X before the next ones begin.
-        cut: 0, or tiles have so many rows of X (64, 128, 192 or 256) and may be cut into pieces, so that all blocks have equal
-            work; see `pieces`.
-        pdl: programmatic dependent launch: blocks may start before the previous kernel has ended. Before they wait for it they
-            read their tables and the weight's list of k-blocks, which no kernel that lets others start early has written.
+        cluster: 1, 2 or 4 blocks that compute the same outputs for different rows of X; each multicasts a part of the weights.
+        raster_swizzle: number of CTA tiles that process all rows of X before the next ones begin.
+        cut: 0, or rows of X per tile (64, 128, 192 or 256), which may then be cut into pieces to balance the blocks; see
+            `pieces`.
+        pdl: programmatic dependent launch: blocks may start before the previous kernel has ended. Before waiting for it they
+            only read their tables and the weight's list of k-blocks, which no kernel with early launch writes.
     """
 
     cluster: int
@@ -157,7 +156,7 @@ class BlockedLaunch:
 
 
 def clusters_of(cluster: int, num_sms: int) -> int:
-    """About how many clusters run at the same time; the library knows it exactly for the GPU at hand."""
+    """Approximate number of concurrent clusters; the library can query it for the current GPU."""
     return max(1, int(num_sms * (_REACHED_BY_FOUR if cluster > 2 else 1.0)) // cluster)
 
 
@@ -170,21 +169,21 @@ def work_tensors(
     *,
     quick: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The tiles of every cluster of blocks.
+    """Work tiles of every cluster of blocks.
 
     Args:
-        lengths: k-blocks of each CTA tile, which lie one after the other, most first.
+        lengths: k-blocks of each CTA tile, stored consecutively, descending.
         m: rows of X.
-        clusters_at_once: blocks of a cluster → how many clusters run at the same time.
+        clusters_at_once: blocks per cluster → number of concurrent clusters.
         quick: see `schedule`.
     Returns:
-        work, int32 [tiles, 4]: CTA tile, its first k-block, its number of k-blocks, and the first row of X over the blocks
-        that share the weights, with a block's number of rows / 64 - 1 in the upper four bits; begins, int32 [clusters + 1];
-        firsts, int32 [clusters, 4]: the first tile of each cluster once more, which it finds without looking where it begins.
+        work, int32 [tiles, 4]: CTA tile, its first k-block, its number of k-blocks, and the first row of X divided by the
+        blocks that share the weights, with a block's number of rows / 64 - 1 in the upper four bits; begins, int32
+        [clusters + 1]; firsts, int32 [clusters, 4]: a copy of each cluster's first tile, read without an indirection.
     Raises:
-        ValueError: more rows than a word of `work` holds.
+        ValueError: the number of rows does not fit into a word of `work`.
     """
-    # a cluster's rows of X lie side by side: to the schedule it is a block that has a share of them
+    # a cluster's rows of X are adjacent: the schedule treats it as one block with a fraction of them
     rows = -(-m // launch.cluster)
     return schedule_tensors(lengths, rows, clusters_at_once(launch.cluster), launch.raster_swizzle, device, quick=quick)
 
@@ -199,13 +198,13 @@ def cut_tensors(
     clusters: int,
     device: torch.device,
 ) -> PieceTables:
-    """The pieces of every cluster, for a launch that cuts tiles.
+    """Pieces of every cluster, for a launch with cutting.
 
     Args:
-        panels: of a k-block, on average.
-        others: as in `work_tensors`, and how many clusters run at the same time.
+        panels: per k-block, on average.
+        others: as in `work_tensors`, and the number of concurrent clusters.
     Raises:
-        ValueError: more rows than a word of `work` holds.
+        ValueError: the number of rows does not fit into a word of `work`.
     """
     if reason := columns_unsupported_reason(m):
         raise ValueError(f"a schedule {reason}")
@@ -236,22 +235,23 @@ def launch_blocked_sm90(
     images: ctypes.Structure | None = None,
     panels: Tensor | None = None,
 ) -> None:
-    """Write Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
+    """Compute Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
 
-    The sums are rounded to Y's dtype with the bias before the activation, and again where a residual is added.
+    Sums with bias are rounded to Y's dtype before the activation, and again when a residual is added.
 
     Args:
-        x: [M, K], or [K, M] where x_feature_major, which boxes of 64 inputs alone may be; rows contiguous and each at 16 bytes.
-        y: [M, N], rows likewise, or [N, M] where y_feature_major, rows contiguous. Every element is written.
-        m: rows of X that count, where rows of x are longer.
+        x: [M, K], or [K, M] if x_feature_major, which requires boxes of 64 inputs; rows contiguous and 16-byte aligned.
+        y: [M, N], likewise, or [N, M] if y_feature_major, rows contiguous. Fully overwritten.
+        m: valid rows of X, if x has more.
         quick_schedule: see `schedule`.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
         activation: a name of `common.epilogue.ACTIVATION_CODES`.
-        residual: of y's shape, rows contiguous and each at 16 bytes, or None.
-        relu_last: whether what is written is max(0, ·) of that, where there is a residual.
-        images: `sm90_convolution.Images` where x is their pixels, and X the rows that their output pixels see; else None.
-        panels: instead of those of `packed`.
+        residual: of y's shape, rows contiguous and 16-byte aligned, or None.
+        relu_last: apply a ReLU after adding the residual.
+        images: `sm90_convolution.Images` if x is their pixels, and X is its im2col matrix; else None.
+        panels: replaces those of `packed`.
     Raises:
+        RuntimeError: the launch failed.
         RuntimeError: the launch failed.
     """
     tables = (packed.lengths, m, launch)
@@ -298,10 +298,10 @@ def launch_blocked_sm90(
 
 @functools.cache
 def clusters_at_once(cluster: int, device: torch.device) -> int:
-    """How many clusters of this many blocks run at the same time.
+    """Number of concurrent clusters with this many blocks.
 
     Raises:
-        RuntimeError: the GPU does not say.
+        RuntimeError: the occupancy query failed.
     """
     with torch.cuda.device(device):
         found = _library().sparsefront_blocked_sm90_clusters(cluster)
@@ -325,29 +325,29 @@ SPACE = (
     *(BlockedLaunch(cluster, swizzle) for cluster, swizzle in itertools.product(CLUSTERS, _RASTER_SWIZZLES)),
     *(BlockedLaunch(cluster, cut=width) for cluster, width in itertools.product(CLUSTERS, WIDTHS)),
 )
-_MOST_CUT = 6  # tiles of a cluster, with more of which those of most are equal without cutting any
+_MOST_CUT = 6  # tiles per cluster up to which cutting is tried; more tiles balance without it
 
-# Fitted to 1,000 launches on an H200 with 256, 1024 and 4096 rows, whose times they miss by 11 % on average: cycles of the
-# launch, of a cluster's synchronization, of a tile, of one of its columns (epilogue), and of a k-block around its products; bytes
-# that L2 gives an SM in a cycle.
+# Fitted to 1,000 launches on an H200 with 256, 1024 and 4096 rows, with a mean error of 11 %: cycles of the launch, of a
+# cluster's synchronization, of a tile, of a tile column (epilogue), and of a k-block besides its products; L2 bytes per SM and
+# cycle.
 _START, _CLUSTER_START, _TILE, _TILE_COLUMN, _K_BLOCK = 4000, 500, 1100, 2.5, 340
-_PIECE_COLUMN = 4.5  # of a column of a piece
-_ADD_UP, _SUM_BYTES = 3300, 12  # of the second kernel; bytes of sums that an SM writes and reads in a cycle
+_PIECE_COLUMN = 4.5  # cycles per column of a piece
+_ADD_UP, _SUM_BYTES = 3300, 12  # of the reduction kernel; bytes of sums that an SM writes and reads per cycle
 _L2_BYTES = 45
-_SHARED_BYTES = 128  # that shared memory gives and takes in a cycle
+_SHARED_BYTES = 128  # shared memory bandwidth per cycle
 _CYCLES_PER_US = 1700
 
 
 @dataclass(frozen=True)
 class BlockedProblem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
         m, k, n: of the product.
-        box: inputs of a box.
-        cta_tiles, panels: CTA tiles of two halves, and how many panels all of them have together.
-        lengths: k-blocks of each CTA tile, most first.
-        halved: whether panels hold two of every four inputs.
+        box: inputs per box.
+        cta_tiles, panels: number of CTA tiles (of two halves), and their total number of panels.
+        lengths: k-blocks of each CTA tile, descending.
+        halved: panels have two of every four inputs.
     """
 
     m: int
@@ -361,7 +361,7 @@ class BlockedProblem:
 
     @classmethod
     def of(cls, packed: BlockedSm90Weight, m: int) -> "BlockedProblem":
-        """Of a packed weight and m rows of X."""
+        """The problem of a packed weight and m rows of X."""
         return cls(
             m, packed.k, packed.n, packed.box, len(packed.outputs), len(packed.panels), packed.lengths, packed.halved
         )
@@ -380,7 +380,7 @@ class BlockedProblem:
 
     @property
     def _lists(self) -> str:
-        """Describes uneven lists: how many CTA tiles keep blocks, and how much longer than the mean the longest list is."""
+        """Key of uneven lists: number of nonempty CTA tiles, and the ratio of the longest list to the mean."""
         kept = [length for length in self.lengths if length]
         if not kept or self.lengths[0] - self.lengths[-1] <= 1:
             return ""
@@ -388,7 +388,7 @@ class BlockedProblem:
 
     @property
     def amount(self) -> float:
-        """k-blocks of a CTA tile."""
+        """k-blocks per CTA tile."""
         return sum(self.lengths) / max(1, self.cta_tiles)
 
 
@@ -397,12 +397,12 @@ def tile_cycles(k_blocks: int, columns: int, cluster: int, panels: float = 2.0, 
 
     Args:
         columns: rows of X.
-        panels: of a k-block: 1 where one half alone uses it.
-        halved: whether a panel holds two of every four inputs. Tensor cores then take half the time, in which shared memory
-            cannot give each half its X: it binds.
+        panels: per k-block: 1 if only one half uses it.
+        halved: a panel has two of every four inputs. Tensor cores then take half the time, and shared memory, which must
+            deliver X to each half, becomes the bottleneck.
     """
     panel_bytes = HALVED_PANEL_BYTES if halved else 2 * HALF * K_BLOCK
-    row_bytes = 2 * K_BLOCK  # of X in a k-block
+    row_bytes = 2 * K_BLOCK  # of X per k-block
     products = 2 * panels * columns
     if halved:
         products = ((panels + 1) * row_bytes * columns + 2 * panels * panel_bytes) / _SHARED_BYTES
@@ -415,7 +415,7 @@ def _panels_of_k_block(panels: int, lengths: tuple[int, ...]) -> float:
 
 
 def _costs(launch: BlockedLaunch, panels: float, halved: bool, num_sms: int) -> Costs:
-    """Cycles, of tiles that may be cut."""
+    """Costs in cycles of tiles that may be cut."""
     empty, one = (tile_cycles(count, launch.cut, launch.cluster, panels, halved=halved) for count in (0, 1))
     sum_bytes = launch.cluster * launch.cut * 2 * HALF * 4
     adding = _ADD_UP, sum_bytes / (num_sms * _SUM_BYTES)
@@ -424,7 +424,7 @@ def _costs(launch: BlockedLaunch, panels: float, halved: bool, num_sms: int) -> 
 
 @functools.lru_cache(maxsize=4096)
 def predicted_us(problem: BlockedProblem, launch: BlockedLaunch, num_sms: int) -> float:
-    """Coarse predicted latency: the work of the cluster that ends last."""
+    """Coarse latency prediction from the work of the last cluster to end."""
     panels = _panels_of_k_block(problem.panels, problem.lengths)
     start = _START + _CLUSTER_START * (launch.cluster > 1)
     if launch.cut:
@@ -437,8 +437,8 @@ def predicted_us(problem: BlockedProblem, launch: BlockedLaunch, num_sms: int) -
 
 
 def _last_cycles(problem: BlockedProblem, rows: int, clusters: int, width: int, cluster: int, panels: float) -> float:
-    """Of the cluster that ends last, where all tiles are of `width` rows: the longest tile, or an equal share of the work and
-    where some clusters take more tiles than others half a tile."""
+    """Cycles of the last cluster to end, if all tiles have `width` rows: the longest tile, or an equal share of the work plus
+    half a tile if clusters have unequal numbers of tiles."""
     empty, one = (tile_cycles(count, width, cluster, panels, halved=problem.halved) for count in (0, 1))
     columns = -(-rows // width)
     tiles, k_blocks = columns * len(problem.lengths), columns * sum(problem.lengths)
@@ -451,8 +451,8 @@ def _last_cycles(problem: BlockedProblem, rows: int, clusters: int, width: int, 
 def candidates(problem: BlockedProblem, num_sms: int) -> Sequence[BlockedLaunch]:
     """The launches worth timing, best predicted first.
 
-    Other orders of work where there are more CTA tiles than they hold, clusters where all of their blocks have rows of X, and
-    tiles that are cut where there are few of them.
+    Includes other work orders if there are enough CTA tiles, clusters if all of their blocks have rows of X, and cutting if
+    there are few tiles.
     """
 
     def is_worth_timing(launch: BlockedLaunch) -> bool:
@@ -482,12 +482,12 @@ LAUNCHES, HALVED_LAUNCHES = _launches(KERNEL), _launches(HALVED_KERNEL)
 
 
 def launches_of(problem: BlockedProblem) -> TunedLaunches:
-    """What was measured for weights like these."""
+    """Measured launches for similar weights."""
     return HALVED_LAUNCHES if problem.halved else LAUNCHES
 
 
 def blocked_sm90_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel is unsupported: its instructions exist on compute capability 9.0 alone."""
+    """Why the kernel is unsupported: it needs instructions of compute capability 9.0."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
     if reason := block_unsupported_reason(stored.block) or columns_unsupported_reason(problem.m):

@@ -1,4 +1,4 @@
-"""A convolution by `blocked_sm90`: the copy engine reads images [B, H, W, C] instead of rows of X (im2col by hardware)."""
+"""Convolution with `blocked_sm90`: TMA reads images [B, H, W, C] as rows of X (im2col mode)."""
 
 import ctypes
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue
 from sparsefront_kernels.problem import Convolution, Convolving
 
-# What a descriptor of the copy engine holds: signed bytes for where a filter may lie, unsigned ones for its offsets.
+# Limits of a TMA im2col descriptor: signed bytes for the filter's bounding box, unsigned ones for its offsets.
 _FARTHEST, _LARGEST_STRIDE = 127, 8
 
 _SIZES = ("n", "h", "w", "c")
@@ -25,7 +25,7 @@ _PAIRS = ("filter", "stride", "padding", "dilation", "out")  # vertical, then ho
 
 
 class Images(ctypes.Structure):
-    """`Images` of cuda/tensor_map.cuh: what a convolution reads."""
+    """`Images` of cuda/tensor_map.cuh: the input of a convolution."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -34,7 +34,7 @@ class Images(ctypes.Structure):
 
     @classmethod
     def of(cls, x: Tensor, convolution: Convolution) -> "Images":
-        """Of images [B, H, W, C], which must stay in memory until the kernel has been launched."""
+        """From images [B, H, W, C], which must stay alive until the kernel is launched."""
         pairs = (
             convolution.kernel_size,
             convolution.stride,
@@ -63,17 +63,17 @@ def blocked_conv2d(
     activation: str,
     relu_last: bool,
 ) -> Tensor:
-    """A convolution with the arguments of `BlockedSm90Weight`, whose inputs go tap by tap with the channels inside.
+    """A convolution by a `BlockedSm90Weight` whose inputs are ordered (kh, kw, C).
 
     Args:
-        x: [B, H, W, C] contiguous, float16 or bfloat16, beginning at 16 bytes; C a multiple of 64.
+        x: [B, H, W, C] contiguous, float16 or bfloat16, 16-byte aligned; C a multiple of 64.
         residual: of the result's shape and dtype, contiguous, or None.
-        activation: before the residual is added, a name of `common.epilogue.ACTIVATIONS`.
-        relu_last: whether the result is max(0, ·) of the sums with the residual, which then must be there.
+        activation: applied before adding the residual, a name of `common.epilogue.ACTIVATIONS`.
+        relu_last: apply a ReLU after adding the residual, which is then required.
     Returns:
-        [B, H', W', N], contiguous; added up in float32.
+        [B, H', W', N], contiguous; accumulated in float32.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     convolution = Convolution(*(tuple(part) for part in (kernel_size, stride, padding, dilation)))
     if x.ndim != 4 or x.dtype != panels.dtype or x.shape[3] * kernel_size[0] * kernel_size[1] != k:

@@ -1,4 +1,4 @@
-"""Blocks as `blocked_sm90` reads them: halves of 64 outputs, two to a CTA tile, and k-blocks of 64 inputs that a half keeps."""
+"""Packing for `blocked_sm90`: CTA tiles of two halves of 64 outputs, and k-blocks of 64 inputs that a half keeps."""
 
 import math
 from dataclasses import dataclass
@@ -11,30 +11,30 @@ from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.common.indices import partners_of
 from sparsefront_kernels.common.wgmma_layout import is_halved, swizzled, whole_panels
 
-HALF = 64  # outputs of a half: those of one tensor-core instruction
-K_BLOCK = 64  # inputs that are loaded together
-FEWEST_INPUTS = 16  # of a block: those of one tensor-core instruction
-BOTH = 3  # of a k-block that both halves use; 1 is half 0, 2 half 1
+HALF = 64  # outputs per half, as in a tensor core instruction
+K_BLOCK = 64  # inputs loaded together
+FEWEST_INPUTS = 16  # minimum inputs of a block: K of a tensor core instruction
+BOTH = 3  # k-block used by both halves; 1 is half 0, 2 half 1
 
 
 @dataclass(frozen=True, eq=False)
 class BlockedSm90Weight:
-    """What the kernel reads.
+    """The packed weight.
 
-    64 outputs form a half, which belongs to one row of blocks. Two halves are a CTA tile: of one row of blocks where these are
-    128 outputs high, otherwise of rows that share many blocks. A k-block is 64 inputs that half 0, half 1 or both keep, in
-    *boxes* of neighbouring inputs; a CTA tile's k-blocks follow one another along K.
+    64 outputs form a half, which belongs to one row of blocks. Two halves form a CTA tile: of one row of blocks if these are
+    128 outputs high, otherwise of rows that share many blocks. A k-block is 64 inputs kept by half 0, half 1 or both, in
+    *boxes* of neighboring inputs; the k-blocks of a CTA tile are ordered along K.
 
     Args:
         n, k: outputs and inputs of the weight.
-        box: inputs of a box: 64, 32 or 16.
-        panels: [panels, 64, 64] in the weight's dtype: 64 outputs by the 64 inputs of a k-block, swizzled, k-block after
-            k-block; of one that both halves use that of half 0 comes first. Or, where blocks hold two of every four inputs,
-            what `common.wgmma_layout.halved_panels` makes of them.
-        k_blocks: int32 [k_blocks, words]: the first input of each box, K where a box is left empty; then four times the first
-            panel plus which halves use it (bit h for half h); words are a power of two.
-        outputs: int32 [CTA tiles, 2], the first of the 64 outputs of each half; -1 where there is none.
-        lengths: of each CTA tile the number of k-blocks, most first.
+        box: inputs per box: 64, 32 or 16.
+        panels: [panels, 64, 64] in the weight's dtype: 64 outputs by the 64 inputs of a k-block, swizzled, in k-block order;
+            if both halves use a k-block, half 0's panel comes first. For blocks with two of every four inputs: the result
+            of `common.wgmma_layout.halved_panels`.
+        k_blocks: int32 [k_blocks, words]: first input of each box, K for an empty box; then 4 * first panel + a bit mask of
+            the halves that use it; the number of words is a power of two.
+        outputs: int32 [CTA tiles, 2], first output of each half; -1 if there is none.
+        lengths: number of k-blocks of each CTA tile, descending.
     """
 
     n: int
@@ -47,12 +47,12 @@ class BlockedSm90Weight:
 
     @property
     def halved(self) -> bool:
-        """Whether panels hold two of every four inputs."""
+        """Whether panels have two of every four inputs."""
         return is_halved(self.panels)
 
 
 def box_of(block_inputs: int) -> int:
-    """Inputs that are loaded in one piece, for blocks of this many inputs."""
+    """Inputs per box, for blocks with this many inputs."""
     return math.gcd(block_inputs, K_BLOCK)
 
 
@@ -67,10 +67,10 @@ def block_unsupported_reason(block: tuple[int, int]) -> str | None:
 
 
 def pack_for_blocked_sm90(stored: BlockedFormat) -> BlockedSm90Weight:
-    """Lay the weight out for the kernel on the format's device.
+    """Pack the weight, on the format's device.
 
     Raises:
-        ValueError: a block that `block_unsupported_reason` rejects.
+        ValueError: `block_unsupported_reason` rejects the block.
     """
     if reason := block_unsupported_reason(stored.block):
         raise ValueError(f"blocked: {reason}")
@@ -102,7 +102,7 @@ def pack_for_blocked_sm90(stored: BlockedFormat) -> BlockedSm90Weight:
 
 
 def dense_weight(packed: BlockedSm90Weight) -> Tensor:
-    """W [N, K], without a look at the contents of tensors from the host."""
+    """Unpack W [N, K] without synchronizing."""
     panels, k_blocks, outputs, lengths = packed.panels, packed.k_blocks, packed.outputs, packed.lengths
     n, k = packed.n, packed.k
     device, boxes = panels.device, _boxes(k_blocks.shape[1])
@@ -111,7 +111,7 @@ def dense_weight(packed: BlockedSm90Weight) -> Tensor:
     tile = torch.repeat_interleave(torch.arange(len(lengths), device=device), counts, output_size=sum(lengths))
     inputs = _inputs_of(k_blocks[:, :boxes].long(), K_BLOCK // boxes)
     unswizzled = torch.cat([whole_panels(panels), panels.new_zeros(1, HALF, K_BLOCK)])
-    dense = panels.new_zeros(n + HALF, k + K_BLOCK)  # what belongs to no output or input goes beyond the end
+    dense = panels.new_zeros(n + HALF, k + K_BLOCK)  # padding is written beyond the end
     for half in range(2):
         mine = (uses >> half & 1).bool()
         panel = torch.where(mine, first_panel + half * (uses == BOTH), len(panels)).long()
@@ -123,7 +123,7 @@ def dense_weight(packed: BlockedSm90Weight) -> Tensor:
 
 
 def _words(box: int) -> int:
-    """Of a k-block's entry: one for each box and one more, as a power of two."""
+    """Words of a k-block's entry: one per box plus one, rounded up to a power of two."""
     return 2 * (K_BLOCK // box)
 
 
@@ -137,7 +137,7 @@ def _inputs_of(first: Tensor, box: int) -> Tensor:
 
 
 def _cta_tiles(stored: BlockedFormat, box: int) -> tuple[Tensor, Tensor]:
-    """The halves of each CTA tile: first outputs, int64 [CTA tiles, 2], and boxes kept, bool [CTA tiles, 2, K / box]."""
+    """The halves of each CTA tile: first outputs, int64 [CTA tiles, 2], and kept boxes, bool [CTA tiles, 2, K / box]."""
     (n, k), (height, width), device = stored.shape, stored.block, stored.device
     kept = torch.zeros(n // height, k // width, dtype=torch.bool, device=device)
     kept[stored.block_rows(), stored.block_columns.long()] = True
@@ -151,13 +151,14 @@ def _cta_tiles(stored: BlockedFormat, box: int) -> tuple[Tensor, Tensor]:
 
 
 def _k_blocks(kept: Tensor, boxes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes of each CTA tile that the same halves keep, so many to a k-block.
+    """Group boxes of each CTA tile that are kept by the same halves into k-blocks.
 
     Args:
         kept: bool [CTA tiles, 2, K / box].
+        boxes: per k-block.
     Returns:
-        for each k-block, those of a CTA tile along K: its CTA tile, which halves use it, and its boxes int64 [k_blocks, boxes],
-        -1 where there are no more.
+        for each k-block, ordered along K within a CTA tile: its CTA tile, the halves that use it, and its boxes, int64
+        [k_blocks, boxes], -1 if there are no more.
     """
     columns = kept.shape[2]
     halves = kept[:, 0].long() + 2 * kept[:, 1].long()  # [CTA tiles, K / box]
@@ -171,13 +172,13 @@ def _k_blocks(kept: Tensor, boxes: int) -> tuple[Tensor, Tensor, Tensor]:
     members = column.new_full((int(groups.sum()), boxes), -1)
     members[(groups.cumsum(0) - groups)[kind] + rank // boxes, rank % boxes] = column
     kinds = torch.repeat_interleave(torch.arange(len(count), device=kept.device), groups)
-    # both halves walk up along K together: rows of X stay in L2
+    # both halves advance along K together, so that rows of X stay in L2
     along_k = (kinds // 4 * columns + members[:, 0]).argsort(stable=True)
     return kinds[along_k] // 4, kinds[along_k] % 4, members[along_k]
 
 
 def _panels(weight: Tensor, first_outputs: Tensor, inputs: Tensor, box: int) -> Tensor:
-    """[panels, 64, 64], swizzled; first_outputs [panels], inputs [panels, boxes] where K stands for an empty box."""
+    """[panels, 64, 64], swizzled; first_outputs [panels], inputs [panels, boxes] with K for an empty box."""
     n, k = weight.shape
     rows = first_outputs[:, None, None] + torch.arange(HALF, device=weight.device)[:, None]
     columns = _inputs_of(inputs, box)[:, None, :]

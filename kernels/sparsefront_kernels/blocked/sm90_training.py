@@ -1,4 +1,4 @@
-"""Training in blocks on compute capability 9.0: the gradient of kept blocks, and panels (`csrc/blocked_training_sm90.cu`)."""
+"""Training kernels for blocks on compute capability 9.0: weight gradient and packing (`csrc/blocked_training_sm90.cu`)."""
 
 import ctypes
 import functools
@@ -14,20 +14,20 @@ from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.common.operands import has_aligned_rows
 
 LIBRARY = "blocked_training_sm90"
-SIDE = 64  # outputs of a side, and inputs of a box
-MOST_BOXES = 4  # of a side
-ROWS = 32  # of X and dY that are loaded together
-FEWEST_ROWS = 256  # of a split
+SIDE = 64  # outputs per side, and inputs per box
+MOST_BOXES = 4  # per side
+ROWS = 32  # of X and dY loaded together
+FEWEST_ROWS = 256  # per split
 
 
 @dataclass(frozen=True, eq=False)
 class GradientBoxes:
-    """What the kernel reads of a weight.
+    """The gradient kernel's view of a weight.
 
     Args:
-        sides: int32 [pairs, 2, 4]: 64 outputs by up to four boxes of 64 inputs: first output, first box, how many boxes, and 1
-            for one side of each 64 outputs, which sums up dY too.
-        boxes: int32 [boxes, 2]: first input, and where the first of the box's 64 × 64 values lies in all values.
+        sides: int32 [pairs, 2, 4]: 64 outputs by up to four boxes of 64 inputs: first output, first box, number of boxes,
+            and 1 for one side per 64 outputs, which also sums dY.
+        boxes: int32 [boxes, 2]: first input, and offset of the box's first 64 × 64 value among all values.
         counts: boxes of each pair.
     """
 
@@ -51,25 +51,25 @@ def boxes_for_gradient(stored: BlockedFormat, device: torch.device) -> GradientB
         shares = max(1, -(-count // MOST_BOXES))
         ends = [first, *(first + count * (share + 1) // shares for share in range(shares))]
         sides += [(row * bn + part, begin, end - begin, int(begin == first)) for begin, end in itertools.pairwise(ends)]
-    sides += [(0, 0, 0, 0)] * (len(sides) % 2)  # of the last pair the second, which does nothing
+    sides += [(0, 0, 0, 0)] * (len(sides) % 2)  # pad the last pair
     pairs = torch.tensor(sides, dtype=torch.int32).view(-1, 2, 4)
     counts = pairs[:, :, 2].sum(1)
-    order = counts.argsort(descending=True, stable=True)  # the longest begin first
+    order = counts.argsort(descending=True, stable=True)  # longest first
     table = torch.tensor(boxes, dtype=torch.int32).view(-1, 2)
     return GradientBoxes(pairs[order].to(device), table.to(device), tuple(counts[order].tolist()))
 
 
-# Estimates for an H200, not measured: cycles of a block's start and end, of a stage for each box that it loads, and of the kernel
-# that adds up; bytes that this one moves in a cycle.
+# Estimates for an H200, not measured: cycles of a block's start and end, of a pipeline stage per loaded box, and of the
+# reduction kernel; bytes that it moves per cycle.
 _BLOCK, _BOX, _SUM, _SUM_BYTES = 4000, 91, 4000, 2000
 
 
 @functools.lru_cache(maxsize=4096)
 def splits_for(m: int, counts: tuple[int, ...], num_sms: int) -> int:
-    """Blocks of the grid that share the rows of a pair: as many as end soonest by a coarse prediction."""
+    """Number of blocks that share the rows of a pair, by a coarse latency prediction."""
 
     def cycles(splits: int) -> float:
-        mean = sum(counts) / len(counts) + 1.5  # dY too
+        mean = sum(counts) / len(counts) + 1.5  # including dY
         waves = -(-len(counts) * splits // num_sms)
         stages = -(-m // (splits * ROWS))
         added = _SUM + 4 * SIDE * SIDE * sum(counts) * (splits + 1) / _SUM_BYTES if splits > 1 else 0.0
@@ -79,21 +79,21 @@ def splits_for(m: int, counts: tuple[int, ...], num_sms: int) -> int:
 
 
 def loadable(rows: Tensor) -> Tensor:
-    """The matrix, copied where the copy engine cannot read it: rows are contiguous, apart, and begin at 16 bytes each."""
+    """Copy the matrix unless TMA can read it: rows contiguous, without overlap, and 16-byte aligned."""
     if has_aligned_rows(rows) and rows.stride(0) >= rows.shape[1]:
         return rows
-    return rows.new_empty(rows.shape).copy_(rows)  # a contiguous copy of one row may keep any stride
+    return rows.new_empty(rows.shape).copy_(rows)  # contiguous() may keep any stride for a single row
 
 
 def blocked_gradient_sm90(
     dy: Tensor, x: Tensor, packed: GradientBoxes, block: tuple[int, int], blocks: int, *, bias: bool
 ) -> tuple[Tensor, Tensor]:
-    """dYᵀ · X of kept blocks, and the sum of dY over its rows, added up in float32.
+    """dYᵀ · X of kept blocks, and the column sums of dY, accumulated in float32.
 
     Args:
-        dy: [M, N], x: [M, K], float16 or bfloat16; copied where their rows are not contiguous and begin at 16 bytes.
-        block, blocks: (bn, bk), and how many.
-        bias: whether dY is summed up.
+        dy: [M, N], x: [M, K], float16 or bfloat16; copied if rows are not contiguous and 16-byte aligned.
+        block, blocks: (bn, bk), and the number of kept blocks.
+        bias: sum dY.
     Returns:
         float32 [blocks, bn, bk], and float32 [N], or [0] without `bias`.
     Raises:
@@ -105,7 +105,7 @@ def blocked_gradient_sm90(
     gradient = x.new_empty(blocks, *block, dtype=torch.float32)
     of_bias = gradient.new_empty(n if bias else 0)
     if m == 0:
-        return gradient.zero_(), of_bias.zero_()  # the copy engine describes no empty matrix
+        return gradient.zero_(), of_bias.zero_()  # TMA cannot describe an empty matrix
     sums = None if splits == 1 else gradient.new_empty(splits, gradient.numel() + of_bias.numel())
     error = _library().sparsefront_blocked_gradient_sm90(
         *(tensor.data_ptr() for tensor in (dy, x)),
@@ -132,11 +132,11 @@ def blocked_gradient_sm90(
 
 
 def packed_panels(values: Tensor, targets: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Panels [panels, 64, 64] of `BlockedSm90Weight`, of W and of Wᵀ.
+    """Pack values into panels [panels, 64, 64] of `BlockedSm90Weight`, for W and for Wᵀ.
 
     Args:
         values: [blocks, bn, bk], both multiples of 64, any float dtype.
-        targets: int32 [panels, 4]: where 64 × 64 values begin, their panel of W and of Wᵀ, 0.
+        targets: int32 [panels, 4]: offset of 64 × 64 values, their panels of W and of Wᵀ, 0.
         dtype: float16 or bfloat16, to which values are rounded.
     Raises:
         RuntimeError: the launch failed.

@@ -1,9 +1,9 @@
-"""A Linear whose weight keeps whole blocks, for training: all three products and the optimizer see kept blocks alone.
+"""A trainable block-sparse Linear: all three products and the optimizer work on kept blocks only.
 
     Y = X · Wᵀ + bias      dX = dY · W      dW = dYᵀ · X of kept blocks
 
-The parameter is the values of `BlockedFormat`, [blocks, bn, bk]: its gradient, the optimizer's state and what ranks exchange
-are as small. Which blocks are kept never changes.
+The parameter is the values of `BlockedFormat`, [blocks, bn, bk], and so are its gradient, optimizer state and gradient
+exchange. Only `change` changes which blocks are kept.
 
 | | Y and dX | dW |
 | --- | --- | --- |
@@ -42,15 +42,15 @@ from sparsefront_kernels.problem import Problem
 
 
 class TrainableBlockedLinear(nn.Module):
-    """Takes [..., K] and gives [..., N], as nn.Linear does; only kept blocks are stored and trained.
+    """A drop-in nn.Linear, [..., K] -> [..., N], that stores and trains only kept blocks.
 
-    Under autocast it multiplies in autocast's dtype, else in that of the input. It works in compiled graphs and CUDA graphs.
+    Computes in autocast's dtype if enabled, else in the input's. Works in compiled and CUDA graphs.
 
     Args:
         stored: W, whose values become the parameter `weight`.
-        bias: [N] or None; a parameter stays the same object.
+        bias: [N] or None; an existing parameter is used directly.
     Attributes:
-        weight: [blocks, bn, bk], block row after block row.
+        weight: [blocks, bn, bk], sorted by block row.
     """
 
     def __init__(self, stored: BlockedFormat, bias: nn.Parameter | None = None) -> None:
@@ -62,18 +62,18 @@ class TrainableBlockedLinear(nn.Module):
 
     def _keep(self, stored: BlockedFormat) -> None:
         self._blocks = KeptBlocks(stored)
-        # A tensor, so that layers of other blocks share compiled code, to which a number would be a constant.
+        # A tensor, so that layers with other blocks share compiled code; an int would be a constant.
         self._handle = torch.tensor(self._blocks.handle, device="cpu")
 
     @torch.no_grad()
     def change(self, mask: Tensor, *others: Tensor) -> list[Tensor]:
-        """Keep other blocks from now on; the parameter stays the same object, and has no gradient.
+        """Change which blocks are kept; the parameter stays the same object, without a gradient.
 
         Args:
-            mask: bool [N, K], True = keep; equal within each block. A weight that was pruned so far begins at zero.
-            others: like `weight`, such as what an optimizer keeps for it.
+            mask: bool [N, K], True = keep; constant within each block. Regrown weights start at zero.
+            others: tensors shaped like `weight`, such as optimizer state.
         Returns:
-            these as they then are like `weight`.
+            `others`, rearranged like `weight`.
         Raises:
             ValueError: the mask does not keep whole blocks.
         """
@@ -86,10 +86,10 @@ class TrainableBlockedLinear(nn.Module):
 
     @classmethod
     def from_masked(cls, linear: nn.Linear, mask: Tensor, block: Sequence[int]) -> Self:
-        """The same layer, trained in blocks.
+        """Convert a masked layer for training in blocks.
 
         Args:
-            mask: bool [N, K], True = keep; equal within each block.
+            mask: bool [N, K], True = keep; constant within each block.
             block: (bn, bk) = outputs × inputs.
         Raises:
             ValueError: the mask does not keep whole blocks.
@@ -103,7 +103,7 @@ class TrainableBlockedLinear(nn.Module):
         return self._blocks.format_of(self.weight.detach()).to_dense()
 
     def forward(self, input: Tensor) -> Tensor:
-        """`input` is called as nn.Linear calls it."""
+        """The argument is named `input`, as in nn.Linear."""
         device = input.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
         rows = input.reshape(-1, self.in_features).to(dtype)
@@ -111,7 +111,7 @@ class TrainableBlockedLinear(nn.Module):
         return y.reshape(*input.shape[:-1], self.out_features)
 
     def largest_error(self, dtype: torch.dtype, device: torch.device, rows: int = 1000) -> float:
-        """Of Y, dX, dW and the bias's gradient, relative to the norm of each, against float64: of random operands and values."""
+        """Largest relative error of Y, dX, dW and the bias gradient against float64, for random operands and values."""
         drawn, ops = torch.Generator(device).manual_seed(0), torch.ops.sparsefront
         x, dy, values = (
             torch.randn(*shape, generator=drawn, device=device).to(dtype)
@@ -133,16 +133,16 @@ class TrainableBlockedLinear(nn.Module):
         return f"n={self.out_features}, k={self.in_features}, blocks={len(self.weight)} of {bn}x{bk}"
 
 
-MOST_DEALT_OUT_BEST = 4  # numbers of rows; beyond them a quick search has to do
+MOST_DEALT_OUT_BEST = 4  # distinct numbers of rows with an optimized schedule; others use a quick one
 
 
 class KeptBlocks:
-    """Which blocks a weight keeps, and what kernels need to know of it on each device. Copies are the same object.
+    """The set of kept blocks of a weight, and the data kernels need about it per device. Copying returns the same object.
 
     Args:
         stored: a weight with these blocks; its values are not kept.
     Attributes:
-        handle: a number under which ops find it.
+        handle: an integer by which ops find it.
     """
 
     def __init__(self, stored: BlockedFormat) -> None:
@@ -168,7 +168,7 @@ class KeptBlocks:
         return self._once(make, "blocks", transposed, device)
 
     def panels(self, transposed: bool, device: torch.device) -> BlockedSm90Weight:
-        """W, or Wᵀ, as `blocked_sm90` reads it, with nothing in its panels."""
+        """W, or Wᵀ, packed for `blocked_sm90`, with uninitialized panels."""
 
         def make() -> BlockedSm90Weight:
             packed = self._numbered_panels(transposed)
@@ -180,8 +180,8 @@ class KeptBlocks:
         return self._once(make, "panels", transposed, device)
 
     def product_launch(self, transposed: bool, m: int, device: torch.device) -> tuple[sm90.BlockedLaunch, bool]:
-        """Of the product by `panels`, for so many rows, and whether its work is dealt out quickly rather than best: batches of
-        many lengths would wait for that.
+        """Launch parameters of the product with `panels` for a number of rows, and whether to use a quick schedule: batches
+        with many different lengths would wait for optimized ones.
         """
 
         def make() -> tuple[sm90.BlockedLaunch, bool]:
@@ -192,10 +192,10 @@ class KeptBlocks:
         return self._once(make, "launch", transposed, m, device)
 
     def targets(self, device: torch.device) -> Tensor:
-        """Where panels come from and go, as `packed_panels` takes it."""
+        """The targets of `packed_panels`."""
 
         def make() -> Tensor:
-            # of each panel the number of its first value, which lies there in every swizzle
+            # the first element of each panel gives its offset, because swizzling does not move it
             of_w, of_transposed = (self._numbered_panels(transposed).panels[:, 0, 0] for transposed in (False, True))
             order, other = of_w.argsort(), of_transposed.argsort()
             places = of_w[order]
@@ -205,12 +205,12 @@ class KeptBlocks:
         return self._once(make, "targets", device)
 
     def _numbered_panels(self, transposed: bool) -> BlockedSm90Weight:
-        """Packed values that are numbers: where each lies among all."""
+        """A weight whose values are their own indices, packed."""
         numbers = torch.arange(self.count * self.block[0] * self.block[1])
         return pack_for_blocked_sm90(self.format_of(numbers.view(-1, *self.block), transposed))
 
     def chunks(self, most: int, device: torch.device) -> Tensor:
-        """Runs of at most so many blocks of one block row, int32 [chunks, 3]: block row, first block, how many."""
+        """Runs of at most `most` blocks of one block row, int32 [chunks, 3]: block row, first block, number of blocks."""
 
         def make() -> Tensor:
             bounds = self._stored.row_pointers.tolist()
@@ -224,11 +224,11 @@ class KeptBlocks:
         return self._once(make, "chunks", most, device)
 
     def boxes(self, device: torch.device) -> GradientBoxes:
-        """As the gradient's kernel for compute capability 9.0 reads them."""
+        """The weight for the gradient kernel of compute capability 9.0."""
         return self._once(lambda: boxes_for_gradient(self._stored, device), "boxes", device)
 
     def _order(self, device: torch.device) -> Tensor:
-        """Which block of W each block of Wᵀ is, int64 [blocks]."""
+        """Index of each block of Wᵀ among those of W, int64 [blocks]."""
         return self._once(lambda: _order_of_transposed(self._stored).to(device), "order", device)
 
     def _once(self, make: Callable[[], Any], *key: Any) -> Any:
@@ -245,7 +245,7 @@ _KEPT: WeakValueDictionary[int, KeptBlocks] = WeakValueDictionary()
 
 
 def _without_values(stored: BlockedFormat) -> BlockedFormat:
-    """With a single number instead of all of them."""
+    """Replace the values by a broadcast scalar."""
     return replace(stored, values=torch.zeros(1, 1, 1, device=stored.device).expand(stored.values.shape))
 
 
@@ -255,7 +255,7 @@ def _order_of_transposed(stored: BlockedFormat) -> Tensor:
 
 
 def _transposed(stored: BlockedFormat) -> BlockedFormat:
-    """Wᵀ without its values: block columns become block rows."""
+    """Wᵀ without values: block columns become block rows."""
     (n, k), (bn, bk) = stored.shape, stored.block
     pointers = torch.zeros(k // bk + 1, dtype=torch.int32)
     pointers[1:] = torch.bincount(stored.block_columns.long(), minlength=k // bk).cumsum(0)
@@ -264,17 +264,17 @@ def _transposed(stored: BlockedFormat) -> BlockedFormat:
 
 
 def training_unsupported_reason(dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why blocks cannot be trained in this dtype on this device, or None; a CPU runs the reference."""
+    """Why blocks cannot be trained in this dtype on this device, or None; a CPU uses the reference."""
     if device.type == "cpu":
         return None
     return triton_unsupported_reason(None, Problem(m=1, k=1, n=1, dtype=dtype, device=device))  # type: ignore[arg-type]
 
 
-# Y and dX: the product by W, or by its transpose. What they read of both is made at once.
+# Y and dX: products with W and its transpose, both packed at once.
 
 
 def _packed(values: Tensor, dtype: torch.dtype, kept: KeptBlocks) -> tuple[Tensor, Tensor]:
-    """Values of W and of Wᵀ as products read them, each as many numbers as `values`."""
+    """Pack the values of W and of Wᵀ for the products, each of the size of `values`."""
     if _runs_on_sm90(dtype, values.device, kept.block):
         return packed_panels(values, kept.targets(values.device), dtype)
     values = values.to(dtype)
@@ -282,14 +282,14 @@ def _packed(values: Tensor, dtype: torch.dtype, kept: KeptBlocks) -> tuple[Tenso
 
 
 def _product(x: Tensor, packed: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:
-    """[M, K] -> [M, N] by W; [M, N] -> [M, K] by Wᵀ."""
+    """[M, K] -> [M, N] with W; [M, N] -> [M, K] with Wᵀ."""
     if _runs_on_sm90(x.dtype, x.device, kept.block):
         return _sm90_product(x, packed, bias, kept, transposed)
     stored = replace(kept.blocks(transposed, x.device), values=packed)
     if x.device.type == "cpu":
         with torch.autocast(
             "cpu", enabled=False
-        ):  # which would round the products of 16-bit operands before they are added up
+        ):  # autocast would round products of 16-bit operands before they are accumulated
             return blocked_reference(x, stored, bias)
     weight = BlockedTritonWeight(*stored.shape, stored.values, stored.row_pointers, stored.block_columns)
     return blocked_triton(x, weight, bias)
@@ -320,7 +320,7 @@ def _sm90_product(x: Tensor, panels: Tensor, bias: Tensor | None, kept: KeptBloc
 
 @functools.cache
 def _runs_on_sm90(dtype: torch.dtype, device: torch.device, block: tuple[int, int]) -> bool:
-    """Whether Hopper's kernels take W and Wᵀ, panel by panel."""
+    """Whether the Hopper kernels support W and Wᵀ."""
     if dtype not in (torch.float16, torch.bfloat16) or any(side % HALF for side in block):
         return False
     problem = Problem(m=1, k=1, n=1, dtype=dtype, device=device)
@@ -336,9 +336,9 @@ def weight_gradient_reference(dy: Tensor, x: Tensor, stored: BlockedFormat) -> T
     Args:
         dy: [M, N].
         x: [M, K].
-        stored: which blocks are kept; its values are not read.
+        stored: defines the kept blocks; its values are not read.
     Returns:
-        [blocks, bn, bk]; 16-bit operands are added up in float32, and float32 is what comes out.
+        [blocks, bn, bk]; 16-bit operands are accumulated and returned in float32.
     """
     (bn, bk), precision = stored.block, accumulation_dtype(x.dtype)
     blocks_of_x = x.to(precision).unflatten(1, (-1, bk))  # [M, K / bk, bk]
@@ -354,7 +354,7 @@ def weight_gradient_reference(dy: Tensor, x: Tensor, stored: BlockedFormat) -> T
 
 
 def triton_weight_gradient(dy: Tensor, x: Tensor, kept: KeptBlocks) -> Tensor:
-    """The same by the Triton kernel, on a GPU or in the interpreter, in float32."""
+    """The same with the Triton kernel, on a GPU or in the interpreter, in float32."""
     from sparsefront_kernels.blocked.triton_training import launch_weight_gradient
 
     stored = kept.blocks(False, x.device)
@@ -367,9 +367,9 @@ def triton_weight_gradient(dy: Tensor, x: Tensor, kept: KeptBlocks) -> Tensor:
     return gradient[0] if launch.splits == 1 else gradient.sum(dim=0)
 
 
-WIDEST = 256  # inputs that a program computes
-PROGRAMS = 2  # an SM
-FEWEST_ROWS = 512  # of a split
+WIDEST = 256  # inputs per program
+PROGRAMS = 2  # per SM
+FEWEST_ROWS = 512  # per split
 SHARED_BYTES, SHARED_BYTES_OF_SM90 = (
     101_376,
     232_448,
@@ -377,14 +377,14 @@ SHARED_BYTES, SHARED_BYTES_OF_SM90 = (
 
 
 def gradient_launch(m: int, itemsize: int, kept: KeptBlocks, device: torch.device) -> Any:
-    """Wide programs, which read dY less often, and as many splits of the rows as fill the GPU."""
+    """Use wide programs, which read dY less often, and enough splits of the rows to fill the GPU."""
     from sparsefront_kernels.blocked.triton_training import GradientLaunch
 
     height, width = (power_of_two_within(side, lowest=16, highest=128) for side in kept.block)
     side_by_side = WIDEST // width
     chunks = max(1, len(kept.chunks(side_by_side, device)))
     splits = max(1, min(PROGRAMS * num_sms(device) // chunks, m // FEWEST_ROWS))
-    block_m = 64 if itemsize == 2 else 16  # float32 goes through the CUDA cores
+    block_m = 64 if itemsize == 2 else 16  # float32 uses the CUDA cores
     bytes_of_stage = itemsize * block_m * (height + side_by_side * width)
     shared = SHARED_BYTES_OF_SM90 if supports_pdl(device) else SHARED_BYTES
     return GradientLaunch(
@@ -396,8 +396,8 @@ def gradient_launch(m: int, itemsize: int, kept: KeptBlocks, device: torch.devic
     )
 
 
-# Ops, each one node of eager, compiled and CUDA graphs. They get a handle instead of the blocks: see `TrainableBlockedLinear`.
-# `torch.library.custom_op` would add 22 us of Python to each call, and steps of small networks wait for Python.
+# Ops, each a single node in eager, compiled and CUDA graphs. They take a handle for the blocks: see `TrainableBlockedLinear`.
+# `torch.library.custom_op` would add 22 us of Python per call, which matters for small networks.
 
 _LIBRARY = torch.library.Library("sparsefront", "FRAGMENT")
 
@@ -407,11 +407,11 @@ def _kept(handle: Tensor) -> KeptBlocks:
 
 
 def _blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Y = X · Wᵀ + bias in x's dtype, differentiable; and Wᵀ for the backward pass.
+    """Differentiable Y = X · Wᵀ + bias in x's dtype; also returns packed Wᵀ for the backward pass.
 
     Args:
         x: [M, K].
-        values: [blocks, bn, bk], any float dtype: rounded to x's.
+        values: [blocks, bn, bk], any float dtype, rounded to x's.
         bias: [N], any float dtype, or None.
         handle: int64, of `KeptBlocks`.
     """

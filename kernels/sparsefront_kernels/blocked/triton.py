@@ -15,9 +15,9 @@ from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "blocked_triton"
-VERSION = 1  # raised when a change of the kernel makes old measurements useless
+VERSION = 1  # increment when a change of the kernel invalidates measurements
 MOST_CANDIDATES = 16
-SHARED_BYTES = 101_376  # of a block on compute capability 8.9, the least of the GPUs that the kernel supports
+SHARED_BYTES = 101_376  # per block on compute capability 8.9, the minimum of supported GPUs
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class BlockedTritonWeight:
 
 
 def pack_for_triton(stored: BlockedFormat) -> BlockedTritonWeight:
-    """Nothing is copied."""
+    """Copies nothing."""
     return BlockedTritonWeight(*stored.shape, stored.values, stored.row_pointers, stored.block_columns)
 
 
@@ -44,18 +44,18 @@ def blocked_triton(x: Tensor, packed: BlockedTritonWeight, bias: Tensor | None) 
     """Y[M, N] = X[M, K] · Wᵀ + bias.
 
     Args:
-        x: [M, K], float16, bfloat16 or float32 as the weight, any strides.
+        x: [M, K], float16, bfloat16 or float32 like the weight, any strides.
         bias: [N], any float dtype, or None.
     Returns:
-        [M, N], contiguous, in x's dtype; added up in float32.
+        [M, N], contiguous, in x's dtype; accumulated in float32.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     check_operands(x, packed.values, bias, k=packed.k, n=packed.n)
     y = x.new_empty(x.shape[0], packed.n)
     if y.numel() == 0:
         return y
-    # imported late: Triton may be absent where only references run
+    # late: Triton may be missing if only references run
     from sparsefront_kernels.blocked.triton_spmm import launch_blocked_triton
 
     launch = LAUNCHES.launch_for(problem_of(packed, x.shape[0]), x.device)
@@ -74,13 +74,13 @@ def blocked_triton(x: Tensor, packed: BlockedTritonWeight, bias: Tensor | None) 
 
 @dataclass(frozen=True)
 class BlockedTritonProblem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
         m, k, n: of the product.
         height, width: outputs and inputs of a block.
-        blocks: that are kept.
-        itemsize: bytes of an element of X.
+        blocks: number of kept blocks.
+        itemsize: bytes per element of X.
     """
 
     m: int
@@ -98,7 +98,7 @@ class BlockedTritonProblem:
 
     @property
     def amount(self) -> float:
-        """Blocks of a row of blocks."""
+        """Blocks per row of blocks."""
         return self.blocks * self.height / self.n
 
     @property
@@ -111,16 +111,16 @@ class BlockedTritonProblem:
 
 
 def untuned(problem: BlockedTritonProblem, num_sms: int) -> LaunchShape:
-    """Sound for every shape."""
+    """A reasonable launch for every shape."""
     block_m = rows_of_block(problem.m, problem.column_blocks, num_sms)
-    # float32 goes through the CUDA cores, where a longer k-block only costs registers
+    # float32 uses the CUDA cores, where a longer k-block only costs registers
     block_k = power_of_two_within(problem.width, lowest=16, highest=16 if problem.itemsize > 2 else 64)
     num_warps = 8 if block_m * problem.block_n >= 128 * 128 else 4
     return LaunchShape(block_m, problem.block_n, block_k, num_warps, num_stages=4)
 
 
 def candidates(problem: BlockedTritonProblem, num_sms: int) -> Sequence[LaunchShape]:
-    """The launches worth timing: the untuned one, then others around it, nearest first."""
+    """The launches worth timing: the untuned one, then others by distance from it."""
     first = untuned(problem, num_sms)
     widest_k = power_of_two_within(problem.width, lowest=16, highest=32 if problem.itemsize > 2 else 128)
     space = [
@@ -139,12 +139,12 @@ def candidates(problem: BlockedTritonProblem, num_sms: int) -> Sequence[LaunchSh
 
 
 def _shared_bytes(problem: BlockedTritonProblem, launch: LaunchShape) -> int:
-    """Of the operands in flight: the compiler keeps a buffer for each stage at most."""
+    """Shared memory of operands in flight: at most one buffer per stage."""
     return problem.itemsize * (launch.block_m + launch.block_n) * launch.block_k * launch.num_stages
 
 
 def problem_of(packed: BlockedTritonWeight, m: int) -> BlockedTritonProblem:
-    """Of m rows of X."""
+    """The problem for m rows of X."""
     blocks, height, width = packed.values.shape
     return BlockedTritonProblem(m, packed.k, packed.n, height, width, blocks, packed.values.element_size())
 

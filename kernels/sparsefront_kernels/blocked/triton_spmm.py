@@ -1,4 +1,4 @@
-"""The blocked product in Triton: one program per tile of Y, walking along its block row."""
+"""The blocked product in Triton: one program per tile of Y, iterating over its block row."""
 
 import triton
 import triton.language as tl
@@ -43,7 +43,7 @@ def _blocked_triton_kernel(
     stop = tl.load(pointers_ptr + block_row + 1)
 
     acc = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
-    # one loop over all steps of all blocks: a loop within a loop would multiply the buffers of the pipeline
+    # a single loop over all k-blocks of all blocks: nested loops would multiply the pipeline's buffers
     for step in range(0, (stop - start) * STEPS):
         index = start + step // STEPS
         column = tl.load(columns_ptr + index).to(tl.int64)
@@ -78,9 +78,9 @@ def launch_blocked_triton(
     bias: Tensor | None,
     launch: LaunchShape,
 ) -> None:
-    """Write Y[M, N] = X[M, K] · Wᵀ + bias; the tensors are those of `BlockedFormat`, on the current device.
+    """Compute Y[M, N] = X[M, K] · Wᵀ + bias on the current device; the tensors are those of `BlockedFormat`.
 
-    Blocks smaller than 16 either way are padded to 16 in registers, which tl.dot needs: they are correct, not fast.
+    Blocks smaller than 16 in either dimension are padded to 16 in registers for tl.dot: correct, but not fast.
     """
     m, (_, block_height, block_width) = x.shape[0], values.shape
     block_rows = row_pointers.numel() - 1

@@ -1,4 +1,4 @@
-"""The gradient of kept blocks alone, in Triton: one program per few blocks of a block row, walking along the rows of X."""
+"""Gradient of kept blocks in Triton: one program per few blocks of a block row, iterating over the rows of X."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ def _weight_gradient_kernel(
 ):
     K_PARTS: tl.constexpr = (BK + BLOCK_K - 1) // BLOCK_K  # programs that share a block's inputs
     program = tl.program_id(0)
-    # programs that run at the same time read the same rows, which stay in L2
+    # concurrent programs read the same rows, which stay in L2
     chunk, split = program % chunks, program // chunks
     k_part, n_part = tl.program_id(1) % K_PARTS, tl.program_id(1) // K_PARTS
     block_row = tl.load(chunks_ptr + 3 * chunk)
@@ -43,7 +43,7 @@ def _weight_gradient_kernel(
     inputs = k_part * BLOCK_K + place % BLOCK_K  # within the block
     block = first_block + tl.minimum(place // BLOCK_K, count - 1)
     columns = tl.load(columns_ptr + block) * BK + inputs
-    if BK % BLOCK_K == 0:  # neighbors are loaded together
+    if BK % BLOCK_K == 0:  # coalesced loads
         columns = tl.max_contiguous(tl.multiple_of(columns, BLOCK_K), BLOCK_K)
     output_exists, input_exists = outputs < BN, inputs < BK
     rows = tl.arange(0, BLOCK_M)
@@ -69,12 +69,12 @@ def _weight_gradient_kernel(
 
 @dataclass(frozen=True, order=True)
 class GradientLaunch:
-    """Launch parameters of the weight's gradient.
+    """Launch parameters of the weight gradient.
 
     Args:
-        side_by_side: blocks of one block row that a program computes: it reads dY once for all of them.
-        block_m: rows of X and dY that are loaded together.
-        splits: programs that share the rows; their sums are added up afterwards, in a fixed order.
+        side_by_side: blocks of one block row per program, which share reads of dY.
+        block_m: rows of X and dY loaded together.
+        splits: programs that share the rows; their sums are reduced afterwards in a fixed order.
     """
 
     side_by_side: int
@@ -87,12 +87,12 @@ class GradientLaunch:
 def launch_weight_gradient(
     dy: Tensor, x: Tensor, gradient: Tensor, *, chunks: Tensor, block_columns: Tensor, launch: GradientLaunch
 ) -> None:
-    """Write the gradient of every kept block, dYᵀ · X of its outputs and inputs, on the current device.
+    """Compute the gradient of every kept block, dYᵀ · X of its outputs and inputs, on the current device.
 
     Args:
         dy: [M, N], x: [M, K], both with contiguous rows.
         gradient: [splits, blocks, bn, bk]: the sums of each split.
-        chunks: int32 [chunks, 3]: block row, its first block and how many blocks, `side_by_side` at most.
+        chunks: int32 [chunks, 3]: block row, first block, and number of blocks, at most `side_by_side`.
         block_columns: int32 [blocks].
     """
     splits, blocks, height, width = gradient.shape

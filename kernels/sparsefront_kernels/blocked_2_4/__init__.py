@@ -1,1 +1,1 @@
-"""Blocks of weights that live or die together and of which every four inputs keep two."""
+"""Block-sparse weights with 2:4 sparsity inside of blocks."""

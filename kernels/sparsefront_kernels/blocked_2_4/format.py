@@ -1,4 +1,4 @@
-"""Blocked storage whose blocks are 2:4 sparse themselves: half of a block's values, and two bits for the index of each."""
+"""Blocked storage with 2:4 sparse blocks: half of a block's values, and a two-bit index for each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Blocked24Format(SparseFormat):
         a block of 1 × 8                    stored
         [ . a . b  c d . . ]                values a b c d     indices 1 3 0 1, in one byte
 
-    A group that keeps fewer than two fills up with zeros at unused positions.
+    A group that keeps fewer than two is padded with zeros at unused positions.
 
     Args:
         block: (bn, bk) = outputs × inputs of a block; bn divides N, bk divides K, and 4 divides bk.
@@ -44,12 +44,11 @@ class Blocked24Format(SparseFormat):
             mask: bool [N, K], True = keep.
             block: (bn, bk) = outputs × inputs.
         Raises:
-            ValueError: sizes that the block does not divide, a block of inputs that 4 does not divide, or a group that keeps
-                more than two (names it).
+            ValueError: the block does not divide the weight, 4 does not divide bk, or a group keeps more than two (names it).
         """
         check_weight_and_mask(weight, mask)
         _check_block(block)
-        # of the mask, so that a kept zero counts
+        # from the mask instead of the weight, so that a kept zero counts
         cover = BlockedFormat.from_dense(mask.to(weight.dtype), mask, block=block, fill=True)
         n, k = matrix_shape(weight)
         indices = places_of_kept(mask.view(n, -1, GROUP), 2, family=cls.family)
@@ -70,7 +69,7 @@ class Blocked24Format(SparseFormat):
         )
 
     def filled(self) -> BlockedFormat:
-        """The same weight as whole blocks, zeros inside."""
+        """The same weight as whole blocks with zeros inside."""
         groups = self.block[1] // GROUP
         dense = self.values.new_zeros(*self.values.shape[:2], groups, GROUP)
         dense.scatter_(3, unpacked_places(self.metadata, groups), self.values.unflatten(2, (groups, 2)))
@@ -96,7 +95,7 @@ class Blocked24Format(SparseFormat):
         indices = unpacked_places(self.metadata, groups)
         if (indices[..., 0] >= indices[..., 1]).any():
             raise ValueError("blocked_2_4: the two indices of a group must rise")
-        self._with_blocks(self.values.new_zeros(1).expand(count, height, width))  # its invariants are checked
+        self._with_blocks(self.values.new_zeros(1).expand(count, height, width))  # validates its invariants
 
     def _with_blocks(self, blocks: Tensor) -> BlockedFormat:
         return BlockedFormat(self.shape, self.block, blocks, self.row_pointers, self.block_columns)

@@ -19,10 +19,10 @@ from sparsefront_kernels.problem import Problem
 
 
 def pack_for_blocked_2_4_sm90(stored: Blocked24Format) -> BlockedSm90Weight:
-    """The weight laid out for the sparse products of the tensor cores, on the format's device.
+    """Pack the weight for sparse tensor core products, on the format's device.
 
     Raises:
-        ValueError: a block that is no multiple of 64 outputs by a multiple of 64 inputs.
+        ValueError: blocks are not multiples of 64 outputs by 64 inputs.
     """
     if reason := _block_unsupported_reason(stored.block):
         raise ValueError(f"blocked_2_4: {reason}")
@@ -53,5 +53,5 @@ ENTRY = replace(
 
 
 def blocked_2_4_reference(x: Tensor, stored: Blocked24Format, bias: Tensor | None = None) -> Tensor:
-    """As `blocked_reference`, over whole blocks that are rebuilt at every call: correct, not fast."""
+    """Like `blocked_reference`, with whole blocks rebuilt in every call: correct, not fast."""
     return blocked_reference(x, stored.filled(), bias)

@@ -1,1 +1,1 @@
-"""What two or more families share."""
+"""Code shared by several families."""

@@ -1,7 +1,6 @@
-"""Ops of the library: `torch.ops.sparsefront.<name>`, one node of eager, compiled and CUDA graphs.
+"""Custom ops `torch.ops.sparsefront.<name>`, each a single node in eager, compiled and CUDA graphs.
 
-`torch.library.custom_op` makes the same, but its first call imports Dynamo, which takes seconds of a process that compiles
-nothing, and each call of it takes 22 us of Python more.
+Like `torch.library.custom_op`, whose first call imports Dynamo, which takes seconds, and whose calls take 22 us more of Python.
 """
 
 import functools
@@ -15,12 +14,12 @@ _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 
 class CustomOp:
-    """An op that changes none of its arguments, and returns none of them.
+    """An op that neither mutates nor returns its arguments.
 
     Args:
-        name: without the namespace.
-        run: what it does, on every device.
-        schema: "(Tensor x) -> Tensor"; None: that of run's annotations.
+        name: without namespace.
+        run: the implementation for all devices.
+        schema: "(Tensor x) -> Tensor"; None: inferred from run's annotations.
     """
 
     def __init__(self, name: str, run: Callable[..., Any], schema: str | None = None) -> None:
@@ -40,14 +39,14 @@ class CustomOp:
         return self.overload(*args, **kwargs)
 
     def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
-        """`fake` gives empty outputs, for graphs that are compiled."""
+        """Register a function that returns empty outputs, for compiled graphs."""
         torch.library.register_fake(self._qualified, fake, lib=_LIBRARY)
         return fake
 
     def register_autograd(
         self, backward: Callable[..., Any], *, setup_context: Callable[..., None] | None = None
     ) -> None:
-        """As that of `torch.library`."""
+        """Like the method of `torch.library`."""
         self._backward, self._setup_context = backward, setup_context
 
     def _keep_for_gradients(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -61,5 +60,5 @@ class CustomOp:
 
 
 def custom_op(name: str, schema: str | None = None) -> Callable[[Callable[..., Any]], CustomOp]:
-    """Makes a `CustomOp` of a function."""
+    """Decorator that makes a `CustomOp` from a function."""
     return lambda run: CustomOp(name, run, schema)

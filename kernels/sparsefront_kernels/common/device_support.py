@@ -1,4 +1,4 @@
-"""Whether Triton kernels can run for a problem, and the sentence that says why not."""
+"""Whether kernels support a device, and the reason if they do not."""
 
 import functools
 import importlib.util
@@ -16,7 +16,7 @@ TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def triton_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
-    """The `unsupported` that all Triton kernels share: dtype, Triton itself, and a GPU or the interpreter."""
+    """The reason shared by all Triton kernels: dtype, missing Triton, or neither a GPU nor the interpreter."""
     if problem.dtype not in TRITON_DTYPES:
         return f"takes float16, bfloat16 or float32, not {problem.dtype}"
     if importlib.util.find_spec("triton") is None:
@@ -29,7 +29,7 @@ def triton_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | N
 
 
 def cuda_unsupported_reason(problem: Problem, *, minimum_capability: tuple[int, int]) -> str | None:
-    """Why the problem's CUDA device cannot be used, or None; a problem on another device is unsupported too."""
+    """Why the problem's device is not a suitable CUDA device, or None."""
     if problem.device.type != "cuda":
         return f"needs a CUDA device, not {problem.device.type}"
     if not torch.cuda.is_available():
@@ -41,7 +41,7 @@ def cuda_unsupported_reason(problem: Problem, *, minimum_capability: tuple[int, 
 
 
 def hopper_unsupported_reason(problem: Problem, library: str) -> str | None:
-    """Why a CUDA library that is compiled for compute capability 9.0 alone is unsupported, or None.
+    """Why a CUDA library compiled for compute capability 9.0 only is unsupported, or None.
 
     Args:
         library: a name of `cuda_library.SOURCES`.
@@ -55,7 +55,7 @@ def hopper_unsupported_reason(problem: Problem, library: str) -> str | None:
 
 @functools.cache
 def unloadable_reason(device: torch.device, library: str) -> str | None:
-    """Why a library for compute capability 9.0 cannot run on the device, or None; built where need be, so that no call fails."""
+    """Why a library for compute capability 9.0 cannot run on the device, or None; builds it, so that later calls do not fail."""
     if device.type != "cuda":
         return f"needs a CUDA device, not {device.type}"
     if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
@@ -72,10 +72,10 @@ def unloadable_reason(device: torch.device, library: str) -> str | None:
 
 
 def _interpreter_unsupported_reason(dtype: torch.dtype) -> str | None:
-    """Why a CPU is unsupported, even through the interpreter, or None where it is supported."""
+    """Why a CPU is unsupported, even with the interpreter, or None."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         return "needs a CUDA device (on a CPU, TRITON_INTERPRET=1 runs it in Triton's slow interpreter, for tests)"
-    # Triton decides when it decorates a kernel; this import decorates the first of them, if that has not happened yet
+    # Triton decides when a kernel is decorated; this import decorates the first one, if none was yet
     from sparsefront_kernels.common.triton_device import INTERPRETED
 
     if not INTERPRETED:

@@ -1,6 +1,6 @@
-"""What references share: their precision, the product through a rebuilt dense weight, and the epilogue.
+"""What references share: accumulation dtype, the product with a rebuilt dense weight, and the epilogue.
 
-A kernel may do this to its sums before they are written: Y = activation(X · Wᵀ + bias) + residual."""
+The epilogue of a kernel: Y = activation(X · Wᵀ + bias) + residual."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from sparsefront_kernels.format import SparseFormat
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 for the 16-bit types, as tensor cores accumulate; float32 and float64 stay what they are."""
+    """float32 for 16-bit types, as in tensor cores; float32 and float64 for themselves."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
@@ -26,7 +26,7 @@ ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}  # thos
 
 
 def with_epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> Tensor:
-    """activation(sums + bias) + residual in the precision of the sums: the reference for kernels that fuse it.
+    """activation(sums + bias) + residual in the dtype of the sums: the reference for fused epilogues.
 
     Args:
         sums: [M, N].
@@ -34,7 +34,7 @@ def with_epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: 
         activation: a name of `ACTIVATIONS`.
         residual: [M, N] or None.
     Raises:
-        ValueError: no such activation; the message lists those there are.
+        ValueError: an unknown activation; lists the known ones.
     """
     check_activation(activation)
     if bias is not None:
@@ -50,10 +50,10 @@ def check_activation(activation: str) -> None:
 
 
 def rebuilt_product(x: Tensor, stored: SparseFormat, bias: Tensor | None) -> Tensor:
-    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias: a reference, which saves nothing.
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias with a dense weight: a reference without savings.
 
     Args:
-        x: [M, K], any float dtype; 16-bit inputs are added up in float32 and rounded once.
+        x: [M, K], any float dtype; 16-bit inputs are accumulated in float32 and rounded once.
         stored: the weight, on x's device.
         bias: [N] or None.
     Returns:

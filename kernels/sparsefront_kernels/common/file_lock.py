@@ -1,4 +1,4 @@
-"""A lock of several processes on a file. The system frees it where a process ends, however that ends."""
+"""An inter-process lock on a file, released by the system when its process ends."""
 
 import os
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from pathlib import Path
 
 @contextmanager
 def held_alone(lock: Path) -> Iterator[bool]:
-    """No other process and no other thread is in here with this file; on a disk without locks others may be.
+    """Context that excludes other processes and threads with this file; ineffective on a file system without locks.
 
     Args:
-        lock: made where it is missing, never removed.
+        lock: created if missing, never removed.
     Yields:
-        whether another one was in here first, for which this one waited.
+        whether it had to wait for another holder.
     Raises:
-        OSError: the file is missing and cannot be made.
+        OSError: the file is missing and cannot be created.
     """
     import fcntl  # not on Windows
 
@@ -34,5 +34,5 @@ def held_alone(lock: Path) -> Iterator[bool]:
         yield waited
     finally:
         with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open still
+            fcntl.flock(file, fcntl.LOCK_UN)  # explicitly, because a forked process may still have the file open
         os.close(file)

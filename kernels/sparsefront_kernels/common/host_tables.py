@@ -1,8 +1,8 @@
-"""Tables that the host makes, on a device: complete before anyone reads them, and in no CUDA graph's memory.
+"""Device copies of tables computed on the host: complete before anyone reads them, and outside of CUDA graph memory.
 
-A kernel finds its work in such tables, which are kept for later calls. So whatever the call that makes one is in, every stream
-may read it at once, also while a CUDA graph is recorded or under `torch.compile(mode="reduce-overhead")`, whose graphs
-use the memory again that was taken within them.
+Kernels find their work in such tables, which are cached for later calls. So whatever call creates one, every stream must be
+able to read it immediately, also during graph capture or under `torch.compile(mode="reduce-overhead")`, whose graphs reuse
+memory allocated during capture.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 def on_device(table: Tensor, device: torch.device) -> Tensor:
-    """A table of the host on a device, copied there when this returns.
+    """Copy a host table to a device; the copy is complete on return.
 
     Args:
         table: on the CPU.
@@ -40,14 +40,14 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 @functools.cache
 def _copier() -> ThreadPoolExecutor:
-    """A thread of its own: what it allocates is never the memory of a graph that another thread records or warms up."""
+    """A separate thread, whose allocations never belong to a graph that another thread captures or warms up."""
     return ThreadPoolExecutor(1, "sparsefront-tables", initializer=_allow_copies_during_captures)
 
 
 def _allow_copies_during_captures() -> None:
-    """In this thread, from now on: its stream is never captured, so that it disturbs no capture of another thread."""
+    """Exempt this thread from capture restrictions: its stream is never captured and disturbs no other capture."""
     try:
         exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
-    except (OSError, AttributeError):  # an old driver: captures may then fail that make a table, as they did everywhere
+    except (OSError, AttributeError):  # old driver: captures that create a table may then fail
         return
     exchange(ctypes.byref(ctypes.c_int(_RELAXED)))

@@ -1,4 +1,4 @@
-"""Indices and orders of a stored weight: which weights a group keeps, permutations of inputs and outputs, pairs of tiles."""
+"""Index utilities of formats: kept positions in groups, permutations of inputs and outputs, pairing of tiles."""
 
 import torch
 from torch import Tensor
@@ -6,14 +6,14 @@ from torch.nn.functional import pad
 
 
 def places_of_kept(groups: Tensor, n: int, *, family: str) -> Tensor:
-    """Places of the kept weights within their groups.
+    """Positions of the kept weights within their groups.
 
     Args:
         groups: bool [N, groups, m], True = keep.
-        n: at most this many are kept in a group.
+        n: maximum number of kept weights per group.
         family: named in the error.
     Returns:
-        int64 [N, groups, n], ascending; a group that keeps fewer fills up with its first pruned places.
+        int64 [N, groups, n], ascending; groups that keep fewer are padded with their first pruned positions.
     Raises:
         ValueError: a group keeps more than n.
     """
@@ -30,34 +30,34 @@ def places_of_kept(groups: Tensor, n: int, *, family: str) -> Tensor:
     return places[chosen].view(*groups.shape[:2], n)
 
 
-GROUP = 4  # neighboring inputs, of which two are kept
+GROUP = 4  # neighboring inputs, two of which are kept
 
 
 def packed_places(places: Tensor) -> Tensor:
-    """Places [..., groups, 2] → uint8 [..., ceil(groups / 2)]; an odd last group shares its byte with nothing.
+    """Positions [..., groups, 2] → uint8 [..., ceil(groups / 2)]; an odd last group has a byte of its own.
 
-    Bits 0-1 and 2-3 hold the places of the first group of a byte, 4-5 and 6-7 those of the second.
+    Bits 0-1 and 2-3 hold the positions of the first group of a byte, 4-5 and 6-7 those of the second.
     """
     nibbles = places[..., 0] | (places[..., 1] << 2)
-    # the unused half byte repeats the valid places 0 1, so that every nibble obeys the same rule
+    # fill the unused half byte with positions 0 and 1, so that every nibble is valid
     nibbles = pad(nibbles, (0, places.shape[-2] % 2), value=4).unflatten(-1, (-1, 2))
     return (nibbles[..., 0] | (nibbles[..., 1] << 4)).to(torch.uint8)
 
 
 def unpacked_places(metadata: Tensor, groups: int) -> Tensor:
-    """The way back from `packed_places`: int64 [..., groups, 2]."""
+    """Inverse of `packed_places`: int64 [..., groups, 2]."""
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=metadata.device)
     places = (metadata[..., None] >> shifts) & 3  # [..., bytes, 4]
     return places.flatten(-2).unflatten(-1, (-1, 2))[..., :groups, :].long()
 
 
 def permutation(name: str, order: Tensor | None, length: int, device: torch.device) -> Tensor:
-    """An order as int64 [length] on the device; None stands for ascending.
+    """Convert an order to int64 [length] on the device; None stands for the identity.
 
     Args:
-        name: what a message calls it.
+        name: for the message.
     Raises:
-        ValueError: the order is not a list of whole numbers that holds each of 0 to length - 1 once.
+        ValueError: the order is not a permutation of 0 to length - 1.
     """
     if order is None:
         return torch.arange(length, device=device)
@@ -70,14 +70,14 @@ def permutation(name: str, order: Tensor | None, length: int, device: torch.devi
 
 
 def stored_order(family: str, order: Tensor | None, length: int, device: torch.device) -> Tensor | None:
-    """An input order as formats store it: int32 [length] on the device, None where the inputs are as they are."""
+    """An input order as stored in formats: int32 [length] on the device, None for the identity."""
     if order is None:
         return None
     return permutation(f"{family}: input_order", order, length, device).to(torch.int32)
 
 
 def check_stored_order(family: str, order: Tensor | None, length: int) -> None:
-    """Raise ValueError unless the input order that a format holds is None or an int32 permutation."""
+    """Raise ValueError unless a format's input order is None or an int32 permutation."""
     if order is None:
         return
     if order.dtype != torch.int32:
@@ -86,22 +86,22 @@ def check_stored_order(family: str, order: Tensor | None, length: int) -> None:
 
 
 def columns_in_order(matrix: Tensor, order: Tensor | None) -> Tensor:
-    """[rows, K] with its columns in the order (int [K]); the matrix itself where there is none."""
+    """Permute the columns of [rows, K] by an order (int [K]); returns the matrix itself for None."""
     return matrix if order is None else matrix.index_select(1, order)
 
 
 def columns_back(arranged: Tensor, order: Tensor | None) -> Tensor:
-    """The way back from `columns_in_order`."""
+    """Inverse of `columns_in_order`."""
     if order is None:
         return arranged
     return torch.empty_like(arranged).index_copy_(1, order.long(), arranged)
 
 
 def partners_of(kept: Tensor) -> Tensor:
-    """An order of the rows of kept [units, K] in which each two that follow one another share many inputs; int64 [units].
+    """Order the rows of kept [units, K] so that consecutive pairs share many inputs; int64 [units].
 
-    Each unit, those that keep most first, takes the free one that shares most inputs with it. That also puts units of about
-    the same size together, which then do not wait for one another. Of an odd number the smallest stays alone at the end.
+    Greedily, by descending number of kept inputs, each unit is paired with the free one that shares most. This also pairs units
+    of similar size, which then do not wait for each other. Of an odd number the smallest is last, without a partner.
     """
     largest_first = kept.sum(dim=1).argsort(descending=True, stable=True)
     shared = kept[largest_first].float()

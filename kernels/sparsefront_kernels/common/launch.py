@@ -1,4 +1,4 @@
-"""Launching kernels: tiles and warps from the problem alone, dependent launches, and the function of a compiled library."""
+"""Launch utilities: tile shapes, dependent launch, and functions of compiled libraries."""
 
 import ctypes
 import functools
@@ -10,7 +10,7 @@ import torch
 
 from sparsefront_kernels import cuda_library
 
-RASTER_SWIZZLE_ROWS = 8  # rasterization swizzle: block rows of X that neighbouring programs share
+RASTER_SWIZZLE_ROWS = 8  # rasterization swizzle: block rows of X shared by neighboring programs
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ def launch_shape(
 ) -> LaunchShape:
     """Choose the launch for `column_blocks` tiles of block_n outputs over m rows."""
     block_m = rows_of_block(m, column_blocks, num_sms(device), largest=largest_m)
-    # 16-bit: the buffers of four stages of 128 × 64 still fit the 99 KiB of sm_89. float32 goes through the CUDA cores,
-    # where a longer k-block only costs registers.
+    # 16-bit: the buffers of four stages of 128 × 64 fit into the 99 KiB of sm_89. float32 uses the CUDA cores, where a longer
+    # k-block only costs registers.
     block_k = 16 if dtype == torch.float32 else 64
     num_warps = 8 if block_m * block_n >= 128 * 128 else 4
     return LaunchShape(block_m, block_n, block_k, num_warps, num_stages=4)
 
 
 def rows_of_block(m: int, column_blocks: int, num_sms: int, *, largest: int = 128) -> int:
-    """Starts at `largest` and shrinks while half of it still covers m, or while the grid leaves SMs idle."""
+    """Starts at `largest` and halves while half of it still covers m, or while the grid leaves SMs idle."""
     block_m = largest
     while block_m > 16 and block_m >= 2 * m:
         block_m //= 2
@@ -47,24 +47,24 @@ def rows_of_block(m: int, column_blocks: int, num_sms: int, *, largest: int = 12
 
 
 def power_of_two_within(size: int, *, lowest: int, highest: int) -> int:
-    """The power of two at or above `size`, held between two powers of two; tl.dot needs at least 16 of everything."""
+    """`size` rounded up to a power of two, clamped to two powers of two; tl.dot needs at least 16 in every dimension."""
     return max(lowest, min(highest, 1 << (size - 1).bit_length()))
 
 
 @functools.cache
 def num_sms(device: torch.device) -> int:
-    """Streaming multiprocessors; 1 in the interpreter, where fewer and larger programs are faster."""
+    """Number of streaming multiprocessors; 1 in the interpreter, where few large programs are faster."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @functools.cache
 def supports_pdl(device: torch.device) -> bool:
-    """Whether the GPU has programmatic dependent launch: a kernel is launched before the one before it has ended."""
+    """Whether the GPU supports programmatic dependent launch (PDL)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 DEPENDENT_LAUNCH = ("off", "early", "late")  # codes of cuda/streams.cuh
-TYPE_CODES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}  # of the CUDA kernels' arguments; 0: no bias
+TYPE_CODES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}  # in arguments of CUDA kernels; 0: no bias
 
 
 class DependentLaunch(Protocol):
@@ -82,7 +82,7 @@ Launch = TypeVar("Launch", bound=DependentLaunch)
 
 
 def best_first(launches: Sequence[Launch], predicted: Callable[[Launch], float], most: int) -> list[Launch]:
-    """At most so many, best predicted first; of the first few also with the other ways of dependent launch."""
+    """At most `most` launches, best predicted first; the first few also with the other modes of dependent launch."""
     best = sorted(launches, key=lambda launch: (predicted(launch), launch))[:most]
     others = [replace(launch, dependent_launch=way) for launch in best[:2] for way in ("early", "off")]
     return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
@@ -90,7 +90,7 @@ def best_first(launches: Sequence[Launch], predicted: Callable[[Launch], float],
 
 @functools.cache
 def library_function(kernel: str, arguments: type[ctypes.Structure]) -> Callable[..., int]:
-    """(pointer to arguments, stream) → cudaError_t, of the library that is named like its kernel; built where need be."""
+    """(pointer to arguments, stream) → cudaError_t, from the library named like its kernel; builds it if necessary."""
     function = getattr(cuda_library.load(kernel), f"sparsefront_{kernel}")
     function.argtypes, function.restype = [ctypes.POINTER(arguments), ctypes.c_void_p], ctypes.c_int
     return function

@@ -1,6 +1,6 @@
-"""Operands of a product: their checks, and rows along M that begin at 16 bytes, as feature-major CUDA kernels take them.
+"""Operand checks, and the aligned layout along M that feature-major CUDA kernels require.
 
-A kernel given a wrong shape reads outside its operands, so that every op checks what it is called with.
+A kernel with a wrong shape reads out of bounds, so every op checks its operands.
 """
 
 import importlib.util
@@ -16,11 +16,11 @@ TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 def check_operands(
     x: Tensor, values: Tensor, bias: Tensor | None, *, k: int, n: int, feature_major: bool = False
 ) -> None:
-    """Raise ValueError unless x, the stored values and the bias fit together.
+    """Raise ValueError unless x, the stored values and the bias are compatible.
 
     Args:
-        x: [M, K], or [K, M] where feature_major.
-        values: the format's values; x must share their dtype and device.
+        x: [M, K], or [K, M] if feature_major.
+        values: of the format; x must have their dtype and device.
         bias: [N] of any float dtype on the same device, or None.
         k, n: inputs and outputs of the weight.
     """
@@ -40,13 +40,13 @@ def check_operands(
 
 
 def contiguous_at_16_bytes(operand: Tensor) -> Tensor:
-    """The tensor, copied where it is not contiguous or begins elsewhere than at a multiple of 16 bytes, as views may."""
+    """Copy the tensor unless it is contiguous and 16-byte aligned."""
     operand = operand.contiguous()
     return operand if operand.data_ptr() % 16 == 0 else operand.clone()
 
 
 def check_epilogue(y: Tensor, activation: str, residual: Tensor | None) -> None:
-    """Raise ValueError unless the activation exists and the residual fits Y.
+    """Raise ValueError unless the activation is known and the residual matches Y.
 
     Args:
         y: the output in its layout.
@@ -64,40 +64,40 @@ def check_epilogue(y: Tensor, activation: str, residual: Tensor | None) -> None:
 
 
 def empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
-    """Y, not yet written: [M, N], or [N, M] where y_feature_major, in x's dtype and on its device.
+    """Allocate Y: [M, N], or [N, M] if y_feature_major, in x's dtype and on its device.
 
     Args:
-        x: [M, K], or [K, M] where x_feature_major.
+        x: [M, K], or [K, M] if x_feature_major.
     """
     m = x.shape[1 if x_feature_major else 0]
     return x.new_empty((n, m) if y_feature_major else (m, n))
 
 
 def bias_for_kernel(bias: Tensor | None) -> Tensor | None:
-    """The bias as CUDA kernels read it: contiguous, in a type of at most 32 bits; None where there is none."""
+    """The bias for CUDA kernels: contiguous, in a type of at most 32 bits; None if there is none."""
     if bias is None:
         return None
     return (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
 
 
-RUN_BYTES = 16  # what a thread reads and writes at a time
+RUN_BYTES = 16  # size of a vectorized access
 
 
 def run_length(dtype: torch.dtype) -> int:
-    """Elements of a run; M must be a multiple of it."""
+    """Elements per vectorized access; M must be a multiple of it."""
     return RUN_BYTES // dtype.itemsize
 
 
 def aligned_by_input(x: Tensor, *, feature_major: bool) -> Tensor:
-    """X, [K, M] where feature_major and else [M, K], as [K, M rounded up to whole runs] with aligned rows.
+    """X, [K, M] if feature_major, else [M, K], as [K, M rounded up to whole runs] with aligned rows.
 
-    X itself where it is like that, else a copy, in which what lies past M is not set.
+    Returns X itself if possible, else a copy whose padding past M is uninitialized.
     """
     m, run = x.shape[1 if feature_major else 0], run_length(x.dtype)
     by_input = x if feature_major else x.t()
     if m % run == 0 and has_aligned_rows(by_input):
         return by_input
-    copy = x.new_empty(by_input.shape[0], -(-m // run) * run)  # what lies past m reaches no element of Y
+    copy = x.new_empty(by_input.shape[0], -(-m // run) * run)  # padding past m affects no element of Y
     if not feature_major and x.stride(1) == 1:
         transpose_into(x, copy[:, :m])
     else:
@@ -106,7 +106,7 @@ def aligned_by_input(x: Tensor, *, feature_major: bool) -> Tensor:
 
 
 def aligned_like(target: Tensor, residual: Tensor) -> Tensor:
-    """The residual as a kernel reads it beside `target`, which has aligned rows and maybe more columns."""
+    """The residual in the layout of `target`, which has aligned rows and possibly more columns."""
     if residual.shape == target.shape and has_aligned_rows(residual):
         return residual
     copy = torch.empty_like(target)
@@ -115,7 +115,7 @@ def aligned_like(target: Tensor, residual: Tensor) -> Tensor:
 
 
 def deliver(target: Tensor, y: Tensor, *, feature_major: bool) -> None:
-    """Copy what a kernel wrote, [N, M rounded up to whole runs], into y: [N, M] where feature_major and else [M, N]."""
+    """Copy a kernel's output, [N, M rounded up to whole runs], into y: [N, M] if feature_major, else [M, N]."""
     written = target[:, : y.shape[1 if feature_major else 0]]
     if feature_major:
         y.copy_(written)
@@ -126,7 +126,7 @@ def deliver(target: Tensor, y: Tensor, *, feature_major: bool) -> None:
 def transpose_into(source: Tensor, target: Tensor) -> None:
     """Write source [R, C], with C contiguous, transposed into target [C, R], with R contiguous.
 
-    Without Triton by PyTorch's copy, which takes several times as long.
+    Without Triton, PyTorch's copy is used, which takes several times as long.
     """
     if not TRITON_IS_INSTALLED:
         target.copy_(source.t())
@@ -137,6 +137,6 @@ def transpose_into(source: Tensor, target: Tensor) -> None:
 
 
 def has_aligned_rows(matrix: Tensor) -> bool:
-    """Whether rows are contiguous and each begins at 16 bytes."""
+    """Whether rows are contiguous and 16-byte aligned."""
     run = run_length(matrix.dtype)
     return matrix.stride(1) == 1 and matrix.stride(0) % run == 0 and matrix.data_ptr() % RUN_BYTES == 0

@@ -1,7 +1,7 @@
-"""Kernels of which each thread owns an output: how they read a weight, their launches, and their run.
+"""Kernels in which each thread owns an output: packed weight, launch parameters, and launcher.
 
-`n_m_small_m`, `n_m_mma` and `ell_small_m` are for few rows of X. A weight is chunks of 32 kept weights of each output, with
-the indices of their inputs. The layout is that of cuda/thread_per_output_operands.cuh.
+`n_m_small_m`, `n_m_mma` and `ell_small_m` are for few rows of X. A packed weight consists of chunks of 32 kept weights per
+output with the indices of their inputs, as defined in cuda/thread_per_output_operands.cuh.
 """
 
 import ctypes
@@ -21,14 +21,14 @@ from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
-CHUNK = 32  # kept weights of an output that a thread holds at a time
-LANES = 32  # outputs of a strip, one to each lane of a warp
+CHUNK = 32  # kept weights of an output that a thread processes at a time
+LANES = 32  # outputs per strip, one per lane of a warp
 VECTOR_BYTES = 16
 WORD_BITS = 32
 
 
 def packed_chunks(values: Tensor, indices: Tensor, *, bits: int, block: int = 1) -> tuple[Tensor, Tensor]:
-    """Lay out rows of kept weights; what is missing of the last strip or chunk is filled up with zero weights at index 0.
+    """Pack rows of kept weights; the last strip or chunk is padded with zero weights at index 0.
 
         strip      outputs 0 … 31, one to a lane            chunk    kept weights 0 … 31 of each
                    outputs 32 … 63                                     kept weights 32 … 63
@@ -57,7 +57,7 @@ def packed_chunks(values: Tensor, indices: Tensor, *, bits: int, block: int = 1)
 
 
 def _packed(numbers: Tensor, bits: int) -> Tensor:
-    """Numbers [..., count] below 2 ** bits one after the other in words: int32 [..., count * bits / 32]."""
+    """Pack numbers [..., count] below 2 ** bits contiguously into words: int32 [..., count * bits / 32]."""
     count = numbers.shape[-1]
     words = numbers.new_zeros(*numbers.shape[:-1], count * bits // WORD_BITS)
     for at in range(count):
@@ -71,9 +71,9 @@ def _packed(numbers: Tensor, bits: int) -> Tensor:
 MOST_ROWS = 64
 MOST_WARPS = 8
 MOST_CANDIDATES = 16
-SHARED_BYTES = 232_448  # of a block, at most
-PIECES = 4  # of X in shared memory, where chunks are on their way there too
-TWO_BLOCKS_BYTES = 112_640  # so that two blocks find room on an SM
+SHARED_BYTES = 232_448  # maximum per block
+PIECES = 4  # of X in shared memory, if chunks go through it too
+TWO_BLOCKS_BYTES = 112_640  # limit for two blocks per SM
 
 
 @dataclass(frozen=True, order=True)
@@ -81,14 +81,15 @@ class ThreadPerOutputLaunch:
     """Launch parameters.
 
     Args:
-        strips: of 32 outputs, of a block.
+        strips: of 32 outputs, per block.
         shares: warps of a block that share the chunks of a strip.
-        splits: blocks of a cluster, 1 to 8, that share the chunks and add up through their shared memories.
-        rows: of X, that a thread multiplies at once: 1, 2, 4 or 8, and more rows take further blocks; that a warp of tensor-core
-            products multiplies: 8, 16, 32 or 64, at least all.
-        dependent_launch: "off": the kernel starts when the one before it in the stream has ended. "early": while that runs,
-            and lets the next one start at once. "late": as early, and lets it start when it has read its weight.
-        stages: chunks of a warp on their way in shared memory; 0: they come into registers.
+        splits: blocks of a cluster, 1 to 8, that share the chunks and reduce through distributed shared memory.
+        rows: rows of X per thread: 1, 2, 4 or 8; more rows use more blocks. For tensor cores, rows per warp: 8, 16, 32 or 64,
+            at least all.
+        dependent_launch: "off": the kernel starts when the previous one in the stream has ended. "early": it may start
+            before, and lets the next one start immediately. "late": as early, but lets the next one start after reading its
+            weight.
+        stages: chunks of a warp in flight in shared memory; 0: they are loaded into registers.
     """
 
     strips: int
@@ -101,17 +102,17 @@ class ThreadPerOutputLaunch:
 
 @dataclass(frozen=True)
 class ThreadPerOutputProblem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
         m, k, n: of the product.
-        kept, group_size: weights that an output keeps of so many inputs.
+        kept, group_size: an output keeps `kept` weights of every `group_size` inputs.
         element_bytes: of X, W and Y.
         bits: of an index.
         block: weights that share an index.
-        row_padding: bytes between rows of X in shared memory, where they do not lie side by side.
-        chunk: kept weights of each output in a chunk.
-        chunk_index_bytes: of the indices of a chunk, where they are not packed one bit after the other.
+        row_padding: bytes between rows of X in shared memory.
+        chunk: kept weights of each output per chunk.
+        chunk_index_bytes: of the indices of a chunk, if they are not bit-packed.
     """
 
     m: int
@@ -136,7 +137,7 @@ class ThreadPerOutputProblem:
 
     @property
     def chunks(self) -> int:
-        """Of a strip."""
+        """Number of chunks per strip."""
         return ceil(self.k // self.group_size * self.kept / self.chunk)
 
     @property
@@ -145,18 +146,18 @@ class ThreadPerOutputProblem:
 
     @property
     def chunk_bytes(self) -> float:
-        """Of 32 lanes."""
+        """Bytes of a chunk of 32 lanes."""
         weights, indices = self.chunk * LANES, self.chunk_index_bytes
         return weights * self.element_bytes + (weights * self.bits / 8 / self.block if indices is None else indices)
 
 
 @dataclass(frozen=True)
 class Segments:
-    """How a block goes along K.
+    """The segments of K that a block processes.
 
     Args:
-        chunks: whose inputs are in shared memory at a time.
-        shared_bytes: that a block needs.
+        chunks: per segment; their inputs are in shared memory together.
+        shared_bytes: of a block.
     """
 
     chunks: int
@@ -172,14 +173,14 @@ SPACE = tuple(
 
 @functools.lru_cache(maxsize=4096)
 def segments(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> Segments | None:
-    """The longest segments whose inputs let two blocks share an SM, or else fit at all; None where not one chunk does.
+    """The longest segments that let two blocks share an SM, or else fit at all; None if not even one chunk does.
 
-    Where chunks come through shared memory they fit at all: these keep an SM busy with one block, which waits between segments.
+    If chunks go through shared memory, only fitting counts: one such block keeps an SM busy, and waits between segments.
     """
-    slot_bytes = 4 if launch.rows == 1 else launch.rows * problem.element_bytes  # one row is widened
+    slot_bytes = 4 if launch.rows == 1 else launch.rows * problem.element_bytes  # a single row is stored in float32
     sums = 4 * LANES * launch.strips * launch.shares * launch.rows
     ring = ring_bytes(problem, launch)
-    alone = ring > 0 or sums > TWO_BLOCKS_BYTES * 3 / 4  # what is left would make short segments
+    alone = ring > 0 or sums > TWO_BLOCKS_BYTES * 3 / 4  # the rest would only allow short segments
     chunks = max(1, ceil(problem.chunks / launch.splits))
     while True:
         inputs = slot_bytes * _inputs(problem, launch.splits, chunks) + launch.rows * problem.row_padding
@@ -192,13 +193,13 @@ def segments(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> 
 
 
 def ring_bytes(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> int:
-    """Of chunks on their way in shared memory, with a barrier for each of them and for the pieces in which X comes."""
+    """Bytes of chunks in flight in shared memory, with a barrier for each, and for each piece of X."""
     slots = launch.strips * launch.shares * launch.stages
     return 0 if slots == 0 else slots * int(problem.chunk_bytes) + ceil((slots + PIECES) / 2) * 16
 
 
 def _inputs(problem: ThreadPerOutputProblem, splits: int, chunks: int) -> int:
-    """Inputs of the widest segment of so many chunks, as the kernel counts them."""
+    """Inputs of the widest segment of this many chunks, computed as in the kernel."""
     widest = 0
     for rank in range(splits):
         begin, end = problem.chunks * rank // splits, problem.chunks * (rank + 1) // splits
@@ -210,10 +211,10 @@ def _inputs(problem: ThreadPerOutputProblem, splits: int, chunks: int) -> int:
 
 
 def possible(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, most_warps: int = MOST_WARPS) -> bool:
-    """Whether the launch can compute the problem.
+    """Whether the launch supports the problem.
 
     Args:
-        most_warps: of a block of the kernel.
+        most_warps: maximum per block of the kernel.
     """
     return (
         launch.rows in (1, 2, 4, 8, 16, 32, 64)
@@ -225,30 +226,30 @@ def possible(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, mos
 
 
 def fits(problem: ThreadPerOutputProblem) -> bool:
-    """Whether any launch can compute the problem."""
+    """Whether any launch supports the problem."""
     return any(launch.rows == 1 and possible(problem, launch) for launch in SPACE)
 
 
 def predicted_us(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, num_sms: int) -> float:
-    """Coarse: bytes at 4.25 TB/s or instructions at 1.7 GHz, whichever takes longer, and what each block adds to it.
+    """Coarse: the maximum of bytes at 4.25 TB/s and instructions at 1.7 GHz, plus overhead per block.
 
-    It orders candidates, nothing else; the counts are of the compiled code, not fitted to measurements.
+    Only for ordering candidates; instruction counts are from compiled code, not fitted to measurements.
     """
     row_blocks = ceil(problem.m / launch.rows)
     strip_blocks = ceil(problem.strips / launch.strips)
     blocks = strip_blocks * launch.splits * row_blocks
-    warp_chunks = ceil(ceil(problem.chunks / launch.splits) / launch.shares)  # of a warp
-    busiest = ceil(blocks / num_sms)  # blocks of an SM
+    warp_chunks = ceil(ceil(problem.chunks / launch.splits) / launch.shares)  # per warp
+    busiest = ceil(blocks / num_sms)  # blocks per SM
     stream_us = problem.strips * problem.chunks * row_blocks * problem.chunk_bytes / 4.25e6
     widening = launch.rows if launch.rows > 1 and problem.element_bytes == 2 else 0
-    instructions = CHUNK * (7 + launch.rows + widening)  # of a chunk
+    instructions = CHUNK * (7 + launch.rows + widening)  # per chunk
     shared_cycles = CHUNK * max(1, launch.rows * problem.element_bytes // 4)
     cycles = max(instructions / 4, shared_cycles) * warp_chunks * launch.strips * launch.shares * busiest
-    staged = problem.k / launch.splits * launch.rows  # elements of X of a block
+    staged = problem.k / launch.splits * launch.rows  # elements of X per block
     return (
         2.5
         + max(stream_us, cycles / 1.7e3)
-        + 0.35 * warp_chunks**0.5  # latencies in a row
+        + 0.35 * warp_chunks**0.5  # serialized latencies
         + staged / 16e3 * min(busiest, 2)
         + 0.2 * (launch.splits > 1)
         + 0.05 * launch.splits
@@ -258,7 +259,7 @@ def predicted_us(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch,
 def candidates(
     problem: ThreadPerOutputProblem, num_sms: int, *, most: int = MOST_CANDIDATES
 ) -> list[ThreadPerOutputLaunch]:
-    """The launches worth timing, best predicted first; of the first few also with the other ways of dependent launch."""
+    """The launches worth timing, best predicted first; the first few also with the other modes of dependent launch."""
     covering = min(8, 1 << (problem.m - 1).bit_length())
     worth = [launch for launch in SPACE if possible(problem, launch)]
     best_rows = max(rows for rows in (1, covering // 2, covering) if any(launch.rows == rows for launch in worth))
@@ -269,11 +270,11 @@ def candidates(
 def tuned_launches(
     kernel: str, version: int, describe: Callable[[Any, Problem], ThreadPerOutputProblem]
 ) -> TunedLaunches:
-    """The launches of a kernel, to be searched and stored.
+    """The launches of a kernel, for autotuning and storage.
 
     Args:
-        version: raised when a change of the kernel makes old measurements useless.
-        describe: (what the entry's `pack` gave, problem) → the described problem.
+        version: increment when a change of the kernel invalidates measurements.
+        describe: (packed weight, problem) → the problem's description.
     """
     return TunedLaunches(
         kernel,
@@ -286,7 +287,7 @@ def tuned_launches(
 
 
 def rows_unsupported_reason(m: int, most: int = MOST_ROWS) -> str | None:
-    """Why so many rows of X cannot be multiplied, or None."""
+    """Why this many rows of X are unsupported, or None."""
     return None if m <= most else f"takes up to {most} rows of X, not {m}"
 
 
@@ -318,14 +319,14 @@ def launch_thread_per_output(
     problem: ThreadPerOutputProblem,
     launch: ThreadPerOutputLaunch,
 ) -> None:
-    """Write Y = X · Wᵀ + bias on the current stream of x's device, which must be current.
+    """Compute Y = X · Wᵀ + bias on the current stream of x's device, which must be current.
 
     Args:
-        kernel: named like its library.
+        kernel: name of the kernel and its library.
         x: [M, K], 1 to 64 rows, any strides.
-        y: [M, N] contiguous; every element is written.
-        values, indices: as `packed_chunks` lays them out.
-        order: int32 [K]; the kernel's input i is X's input order[i]; None: i.
+        y: [M, N] contiguous; fully overwritten.
+        values, indices: from `packed_chunks`.
+        order: int32 [K]; the kernel's input i is X's input order[i]; None: identity.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
     Raises:
         RuntimeError: the launch failed.
@@ -366,7 +367,7 @@ def launch_thread_per_output(
 
 
 def _in_vectors(x: Tensor) -> bool:
-    """Whether rows lie along K in aligned vectors of 16 bytes."""
+    """Whether rows along K can be read in aligned vectors of 16 bytes."""
     whole = x.stride(0) * x.element_size() % 16 == 0 or x.shape[0] == 1
     return x.stride(1) == 1 and whole and x.data_ptr() % 16 == 0
 
@@ -381,17 +382,17 @@ def thread_per_output_product(
     problem: ThreadPerOutputProblem,
     most_rows: int = MOST_ROWS,
 ) -> Tensor:
-    """Y[M, N] = X[M, K] · Wᵀ + bias with values and indices as `launch_thread_per_output` takes them.
+    """Y[M, N] = X[M, K] · Wᵀ + bias with values and indices as in `launch_thread_per_output`.
 
     Args:
-        launches: of the kernel, which is named like its library.
-        x: float16, bfloat16 or float32 as `values`, any strides.
+        launches: of the kernel, which has the name of its library.
+        x: float16, bfloat16 or float32 like `values`, any strides.
         bias: [N], any float dtype, or None.
-        most_rows: of X.
+        most_rows: maximum rows of X.
     Returns:
-        [M, N], contiguous, in x's dtype; added up in float32.
+        [M, N], contiguous, in x's dtype; accumulated in float32.
     Raises:
-        ValueError: operands that do not fit together, or more rows.
+        ValueError: incompatible operands, or too many rows.
     """
     check_operands(x, values, bias, k=problem.k, n=problem.n)
     if reason := rows_unsupported_reason(x.shape[0], most_rows):

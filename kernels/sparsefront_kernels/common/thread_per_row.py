@@ -1,7 +1,7 @@
-"""Kernels of which each thread owns rows of X: how they read a weight, their launches, run and entry.
+"""Kernels in which each thread owns rows of X: packed weight, launch parameters, launcher, and kernel entry.
 
-`csr_sm90`, `ell_sm90` and `n_m_sm90` are one kernel. What a group of outputs keeps is a list of inputs; X comes into shared
-memory by k-blocks of 256 inputs. The layout is that of cuda/thread_per_row_list.cuh.
+`csr_sm90`, `ell_sm90` and `n_m_sm90` share one kernel. The kept inputs of a group of outputs form a list; X is loaded to shared
+memory in k-blocks of 256 inputs. The layout is defined in cuda/thread_per_row_list.cuh.
 """
 
 import ctypes
@@ -24,23 +24,23 @@ from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
-K_BLOCK = 256  # inputs that come into shared memory together
-QUAD = 4  # kept inputs that are read at once
-SPARE_QUADS = 2  # beyond the last list: the kernel reads so far ahead
+K_BLOCK = 256  # inputs loaded to shared memory together
+QUAD = 4  # kept inputs read together
+SPARE_QUADS = 2  # padding after the last list, because the kernel prefetches
 
 
 @dataclass(frozen=True, eq=False)
 class ThreadPerRowWeight:
-    """A weight as lists, group after group in `order`, inputs ascending. Lists are filled up to whole quads by zero weights at
-    their own last input, so that no output meets an input that it does not keep.
+    """A weight as lists of kept inputs, one per group in `order`, inputs ascending. Lists are padded to whole quads with zero
+    weights at their own last input, so that outputs never read an input that they do not keep.
 
     Args:
         n, k: outputs and inputs of the weight.
-        values: [quads + 2, 4, block] in the weight's dtype: what each of the group's outputs has at an input.
-        indices: int16 [quads + 2, 4], to be read as unsigned: the input mod 65536.
-        pointers: int32 [groups, k-blocks + 1], in entries (a quad has four): where each k-block of 256 inputs begins in a list,
-            and the list's end.
-        order: int32 [groups], the group that a list is of; those that keep most come first. None: groups in order.
+        values: [quads + 2, 4, block] in the weight's dtype: weights of the group's outputs at each input.
+        indices: int16 [quads + 2, 4], interpreted as unsigned: input mod 65536.
+        pointers: int32 [groups, k-blocks + 1], in entries (four per quad): start of each k-block of 256 inputs in a list, and
+            the list's end.
+        order: int32 [groups], the group of each list, longest lists first. None: groups in order.
     """
 
     n: int
@@ -52,32 +52,32 @@ class ThreadPerRowWeight:
 
     @property
     def quads(self) -> int:
-        """Of all lists."""
+        """Total number of quads."""
         return self.values.shape[0] - SPARE_QUADS
 
     @property
     def block(self) -> int:
-        """Outputs of a group."""
+        """Outputs per group."""
         return self.values.shape[2]
 
 
 def packed_lists(
     group: Tensor, inputs: Tensor, values: Tensor, *, shape: tuple[int, int], by_length: bool
 ) -> ThreadPerRowWeight:
-    """Lay out kept inputs of groups of outputs.
+    """Pack the kept inputs of groups of outputs.
 
     Args:
-        group, inputs: int [kept], group after group, inputs ascending within one.
+        group, inputs: int [kept], sorted by group, then input.
         values: [kept, block].
-        shape: (N, K) of the weight; N / block are the groups.
-        by_length: whether groups that keep most come first, so that blocks and warps share the work evenly.
+        shape: (N, K) of the weight, with N / block groups.
+        by_length: put the longest lists first, to balance blocks and warps.
     """
     (n, k), device, block = shape, values.device, values.shape[1]
     groups = n // block
     k_blocks = -(-k // K_BLOCK)
     order = torch.bincount(group, minlength=groups).argsort(descending=True, stable=True) if by_length else None
     position = group if order is None else order.argsort()[group]
-    by_list = position.argsort(stable=True)  # inputs still ascend within each
+    by_list = position.argsort(stable=True)  # keeps inputs ascending
     position, inputs, values = position[by_list], inputs[by_list], values[by_list]
     kept = torch.bincount(position, minlength=groups)
     length = (kept + QUAD - 1) // QUAD * QUAD
@@ -89,14 +89,14 @@ def packed_lists(
     indices = inputs.new_zeros(len(stored))
     indices[:entries] = torch.repeat_interleave(
         inputs[(kept.cumsum(0) - 1)[kept > 0]], length[kept > 0]
-    )  # of each list the last
+    )  # last entry of each list
     indices[target] = inputs
     indices = indices % 2**16
     of_k_block = torch.bincount(position * k_blocks + inputs // K_BLOCK, minlength=groups * k_blocks).view(
         groups, k_blocks
     )
     pointers = torch.cat([first[:, None], first[:, None] + of_k_block.cumsum(1)], dim=1)
-    at_end = pointers == (first + kept)[:, None]  # of k-blocks after the last input too: what fills up is at that input
+    at_end = pointers == (first + kept)[:, None]  # includes k-blocks after the last input, where the padding is
     pointers = torch.where(at_end, (first + length)[:, None], pointers)
     return ThreadPerRowWeight(
         n=n,
@@ -109,12 +109,12 @@ def packed_lists(
 
 
 MOST_CANDIDATES = 20
-SLOT_BYTES = 128  # of rows of X of an input
+SLOT_BYTES = 128  # rows of X per input
 MOST_WARPS = 16
-MOST_SPLITS = 8  # blocks of a cluster
+MOST_SPLITS = 8  # blocks per cluster
 MOST_K_BLOCKS = 7
 BLOCK_SHARED_BYTES, SM_SHARED_BYTES = 232_448, 233_472
-MOST_ROW_BLOCKS = 65_535  # of a grid
+MOST_ROW_BLOCKS = 65_535  # limit of the grid
 
 
 @dataclass(frozen=True, order=True)
@@ -122,11 +122,11 @@ class ThreadPerRowLaunch:
     """Launch parameters.
 
     Args:
-        sets: of `together` groups of outputs, of a warp, one after the other.
-        warps: of a block, 2 to 16.
-        splits: blocks of a cluster, which share K: 1 to 8.
-        k_blocks: of 256 inputs, in shared memory at once: 1 to 7.
-        lane_units: of 16 bytes of rows of X, of a lane: 1, or 2 for single weights.
+        sets: of `together` groups of outputs, processed by a warp one after the other.
+        warps: per block, 2 to 16.
+        splits: blocks of a cluster that share K, 1 to 8.
+        k_blocks: of 256 inputs, in shared memory at once, 1 to 7.
+        lane_units: of 16 bytes of rows of X per lane: 1, or 2 for single weights.
         dependent_launch: as in `thread_per_output.ThreadPerOutputLaunch`.
     """
 
@@ -139,20 +139,20 @@ class ThreadPerRowLaunch:
 
     @property
     def together(self) -> int:
-        """Groups of outputs that a warp multiplies by at once."""
+        """Groups of outputs that a warp processes at once."""
         return 4 * self.lane_units
 
 
 @dataclass(frozen=True)
 class ThreadPerRowProblem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
         m, k: of the product.
-        groups, block: outputs are `groups` times `block`.
-        quads: of all lists.
+        groups, block: there are `groups` * `block` outputs.
+        quads: total number.
         element_bytes: of X, W and Y.
-        x_feature_major: whether rows of X lie side by side.
+        x_feature_major: rows of X are contiguous per input.
     """
 
     m: int
@@ -178,12 +178,12 @@ class ThreadPerRowProblem:
 
     @property
     def rows(self) -> int:
-        """Of X, of a block."""
+        """Rows of X per block."""
         return SLOT_BYTES // self.element_bytes
 
 
 def problem_of(packed: ThreadPerRowWeight, m: int, x_feature_major: bool) -> ThreadPerRowProblem:
-    """Of m rows of X."""
+    """The problem for m rows of X."""
     groups, size = packed.n // packed.block, packed.values.element_size()
     return ThreadPerRowProblem(m, packed.k, groups, packed.block, packed.quads, size, x_feature_major)
 
@@ -197,24 +197,24 @@ SPACE = tuple(
 
 
 def k_blocks_of_block(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> int:
-    """Of the block of a cluster that has most."""
+    """Number of k-blocks of the busiest block of a cluster."""
     return max(1, ceil(problem.k_block_count / launch.splits))
 
 
 def passes(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> int:
-    """How often that block brings X."""
+    """How often that block loads X."""
     return ceil(k_blocks_of_block(problem, launch) / launch.k_blocks)
 
 
 def shared_bytes(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> int:
-    """Of a block: inputs, and sums where they are kept between passes or added up by a cluster."""
+    """Shared memory of a block: inputs, and sums if they are kept between passes or reduced in a cluster."""
     inputs = min(problem.k, launch.k_blocks * K_BLOCK) * SLOT_BYTES
     outputs = launch.together * launch.warps * launch.sets * problem.block
     return inputs + (outputs * problem.rows * 4 if passes(problem, launch) > 1 or launch.splits > 1 else 0)
 
 
 def possible(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> bool:
-    """Whether the launch can compute the problem, and no smaller cluster or room for k-blocks does so in as many passes."""
+    """Whether the launch supports the problem, and no smaller cluster or buffer needs as few passes."""
     if not (launch.sets >= 1 and 1 <= launch.splits <= MOST_SPLITS and 1 <= launch.k_blocks <= MOST_K_BLOCKS):
         return False
     k_blocks = k_blocks_of_block(problem, launch)
@@ -229,51 +229,49 @@ def possible(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> bool:
 
 
 def predicted_us(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch, num_sms: int) -> float:
-    """Coarse: shared memory reads or instructions at 1.7 GHz, whichever take longer, and bringing X; of the busiest SM.
+    """Coarse: the maximum of shared memory reads and instructions at 1.7 GHz, plus loading X; for the busiest SM.
 
-    It orders candidates, nothing else; the counts are of the compiled code, not fitted to measurements.
+    Only for ordering candidates; instruction counts are from compiled code, not fitted to measurements.
     """
     together = launch.together * launch.warps * launch.sets
     blocks = ceil(problem.groups / together) * ceil(problem.m / problem.rows) * launch.splits
     of_sm = ceil(blocks / num_sms)
     at_once = min(
         SM_SHARED_BYTES // (shared_bytes(problem, launch) + 1024), MOST_WARPS // launch.warps
-    )  # of registers, 16 warps
+    )  # by registers, with 16 warps
     rounds = ceil(of_sm / max(1, at_once))
-    of_x = 4 * launch.lane_units  # words of a lane, of an entry
+    of_x = 4 * launch.lane_units  # words per lane and entry
     fmas = problem.block * of_x * 4 // problem.element_bytes
     widened = of_x * 2 + problem.block if problem.element_bytes == 2 else 0
-    words = (
-        of_x + problem.block * problem.element_bytes / 4 + 0.5
-    )  # that an entry brings into registers: X, values, index
-    share = k_blocks_of_block(problem, launch) / max(1, problem.k_block_count)  # of K
-    entries = 4 * problem.quads / max(1, problem.groups) * share  # of a list
+    words = of_x + problem.block * problem.element_bytes / 4 + 0.5  # loads to registers per entry: X, values, index
+    share = k_blocks_of_block(problem, launch) / max(1, problem.k_block_count)  # fraction of K
+    entries = 4 * problem.quads / max(1, problem.groups) * share  # per list
     multiplying = (
         max(words, (fmas + widened + of_x / 2 + 1) / 4) * entries * launch.warps * launch.sets
-    )  # of a block, all cycles of its SM
-    multiplying *= 1 + 1.5 / (launch.warps * max(1, min(of_sm, at_once)))  # few warps do not keep an SM busy
-    waiting = launch.sets * (150 + entries * (8 + 8 * launch.lane_units))  # of a warp, one thing after the other
+    )  # cycles of the SM per block
+    multiplying *= 1 + 1.5 / (launch.warps * max(1, min(of_sm, at_once)))  # too few warps leave an SM idle
+    waiting = launch.sets * (150 + entries * (8 + 8 * launch.lane_units))  # serialized latency of a warp
     staging = problem.k * share * SLOT_BYTES / (50 if problem.x_feature_major else 20)
-    sums = together * problem.block * problem.rows * 4 / 128  # cycles to read or to write them all
+    sums = together * problem.block * problem.rows * 4 / 128  # cycles to read or write all sums
     keeping = sums * (2 * (passes(problem, launch) - 1) + (5 if launch.splits > 1 else 0))
     first = (
         staging / passes(problem, launch) / launch.sets
-    )  # what nothing hides: later k-blocks come while the first set waits
+    )  # not hidden: later k-blocks are loaded while the first set waits
     unhidden = rounds * (600 * passes(problem, launch) + first + (1200 if launch.splits > 1 else 0))
     return 2.0 + (unhidden + max(of_sm * (multiplying + keeping + 0.3 * staging), rounds * (waiting + keeping))) / 1.7e3
 
 
 def candidates(problem: ThreadPerRowProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[ThreadPerRowLaunch]:
-    """The launches worth timing, best predicted first; of the first few also with the other ways of dependent launch."""
+    """The launches worth timing, best predicted first; the first few also with the other modes of dependent launch."""
     worth = [launch for launch in SPACE if possible(problem, launch)]
     return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
 
 
 def tuned_launches(kernel: str, version: int) -> TunedLaunches:
-    """The launches of a kernel, to be searched and stored.
+    """The launches of a kernel, for autotuning and storage.
 
     Args:
-        version: raised when a change of the kernel makes old measurements useless.
+        version: increment when a change of the kernel invalidates measurements.
     """
     return TunedLaunches(
         kernel,
@@ -286,7 +284,7 @@ def tuned_launches(kernel: str, version: int) -> TunedLaunches:
 
 
 def rows_unsupported_reason(m: int, element_bytes: int) -> str | None:
-    """Why so many rows of X cannot be multiplied, or None."""
+    """Why this many rows of X are unsupported, or None."""
     most = MOST_ROW_BLOCKS * (SLOT_BYTES // element_bytes)
     return None if m <= most else f"takes up to {most} rows of X, not {m}"
 
@@ -317,12 +315,12 @@ def launch_thread_per_row(
     problem: ThreadPerRowProblem,
     launch: ThreadPerRowLaunch,
 ) -> None:
-    """Write Yᵀ = W · Xᵀ + bias on the current stream of x's device, which must be current.
+    """Compute Yᵀ = W · Xᵀ + bias on the current stream of x's device, which must be current.
 
     Args:
-        kernel: named like its library.
+        kernel: name of the kernel and its library.
         x: [K, M], any strides.
-        y: [N, M] contiguous; every element is written.
+        y: [N, M] contiguous; fully overwritten.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
     Raises:
         RuntimeError: the launch failed.
@@ -365,7 +363,7 @@ def launch_thread_per_row(
 
 
 def vectors_of(x: Tensor) -> int:
-    """What of X [K, M] lies side by side in whole aligned vectors of 16 bytes: 1 an input's rows, 2 a row's inputs, 0 neither."""
+    """The dim of X [K, M] that can be read in aligned vectors of 16 bytes: 1 rows, 2 inputs, 0 neither."""
     unit = 16 // x.element_size()
     for code, along, across in ((1, 1, 0), (2, 0, 1)):
         whole = x.shape[along] % unit == 0 and x.stride(across) % unit == 0
@@ -377,12 +375,13 @@ def vectors_of(x: Tensor) -> int:
 def thread_per_row_entry(
     family: str, *, kernel: str, version: int, pack: Callable[[Any], ThreadPerRowWeight]
 ) -> KernelEntry:
-    """Takes row-major and feature-major; a row-major Y is the transpose of what the kernel writes, as a view.
+    """Create the kernel entry, for row-major and feature-major layouts; a row-major Y is a transposed view of the kernel's
+    output.
 
     Args:
-        kernel: its name, and that of its op and its library.
-        version: raised when a change of the kernel makes stored launches useless.
-        pack: format → the weight laid out for it.
+        kernel: name of the kernel, its op and its library.
+        version: increment when a change of the kernel invalidates stored launches.
+        pack: format → packed weight.
     """
     launches = tuned_launches(kernel, version)
     return kernel_entry(
@@ -407,16 +406,16 @@ def _run(
     x_feature_major: bool,
     y_feature_major: bool,
 ) -> Tensor:
-    """Y = X · Wᵀ + bias, written as [N, M] in either layout.
+    """Y = X · Wᵀ + bias, computed as [N, M] in either layout.
 
     Args:
-        launches: of the kernel, which is named like its library.
-        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as the weight, any strides.
+        launches: of the kernel, which has the name of its library.
+        x: [M, K], or [K, M] if x_feature_major; float16, bfloat16 or float32 like the weight, any strides.
         bias: [N], any float dtype, or None.
     Returns:
-        [N, M], contiguous, where y_feature_major, else [M, N] as its transposed view; in x's dtype, added up in float32.
+        [N, M], contiguous, if y_feature_major, else [M, N] as its transposed view; in x's dtype, accumulated in float32.
     Raises:
-        ValueError: operands that do not fit together, or more rows than a grid has blocks for.
+        ValueError: incompatible operands, or more rows than a grid allows.
     """
     check_operands(x, packed.values, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
     x = x if x_feature_major else x.t()
@@ -439,7 +438,7 @@ def _run(
 
 
 def _unsupported(library: str, stored: SparseFormat, problem: Problem) -> str | None:
-    """It takes any weight of its family, and is compiled for compute capability 9.0 alone."""
+    """Supports any weight of its family, on compute capability 9.0."""
     if problem.dtype not in TYPE_CODES:
         return f"takes float16, bfloat16 or float32, not {problem.dtype}"
     reason = rows_unsupported_reason(problem.m, problem.dtype.itemsize)

@@ -1,4 +1,4 @@
-"""Triton device code that several kernels share: the order in which programs walk over Y, and the activations of the epilogue."""
+"""Triton device code shared by kernels: rasterization order, and activations of the epilogue."""
 
 import triton
 import triton.language as tl
@@ -8,12 +8,12 @@ import triton.language as tl
 def swizzled_tile(program, row_blocks, column_blocks, RASTER_SWIZZLE: tl.constexpr):
     """Block row and block column of a program.
 
-    Programs that run at the same time share RASTER_SWIZZLE block rows of X and go through the columns together, so that both
-    the rows of X and the weights they read stay in L2.
+    Concurrent programs share RASTER_SWIZZLE block rows of X and advance through the columns together, so that both the rows of
+    X and the weights stay in L2.
     """
     per_swizzle = RASTER_SWIZZLE * column_blocks
     first_row = (program // per_swizzle) * RASTER_SWIZZLE
-    rows = tl.minimum(row_blocks - first_row, RASTER_SWIZZLE)  # at the end fewer rows are left
+    rows = tl.minimum(row_blocks - first_row, RASTER_SWIZZLE)  # fewer at the end
     within = program % per_swizzle
     return first_row + within % rows, within // rows
 
@@ -25,8 +25,8 @@ INTERPRETED = not isinstance(swizzled_tile, triton.runtime.JITFunction)
 def activated(v, NAME: tl.constexpr, TO_16_BITS: tl.constexpr = False):
     """v in float32; NAME: a name of `common.epilogue.ACTIVATIONS`.
 
-    TO_16_BITS: the result is rounded to 16 bits. The GELU with erf then takes the polynomial of the CUDA kernels
-    (cuda/epilogue.cuh), which is right to 3e-5 and takes a fraction of erf's instructions.
+    TO_16_BITS: the result will be rounded to 16 bits. The erf GELU then uses the polynomial of the CUDA kernels
+    (cuda/epilogue.cuh), with an error of 3e-5 and a fraction of erf's instructions.
     """
     if NAME == "relu":
         v = tl.where(v < 0.0, 0.0, v)  # NaN stays NaN, as in torch.relu

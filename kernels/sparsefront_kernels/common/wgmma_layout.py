@@ -1,18 +1,18 @@
-"""How the tensor cores of compute capability 9.0 read an operand from shared memory."""
+"""Shared memory layouts of wgmma operands on compute capability 9.0."""
 
 import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.indices import GROUP, places_of_kept
 
-CHUNK = 8  # elements of 16 bits, which stay together
-LINE = 64  # elements of 128 bytes: all banks of shared memory
+CHUNK = 8  # 16-bit elements that stay together
+LINE = 64  # 16-bit elements in 128 bytes: all banks of shared memory
 
 
 def swizzled(panels: Tensor) -> Tensor:
-    """Rows as the swizzle of as many bytes has them, or back; elements of 16 bits.
+    """Swizzle rows of 16-bit elements with the row's size; its own inverse.
 
-    Rows of 64 elements: chunk c of eight lies at place c ^ (row % 8). Rows of 32, two to a line of 128 bytes: c ^ (row // 2 % 4).
+    Rows of 64 elements: chunk c of eight goes to c ^ (row % 8). Rows of 32, two per line of 128 bytes: c ^ (row // 2 % 4).
 
     Args:
         panels: [..., rows, 64 or 32], rows a multiple of 8.
@@ -23,21 +23,27 @@ def swizzled(panels: Tensor) -> Tensor:
     return eights[:, row, chunk ^ (row // (LINE // columns))].view(panels.shape)
 
 
-OUTPUTS = INPUTS = 64  # of a panel
+OUTPUTS = INPUTS = 64  # per panel
 KEPT = INPUTS // 2
-VALUES, PLACES = OUTPUTS * KEPT, 256  # elements of 16 bits: 128 words of places
+VALUES, PLACES = OUTPUTS * KEPT, 256  # 16-bit elements; 256 are 128 words of indices
 HALVED_PANEL_BYTES = 2 * (VALUES + PLACES)
 
 
 def is_halved(panels: Tensor) -> bool:
-    """Whether panels are those of `halved_panels`: whole ones are matrices."""
+    """Whether panels are from `halved_panels`: whole ones are matrices."""
     return panels.ndim == 2
 
 
 def halved_panels(panels: Tensor) -> Tensor:
-    """Whole panels, without their zeros.
+    """Compress panels to two of every four inputs.
 
     Args:
+        panels: [panels, 64 outputs, 64 inputs], 16-bit, not swizzled; at most two of every four inputs are nonzero.
+    Returns:
+        [panels, 2304]: 32 values per output, in swizzled rows of 64 bytes; then the indices of the values, a 32-bit word for
+        each of 128 lanes.
+    Raises:
+        ValueError: more than two of four inputs are nonzero.
         panels: [panels, 64 outputs, 64 inputs], a type of 16 bits, not swizzled; at most two of every four inputs are not 0.
     Returns:
         [panels, 2304]: 32 values of each output, rows of 64 bytes swizzled by as many; then the places of the values, a
@@ -53,7 +59,7 @@ def halved_panels(panels: Tensor) -> Tensor:
 
 
 def whole_panels(panels: Tensor) -> Tensor:
-    """[panels, 64, 64] with the inputs in order, from swizzled panels or those of `halved_panels`."""
+    """Unswizzled [panels, 64, 64], from swizzled panels or those of `halved_panels`."""
     if not is_halved(panels):
         return swizzled(panels)
     values = swizzled(panels[:, :VALUES].reshape(-1, OUTPUTS, KEPT)).view(-1, OUTPUTS, INPUTS // GROUP, 2)
@@ -67,7 +73,7 @@ _WORD_OF = (-1, 4, 2, 8, 2, 2, 4)  # panels, w, u, q, c, s, j
 
 
 def _words(places: Tensor) -> Tensor:
-    """Places [panels, 64, 16, 2] → int32 [panels, 128]."""
+    """Indices [panels, 64, 16, 2] → int32 [panels, 128]."""
     nibbles = (places[..., 0] | places[..., 1] << 2).view(_WORD_OF)
     shifts = 16 * torch.arange(2, device=places.device)[:, None] + 4 * torch.arange(4, device=places.device)  # [u, j]
     words = (nibbles << shifts.view(2, 1, 1, 1, 4)).sum(dim=(2, 6)).flatten(1)
@@ -75,7 +81,7 @@ def _words(places: Tensor) -> Tensor:
 
 
 def _places(words: Tensor) -> Tensor:
-    """The way back from `_words`: int64 [panels, 64, 16, 2]."""
+    """Inverse of `_words`: int64 [panels, 64, 16, 2]."""
     of_lane = words.long().view(-1, 4, 1, 8, 2, 2, 1)
     shifts = 16 * torch.arange(2, device=words.device)[:, None] + 4 * torch.arange(4, device=words.device)
     nibbles = (of_lane >> shifts.view(2, 1, 1, 1, 4) & 15).view(-1, OUTPUTS, INPUTS // GROUP)

@@ -1,1 +1,1 @@
-"""Weights kept one by one (compressed sparse rows)."""
+"""Unstructured sparsity (compressed sparse rows)."""

@@ -13,7 +13,7 @@ _LARGEST_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class CSRFormat(SparseFormat):
-    """Compressed sparse rows; any mask fits.
+    """Compressed sparse rows; supports any mask.
 
         W                       row_pointers = 0 2 2 5
         [ . a . b ]             columns      = 1 3 0 2 3
@@ -21,7 +21,7 @@ class CSRFormat(SparseFormat):
         [ c . d e ]
 
     Args:
-        values: [kept weights], output after output. A kept weight that happens to be 0 is stored.
+        values: [kept weights], sorted by output. Kept weights that are 0 are stored.
         row_pointers: int32 [N + 1]; output i owns values[row_pointers[i] : row_pointers[i + 1]].
         columns: int32 [kept weights], ascending within an output.
     """
@@ -36,7 +36,7 @@ class CSRFormat(SparseFormat):
         """Store any mask; see `SparseFormat.from_dense`.
 
         Raises:
-            ValueError: more than 2^31 - 1 kept weights, which int32 pointers cannot count.
+            ValueError: more than 2^31 - 1 kept weights, the limit of int32 pointers.
         """
         check_weight_and_mask(weight, mask)
         counts = mask.sum(dim=1).cumsum(dim=0)

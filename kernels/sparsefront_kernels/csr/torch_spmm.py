@@ -1,4 +1,4 @@
-"""The CSR product through `torch.sparse`: `csr_torch` by cuSPARSE; the reference on a CPU by MKL or PyTorch's own loops."""
+"""The CSR product with `torch.sparse`: `csr_torch` uses cuSPARSE; on a CPU the reference uses MKL or PyTorch's loops."""
 
 import warnings
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.problem import Problem
 
-MOST_ROWS = 65_535 * 128  # seen on an H200 with CUDA 13.0, whatever N, K and dtype; one more, and Y stays zero, unsaid
+MOST_ROWS = 65_535 * 128  # observed on an H200 with CUDA 13.0 for any N, K and dtype; beyond it Y silently stays zero
 MOST_ELEMENTS = 2**31
 
 
@@ -35,14 +35,14 @@ class CSRTorchWeight:
 
 
 def pack_for_torch(stored: CSRFormat) -> CSRTorchWeight:
-    """Nothing is copied."""
+    """Copies nothing."""
     return CSRTorchWeight(*stored.shape, stored.values, stored.row_pointers, stored.columns)
 
 
 def csr_torch(x: Tensor, packed: CSRTorchWeight, bias: Tensor | None) -> Tensor:
     """Y[M, N] = X[M, K] · Wᵀ + bias.
 
-    bfloat16 is multiplied in float32: cuSPARSE's own bfloat16 sums err by more than 5e-3 of the product.
+    bfloat16 is multiplied in float32: cuSPARSE's own bfloat16 sums are off by more than 5e-3 of the product.
 
     Args:
         x: [M, K], the weight's dtype, any strides.
@@ -50,7 +50,7 @@ def csr_torch(x: Tensor, packed: CSRTorchWeight, bias: Tensor | None) -> Tensor:
     Returns:
         [M, N] as the transpose of a row-major [N, M]: the library computes W · Xᵀ.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     check_operands(x, packed.values, bias, k=packed.k, n=packed.n)
     rows = x.shape[0]
@@ -70,10 +70,10 @@ def csr_torch(x: Tensor, packed: CSRTorchWeight, bias: Tensor | None) -> Tensor:
 
 
 def csr_reference(x: Tensor, stored: CSRFormat, bias: Tensor | None = None) -> Tensor:
-    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias by `torch.sparse`, which multiplies by kept weights only.
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias with `torch.sparse`, which multiplies only kept weights.
 
     Args:
-        x: [M, K], any float dtype; 16-bit inputs are widened to float32 and rounded once at the end.
+        x: [M, K], any float dtype; 16-bit inputs are converted to float32 and rounded once at the end.
         stored: the weight, on x's device.
         bias: [N] or None.
     Returns:

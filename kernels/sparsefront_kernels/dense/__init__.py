@@ -1,1 +1,1 @@
-"""All weights: the dense baseline that sparse families have to beat."""
+"""Dense weights: the baseline for sparse families."""

@@ -1,4 +1,4 @@
-"""Dense storage: all weights, zeros included; and the product, PyTorch's own linear, both the reference and the fast path."""
+"""Dense storage with zeros, and PyTorch's own linear, both as reference and as the fast path."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -26,7 +26,7 @@ class DenseFormat(SparseFormat):
 
     @classmethod
     def from_dense(cls, weight: Tensor, mask: Tensor) -> Self:
-        """Any mask fits; see `SparseFormat.from_dense`."""
+        """Supports any mask; see `SparseFormat.from_dense`."""
         check_weight_and_mask(weight, mask)
         return cls(matrix_shape(weight), zero_where_pruned(weight, mask).contiguous())
 
@@ -39,5 +39,5 @@ class DenseFormat(SparseFormat):
 
 
 def dense_linear(x: Tensor, stored: DenseFormat, bias: Tensor | None = None) -> Tensor:
-    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias on any device, in x's dtype; the library's own accumulation applies."""
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias on any device, in x's dtype, with the library's own accumulation."""
     return linear(x, stored.values, bias if bias is None else bias.to(x.dtype))

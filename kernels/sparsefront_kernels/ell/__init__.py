@@ -1,1 +1,1 @@
-"""The same number of kept weights or small blocks in every row: uniform sparsity."""
+"""Uniform sparsity: the same number of kept weights or small blocks in every row."""

@@ -1,4 +1,4 @@
-"""ELL storage: every block row holds the same number of blocks, so that no row pointers are needed."""
+"""ELL storage: every block row has the same number of blocks, so no row pointers are needed."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -38,15 +38,15 @@ class ELLFormat(SparseFormat):
 
         Args:
             weight: [N, K], any float dtype and device.
-            mask: bool [N, K], True = keep; equal within each block.
+            mask: bool [N, K], True = keep; constant within each block.
             block: as in the class.
         Raises:
-            ValueError: a block that is not 1, 2 or 4 or does not divide the weight, a block that is kept in part, or
+            ValueError: a block size other than 1, 2 or 4 or that does not divide the weight, a block that is kept partially, or
                 block rows with different counts (names one, its count and the first row's).
         """
         check_weight_and_mask(weight, mask)
         _check_block(matrix_shape(weight), block)
-        # their blocks come row by row, columns ascending: equal counts make them rectangular
+        # its blocks are sorted by row and column: equal counts make them rectangular
         blocks = BlockedFormat.from_dense(weight, mask, block=(block, block))
         counts = blocks.row_pointers.diff()
         if (uneven := counts != counts[0]).any():

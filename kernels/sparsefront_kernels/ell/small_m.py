@@ -1,4 +1,4 @@
-"""`ell_small_m`: products with up to 16 rows of X on CUDA cores; a thread owns an output (csrc/ell_small_m.cu)."""
+"""`ell_small_m`: products with up to 16 rows of X on CUDA cores, in which a thread owns an output (csrc/ell_small_m.cu)."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -22,21 +22,21 @@ from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.problem import Problem
 
 KERNEL = "ell_small_m"
-VERSION = 1  # raised when a change of the kernel makes old measurements useless
+VERSION = 1  # increment when a change of the kernel invalidates measurements
 MOST_ROWS = 16
 COLUMN_BITS = 16
 
 
 @dataclass(frozen=True, eq=False)
 class ELLSmallMWeight:
-    """What the kernel reads: all inputs are one group, of which an output keeps whole chunks.
+    """The packed weight: all inputs form one group, of which an output keeps whole chunks.
 
     Args:
         n, k: outputs and inputs of the weight.
-        block: side of a block; that many weights of an output share a column.
-        kept: weights of an output, filled up to whole chunks.
+        block: side of a block, and number of weights of an output that share a column index.
+        kept: weights per output, padded to whole chunks.
         values: [strips of 32 outputs, chunks, 1024].
-        columns: int32 [strips, chunks, words]: block columns of 16 bits.
+        columns: int32 [strips, chunks, words]: 16-bit block columns.
     """
 
     n: int
@@ -48,7 +48,7 @@ class ELLSmallMWeight:
 
 
 def pack_for_small_m(stored: ELLFormat) -> ELLSmallMWeight:
-    """Lay the weight out by `packed_chunks` on the format's device."""
+    """Pack the weight by `packed_chunks`, on the format's device."""
     (n, k), b = stored.shape, stored.block
     values = stored.values.transpose(1, 2).reshape(n, stored.count * b)  # [N / b, b, count, b]
     columns = stored.columns.repeat_interleave(b, dim=0)
@@ -60,30 +60,29 @@ def ell_small_m(x: Tensor, packed: ELLSmallMWeight, bias: Tensor | None) -> Tens
     """Y[M, N] = X[M, K] · Wᵀ + bias for up to 16 rows of X.
 
     Args:
-        x: [M, K], float16, bfloat16 or float32 as the weight, any strides; rows that are contiguous and begin at 16 bytes
-            are read fastest.
+        x: [M, K], float16, bfloat16 or float32 like the weight, any strides; contiguous 16-byte aligned rows are fastest.
         bias: [N], any float dtype, or None.
     Returns:
-        [M, N], contiguous, in x's dtype; added up in float32.
+        [M, N], contiguous, in x's dtype; accumulated in float32.
     Raises:
-        ValueError: operands that do not fit together, or more rows than 16.
+        ValueError: incompatible operands, or more than 16 rows.
     """
     problem = problem_of(packed, x.shape[0])
     return thread_per_output_product(LAUNCHES, x, packed.values, packed.columns, None, bias, problem, MOST_ROWS)
 
 
 def problem_of(packed: ELLSmallMWeight, m: int) -> ThreadPerOutputProblem:
-    """Of m rows of X."""
+    """The problem for m rows of X."""
     return _problem(m, packed.k, packed.n, packed.kept, packed.values.element_size(), packed.block)
 
 
 def _problem(m: int, k: int, n: int, kept: int, element_bytes: int, block: int) -> ThreadPerOutputProblem:
-    """A product whose outputs each keep `kept` of all inputs."""
+    """The problem of a product whose outputs each keep `kept` of all inputs."""
     return ThreadPerOutputProblem(m, k, n, kept, k, element_bytes, COLUMN_BITS, block)
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """It is for few rows, needs all inputs at once, and is compiled for compute capability 9.0 alone."""
+    """Supports few rows, needs all inputs at once, and runs on compute capability 9.0."""
     if problem.dtype not in TYPE_CODES:
         return f"takes float16, bfloat16 or float32, not {problem.dtype}"
     if reason := rows_unsupported_reason(problem.m, MOST_ROWS):

@@ -1,1 +1,1 @@
-"""Tiles of outputs that share a list of kept inputs: tile-wise and vector-wise sparsity."""
+"""Tile-wise and vector-wise sparsity: tiles of outputs that share a list of kept inputs."""

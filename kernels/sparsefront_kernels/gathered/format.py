@@ -1,4 +1,4 @@
-"""Gathered storage: per tile of outputs, the list of kept inputs and a dense panel of their weights."""
+"""Gathered storage: per tile of outputs, a list of kept inputs and a dense panel of weights."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,16 +27,16 @@ class GatheredFormat(SparseFormat):
 
         output_index = 0 1 3 4     tile_offsets = 0 2 5     kept_inputs = 0 3 1 2 4     values = a c b d e h f i g j
 
-    Tiles may keep different numbers of inputs, none included. The last tile may hold fewer outputs, and its panel is
-    then narrower. Outputs that no tile stores are zero for every X. Tiles may also be formed from the outputs in another
-    order (shuffled sparsity): then output_index does not rise, and kernels write through it.
+    Tiles may keep different numbers of inputs, including none. The last tile may have fewer outputs and a narrower panel.
+    Outputs that are not stored are zero for every X. Tiles may also be formed from permuted outputs (shuffled sparsity): then
+    output_index is not ascending, and kernels write through it.
 
     Args:
         tile: outputs per tile.
-        values: all panels one after the other, flat; tile t's is [inputs of t, outputs of t] in row-major order.
+        values: all panels concatenated, flat; tile t's is [inputs of t, outputs of t] in row-major order.
         kept_inputs: int32 [sum of kept inputs], ascending within a tile.
         tile_offsets: int64 [tiles + 1]; tile t owns kept_inputs[tile_offsets[t] : tile_offsets[t + 1]].
-        output_index: int32 [stored outputs], each at most once; tile t owns `tile` of them from t * tile on.
+        output_index: int32 [stored outputs], without duplicates; tile t owns `tile` of them from t * tile on.
     """
 
     family: ClassVar[str] = "gathered"
@@ -61,16 +61,15 @@ class GatheredFormat(SparseFormat):
 
         Args:
             weight: [N, K], any float dtype and device.
-            mask: bool [N, K], True = keep; within a tile all rows must be equal, unless `fill`.
-            tile: outputs per tile, at least 1.
-            drop_empty_outputs: True leaves outputs out that keep nothing and forms the tiles from the survivors, as
-                tile-wise pruning does; False forms them from all N outputs in order, as vector-wise does.
-            output_order: int [N], a permutation; the tiles are formed from outputs in this order. None: ascending.
-            fill: True stores the cover of the mask: a tile's panel holds every input that any of its outputs keeps, and
-                zeros where one does not.
-        Raises:
-            ValueError: a tile below 1, an order that is no permutation, or rows of one tile that keep different inputs
-                (names tile and count).
+                mask: bool [N, K], True = keep; all rows of a tile must be equal, unless `fill`.
+                tile: outputs per tile, at least 1.
+                drop_empty_outputs: True omits outputs that keep nothing and forms tiles from the others, as in tile-wise
+                    pruning; False forms them from all N outputs in order, as in vector-wise pruning.
+                output_order: int [N], a permutation; the tiles are formed from outputs in this order. None: ascending.
+                fill: True stores every input that any output of a tile keeps, filled with zeros.
+            Raises:
+                ValueError: a tile below 1, an order that is not a permutation, or rows of one tile that keep different inputs
+                    (names tile and count).
         """
         check_weight_and_mask(weight, mask)
         if tile < 1:
@@ -80,7 +79,7 @@ class GatheredFormat(SparseFormat):
         kept = mask[stored]
         kept_weight = zero_where_pruned(weight[stored], kept)
         shared = _shared_inputs(kept, tile, fill=fill)  # [tiles, K]
-        # zip stops at the shorter: with nothing stored, split still gives one empty piece
+        # zip stops at the shorter one: if nothing is stored, split still returns one empty chunk
         panels = [rows[:, inputs].t().flatten() for rows, inputs in zip(kept_weight.split(tile), shared, strict=False)]
         offsets = torch.zeros(len(shared) + 1, dtype=torch.int64, device=mask.device)
         offsets[1:] = shared.sum(dim=1).cumsum(dim=0)
@@ -100,7 +99,7 @@ class GatheredFormat(SparseFormat):
 
     @property
     def consecutive(self) -> bool:
-        """Whether all N outputs are stored, in ascending order: then a product comes out in Y's own order."""
+        """Whether all N outputs are stored in ascending order, so that a product has Y's own order."""
         index = self.output_index
         return index.numel() == self.shape[0] and bool((index.diff() > 0).all())
 
@@ -125,7 +124,7 @@ class GatheredFormat(SparseFormat):
         parts = []
         for tile, (start, stop) in enumerate(pairwise(bounds)):
             outputs = self.output_index[tile * self.tile : (tile + 1) * self.tile]
-            # every tile before this one is of full width
+            # all tiles before this one have full width
             values = self.values[start * self.tile :][: (stop - start) * outputs.numel()]
             parts.append((outputs, self.kept_inputs[start:stop], values.view(stop - start, outputs.numel())))
         return parts
@@ -170,16 +169,16 @@ def width_unsupported_reason(tile: int, width: int) -> str | None:
 
 
 def cut_into_cta_tiles(stored: GatheredFormat, width: int) -> tuple[Tensor, Tensor]:
-    """Cut wide tiles into CTA tiles that have the same list, unite narrow ones, whose lists are then united too.
+    """Cut wide tiles into CTA tiles with the same list, or merge narrow ones and their lists.
 
     Outputs that are not stored form CTA tiles at the end that keep nothing, so that each output is in one CTA tile.
 
     Args:
-        width: outputs of a CTA tile; it divides the tile or is a multiple of it.
+        width: outputs per CTA tile; divides the tile or is a multiple of it.
     Returns:
-        outputs, int32 [cta_tiles, width], -1 where a CTA tile is not full; the inputs they keep, bool [cta_tiles, K].
+        outputs, int32 [cta_tiles, width], padded with -1; the inputs they keep, bool [cta_tiles, K].
     Raises:
-        ValueError: a width that `width_unsupported_reason` rejects.
+        ValueError: `width_unsupported_reason` rejects the width.
     """
     if reason := width_unsupported_reason(stored.tile, width):
         raise ValueError(f"gathered: {reason}")
@@ -194,12 +193,12 @@ def cut_into_cta_tiles(stored: GatheredFormat, width: int) -> tuple[Tensor, Tens
 
 
 def in_rows(index: Tensor, length: int) -> Tensor:
-    """[ceil(len / length), length], filled up with -1."""
+    """[ceil(len / length), length], padded with -1."""
     return pad(index, (0, -index.numel() % length), value=-1).view(-1, length)
 
 
 def _shared_inputs(mask: Tensor, tile: int, *, fill: bool) -> Tensor:
-    """The inputs that each tile of rows keeps, bool [tiles, K]; ValueError where its rows differ and are not filled."""
+    """The inputs that each tile of rows keeps, bool [tiles, K]; ValueError if rows differ and `fill` is False."""
     rows, k = mask.shape
     tiles = -(-rows // tile)
     if rows == 0:
@@ -228,7 +227,7 @@ def _check_range(name: str, index: Tensor, *, limit: int) -> None:
 
 
 def _check_ascending(name: str, index: Tensor, *, restarts: Tensor) -> None:
-    """Raise ValueError unless index rises, except where a new list starts."""
+    """Raise ValueError unless index is ascending, except at the start of a list."""
     rises = index.diff() > 0
     starts = restarts[(restarts > 0) & (restarts < index.numel())]
     rises[starts - 1] = True

@@ -1,6 +1,7 @@
 """`gathered_indexed`: float32 products of tiles of 1 to 16 outputs on Hopper's CUDA cores.
 
-The kernel, ../csrc/gathered_indexed.cu, shares rows of X among 16 lists of a block; it is feature-major as `gathered_simt`.
+The kernel, ../csrc/gathered_indexed.cu, shares rows of X among the 16 lists of a block; it is feature-major like
+`gathered_simt`.
 """
 
 import ctypes
@@ -35,37 +36,37 @@ from sparsefront_kernels.performance_model.launch_costs import simt_us
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
-KERNEL = "gathered_indexed"  # and its library
-VERSION = 1  # raised when a change of the kernel makes old measurements useless
-LIST_OUTPUTS, LISTS = 8, 16  # outputs that share a list; lists of a block of the grid
+KERNEL = "gathered_indexed"  # also the name of its library
+VERSION = 1  # increment when a change of the kernel invalidates measurements
+LIST_OUTPUTS, LISTS = 8, 16  # outputs per list; lists per block
 WIDTH = LIST_OUTPUTS * LISTS
-WIDEST_TILE = 16  # from 32 outputs on, gathered_simt reads no row for nothing
-HALF = 32  # inputs of half a window
-OCTET = 8  # steps that the kernel takes at a time
-MOST_STEPS = 32  # of a stage: a window in which a list keeps more is two stages
+WIDEST_TILE = 16  # from 32 outputs on, gathered_simt reads no row needlessly
+HALF = 32  # inputs per half window
+OCTET = 8  # steps that the kernel takes together
+MOST_STEPS = 32  # per stage: a window in which a list keeps more becomes two stages
 HEADER = 16  # bytes before the row indices of a stage
 
 
 @dataclass(frozen=True, eq=False)
 class IndexedPackedWeight:
-    """What the kernel reads.
+    """The packed weight.
 
-    A stage is a window of 64 inputs, or half of one, for the 16 lists of a tile of 128 outputs: the inputs that some list
-    keeps, its rows, and as many steps as the longest list keeps of them, up to the next multiple of 8. A step is one kept
-    input of every list. Lists that keep fewer take row 0 with weights of zero for the rest.
+    A stage is a window of 64 inputs, or half of one, for the 16 lists of a tile of 128 outputs. It consists of its rows (the
+    inputs that any list keeps) and its steps (as many as the longest list keeps, rounded up to a multiple of 8). A step is one
+    kept input of every list; shorter lists use row 0 with zero weights.
 
-    A tile's outputs are ordered as the threads of a warp own them, so that a thread's 8 are one list: of list l, output r is
-    at l // 4 · 32 + r // 4 · 16 + l % 4 · 4 + r % 4.
+    A tile's outputs are ordered by their owners in a warp, so that the 8 outputs of a thread are one list: output r of list l
+    is at l // 4 · 32 + r // 4 · 16 + l % 4 · 4 + r % 4.
 
     Args:
         n, k: outputs and inputs of the weight.
-        panels: float32 [steps of all stages, 128]: weights, of each output for the input that its list has in that step.
+        panels: float32 [steps of all stages, 128]: weight of each output for its list's input in that step.
         kept: int32 [rows of all stages], ascending within a stage.
         starts: int32 [stages + 1, 2]: first row, first step.
-        row_indices: uint8, flat; of each stage 16 bytes whose first is its steps / 8, then [steps / 8, 16 lists, 8]: which
-            of its rows a list takes in a step.
-        tiles: int32 [tiles, 2]: first stage and number of them; most steps first.
-        outputs: int32 [tiles, 128]; -1 where a tile is not full. Every output of the weight is in one tile.
+        row_indices: uint8, flat; per stage 16 bytes, the first of which is its steps / 8, then [steps / 8, 16 lists, 8]: the
+            row of each list in each step.
+        tiles: int32 [tiles, 2]: first stage and number of stages; most steps first.
+        outputs: int32 [tiles, 128], padded with -1. Every output of the weight is in one tile.
         most_steps: of any stage, a multiple of 8.
     """
 
@@ -81,17 +82,17 @@ class IndexedPackedWeight:
 
 
 def tile_unsupported_reason(tile: int) -> str | None:
-    """Why the kernel does not take tiles of this width, or None."""
+    """Why the kernel does not support tiles of this width, or None."""
     if tile <= WIDEST_TILE and WIDEST_TILE % tile == 0:
         return None
     return f"takes tiles of 1, 2, 4, 8 or 16 outputs, not of {tile}"
 
 
 def pack_for_indexed(stored: GatheredFormat) -> IndexedPackedWeight:
-    """Lay the weight out for the kernel on the format's device.
+    """Pack the weight, on the format's device.
 
     Raises:
-        ValueError: a tile width that `tile_unsupported_reason` rejects.
+        ValueError: `tile_unsupported_reason` rejects the tile width.
     """
     if reason := tile_unsupported_reason(stored.tile):
         raise ValueError(f"gathered: {reason}")
@@ -135,11 +136,12 @@ def pack_for_indexed(stored: GatheredFormat) -> IndexedPackedWeight:
 
 
 class _Windows:
-    """Windows of a mask, and which of their halves are stages of their own.
+    """Windows of a mask, and which of them are split into two stages.
 
-    keeps: bool [tiles, lists, windows, 2, 32]; needed: bool [tiles, windows, 2, 32], the inputs that some list keeps;
-    split: bool [tiles, windows], whether the halves are two stages; steps: int64 [tiles, windows, 2], of the stage that
-    begins there, 0 where none does.
+    keeps: bool [tiles, lists, windows, 2, 32]; needed: bool [tiles, windows, 2, 32], the inputs that any list keeps; split:
+        bool
+    [tiles, windows], whether the halves are two stages; steps: int64 [tiles, windows, 2], of the stage that begins there, 0 if
+    none does.
     """
 
     def __init__(self, keeps: Tensor) -> None:
@@ -152,7 +154,7 @@ class _Windows:
         self._rows = self._within_stages(self.needed, self.split)
 
     def stages(self) -> Tensor:
-        """int64 [tiles, windows, 2]: the stage that half a window belongs to."""
+        """int64 [tiles, windows, 2]: the stage of each half window."""
         begins = self.steps > 0
         number = begins.flatten().cumsum(0).view_as(self.steps) - 1
         number[..., 1] = torch.where(self.split, number[..., 1], number[..., 0])
@@ -166,31 +168,31 @@ class _Windows:
         return pad(counts.cumsum(0), (0, 0, 1, 0)).to(torch.int32)
 
     def rows_of(self, *index: Tensor) -> Tensor:
-        """Of inputs (tile, window, half, position): which row of their stage they are."""
+        """For inputs (tile, window, half, position): their row within their stage."""
         return self._rows[index]
 
     @staticmethod
     def _of_stages(counts: Tensor, split: Tensor) -> Tensor:
-        """[..., windows, 2] of halves → of the stages that begin there."""
+        """Combine halves [..., windows, 2] into the stages that begin there."""
         first, second = counts.unbind(dim=-1)
         return torch.stack([first + second * ~split, second * split], dim=-1)
 
     @staticmethod
     def _within_stages(chosen: Tensor, split: Tensor) -> Tensor:
-        """bool [..., windows, 2, 32] → how many chosen inputs of the stage come before each."""
+        """bool [..., windows, 2, 32] → number of chosen inputs of the stage before each."""
         before = chosen.flatten(-2).cumsum(-1).view(chosen.shape) - 1
         before[..., 1, :] -= (chosen[..., 0, :].sum(dim=-1) * split)[..., None]
         return before
 
 
 def _slots(device: torch.device) -> Tensor:
-    """int64 [lists, outputs of a list]: where in a tile an output is."""
+    """int64 [lists, outputs per list]: position of each output in a tile."""
     list_, output = torch.arange(LISTS, device=device)[:, None], torch.arange(LIST_OUTPUTS, device=device)
     return list_ // 4 * 32 + output // 4 * 16 + list_ % 4 * 4 + output % 4
 
 
 def dense_weight(packed: IndexedPackedWeight) -> Tensor:
-    """W [N, K], without a look at the weight's contents from the host."""
+    """Unpack W [N, K] without synchronizing."""
     panels, starts, tiles, device = packed.panels, packed.starts, packed.tiles, packed.panels.device
     step = torch.arange(panels.shape[0], device=device, dtype=starts.dtype)
     stage = torch.searchsorted(starts[:, 1].contiguous(), step, right=True) - 1
@@ -202,8 +204,8 @@ def dense_weight(packed: IndexedPackedWeight) -> Tensor:
     tile = torch.searchsorted(tiles[:, 0].contiguous(), stage.to(tiles.dtype), right=True) - 1
     list_of_slot = torch.empty(WIDTH, dtype=torch.int64, device=device)
     list_of_slot[_slots(device)] = torch.arange(LISTS, device=device)[:, None].expand(-1, LIST_OUTPUTS)
-    dense = panels.new_zeros(packed.n + 1, packed.k)  # what belongs to output -1 goes to the last row
-    # lists that are shorter than their stage add zeros to what they hold of row 0
+    dense = panels.new_zeros(packed.n + 1, packed.k)  # the last row takes padding (output -1)
+    # lists shorter than their stage add zeros to their weight at row 0
     return dense.index_put((packed.outputs.long()[tile], inputs[:, list_of_slot]), panels, accumulate=True)[: packed.n]
 
 
@@ -217,7 +219,7 @@ def gathered_indexed(
     x_feature_major: bool,
     y_feature_major: bool,
 ) -> Tensor:
-    """`fp32_product` by this kernel: the same arguments, result and errors."""
+    """`fp32_product` with this kernel: same arguments, result and errors."""
 
     def launch(by_input: Tensor, y: Tensor, **epilogue: Any) -> None:
         chosen = LAUNCHES.launch_for(IndexedProblem.of(packed, by_input.shape[1]), x.device)
@@ -240,7 +242,7 @@ class IndexedLaunch:
     """Launch parameters; the pipeline has as many stages as fit.
 
     Args:
-        columns: of Y in the registers of a thread, beside 8 outputs: 8 or 16.
+        columns: of Y per thread (with 8 outputs): 8 or 16.
         splits: blocks, 1 to 8, that share the stages of one work tile.
     """
 
@@ -249,16 +251,16 @@ class IndexedLaunch:
 
     @property
     def block_m(self) -> int:
-        """Columns of Y per block of the grid."""
+        """Columns of Y per block."""
         return 8 * self.columns
 
     @property
     def blocks_per_sm(self) -> int:
-        """Blocks of the grid that share a multiprocessor: the registers allow no more."""
+        """Blocks per SM, limited by registers."""
         return 3 if self.columns == 8 else 2
 
     def stages(self, most_steps: int) -> int:
-        """Of the pipeline; at least 2 for what is packed."""
+        """Number of pipeline stages; at least 2 for packed weights."""
         stage = 2 * HALF * self.block_m * 4 + HEADER + most_steps * (WIDTH * 4 + LISTS)
         return min(MOST_STAGES, (SHARED_BYTES // self.blocks_per_sm - FIXED_BYTES) // stage)
 
@@ -283,14 +285,14 @@ def launch_gathered_indexed(
     residual: Tensor | None,
     launch: IndexedLaunch,
 ) -> None:
-    """Write Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
+    """Compute Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
 
     Args:
-        x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 4.
-        y: [N, M], likewise; every element is written.
+        x: [K, M] with M contiguous and 16-byte aligned rows; M a multiple of 4.
+        y: [N, M], likewise; fully overwritten.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
         activation: a name of `ACTIVATION_CODES`.
-        residual: [N, M] as y, or None.
+        residual: [N, M] like y, or None.
     Raises:
         RuntimeError: the launch failed.
     """
@@ -332,11 +334,11 @@ SPACE = tuple(itertools.starmap(IndexedLaunch, itertools.product((16, 8), (1, 2,
 
 @dataclass(frozen=True)
 class IndexedProblem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
         m, k, n: of the product.
-        tiles, steps: tiles of 128 outputs, and how many steps all of them take together.
+        tiles, steps: number of tiles of 128 outputs, and their total number of steps.
     """
 
     m: int
@@ -347,7 +349,7 @@ class IndexedProblem:
 
     @classmethod
     def of(cls, packed: IndexedPackedWeight, m: int) -> "IndexedProblem":
-        """Of a packed weight and m rows of X, which the kernel reads padded."""
+        """The problem of a packed weight and m rows of X (padded)."""
         run = run_length(torch.float32)
         return cls(-(-m // run) * run, packed.k, packed.n, len(packed.tiles), len(packed.panels))
 
@@ -357,19 +359,19 @@ class IndexedProblem:
 
     @property
     def amount(self) -> float:
-        """Steps of a tile."""
+        """Steps per tile."""
         return self.steps / max(1, self.tiles)
 
 
 def predicted_us(problem: IndexedProblem, launch: IndexedLaunch, num_sms: int) -> float:
-    """As the kernel of wide tiles would take for as many products: a coarse rank, not fitted to this one."""
+    """The prediction for the kernel of wide tiles with as many products: a coarse ranking, not fitted to this kernel."""
     blocks = problem.tiles * -(-problem.m // launch.block_m) * launch.splits
     alike = SimtLaunch(launch.columns, 1, 2, launch.splits)
     return simt_us(alike, blocks, problem.amount / launch.splits * WIDTH * launch.block_m, num_sms)
 
 
 def candidates(problem: IndexedProblem, num_sms: int) -> list[IndexedLaunch]:
-    """All launches, best predicted first: they are few."""
+    """All launches, best predicted first."""
     return sorted(SPACE, key=lambda launch: predicted_us(problem, launch, num_sms))
 
 
@@ -384,7 +386,7 @@ LAUNCHES = TunedLaunches(
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel is unsupported: it is built for compute capability 9.0 alone."""
+    """Why the kernel is unsupported: it is built for compute capability 9.0."""
     if problem.dtype != torch.float32:
         return f"takes float32, not {problem.dtype}"
     return tile_unsupported_reason(stored.tile) or hopper_unsupported_reason(problem, KERNEL)

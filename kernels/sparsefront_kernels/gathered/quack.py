@@ -1,6 +1,6 @@
-"""`gathered_quack`: 16-bit products by QuACK's grouped GEMM, which gathers A along K; feature-major; package quack-kernels.
+"""`gathered_quack`: 16-bit products with QuACK's grouped GEMM, which gathers A along K; feature-major; package quack-kernels.
 
-`gemm(A, B, out, cu_seqlens_k, A_idx)`: out[g] = A[:, A_idx[g's]] · B[g's], where group g's are the indices from
+`gemm(A, B, out, cu_seqlens_k, A_idx)`: out[g] = A[:, A_idx[group g]] · B[group g], where group g has the indices from
 cu_seqlens_k[g] to cu_seqlens_k[g + 1]. A is [M, K] with M contiguous, B [all kept, N] with N contiguous, out [groups, M, N]
 with M contiguous. Source: Dao et al., QuACK 0.6.5, `quack/gemm_interface.py`.
 """
@@ -24,33 +24,34 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_quack"
-VERSION = 1  # raised when a change of the kernel makes old measurements useless
-EXTRA = "quack"  # of sparsefront: what installs it
+VERSION = 1  # increment when a change of the kernel invalidates measurements
+EXTRA = "quack"  # extra of sparsefront that installs it
 CAPABILITY = (9, 0)
-K_BLOCK = 64  # inputs of a k-block of its kernel in 16 bits: longer lists cost nothing up to the next multiple
-WIDTH_MULTIPLE = 8  # outputs of a tile: rows of B begin at 16 bytes
-# (rows of a block, pingpong, cluster): the first was the fastest of large products on an H200
+K_BLOCK = 64  # 16-bit inputs per k-block of its kernel: padding lists to a multiple is free
+WIDTH_MULTIPLE = 8  # outputs of a tile: rows of B are 16-byte aligned
+# (rows per block, pingpong, cluster): the first was the fastest for large products on an H200
 _BLOCKS = ((256, False, 1), (256, False, 2), (128, True, 1), (128, True, 2), (128, False, 1), (192, True, 1))
-_HALF_WIDTH_BLOCKS = ((128, True, 1), (256, False, 1))  # of half the outputs, where blocks are few
+_HALF_WIDTH_BLOCKS = ((128, True, 1), (256, False, 1))  # with half the outputs, for few blocks
 _TILE_NS = (16, 32, 64, 128)
-_FEW_BLOCKS = 4  # to a processor, counted in blocks of 256 rows: fewer leave room for smaller ones
+_FEW_BLOCKS = 4  # per SM, in blocks of 256 rows: with fewer, smaller blocks are tried
 
 
 @dataclass(frozen=True, eq=False)
 class QuackPackedWeight:
-    """What QuACK reads.
+    """The weight as QuACK reads it.
 
-    The narrow last tile has columns of zeros up to the full width. A tile's list is repeated at its last input, with zeros
-    for weights, up to a whole number of k-blocks: these are computed anyhow, and no k-block is then read in part.
+    A narrower last tile is padded with columns of zeros. Each list is padded to a whole number of k-blocks by repeating its
+    last
+    input with zero weights: these are computed anyway, and no k-block is read partially.
 
     Args:
         n, k: outputs and inputs of the weight.
         panels: [all kept, width], row-major.
         kept: int32 [all kept].
-        offsets: int32 [tiles + 1]; tile t's are kept[offsets[t] : offsets[t + 1]].
-        order: int32 [tiles], most kept inputs first; None where all keep equally many.
-        outputs: int32 [stored outputs]; row i of the product, tile by tile, is output outputs[i].
-        rows: int32 [n]: where output i is found among the rows of the product; tiles · width where it is not stored.
+        offsets: int32 [tiles + 1]; tile t has kept[offsets[t] : offsets[t + 1]].
+        order: int32 [tiles], most kept inputs first; None if all keep equally many.
+        outputs: int32 [stored outputs]; row i of the product, in tile order, is output outputs[i].
+        rows: int32 [n]: row of output i in the product; tiles · width if it is not stored.
         consecutive: whether the first n rows of the product are the outputs in their own order.
     """
 
@@ -66,17 +67,17 @@ class QuackPackedWeight:
 
 
 def tile_unsupported_reason(tile: int) -> str | None:
-    """Why tiles of this many outputs cannot be groups, or None."""
+    """Why tiles with this many outputs cannot be groups, or None."""
     if tile % WIDTH_MULTIPLE == 0:
         return None
     return f"takes tiles whose outputs are a multiple of {WIDTH_MULTIPLE}, not {tile}"
 
 
 def pack_for_quack(stored: GatheredFormat) -> QuackPackedWeight:
-    """Lay the weight out on the format's device.
+    """Pack the weight, on the format's device.
 
     Raises:
-        ValueError: tiles that `tile_unsupported_reason` rejects.
+        ValueError: `tile_unsupported_reason` rejects the tiles.
     """
     if reason := tile_unsupported_reason(stored.tile):
         raise ValueError(f"gathered: {reason}")
@@ -104,27 +105,27 @@ def pack_for_quack(stored: GatheredFormat) -> QuackPackedWeight:
 
 
 def dense_weight(packed: QuackPackedWeight) -> Tensor:
-    """W [N, K], without a look at the weight's contents from the host."""
+    """Unpack W [N, K] without synchronizing."""
     panels, kept, offsets = packed.panels, packed.kept, packed.offsets
     tiles, width = len(offsets) - 1, panels.shape[1]
     rank = torch.arange(len(kept), device=panels.device)
     tile = torch.searchsorted(offsets.long(), rank, right=True) - 1
     row = tile[:, None] * width + torch.arange(width, device=panels.device)
-    dense = panels.new_zeros(tiles * width + 1, packed.k)  # what is not stored is found in the last row
-    # a list repeats its last input at weights of zero: added up, these leave the weight as it is
+    dense = panels.new_zeros(tiles * width + 1, packed.k)  # the last row is for outputs that are not stored
+    # accumulate, because lists repeat their last input with zero weights
     dense = dense.index_put((row, kept.long()[:, None]), panels, accumulate=True)
     return dense[packed.rows.long()]
 
 
 @dataclass(frozen=True, order=True)
 class QuackLaunch:
-    """What of QuACK's configuration matters where A is gathered: the cluster is 1 along N, and the scheduler static.
+    """The part of QuACK's configuration that matters for gathered A: cluster size 1 along N, and a static scheduler.
 
     Args:
-        tile_m, tile_n: of a block: rows of X, and outputs.
-        pingpong: two warpgroups take turns with tiles, instead of sharing one.
+        tile_m, tile_n: rows of X and outputs per block.
+        pingpong: two warpgroups alternate between tiles, instead of sharing one.
         cluster_m: blocks, 1 or 2, that share the weights.
-        longest_first: whether groups with many inputs begin first.
+        longest_first: process groups with many inputs first.
     """
 
     tile_m: int
@@ -138,14 +139,14 @@ def gathered_quack(x: Tensor, packed: QuackPackedWeight, bias: Tensor | None) ->
     """Y = W · X + bias.
 
     Args:
-        x: [K, M]; float16 or bfloat16 as the weight, any strides. An M that is no multiple of 8 and unaligned rows cost a
+        x: [K, M]; float16 or bfloat16 like the weight, any strides. An M that is not a multiple of 8 or unaligned rows cost a
             copy of X, and the former one of Y.
-        bias: [N], any float dtype, or None; PyTorch adds it in x's dtype, after the product was rounded.
+        bias: [N], any float dtype, or None; added by PyTorch in x's dtype after the product was rounded.
     Returns:
-        [N, M], contiguous, in x's dtype; added up in float32. Where outputs are dropped or permuted Y is copied into its
-        own order: QuACK writes tiles one after the other.
+        [N, M], contiguous, in x's dtype; accumulated in float32. If outputs are dropped or permuted, Y is copied to its own
+        order, because QuACK writes tiles consecutively.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=True)
     m = x.shape[1]
@@ -158,19 +159,19 @@ def gathered_quack(x: Tensor, packed: QuackPackedWeight, bias: Tensor | None) ->
             y = tiled_product(by_input, packed, launch)[: packed.n, :m].contiguous()
         else:
             tiled = tiled_product(by_input, packed, launch, more=1)
-            tiled[-1].zero_()  # what outputs that are not stored are
+            tiled[-1].zero_()  # for outputs that are not stored
             y = tiled.index_select(0, packed.rows)[:, :m].contiguous()
         return y if bias is None else y + bias.to(y.dtype)[:, None]
 
 
 def tiled_product(x: Tensor, packed: QuackPackedWeight, launch: QuackLaunch, *, more: int = 0) -> Tensor:
-    """W · X with the outputs of W as they are stored, tile by tile, where the narrow last tile is filled up.
+    """W · X with outputs in storage order, tile by tile, and the last tile padded.
 
     Args:
-        x: [K, M], aligned as `aligned_by_input` gives it.
-        more: rows that are added, not set.
+        x: [K, M], from `aligned_by_input`.
+        more: additional uninitialized rows.
     Returns:
-        [tiles · width + more, M] of x's dtype; tiles without inputs give zeros.
+        [tiles · width + more, M] in x's dtype; zeros for tiles without inputs.
     """
     tiles, width, m = len(packed.offsets) - 1, packed.panels.shape[1], x.shape[1]
     y = x.new_empty(tiles * width + more, m)
@@ -187,15 +188,15 @@ def tiled_product(x: Tensor, packed: QuackPackedWeight, launch: QuackLaunch, *, 
 def grouped_gemm(
     a: Tensor, b: Tensor, out: Tensor, *, offsets: Tensor, kept: Tensor, order: Tensor | None, launch: QuackLaunch
 ) -> None:
-    """Write out on the current stream; the first call of a launch compiles for seconds.
+    """Run the grouped GEMM on the current stream; the first call of a launch compiles for seconds.
 
     Args:
-        a: [M, K], M contiguous and a multiple of 8, 16-byte aligned in every column.
+        a: [M, K], M contiguous and a multiple of 8, every column 16-byte aligned.
         b: [all kept, N], contiguous; N a multiple of 8.
-        out: [groups, M, N], M contiguous; of one dtype with a and b.
+        out: [groups, M, N], M contiguous; same dtype as a and b.
         offsets: int32 [groups + 1].
         kept: int32 [all kept], columns of a.
-        order: int32 [groups], in which they begin; None: as they are.
+        order: int32 [groups], processing order; None: as stored.
     """
     gemm, config = _modules()
     chosen = config.GemmConfig(
@@ -215,13 +216,13 @@ def _modules() -> tuple[ModuleType, ModuleType]:
 
 @dataclass(frozen=True)
 class QuackProblem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
-        m, k, n: of the product; m as the kernel reads it.
-        width: outputs of a tile.
-        tiles, kept: tiles, and how many inputs all of them keep together.
-        uneven: whether they keep unequally many.
+        m, k, n: of the product; m after padding.
+        width: outputs per tile.
+        tiles, kept: number of tiles, and their total number of kept inputs.
+        uneven: whether tiles keep different numbers.
     """
 
     m: int
@@ -234,7 +235,7 @@ class QuackProblem:
 
     @classmethod
     def of(cls, packed: QuackPackedWeight, m: int) -> "QuackProblem":
-        """Of a packed weight and m rows of X, which the kernel reads padded."""
+        """The problem of a packed weight and m rows of X (padded)."""
         run = run_length(packed.panels.dtype)
         total, width = packed.panels.shape
         tiles = len(packed.offsets) - 1
@@ -246,12 +247,12 @@ class QuackProblem:
 
     @property
     def amount(self) -> float:
-        """Kept inputs of a tile."""
+        """Kept inputs per tile."""
         return self.kept / max(1, self.tiles)
 
 
 def candidates(problem: QuackProblem, num_sms: int) -> list[QuackLaunch]:
-    """The launches worth timing, most often the fastest first."""
+    """The launches worth timing, the one that is fastest most often first."""
     width = next((size for size in _TILE_NS if size >= problem.width), _TILE_NS[-1])
     blocks = [(tile_m, width, pingpong, cluster) for tile_m, pingpong, cluster in _BLOCKS]
     if problem.tiles * -(-problem.m // 256) < _FEW_BLOCKS * num_sms and width > _TILE_NS[0]:
@@ -297,7 +298,7 @@ def package_unavailable_reason() -> str | None:
 def _import_error() -> str | None:
     try:
         _modules()
-    except Exception as error:  # of packages that do not fit together, in all the ways in which that shows
+    except Exception as error:  # incompatible packages fail in many ways
         return f"quack-kernels cannot be imported: {(str(error).splitlines() or [type(error).__name__])[0]}"
     return None
 

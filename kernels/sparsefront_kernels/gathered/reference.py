@@ -1,4 +1,4 @@
-"""The gathered product in plain PyTorch: the reference for tests, and what runs on a CPU."""
+"""The gathered product in plain PyTorch: the reference for tests, and the CPU implementation."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def gathered_reference(
     Tile by tile: take the kept columns of X, multiply by the panel.
 
     Args:
-        x: [M, K], any float dtype; 16-bit inputs are added up in float32 and rounded once.
+        x: [M, K], any float dtype; 16-bit inputs are accumulated in float32 and rounded once.
         stored: the weight, on x's device.
         bias: [N] or None.
         activation: a name of `common.epilogue.ACTIVATIONS`.
@@ -29,11 +29,11 @@ def gathered_reference(
     Returns:
         [M, N] in x's dtype. Only kept columns of X are read.
     Raises:
-        ValueError: no such activation, or a residual that does not fit.
+        ValueError: an unknown activation, or an incompatible residual.
     """
     precision = accumulation_dtype(x.dtype)
     wide = x.to(precision)
-    by_input = wide.t().contiguous()  # a kept input is then one contiguous row: several times faster to gather
+    by_input = wide.t().contiguous()  # kept inputs become contiguous rows, which gather several times faster
     products = [by_input.index_select(0, inputs).t() @ panel.to(precision) for _, inputs, panel in stored.panels()]
     y = torch.cat([wide[:, :0], *products], dim=1)  # [M, stored outputs], in the order of output_index
     if not stored.consecutive:

@@ -33,12 +33,12 @@ from sparsefront_kernels.performance_model.launch_costs import simt_us
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
-KERNEL = "gathered_simt"  # and its library
-VERSION = 1  # raised when a change of the kernel makes old measurements useless
+KERNEL = "gathered_simt"  # also the name of its library
+VERSION = 1  # increment when a change of the kernel invalidates measurements
 MOST_CANDIDATES = 18
-WIDTHS = (128, 64, 32)  # outputs of a block of the grid
-SHARED_BYTES = 233_472  # of a multiprocessor
-FIXED_BYTES = 1_024 + 768  # of a block: what the driver reserves, barriers, lists of outputs
+WIDTHS = (128, 64, 32)  # outputs per block
+SHARED_BYTES = 233_472  # per SM
+FIXED_BYTES = 1_024 + 768  # per block: reserved by the driver, barriers, lists of outputs
 CONSUMER_WARPS = 4
 MOST_STAGES, MOST_SPLITS = 16, 8
 BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -46,19 +46,18 @@ BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 @dataclass(frozen=True, eq=False)
 class SimtPackedWeight:
-    """What the float32 kernel reads.
+    """The packed weight.
 
-    A tile of the kernel is a part of a wide tile of the format, or several narrow ones, whose lists are united and whose
-    panels hold zeros where a tile does not keep an input.
+    A tile of the kernel is a part of a wide tile of the format, or several narrow ones with merged lists, filled with zeros.
 
     Args:
         n, k: outputs and inputs of the weight.
-        panels: float32 [kept inputs of all tiles, width]: the weights of a kept input to the outputs of its tile.
+        panels: float32 [kept inputs of all tiles, width]: weights of a kept input for the outputs of its tile.
         kept: int32 [kept inputs of all tiles], ascending within a tile.
-        tiles: int32 [tiles, 2]: first kept input and number of them, 0 too; most first, so that long tiles do not
+        tiles: int32 [tiles, 2]: first kept input and number of them, possibly 0; longest first, so that long tiles do not
             start last.
-        outputs: int32 [tiles, width]; -1 where a tile is not full. Every output of the weight is in one tile.
-        kept_of_each: the number of kept inputs where it is the same for all tiles, else 0.
+        outputs: int32 [tiles, width], padded with -1. Every output of the weight is in one tile.
+        kept_of_each: the number of kept inputs if it is the same for all tiles, else 0.
     """
 
     n: int
@@ -81,10 +80,10 @@ def tile_unsupported_reason(tile: int) -> str | None:
 
 
 def pack_for_simt(stored: GatheredFormat) -> SimtPackedWeight:
-    """Lay the weight out for the kernel on the format's device.
+    """Pack the weight, on the format's device.
 
     Raises:
-        ValueError: a tile width that `tile_unsupported_reason` rejects.
+        ValueError: `tile_unsupported_reason` rejects the tile width.
     """
     if reason := tile_unsupported_reason(stored.tile):
         raise ValueError(f"gathered: {reason}")
@@ -108,11 +107,11 @@ def pack_for_simt(stored: GatheredFormat) -> SimtPackedWeight:
 
 
 def dense_weight(packed: SimtPackedWeight) -> Tensor:
-    """W [N, K], without a look at the weight's contents from the host."""
+    """Unpack W [N, K] without synchronizing."""
     device, tiles = packed.panels.device, packed.tiles
     rank = torch.arange(packed.kept.shape[0], device=device, dtype=tiles.dtype)
     tile = torch.searchsorted(tiles[:, 0].contiguous(), rank, right=True) - 1
-    dense = packed.panels.new_zeros(packed.n + 1, packed.k)  # what belongs to output -1 goes to the last row
+    dense = packed.panels.new_zeros(packed.n + 1, packed.k)  # the last row takes padding (output -1)
     dense[packed.outputs.long()[tile], packed.kept.long()[:, None]] = packed.panels
     return dense[: packed.n]
 
@@ -127,7 +126,7 @@ def gathered_simt(
     x_feature_major: bool,
     y_feature_major: bool,
 ) -> Tensor:
-    """`fp32_product` by this kernel: the same arguments, result and errors."""
+    """`fp32_product` with this kernel: same arguments, result and errors."""
 
     def launch(by_input: Tensor, y: Tensor, **epilogue: Any) -> None:
         chosen = LAUNCHES.launch_for(SimtProblem.of(packed, by_input.shape[1]), x.device)
@@ -146,7 +145,7 @@ def gathered_simt(
 
 
 class Fp32Launch(Protocol):
-    """Writes all of y [N, M] from x [K, M] on x's device, which is current; both have aligned rows, and whole runs of M."""
+    """Writes all of y [N, M] from x [K, M] on x's device, which is current; both have aligned rows and an M of whole runs."""
 
     def __call__(
         self, x: Tensor, y: Tensor, *, bias: Tensor | None, activation: str, residual: Tensor | None
@@ -154,7 +153,7 @@ class Fp32Launch(Protocol):
 
 
 class Fp32Weight(Protocol):
-    """A packed weight [n, k], of which `panels` is a float32 tensor."""
+    """A packed weight [n, k] with a float32 tensor `panels`."""
 
     @property
     def n(self) -> int: ...
@@ -178,16 +177,16 @@ def fp32_product(
     """Y = activation(X · Wᵀ + bias) + residual.
 
     Args:
-        x: float32 [M, K], or [K, M] where x_feature_major, any strides. The kernel reads aligned [K, M]: other layouts,
-            an M that is no multiple of 4 and unaligned rows cost a copy of X.
-        bias: [N], any float dtype, or None.
-        residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
-    Returns:
-        float32 [M, N], or [N, M] where y_feature_major, contiguous. Row-major Y and an M that is no multiple of 4 cost
-        a copy of Y.
-    Raises:
-        ValueError: operands that do not fit together, or no such activation.
+            x: float32 [M, K], or [K, M] if x_feature_major, any strides. The kernel reads aligned [K, M]: other layouts, an M
+                that is not a multiple of 4 and unaligned rows cost a copy of X.
+            bias: [N], any float dtype, or None.
+            residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
+            activation: a name of `common.epilogue.ACTIVATIONS`.
+        Returns:
+            float32 [M, N], or [N, M] if y_feature_major, contiguous. Row-major Y and an M that is not a multiple of 4 cost a
+            copy of Y.
+        Raises:
+            ValueError: incompatible operands, or an unknown activation.
     """
     check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
     y = empty_output(x, packed.n, x_feature_major, y_feature_major)
@@ -219,10 +218,10 @@ class SimtLaunch:
     """Launch parameters.
 
     Args:
-        columns: of Y in the registers of a thread, beside 8 outputs: 8 or 16.
-        warp_split_k: warps, 1, 2 or 4, that share the kept inputs of one work tile and add up through shared memory.
+        columns: of Y per thread (with 8 outputs): 8 or 16.
+        warp_split_k: warps, 1, 2 or 4, that share the kept inputs of one work tile and reduce through shared memory.
         stages: of the pipeline, 2 to 16.
-        splits: blocks, 1 to 8, that share them, likewise.
+        splits: blocks, 1 to 8, that share them likewise.
     """
 
     columns: int
@@ -231,21 +230,21 @@ class SimtLaunch:
     splits: int = 1
 
     def block_m(self, width: int) -> int:
-        """Columns of Y per block of the grid, 0 where warp split-K leaves no warp for a work tile."""
+        """Columns of Y per block, 0 if warp split-K leaves no warp for a work tile."""
         return CONSUMER_WARPS * 32 // (width * self.warp_split_k) * 8 * self.columns
 
     @property
     def rows(self) -> int:
-        """Kept inputs of a stage."""
+        """Kept inputs per stage."""
         return 8 * self.warp_split_k
 
     @property
     def blocks_per_sm(self) -> int:
-        """Blocks of the grid that share a multiprocessor: the registers allow no more."""
+        """Blocks per SM, limited by registers."""
         return 3 if self.columns == 8 and self.warp_split_k == 1 else 2
 
     def shared_bytes(self, width: int) -> int:
-        """Of one block: X and the weights, or what is added up in the end."""
+        """Shared memory of a block: X and the weights, or the final reduction."""
         stages = self.stages * self.rows * (self.block_m(width) + width) * 4
         return FIXED_BYTES + max(stages, CONSUMER_WARPS * 32 * 8 * self.columns * 4)
 
@@ -271,14 +270,14 @@ def launch_gathered_simt(
     residual: Tensor | None,
     launch: SimtLaunch,
 ) -> None:
-    """Write Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
+    """Compute Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
 
     Args:
-        x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 4.
-        y: [N, M], likewise; every element is written.
+        x: [K, M] with M contiguous and 16-byte aligned rows; M a multiple of 4.
+        y: [N, M], likewise; fully overwritten.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
         activation: a name of `ACTIVATION_CODES`.
-        residual: [N, M] as y, or None.
+        residual: [N, M] like y, or None.
     Raises:
         RuntimeError: the launch failed.
     """
@@ -333,12 +332,12 @@ SPACE = {width: _space(width) for width in WIDTHS}
 
 @dataclass(frozen=True)
 class SimtProblem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
         m, k, n: of the product.
-        width: outputs of a tile.
-        tiles, kept: tiles, and how many inputs all of them keep together.
+        width: outputs per tile.
+        tiles, kept: number of tiles, and their total number of kept inputs.
     """
 
     m: int
@@ -350,7 +349,7 @@ class SimtProblem:
 
     @classmethod
     def of(cls, packed: SimtPackedWeight, m: int) -> "SimtProblem":
-        """Of a packed weight and m rows of X, which the kernel reads padded."""
+        """The problem of a packed weight and m rows of X (padded)."""
         run = run_length(torch.float32)
         return cls(-(-m // run) * run, packed.k, packed.n, packed.width, len(packed.tiles), len(packed.kept))
 
@@ -360,12 +359,12 @@ class SimtProblem:
 
     @property
     def amount(self) -> float:
-        """Kept inputs of a tile."""
+        """Kept inputs per tile."""
         return self.kept / max(1, self.tiles)
 
 
 def predicted_us(problem: SimtProblem, launch: SimtLaunch, num_sms: int) -> float:
-    """By the launch level of the performance model."""
+    """Predicted by the launch level of the performance model."""
     block_m = launch.block_m(problem.width)
     blocks = problem.tiles * -(-problem.m // block_m) * launch.splits
     return simt_us(launch, blocks, problem.amount / launch.splits * problem.width * block_m, num_sms)
@@ -390,7 +389,7 @@ LAUNCHES = TunedLaunches(
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel is unsupported: it is built for compute capability 9.0 alone."""
+    """Why the kernel is unsupported: it is built for compute capability 9.0."""
     if problem.dtype != torch.float32:
         return f"takes float32, not {problem.dtype}"
     return tile_unsupported_reason(stored.tile) or hopper_unsupported_reason(problem, KERNEL)

@@ -1,9 +1,9 @@
 """`gathered_sm90`: 16-bit products on the tensor cores of compute capability 9.0.
 
 Two kernels read the same packed weight. In the cluster kernel (csrc/gathered_sm90_cluster.cu) a block computes 64 or 128 columns
-of Y, and the blocks of a cluster may share a tile's inputs. The persistent kernel (csrc/gathered_sm90_persistent.cu) computes up
-to 256 columns at once in an order that the host has dealt out: whole tiles for many rows (`sm90_schedule.py`), or tiles of
-which blocks share the inputs, where there are few or their lists are uneven (`sm90_sharing.py`).
+of Y, and the blocks of a cluster may share a tile's inputs. The persistent kernel (csrc/gathered_sm90_persistent.cu) computes
+up to 256 columns at once, in an order scheduled on the host: whole tiles for many rows (`sm90_schedule.py`), or tiles whose
+inputs are shared by blocks, if there are few or their lists are uneven (`sm90_sharing.py`).
 """
 
 import ctypes
@@ -46,13 +46,13 @@ from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL, HALVED_KERNEL = "gathered_sm90", "gathered_2_4_sm90"
 CLUSTER_LIBRARY, PERSISTENT_LIBRARY = "gathered_sm90_cluster", "gathered_sm90_persistent"
-VERSION = 2  # raised when a change of the kernel makes old measurements useless
+VERSION = 2  # increment when a change of the kernel invalidates measurements
 
-ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
-SHARED_BYTES = 233_472  # of a multiprocessor
-FIXED_BYTES = 5_888  # of a block: what the driver reserves, barriers, lists, and alignment
+ALIGNMENT = 8  # elements: X is read and Y written 16 bytes at a time
+SHARED_BYTES = 233_472  # per SM
+FIXED_BYTES = 5_888  # per block: reserved by the driver, barriers, lists, and alignment
 BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
-# (columns, blocks to a multiprocessor) that are compiled: a stage for each group of producer warps at least
+# compiled (columns, blocks per SM) -> minimum number of stages: at least one per group of producer warps
 _FEWEST_STAGES = {(64, 1): 2, (64, 2): 2, (128, 1): 4, (128, 2): 2, (256, 1): 4}
 
 
@@ -61,18 +61,18 @@ class Sm90Launch:
     """Launch parameters.
 
     Args:
-        block_m: columns of Y per block of the grid: 64 or 128; 256: the persistent kernel.
+        block_m: columns of Y per block: 64 or 128; 256: the persistent kernel.
         stages: of the pipeline, 2 to 8.
-        raster_swizzle: CTA tiles whose blocks are neighbors in the order of work; in the persistent kernel those that go
-            through all columns before the next ones begin.
-        blocks_per_sm: blocks of the grid that share a multiprocessor.
-        splits: blocks, 1 to 8, that share the kept inputs of one work tile and add up through their shared memories.
-        prefetch: whether the first weights are brought into L2 while the kernel before still runs; it pays where that takes
-            a good part of the time, and costs where memory is busy.
+        raster_swizzle: number of CTA tiles whose blocks are neighbors in the work order; in the persistent kernel, those that
+            process all columns before the next ones begin.
+        blocks_per_sm: concurrent blocks per SM.
+        splits: blocks, 1 to 8, that share the kept inputs of one work tile and reduce through distributed shared memory.
+        prefetch: prefetch the first weights into L2 while the previous kernel still runs; helps if that takes a good part of
+            the time, and hurts if memory is busy.
         pdl: programmatic dependent launch: blocks may start before the previous kernel has ended, and wait for it before
-            they read anything.
-        shares: whether the persistent kernel runs with tiles of at most `block_m` columns, 128 or 256, whose k-blocks are shared
-            where that makes the work of blocks equal.
+            reading anything.
+        shares: run the persistent kernel with tiles of at most `block_m` columns, 128 or 256, whose k-blocks are shared to
+            balance blocks.
     """
 
     block_m: int
@@ -86,18 +86,18 @@ class Sm90Launch:
 
     @property
     def persistent(self) -> bool:
-        """Whether the persistent kernel runs; of the other parameters it takes `raster_swizzle`, where nothing is shared, and
-        `pdl` only."""
+        """Whether the persistent kernel runs; of the other parameters it only uses `raster_swizzle`, unless work is shared, and
+        `pdl`."""
         return self.shares or self.block_m == 256
 
     @property
     def shared_bytes(self) -> int:
-        """Of one block: X and the weights of both halves, 64 inputs to a stage."""
+        """Shared memory of a block: X and the weights of both halves, 64 inputs per stage."""
         return FIXED_BYTES + self.stages * 128 * (self.block_m + 128)
 
     @property
     def _sums_bytes(self) -> int:
-        """What the blocks that share inputs send to each of them, in memory of its stages."""
+        """Bytes of the sums that split blocks exchange, in memory of their stages."""
         return -(-(self.block_m // 32) // self.splits) * (self.splits - 1) * 16_384
 
     @property
@@ -126,17 +126,17 @@ def gathered_sm90(
     """Y = activation(X · Wᵀ + bias) + residual.
 
     Args:
-        x: [M, K], or [K, M] where x_feature_major; float16 or bfloat16 as the weight, any strides. The kernel reads
-            aligned [K, M]: other layouts, an M that is no multiple of 8 and unaligned rows cost a copy of X.
-        bias: [N], any float dtype, or None.
-        residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
-    Returns:
-        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32. A copy of Y is paid
-        feature-major where M is no multiple of 8; row-major where outputs are dropped or permuted (not `whole_runs`): what is
-        computed is then written feature-major, side by side, and a second kernel makes rows of it.
-    Raises:
-        ValueError: operands that do not fit together, or no such activation.
+            x: [M, K], or [K, M] if x_feature_major; float16 or bfloat16 like the weight, any strides. The kernel reads aligned
+                [K, M]: other layouts, an M that is not a multiple of 8 and unaligned rows cost a copy of X.
+            bias: [N], any float dtype, or None.
+            residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
+            activation: a name of `common.epilogue.ACTIVATIONS`.
+        Returns:
+            [M, N], or [N, M] if y_feature_major, contiguous, in x's dtype; accumulated in float32. Costs a copy of Y in
+            feature-major layout if M is not a multiple of 8, and in row-major layout if outputs are dropped or permuted (not
+            `whole_runs`): computed outputs are then written compactly, feature-major, and a second kernel makes rows of them.
+        Raises:
+            ValueError: incompatible operands, or an unknown activation.
     """
     check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
     y = empty_output(x, packed.n, x_feature_major, y_feature_major)
@@ -185,13 +185,13 @@ def gathered_sm90(
 def _expand(
     sums: Tensor, index: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None
 ) -> None:
-    """Write rows of Y, activation(sums + bias) + residual, where outputs that are not computed have sums of zero.
+    """Write rows of Y, activation(sums + bias) + residual, with zero sums for outputs that are not computed.
 
     Args:
         sums: [computed outputs, at least M].
         index: int32 [N], the row of each output in `sums`, or -1.
     """
-    if not operands.TRITON_IS_INSTALLED:  # more passes over memory
+    if not operands.TRITON_IS_INSTALLED:  # with more passes over memory
         computed = (
             sums[index.clamp(min=0).long(), : y.shape[0]] if len(sums) else sums.new_zeros(len(index), y.shape[0])
         )
@@ -217,18 +217,17 @@ def launch_gathered_sm90(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> None:
-    """Write Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
+    """Compute Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
 
     Args:
-        x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 8.
-        y: [N, M], likewise; or [M, N] where y_row_major, likewise, and with as many rows as are wanted, at most M. Every
-            element is written.
-        packed: `whole_runs` holds where y_row_major.
+        x: [K, M] with M contiguous and 16-byte aligned rows; M a multiple of 8.
+        y: [N, M], likewise; or [M, N] if y_row_major, likewise, with at most M rows. Fully overwritten.
+        packed: must have `whole_runs` if y_row_major.
         quick_schedule: of the persistent kernel, see `schedule`.
-        bias: [N] contiguous, float16, bfloat16 or float32, or None. The persistent kernel rounds the sums to Y's dtype before
-            the activation, and again where a residual is added.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None. The persistent kernel rounds sums to Y's dtype before the
+            activation, and again when a residual is added.
         activation: a name of `common.epilogue.ACTIVATION_CODES`.
-        residual: of y's shape and dtype, aligned as y, or None.
+        residual: of y's shape and dtype, aligned like y, or None.
     Raises:
         RuntimeError: the launch failed.
     """
@@ -251,7 +250,7 @@ def _launch_cluster(
     panels, k_blocks, cta_tiles = packed.panels, packed.k_blocks, packed.cta_tiles
     m = x.shape[1]
     work_tiles = len(cta_tiles) * -(-m // launch.block_m)
-    # a cluster whose blocks split the k-blocks has one work tile; others take several, as many as run at once
+    # a cluster that splits k-blocks has one work tile; others process several, as many as run at once
     clusters = work_tiles
     if launch.splits == 1:
         clusters = min(work_tiles, launch.blocks_per_sm * num_sms(x.device))
@@ -282,9 +281,9 @@ def _launch_cluster(
 
 
 def _mma_tiles_of_each_half(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor) -> int:
-    """How many MMA tiles each half of each CTA tile uses if they use all, as tiles of at least 128 do; else 0.
+    """Number of MMA tiles per half of each CTA tile if halves use all of them, as tiles of at least 128 do; else 0.
 
-    Only a prefetch hint: a wrong guess prefetches other panels.
+    Only a prefetch hint: a wrong value prefetches other panels.
     """
     mma_tiles, rest = divmod(len(panels), 2 * len(cta_tiles))
     return mma_tiles if rest == 0 and -(-mma_tiles // K_BLOCK_MMA_TILES) * len(cta_tiles) == len(k_blocks) else 0
@@ -336,7 +335,7 @@ def _launch_persistent(
 
 
 def epilogue_arguments(x: Tensor, y: Tensor, bias: Tensor | None, residual: Tensor | None) -> tuple[int | None, ...]:
-    """Addresses of bias, residual and y, then the row strides of x, residual and y in elements, as both libraries take them."""
+    """Addresses of bias, residual and y, and row strides of x, residual and y in elements, as both libraries take them."""
     return (
         None if bias is None else bias.data_ptr(),
         None if residual is None else residual.data_ptr(),
@@ -367,11 +366,11 @@ _RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products
 _PERSISTENT_RASTER_SWIZZLE = (
     32  # 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X
 )
-_HALVED_SWIZZLES = (_PERSISTENT_RASTER_SWIZZLE, 8, 2)  # the persistent kernel serves all M there
+_HALVED_SWIZZLES = (_PERSISTENT_RASTER_SWIZZLE, 8, 2)  # for halved panels the persistent kernel serves all M
 _SPLITS = (1, 2, 3, 4)
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer were never faster
 
-PERSISTENT = Sm90Launch(256, 4, ALL, 1)  # the persistent kernel makes its own schedule
+PERSISTENT = Sm90Launch(256, 4, ALL, 1)  # the persistent kernel has its own schedule
 SHARED = (Sm90Launch(256, 4, ALL, 1, shares=True), Sm90Launch(128, 6, ALL, 1, shares=True))
 SPACE = (PERSISTENT, *SHARED) + tuple(
     launch
@@ -386,11 +385,11 @@ SPACE = (PERSISTENT, *SHARED) + tuple(
 _CLEARLY, _CLEARLY_UNMEASURED = (
     1.06,
     1.15,
-)  # faster must shared tiles be predicted; where there are more rows than were measured
+)  # required predicted advantage of shared tiles, for more rows than were measured
 _MOST_PREDICTED = (
-    1024  # rows of X: of more, launches of equal lists of the shape are better known than predictions for uneven ones
+    1024  # rows of X above which launches measured for equal lists are better than predictions for uneven ones
 )
-_UNORDERED_SPACE = {  # raster swizzle of the cluster kernel → launches that differ by more than that
+_UNORDERED_SPACE = {  # raster swizzle of the cluster kernel → launches that differ in other parameters
     raster_swizzle: tuple(launch for launch in SPACE if launch.raster_swizzle in (raster_swizzle, ALL))
     for raster_swizzle in _RASTER_SWIZZLES
 }
@@ -398,13 +397,13 @@ _UNORDERED_SPACE = {  # raster swizzle of the cluster kernel → launches that d
 
 @dataclass(frozen=True)
 class Sm90Problem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
         m, k, n: of the product.
-        cta_tiles, k_blocks: CTA tiles of two halves, and how many k-blocks all of them have together.
-        lengths: k-blocks of each CTA tile, most first; empty: all alike.
-        halved: whether panels hold two of every four inputs, which the persistent kernel alone reads.
+        cta_tiles, k_blocks: number of CTA tiles (of two halves), and their total number of k-blocks.
+        lengths: k-blocks of each CTA tile, descending; empty: all equal.
+        halved: panels have two of every four inputs, which only the persistent kernel supports.
     """
 
     m: int
@@ -417,7 +416,7 @@ class Sm90Problem:
 
     @classmethod
     def of(cls, packed: Sm90PackedWeight, m: int) -> "Sm90Problem":
-        """Of a packed weight and m rows of X, which the kernel reads padded."""
+        """The problem of a packed weight and m rows of X (padded)."""
         padded = -(-m // ALIGNMENT) * ALIGNMENT
         halved = is_halved(packed.panels)
         return cls(padded, packed.k, packed.n, len(packed.cta_tiles), len(packed.k_blocks), packed.lengths, halved)
@@ -428,12 +427,12 @@ class Sm90Problem:
 
     @property
     def similar_shape(self) -> str:
-        """`shape` of problems whose launches serve where none was measured for lists like these."""
+        """Key of problems whose launches are used if none was measured for similar lists."""
         return f"{self._sizes}k_blocks=" if self.m > _MOST_PREDICTED else self.shape
 
     @property
     def uneven(self) -> bool:
-        """Whether lists differ by more than a k-block."""
+        """Whether lists differ by more than one k-block."""
         return bool(self.lengths) and self.lengths[0] - self.lengths[-1] > 1
 
     @property
@@ -442,8 +441,8 @@ class Sm90Problem:
 
     @property
     def _lists(self) -> str:
-        """Describes uneven lists, which need other launches than equal ones: how many CTA tiles keep inputs, and how much
-        longer than the mean the longest list is, in tenths. Layers of one network then share what was measured."""
+        """Key of uneven lists, which need other launches than equal ones: number of nonempty CTA tiles, and ratio of the
+        longest list to the mean, in tenths. Layers of one network thus share measurements."""
         kept = [length for length in self.lengths if length]
         if not kept or not self.uneven:
             return ""
@@ -451,12 +450,12 @@ class Sm90Problem:
 
     @property
     def amount(self) -> float:
-        """k-blocks of a CTA tile."""
+        """k-blocks per CTA tile."""
         return self.k_blocks / max(1, self.cta_tiles)
 
 
 def predicted_us(problem: Sm90Problem, launch: Sm90Launch, num_sms: int) -> float:
-    """By the launch level of the performance model."""
+    """Predicted by the launch level of the performance model."""
     lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
     if launch.shares:
         clearly = _CLEARLY if problem.m <= _MOST_PREDICTED else _CLEARLY_UNMEASURED
@@ -467,9 +466,9 @@ def predicted_us(problem: Sm90Problem, launch: Sm90Launch, num_sms: int) -> floa
 
 
 def candidates(problem: Sm90Problem, num_sms: int, *, slack: float = 1.4, most: int = 18) -> list[Sm90Launch]:
-    """The launches worth timing, best predicted first: those predicted within `slack` of the best, `most` at most.
+    """The launches worth timing, best predicted first: those within `slack` of the best prediction, at most `most`.
 
-    The model does not predict how the rasterization order affects caches: other orders are tried with the two best only.
+    The model does not predict cache effects of the rasterization order: other orders are only tried with the two best.
     """
     if problem.halved:
         return [
@@ -498,22 +497,22 @@ def candidates(problem: Sm90Problem, num_sms: int, *, slack: float = 1.4, most: 
 
 
 def best_predicted(problem: Sm90Problem, num_sms: int) -> Sm90Launch:
-    """The first of `candidates`, for calls that wait for it."""
+    """The first of `candidates`, for calls that cannot wait for tuning."""
     if problem.halved:
         return PERSISTENT
     every = _UNORDERED_SPACE[_raster_swizzles(problem)[0]]
     if problem.cta_tiles * -(-problem.m // 128) >= 4 * num_sms:
-        every = tuple(launch for launch in every if launch.splits == 1)  # whole tiles are enough for all blocks
+        every = tuple(launch for launch in every if launch.splits == 1)  # whole tiles occupy all blocks
     return min(every, key=lambda launch: predicted_us(problem, launch, num_sms))
 
 
 def _raster_swizzles(problem: Sm90Problem) -> tuple[int, ...]:
-    """Of the cluster kernel, the likely one first: uneven lists go longest first, which a wide swizzle mixes."""
+    """Swizzles of the cluster kernel, best first: uneven lists are processed longest first, which a wide swizzle disturbs."""
     return _RASTER_SWIZZLES[::-1] if problem.uneven else _RASTER_SWIZZLES
 
 
 def _serves(launch: Sm90Launch, measured: int, m: int) -> bool:
-    """Whether a launch for so many rows of X is used for m of them: what is shared depends on how many tiles there are."""
+    """Whether a launch measured for `measured` rows of X is used for m rows: sharing depends on the number of tiles."""
     few, many = sorted((measured, m))
     return few > _MOST_PREDICTED and many <= 2 * few and not launch.shares
 
@@ -535,15 +534,15 @@ LAUNCHES, HALVED_LAUNCHES = _launches(KERNEL), _launches(HALVED_KERNEL)
 
 
 def launches_of(problem: Sm90Problem) -> TunedLaunches:
-    """What was measured for weights like these."""
+    """Measured launches for similar weights."""
     return HALVED_LAUNCHES if problem.halved else LAUNCHES
 
 
 def sm90_unsupported_reason(problem: Problem, other_reason: str | None = None) -> str | None:
-    """Why the kernels are unsupported: they take 16-bit types, and their instructions exist on compute capability 9.0 alone.
+    """Why the kernels are unsupported: they need 16-bit types and instructions of compute capability 9.0.
 
     Args:
-        other_reason: named where the dtype is supported.
+        other_reason: returned if the dtype is supported.
     """
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"

@@ -1,4 +1,4 @@
-"""The gathered weight laid out for `gathered_sm90`: CTA tiles of two half tiles, rows of X in MMA tiles, swizzled panels."""
+"""Packing for `gathered_sm90`: CTA tiles of two half tiles, rows of X in MMA tiles, swizzled panels."""
 
 from dataclasses import dataclass
 
@@ -10,43 +10,40 @@ from sparsefront_kernels.common.indices import partners_of
 from sparsefront_kernels.common.wgmma_layout import is_halved, swizzled, whole_panels
 from sparsefront_kernels.gathered.format import GatheredFormat
 
-HALF = 64  # outputs of a half tile: those of one tensor-core instruction
-MMA_TILE = 16  # kept inputs of one tensor-core instruction
-K_BLOCK_MMA_TILES = 4  # MMA tiles that are loaded together
-K_BLOCK = MMA_TILE * K_BLOCK_MMA_TILES  # kept inputs that are loaded together
-RUN = 8  # outputs that stay neighbors: a row-major Y is written in runs of 16 bytes
+HALF = 64  # outputs per half tile, as in a tensor core instruction
+MMA_TILE = 16  # kept inputs per tensor core instruction
+K_BLOCK_MMA_TILES = 4  # MMA tiles loaded together
+K_BLOCK = MMA_TILE * K_BLOCK_MMA_TILES  # kept inputs loaded together
+RUN = 8  # outputs that stay neighbors: a row-major Y is written 16 bytes at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Sm90PackedWeight:
-    """What both kernels of `gathered_sm90` read.
+    """The packed weight of both `gathered_sm90` kernels.
 
-    64 outputs form a half tile: a part of a wide tile, or several narrow tiles, whose lists are united and whose panels
-    hold zeros where a tile does not keep an input; tiles that share many inputs are put together. Two half tiles are a
-    CTA tile, which one block of the grid computes. Each input of a CTA tile is kept by half 0, by half 1 or by both. Inputs
-    of one kind are grouped by 16 into MMA tiles. The MMA tiles of a CTA tile are sorted by their first input; four of them are
-    a k-block, which is loaded at once.
+    64 outputs form a half tile: a part of a wide tile, or several narrow tiles that share many inputs, with merged lists and
+    zero-filled panels. Two half tiles form a CTA tile, computed by one block. Each input of a CTA tile is kept by half 0, half
+    1 or both; inputs of the same kind are grouped by 16 into MMA tiles. The MMA tiles of a CTA tile are sorted by their first
+    input; four of them form a k-block, which is loaded at once.
 
     Args:
         n, k: outputs and inputs of the weight.
-        panels: [MMA tiles of half tiles, 16, 64] in the weight's dtype. Of a row's eight chunks of eight outputs, chunk
-            c lies at c ^ (row % 8), as the tensor cores' 128-byte swizzle has it. A CTA tile's MMA tiles of half 0
-            come first, then those of half 1. Or, where they hold two of every four inputs, [panels of k-blocks, 2304] as
-            `common.halved_panels` makes them; a half then uses all MMA tiles of a k-block or none.
-        k_blocks: int32 [k_blocks, 68]: the 64 inputs of a k-block, -1 where an MMA tile is not full; then which half keeps which
-            MMA tile (bit g is set where half 0 keeps MMA tile g, bit 4 + g where half 1 does); then where in `panels` its
-            MMA tiles of half 0 and of half 1 begin; then padding.
-        cta_tiles: int32 [cta_tiles, 2]: first k-block and number of k-blocks, at least 1; most k-blocks first, so that long
-            CTA tiles do not start last.
-        k_blocks_of_each: where all CTA tiles have equally many k-blocks, or some one more, how many; else 0. CTA tiles begin
-            one after the other, so that where each begins need not be looked up.
-        outputs: int32 [cta_tiles, 128]; -1 where a half tile is not full.
-        whole_runs: whether each eight of `outputs` from a multiple of eight on are eight neighbors, of which the first is
-            a multiple of 8, or eight times -1. Rows of a row-major Y can then be written 16 bytes at a time.
-        lengths: of each CTA tile the k-blocks that hold any input; as in `cta_tiles`, but 0 where all outputs are pruned.
-        compact: int32 [cta_tiles that keep inputs, 128], `outputs` with the indices in this table instead, where only what is
-            computed is written, side by side.
-        compact_index: int32 [N], where each output is in `compact`, or -1.
+        panels: [MMA tiles of half tiles, 16, 64] in the weight's dtype. Chunk c of a row's eight chunks of eight outputs is at
+            c ^ (row % 8), the tensor cores' 128-byte swizzle. A CTA tile's MMA tiles of half 0 come first, then those of
+            half 1. For two of every four inputs: [panels of k-blocks, 2304] from `common.halved_panels`; a half then uses
+            all MMA tiles of a k-block or none.
+        k_blocks: int32 [k_blocks, 68]: the 64 inputs of a k-block, padded with -1; then a bit mask (bit g: half 0 keeps MMA
+            tile g, bit 4 + g: half 1 does); then offsets in `panels` of its MMA tiles of half 0 and of half 1; padding.
+        cta_tiles: int32 [cta_tiles, 2]: first k-block and number of k-blocks, at least 1; longest first, so that long CTA
+            tiles do not start last.
+        k_blocks_of_each: number of k-blocks if all CTA tiles have equally many, or some one more; else 0. CTA tiles are then
+            consecutive, so that kernels need not look up where each begins.
+        outputs: int32 [cta_tiles, 128], padded with -1.
+        whole_runs: whether each aligned group of eight `outputs` is eight neighbors starting at a multiple of 8, or all -1.
+            Rows of a row-major Y can then be written 16 bytes at a time.
+        lengths: number of nonempty k-blocks of each CTA tile; as in `cta_tiles`, but 0 if all outputs are pruned.
+        compact: int32 [nonempty cta_tiles, 128], positions of `outputs` if only computed outputs are written, compactly.
+        compact_index: int32 [N], position of each output in `compact`, or -1.
     """
 
     n: int
@@ -70,10 +67,10 @@ def tile_unsupported_reason(tile: int) -> str | None:
 
 
 def pack_for_sm90(stored: GatheredFormat) -> Sm90PackedWeight:
-    """Lay the weight out for the kernel on the format's device.
+    """Pack the weight, on the format's device.
 
     Raises:
-        ValueError: a tile width that `tile_unsupported_reason` rejects.
+        ValueError: `tile_unsupported_reason` rejects the tile width.
     """
     if reason := tile_unsupported_reason(stored.tile):
         raise ValueError(f"gathered: {reason}")
@@ -92,10 +89,10 @@ def pack_for_sm90(stored: GatheredFormat) -> Sm90PackedWeight:
     used = ((mma_tiles.halves & 1) << position) | ((mma_tiles.halves >> 1) << (position + K_BLOCK_MMA_TILES))
     k_blocks[:, K_BLOCK] = 0
     k_blocks[:, K_BLOCK].index_add_(0, k_block, used)
-    owner = torch.cat([mma_tiles.cta_tile * 2 + half for half in range(2)])  # of what each panel MMA tile belongs to
+    owner = torch.cat([mma_tiles.cta_tile * 2 + half for half in range(2)])  # half tile of each panel MMA tile
     chosen = torch.cat([(mma_tiles.halves >> half) & 1 for half in range(2)]).bool().nonzero().flatten()
     chosen = chosen[owner[chosen].argsort(stable=True)]
-    for half in range(2):  # where the panel MMA tiles of each k-block begin
+    for half in range(2):  # start of the panel MMA tiles of each k-block
         ours = (owner[chosen] % 2 == half).nonzero().flatten()
         begins = torch.full((len(k_blocks),), len(chosen), dtype=torch.int64, device=kept.device)
         begins.scatter_reduce_(0, k_block.repeat(2)[chosen[ours]], ours, "amin")
@@ -119,7 +116,7 @@ def pack_for_sm90(stored: GatheredFormat) -> Sm90PackedWeight:
 
 
 def side_by_side(outputs: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """`compact` and `compact_index` of `Sm90PackedWeight`, for the outputs of CTA tiles that keep inputs."""
+    """`compact` and `compact_index` of `Sm90PackedWeight`, for the outputs of nonempty CTA tiles."""
     slots = torch.arange(outputs.numel(), dtype=torch.int32, device=outputs.device)
     flat = outputs.flatten().long()
     index = torch.full((n,), -1, dtype=torch.int32, device=outputs.device)
@@ -145,7 +142,7 @@ def _panels(weight: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
 def _half_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
     """An even number of half tiles: their outputs, int32 [halves, 64], and the inputs they keep, bool [halves, K].
 
-    The outputs that are not stored form half tiles at the end that keep nothing.
+    Outputs that are not stored form half tiles at the end that keep nothing.
     """
     (n, k), tile, device = stored.shape, stored.tile, stored.device
     kept = torch.zeros(stored.tiles, k, dtype=torch.bool, device=device)
@@ -157,7 +154,7 @@ def _half_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
     else:
         kept = pad(kept, (0, 0, 0, outputs.numel() // tile - len(kept)))
         outputs, kept = _united(outputs.view(-1, tile), kept)
-    if tile <= HALF:  # an input that both halves of a CTA tile keep is loaded once
+    if tile <= HALF:  # inputs kept by both halves of a CTA tile are loaded once
         order = partners_of(kept)
         outputs, kept = outputs[order], kept[order]
     owned = torch.zeros(n, dtype=torch.bool, device=device)
@@ -169,7 +166,7 @@ def _half_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
 
 
 def _united(outputs: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Narrow tiles, outputs [tiles, tile] and kept [tiles, K], two by two until they are half tiles."""
+    """Merge narrow tiles, outputs [tiles, tile] and kept [tiles, K], pairwise until they are half tiles."""
     while outputs.shape[1] < HALF:
         if outputs.shape[1] < RUN:
             partners = torch.arange(len(outputs), device=outputs.device).view(-1, 2)
@@ -181,12 +178,12 @@ def _united(outputs: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class _MmaTiles:
-    """All MMA tiles, CTA tile by CTA tile in the order of loading.
+    """All MMA tiles, sorted by CTA tile and loading order.
 
     Args:
-        cta_tile, position: of each MMA tile, and its position among those of its CTA tile.
-        halves: 1, 2 or 3: bit h is set where half h keeps it.
-        inputs: [MMA tiles, 16], -1 where not full.
+        cta_tile, position: of each MMA tile, and its position within its CTA tile.
+        halves: 1, 2 or 3: bit h is set if half h keeps it.
+        inputs: [MMA tiles, 16], padded with -1.
     """
 
     cta_tile: Tensor
@@ -200,8 +197,8 @@ def _mma_tiles_of(kept: Tensor, *, mixed: bool) -> _MmaTiles:
 
     Args:
         kept: bool [cta_tiles, 2, K].
-        mixed: whether the last inputs of each group, which do not fill an MMA tile, may share one with those of the others.
-            Halves then multiply by zeros where they do not keep an input, as united narrow tiles do anyway.
+        mixed: whether the remaining inputs of all groups may share an MMA tile. Halves then multiply by zeros for inputs
+            they do not keep, as merged narrow tiles do anyway.
     """
     k = kept.shape[2]
     halves_of = kept[:, 0].long() + 2 * kept[:, 1].long()  # [cta_tiles, K]
@@ -219,7 +216,7 @@ def _mma_tiles_of(kept: Tensor, *, mixed: bool) -> _MmaTiles:
     members[mma_tile, rank % MMA_TILE] = inputs
     mma_tile_kind = torch.repeat_interleave(torch.arange(len(count), device=kept.device), mma_tiles)
     mma_tile_cta_tile = mma_tile_kind // 4
-    # all halves walk up along K together: rows of X stay in L2
+    # both halves advance along K together, so that rows of X stay in L2
     order = (mma_tile_cta_tile * k + members[:, 0]).argsort()
     mma_tile_cta_tile = mma_tile_cta_tile[order]
     per_cta_tile = torch.bincount(mma_tile_cta_tile, minlength=len(kept))
@@ -230,7 +227,7 @@ def _mma_tiles_of(kept: Tensor, *, mixed: bool) -> _MmaTiles:
 
 
 def _with_rests_together(halves_of: Tensor) -> Tensor:
-    """halves_of [cta_tiles, K]: 3, as if both halves kept it, for what is left of each group where that saves an MMA tile."""
+    """halves_of [cta_tiles, K], with the remainders of all groups set to 3 (both halves) if that saves an MMA tile."""
     of_kind = torch.stack([halves_of == kind for kind in (1, 2, 3)], dim=1)  # [cta_tiles, 3, K]
     count = of_kind.sum(dim=2)
     rests = count % MMA_TILE
@@ -240,12 +237,12 @@ def _with_rests_together(halves_of: Tensor) -> Tensor:
 
 
 def _in_halves(index: Tensor) -> Tensor:
-    """[ceil(len / 64), 64], filled up with -1."""
+    """[ceil(len / 64), 64], padded with -1."""
     return pad(index, (0, -index.numel() % HALF), value=-1).view(-1, HALF)
 
 
 def dense_weight(packed: Sm90PackedWeight) -> Tensor:
-    """W [N, K], without a look at the tensors' contents from the host."""
+    """Unpack W [N, K] without synchronizing."""
     panels, k_blocks, outputs, n, k = packed.panels, packed.k_blocks, packed.outputs, packed.n, packed.k
     device = panels.device
     first_k_blocks, by_first = packed.cta_tiles[:, 0].sort()
@@ -255,23 +252,23 @@ def dense_weight(packed: Sm90PackedWeight) -> Tensor:
         return _halved_dense_weight(panels, k_blocks, outputs.view(-1, 2, HALF)[cta_tile].long(), n, k)
     bit = torch.arange(2 * K_BLOCK_MMA_TILES, device=device)
     used = ((k_blocks[:, K_BLOCK, None] >> bit) & 1).view(-1, 2, K_BLOCK_MMA_TILES)  # [k_blocks, half, MMA tile]
-    panel = k_blocks[:, K_BLOCK + 1 : K_BLOCK + 3, None] + used.cumsum(dim=2) - used  # where its weights are
+    panel = k_blocks[:, K_BLOCK + 1 : K_BLOCK + 3, None] + used.cumsum(dim=2) - used  # index of its weights
     unused = used[..., None] == 0
     inputs = k_blocks[:, None, :K_BLOCK].view(-1, 1, K_BLOCK_MMA_TILES, MMA_TILE).masked_fill(unused, -1)
     of_halves = outputs.view(-1, 2, 1, HALF)[cta_tile].expand(-1, -1, K_BLOCK_MMA_TILES, -1).masked_fill(unused, -1)
     spare = panels.new_zeros(1, MMA_TILE, HALF)  # for MMA tiles that a half does not use
     weights = swizzled(torch.cat([panels, spare]))[panel]  # [k_blocks, half, MMA tile, 16, 64]
-    dense = panels.new_zeros(n + 1, k + 1)  # what belongs to output or input -1 goes to the last row or column
+    dense = panels.new_zeros(n + 1, k + 1)  # the last row and column take padding (output or input -1)
     dense[of_halves.long()[..., None, :], inputs.long()[..., :, None]] = weights
     return dense[:n, :k]
 
 
 def _halved_dense_weight(panels: Tensor, k_blocks: Tensor, outputs: Tensor, n: int, k: int) -> Tensor:
-    """As `dense_weight`, from halved panels and the outputs [k_blocks, 2, 64] of each k-block's halves."""
+    """Like `dense_weight`, from halved panels and the outputs [k_blocks, 2, 64] of each k-block's halves."""
     used = torch.stack([k_blocks[:, K_BLOCK] & 1, k_blocks[:, K_BLOCK] >> K_BLOCK_MMA_TILES & 1], dim=1) != 0
     panel = torch.where(used, k_blocks[:, K_BLOCK + 1 : K_BLOCK + 3], len(panels)).long()
     weights = torch.cat([whole_panels(panels), panels.new_zeros(1, HALF, K_BLOCK)])[panel]  # [k_blocks, 2, 64, 64]
     inputs = k_blocks[:, None, :K_BLOCK].long().masked_fill(~used[..., None], -1)
-    dense = panels.new_zeros(n + 1, k + 1)  # what belongs to output or input -1 goes to the last row or column
+    dense = panels.new_zeros(n + 1, k + 1)  # the last row and column take padding (output or input -1)
     dense[outputs.masked_fill(~used[..., None], -1)[..., :, None], inputs[..., None, :]] = weights
     return dense[:n, :k]

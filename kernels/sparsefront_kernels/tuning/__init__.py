@@ -1,4 +1,4 @@
-"""Launch parameters that were measured: where they are kept, and how they are found again."""
+"""Tuned launch parameters: storage and lookup."""
 
 from sparsefront_kernels.tuning.launches import TunedLaunches
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel

@@ -1,7 +1,7 @@
 """Launch parameters of a kernel: what can be tuned, and which launch a call uses.
 
-A call uses the launch measured for its problem or for the nearest one, on the GPU model at hand or on the one that stands in
-for it, otherwise that of the weight with about as many rows, and the one predicted fastest where there is none.
+A call uses the launch measured for its problem or the nearest one, on this GPU model or its stand-in; otherwise the launch
+measured for the same weight with about as many rows; otherwise the one predicted fastest.
 """
 
 import functools
@@ -17,16 +17,16 @@ from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
 
-_ROWS = re.compile(r"m=(?P<m>\d+) (?P<weight>.*)")  # of a key
+_ROWS = re.compile(r"m=(?P<m>\d+) (?P<weight>.*)")  # matches a key
 
 
 class Tunable(Protocol):
-    """Launch parameters of one kernel: what is worth timing for a problem, and what to use from now on.
+    """Launch parameters of one kernel: the candidates for a problem, and the choice between them.
 
-    A kernel's layouts may share one, so that tuning in one of them tunes all.
+    Layouts of a kernel may share one, so that tuning one layout tunes all.
 
     Attributes:
-        kernel, version: under which `tuned_kernel` keeps its entries.
+        kernel, version: key of the entries in `tuned_kernel`.
     """
 
     @property
@@ -39,36 +39,36 @@ class Tunable(Protocol):
         """The launches worth timing (frozen dataclasses), best predicted first, on the current CUDA device.
 
         Args:
-            packed: what the entry's `pack` gave.
+            packed: result of the entry's `pack`.
         """
         ...
 
     def remember(self, packed: Any, problem: Problem, launch: Any, latency_us: float) -> None:
-        """Use this launch, of this measured latency, for this problem from now on in this process; `save` keeps it."""
+        """Use this launch, with this measured latency, for this problem from now on in this process; `save` persists it."""
         ...
 
     def try_out(self, packed: Any, problem: Problem, launch: Any) -> None:
-        """Use this launch for this problem in this process, until another one is tried or remembered, or `end_trial`."""
+        """Use this launch for this problem in this process until another is tried or remembered, or `end_trial`."""
         ...
 
     def end_trial(self, packed: Any, problem: Problem) -> None:
-        """Use again for this problem what would be used if none had been tried."""
+        """End the trial: use the launch that would be used without it."""
         ...
 
     def on_trial(self, packed: Any, problem: Problem) -> bool:
-        """Whether a launch is tried for this problem."""
+        """Whether a launch is on trial for this problem."""
         ...
 
     def launch(self, packed: Any, problem: Problem) -> Any:
-        """The launch in use for this problem: on trial or measured for it or for the nearest like it, or the untuned one."""
+        """The launch in use for this problem: on trial, measured for it or the nearest similar one, or the untuned one."""
         ...
 
     def measured(self, packed: Any, problem: Problem) -> bool:
-        """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""
+        """Whether exactly this problem was measured on this GPU, now or in an earlier process."""
         ...
 
     def save(self, device: torch.device) -> None:
-        """Keep what this process remembered for this device's model in the user's own table.
+        """Save what this process remembered for this device's model to the user's table.
 
         Raises:
             OSError: the table cannot be written.
@@ -77,33 +77,33 @@ class Tunable(Protocol):
 
 
 class DescribedProblem(Hashable, Protocol):
-    """What decides how fast the launches of a kernel are; a frozen dataclass."""
+    """The properties of a problem that determine the speed of a kernel's launches; a frozen dataclass."""
 
     @property
     def shape(self) -> str:
-        """All but the amount of work, as its measurements' keys begin: "m=64 k=1024 n=1024 kept="."""
+        """Everything but the amount of work, as the prefix of the keys of its measurements: "m=64 k=1024 n=1024 kept="."""
         ...
 
     @property
     def amount(self) -> float:
-        """Amount of work; a measurement at the nearest amount is used where there is no exact one."""
+        """Amount of work; without an exact measurement, the one with the nearest amount is used."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class TunedLaunches:
-    """The launch parameters of one kernel: a `Tunable`, and the choice at each call.
+    """Launch parameters of one kernel: a `Tunable`, and the choice at each call.
 
     Args:
-        kernel, version: under which `tuned_kernel` keeps what was measured; the version is raised when a change of the
-            kernel makes old measurements useless.
+        kernel, version: key of the measurements in `tuned_kernel`; increment the version when a change of the kernel
+            invalidates measurements.
         launch_type: a frozen dataclass.
-        describe: (what the entry's `pack` gave, problem) → DescribedProblem.
-        worth_timing: (described problem, SMs of the device) → launches, the most promising first.
-        untuned: as `worth_timing`, → the launch where nothing was measured.
-        similar: described problem → the `shape` of other problems, whose measurements are used where it has none.
-        serves: (launch, rows that it was measured or is tried for, rows of a problem) → whether it is used there, for the
-            same weight, before `untuned` is asked: a network gets inputs of a new length, and a prediction takes a millisecond.
+        describe: (packed weight, problem) → DescribedProblem.
+        worth_timing: (described problem, number of SMs) → launches, most promising first.
+        untuned: as `worth_timing`, → the launch to use without measurements.
+        similar: described problem → the `shape` of other problems, whose measurements are used if it has none.
+        serves: (launch, rows for which it was measured or is on trial, rows of a problem) → whether to use it for that problem
+            of the same weight before calling `untuned`: inputs change length, and a prediction takes a millisecond.
     """
 
     kernel: str
@@ -116,25 +116,25 @@ class TunedLaunches:
     serves: Callable[[Any, int, int], bool] | None = None
 
     def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
-        """The launches worth timing on the problem's device, the most promising first."""
+        """The launches worth timing on the problem's device, most promising first."""
         return self.worth_timing(self.describe(packed, problem), num_sms(problem.device))
 
     def remember(self, packed: Any, problem: Problem, launch: Any, latency_us: float) -> None:
-        """Use this launch, of this measured latency, for this problem from now on in this process; `save` keeps it."""
+        """Use this launch, with this measured latency, for this problem from now on in this process; `save` persists it."""
         self.record(self.describe(packed, problem), launch, latency_us, _model(problem.device))
 
     def try_out(self, packed: Any, problem: Problem, launch: Any) -> None:
-        """Use this launch for this problem in this process, until another one is tried or remembered, or `end_trial`."""
+        """Use this launch for this problem in this process until another is tried or remembered, or `end_trial`."""
         self._table(problem.device).trials[_key(self.describe(packed, problem))] = asdict(launch)
         forget_choices()
 
     def end_trial(self, packed: Any, problem: Problem) -> None:
-        """Use again for this problem what would be used if none had been tried."""
+        """End the trial: use the launch that would be used without it."""
         self._table(problem.device).trials.pop(_key(self.describe(packed, problem)), None)
         forget_choices()
 
     def on_trial(self, packed: Any, problem: Problem) -> bool:
-        """Whether a launch is tried for this problem."""
+        """Whether a launch is on trial for this problem."""
         return _key(self.describe(packed, problem)) in self._table(problem.device).trials
 
     def launch(self, packed: Any, problem: Problem) -> Any:
@@ -142,11 +142,11 @@ class TunedLaunches:
         return self.launch_for(self.describe(packed, problem), problem.device)
 
     def measured(self, packed: Any, problem: Problem) -> bool:
-        """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""
+        """Whether exactly this problem was measured on this GPU, now or in an earlier process."""
         return _key(self.describe(packed, problem)) in self._table(problem.device).entries
 
     def save(self, device: torch.device) -> None:
-        """Keep what this process remembered for this device's model in the user's own table.
+        """Save what this process remembered for this device's model to the user's table.
 
         Raises:
             OSError: the table cannot be written.
@@ -154,7 +154,7 @@ class TunedLaunches:
         self._table(device).save()
 
     def record(self, described: DescribedProblem, launch: Any, latency_us: float, gpu: str) -> TunedKernel:
-        """As `remember`, for a GPU model; `save` of what is returned keeps it."""
+        """Like `remember`, for a GPU model; call `save` on the result to persist it."""
         table = tuned_kernel(gpu, self.kernel, self.version)
         table.record(_key(described), asdict(launch) | {"latency_us": round(latency_us, 2)})
         forget_choices()
@@ -165,7 +165,7 @@ class TunedLaunches:
         return chosen_launch(self, described, _model(device), num_sms(device))
 
     def timed_alike(self, described: DescribedProblem, device: torch.device) -> bool:
-        """Whether the launch to use was timed, or is tried, for this shape: then it is worth preparing at length."""
+        """Whether the launch to use was measured, or is on trial, for this shape, so that costly preparation pays off."""
         return _timed_alike(self, described, _model(device))
 
     def _table(self, device: torch.device) -> TunedKernel:
@@ -185,7 +185,7 @@ def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str
 
 
 def _of_other_rows(launches: TunedLaunches, described: DescribedProblem, gpu: str) -> Any:
-    """The launch of this weight with the nearest number of rows that serves; None where there is none."""
+    """The launch of this weight with the nearest number of rows for which `serves` holds, or None."""
     if launches.serves is None or (parts := _ROWS.fullmatch(_key(described))) is None:
         return None
     rows = int(parts["m"])
@@ -196,7 +196,7 @@ def _of_other_rows(launches: TunedLaunches, described: DescribedProblem, gpu: st
 
 @functools.lru_cache(maxsize=64)
 def _by_weight(launches: TunedLaunches, gpu: str) -> dict[str, dict[int, Any]]:
-    """What keys say of the weight → rows → launch."""
+    """Weight part of the key → rows → launch."""
     table = tuned_kernel(gpu, launches.kernel, launches.version)
     found: dict[str, dict[int, Any]] = {}
     for key, entry in (table.stand_ins | table.entries | table.trials).items():
@@ -213,27 +213,27 @@ def _timed_alike(launches: TunedLaunches, described: DescribedProblem, gpu: str)
 
 
 def forget_choices() -> None:
-    """After a change of what was measured or is tried."""
+    """Clear the caches after a change of measurements or trials."""
     chosen_launch.cache_clear()
     _timed_alike.cache_clear()
     _by_weight.cache_clear()
 
 
 def _measured(entries: dict[str, Any], shape: str, launch_type: type) -> dict[float, Any]:
-    """Amount of work -> the launch that was measured, of problems of this shape."""
+    """Amount of work → measured launch, for problems of this shape."""
     found = {}
     for key, entry in entries.items():
         if key.startswith(shape):
-            with suppress(ValueError, TypeError):  # a file may have been written by hand; other entries count
+            with suppress(ValueError, TypeError):  # files may be edited by hand; skip bad entries
                 found[float(key.removeprefix(shape))] = _launch(entry, launch_type)
     return found
 
 
 def _launch(entry: dict[str, Any], launch_type: type) -> Any:
-    """The launch of a table's entry, which also says how long it took.
+    """The launch of a table entry, without its latency.
 
     Raises:
-        TypeError: a parameter is missing or of another type.
+        TypeError: a parameter is missing or has another type.
     """
     parameters = {part.name: entry[part.name] for part in fields(launch_type) if part.name in entry}
     for part in fields(launch_type):
@@ -247,5 +247,5 @@ def _key(described: DescribedProblem) -> str:
 
 
 def _model(device: torch.device) -> str:
-    """Of the GPU; empty on a CPU, of which nothing is measured."""
+    """Model name of the GPU; empty on a CPU, where nothing is measured."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else ""

@@ -1,9 +1,9 @@
 """Measured launch parameters on disk: one JSON file per GPU model.
 
-A table for the GPUs on which we measured ships with the package; what a user measures goes to
-$SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set) and counts before it. Several processes
-may measure at once: each adds what it measured itself to what the file holds by then. A file that cannot be read counts as
-none, with a warning; `save` moves it aside first.
+A table for the GPUs on which we measured ships with the package; a user's own measurements go to
+$SPARSEFRONT_KERNELS_CACHE (default ~/.cache/sparsefront_kernels) and take precedence. Several processes may measure at
+once: each merges its own measurements into the current file. An unreadable file is ignored with a warning; `save` moves it
+aside first.
 
     {"gpu": "NVIDIA H200",
      "kernels": {"gathered_sm90": {"version": 1, "made_with": {"torch": "2.11.0", "cuda": "13.0", "date": "2026-01-31"},
@@ -28,23 +28,23 @@ from sparsefront_kernels.common.file_lock import held_alone
 
 log = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parent / "shipped"
-STAND_INS = {(9, 0): "NVIDIA H200"}  # compute capability -> the model whose shipped tables serve where a model has none
-DAMAGED = ".damaged"  # what is appended to the name of a file that could not be read, before another takes its place
+STAND_INS = {(9, 0): "NVIDIA H200"}  # compute capability -> model whose shipped tables serve models without their own
+DAMAGED = ".damaged"  # suffix of an unreadable file that was moved aside
 Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """What was measured for one kernel on one GPU model.
+    """Measurements of one kernel on one GPU model.
 
     Args:
-        gpu: the model's name, as torch gives it.
+        gpu: the model's name as reported by torch.
         kernel: name of the kernel.
-        version: of the kernel's code: entries of another version are not used, since their parameters may be slow now.
-        entries: key -> parameters that were measured; the key is the kernel's own description of a problem.
-        own: of these, what this process measured: all that `save` writes.
-        stand_ins: as entries, of another model (`stand_in`): for problems like which nothing was measured on this one.
-        trials: key -> parameters that this process uses before `entries`, without a measurement; they are never written.
+        version: of the kernel's code; entries of another version are ignored, since their parameters may be slow now.
+        entries: key -> measured parameters; the key is the kernel's description of a problem.
+        own: the entries that this process measured: all that `save` writes.
+        stand_ins: like entries, from another model (`stand_in`), for problems with no similar measurement on this one.
+        trials: key -> unmeasured parameters that this process uses before `entries`; never written.
     """
 
     gpu: str
@@ -56,15 +56,15 @@ class TunedKernel:
     stand_ins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def record(self, key: str, parameters: dict[str, Any]) -> None:
-        """Remember the measured parameters of a problem, for this process; `save` writes them. A trial of it ends."""
+        """Remember the measured parameters of a problem in this process and end its trial; `save` writes them."""
         self.entries[key] = self.own[key] = parameters
         self.trials.pop(key, None)
 
     def save(self, path: Path | None = None) -> Path:
-        """Add what this process measured to the GPU's file, whose other entries and kernels stay as they are.
+        """Merge what this process measured into the GPU's file; its other entries and kernels are unchanged.
 
         Args:
-            path: the file; by default the user's own.
+            path: the file; default: the user's own.
         Raises:
             OSError: the file or its folder cannot be written.
         """
@@ -79,10 +79,10 @@ class TunedKernel:
                 content = {"gpu": self.gpu, "kernels": {}}
             entries = _measured(content, self.kernel, self.version) | _of_some_time(self.own)
             content["kernels"][self.kernel] = {"version": self.version, "made_with": made_with, "entries": entries}
-            partial = path.with_suffix(f".{os.getpid()}")  # not by tempfile, which lets nobody else read it
+            partial = path.with_suffix(f".{os.getpid()}")  # tempfile would make it unreadable to others
             try:
                 partial.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
-                os.replace(partial, path)  # a process that reads meanwhile sees the old file or the new one
+                os.replace(partial, path)  # atomic for concurrent readers
             finally:
                 partial.unlink(missing_ok=True)
         return path
@@ -90,9 +90,9 @@ class TunedKernel:
 
 @functools.cache
 def tuned_kernel(gpu: str, kernel: str, version: int) -> TunedKernel:
-    """All that is known of a kernel on a GPU model: the shipped table, with the user's own measurements over it.
+    """All known measurements of a kernel on a GPU model: the shipped table, overridden by the user's own.
 
-    Where none ships, the one of another model stands in for it.
+    Without a shipped table, another model's stands in.
     """
 
     def entries_of(path: Path) -> dict[str, dict[str, Any]]:
@@ -106,10 +106,10 @@ def tuned_kernel(gpu: str, kernel: str, version: int) -> TunedKernel:
 
 @functools.cache
 def stand_in(gpu: str) -> str | None:
-    """The GPU model whose shipped tables serve for another one of the same compute capability, or None. Said once.
+    """The GPU model whose shipped tables serve another model of the same compute capability, or None. Logged once.
 
     Args:
-        gpu: the name of a device of this process, as torch gives it; of others nothing is known.
+        gpu: name of a device of this process, as reported by torch; None for any other.
     """
     if not gpu or not torch.cuda.is_available():
         return None
@@ -127,15 +127,15 @@ def file_name(gpu: str) -> str:
 
 
 def user_file(gpu: str, folder: str = "tuned") -> Path:
-    """Where a user's own measurements for a GPU model are kept, in a folder of the cache."""
+    """Path of the user's measurements for a GPU model, in a folder of the cache."""
     cache = os.environ.get("SPARSEFRONT_KERNELS_CACHE") or Path.home() / ".cache" / "sparsefront_kernels"
     return Path(cache) / folder / file_name(gpu)
 
 
 def first_readable(paths: Iterable[Path], load: Callable[[Path], Content]) -> Content | None:
-    """What `load` makes of the first of these files that is there and can be read; None where there is none.
+    """Load the first of these files that exists and can be read; None if there is none.
 
-    Of each file that is there and cannot be read, a warning is logged, once in a process.
+    Each unreadable file is logged as a warning once per process.
     """
     for path in paths:
         if not path.exists():
@@ -157,10 +157,10 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """A file's content.
+    """Content of a file.
 
     Raises:
-        ValueError: it is no JSON, or not of the form that is described above.
+        ValueError: not JSON, or not of the form described above.
     """
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or not isinstance(content.get("kernels"), dict):
@@ -177,11 +177,11 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _measured(content: dict[str, Any], kernel: str, version: int) -> dict[str, dict[str, Any]]:
-    """A file's entries of one version of a kernel."""
+    """Entries of one version of a kernel in a file."""
     found = content["kernels"].get(kernel)
     return {} if found is None or found["version"] != version else _of_some_time(found["entries"])
 
 
 def _of_some_time(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Without those of no latency, which were written once for launches that were only tried."""
+    """Drop entries with latency 0: older versions wrote launches that were only tried."""
     return {key: entry for key, entry in entries.items() if entry.get("latency_us", 1.0) > 0}

@@ -1,4 +1,4 @@
-"""Allocation: how much goes in which layer, and so which groups of weights survive."""
+"""Allocation: how much to prune in each layer."""
 
 from sparsefront.options import option_class
 

@@ -1,4 +1,4 @@
-"""One choice per item within a budget of time, at the least loss: a knapsack, and exchanges that improve it."""
+"""Assign a pattern and sparsity to each layer within a latency budget: a knapsack solver and an evolutionary refinement."""
 
 import math
 import random
@@ -8,30 +8,29 @@ from typing import Any
 
 import numpy as np
 
-# Measured times as whole numbers, in which they add up without rounding.
+# Measured times as integers, so that sums have no rounding error.
 
 PER_MICROSECOND = 10**6
 
 
 def at_most(latency_us: float) -> int:
-    """Whole picoseconds, rounded up: a time is never taken for shorter than it was measured."""
+    """Round up to whole picoseconds, so that a measured time is never understated."""
     return math.ceil(_picoseconds(latency_us))
 
 
 def at_least(latency_us: float) -> int:
-    """Whole picoseconds, rounded down: what may be spent, or is saved, is never overstated."""
+    """Round down to whole picoseconds, so that a budget or a saving is never overstated."""
     return math.floor(_picoseconds(latency_us))
 
 
 def _picoseconds(latency_us: float) -> float:
-    # The digits that go here are what a product of decimal numbers leaves behind; no timer sees them.
+    # Removes float error in products of decimal numbers; far below timer resolution.
     return round(latency_us * PER_MICROSECOND, 3)
 
 
-# What a search for a latency chooses from: per product of a network its patterns and sparsities, with times and
-# errors.
+# The options of a latency search: patterns and sparsities for each product of a network, with times and errors.
 
-ROW_MAJOR = "row_major"  # how activations lie where the network begins and ends, and in every layer outside of blocks
+ROW_MAJOR = "row_major"  # layout of activations at the network's ends and in every layer outside of blocks
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,12 @@ class Option:
     """A pattern at a sparsity, or dense.
 
     Args:
-        pattern: number of the candidate; None = dense.
+        pattern: index of the candidate; None = dense.
         sparsity: of every layer of the item; 0 = dense.
-        error: that it causes on calibration inputs, summed over the item's layers and weighed by what errors of this item do to
-            the loss; see `latency_search.evaluating`.
+        error: on calibration inputs, summed over the item's layers and weighted by their effect on the loss; see
+            `latency_search.evaluating`.
         times_us: layout of the activations -> microseconds of the fastest kernel.
-        kernels: layout -> that kernel.
+        kernels: layout -> name of that kernel.
     """
 
     pattern: int | None
@@ -56,11 +55,11 @@ class Option:
 
 @dataclass(frozen=True)
 class Item:
-    """Layers that are one product, as query, key and value are, and so have one pattern and sparsity.
+    """Layers that run as one product, such as query, key and value, and therefore share one pattern and sparsity.
 
     Args:
-        layers: by their names in the network.
-        chain: of blocks that are rewritten in one layout; None outside of them.
+        layers: names in the network.
+        chain: the chain of blocks, rewritten in one layout, that it belongs to; None outside of blocks.
         options: the first one is dense.
     """
 
@@ -69,7 +68,7 @@ class Item:
     options: Sequence[Option]
 
     def undominated(self, layout: str) -> list[int]:
-        """Numbers of dense and of the options that no other one beats in time or error without losing in the other."""
+        """Indices of dense and of all options on the Pareto front of time and error."""
         costs = [(option.times_us[layout], option.error) for option in self.options]
         return [
             number
@@ -80,16 +79,16 @@ class Item:
 
 @dataclass(frozen=True)
 class ChoiceTable:
-    """A network's items in the order of their calls.
+    """A network's items in call order.
 
     Args:
-        patterns: of the candidates, in words.
-        layouts_us: chain -> layout -> microseconds that this layout adds to the chain, in all that is no product: changes of
-            layout where the chain begins and ends, and its norms. 0 for one of them.
-        rest_us: microseconds of the network beside products and `layouts_us`.
+        patterns: labels of the candidates.
+        layouts_us: chain -> layout -> microseconds that this layout adds outside of products: layout changes at the ends of
+            the chain, and its norms. 0 for one of the layouts.
+        rest_us: microseconds of the network outside of products and `layouts_us`.
         dense_us: of the dense network in its fastest version.
-        seconds: that it took to measure.
-        dense_versions: of the dense network that a measurement times; see `measure.fastest.Execution.versions`.
+        seconds: time taken to measure this table.
+        dense_versions: the versions of the dense network that are timed; see `measure.fastest.Execution.versions`.
     """
 
     patterns: Sequence[str]
@@ -113,7 +112,7 @@ class ChoiceTable:
         )
 
     def error(self, assignment: "Assignment") -> float:
-        """The sum of the errors."""
+        """Sum of the errors of an assignment."""
         return sum(item.options[option].error for item, option in zip(self.items, assignment.options, strict=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -121,7 +120,7 @@ class ChoiceTable:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "ChoiceTable":
-        """What `to_json` gave."""
+        """Inverse of `to_json`."""
         items = [
             Item(tuple(item["layers"]), item["chain"], [Option(**option) for option in item["options"]])
             for item in content["items"]
@@ -131,10 +130,10 @@ class ChoiceTable:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A choice for the whole network.
+    """A choice for every item of the network.
 
     Args:
-        options: per item the number of its option.
+        options: index of the option of each item.
         layouts: chain -> layout.
     """
 
@@ -142,11 +141,11 @@ class Assignment:
     layouts: Mapping[str, str] = field(default_factory=dict)
 
     def layout_of(self, item: Item) -> str:
-        """How activations lie in an item."""
+        """Layout of the activations in an item."""
         return ROW_MAJOR if item.chain is None else self.layouts[item.chain]
 
 
-# One choice per item within a budget of time, at the least loss: a multiple-choice knapsack by dynamic programming.
+# Minimal loss within a time budget: a multiple-choice knapsack by dynamic programming.
 
 State = str
 Chosen = list[tuple[int, State]]
@@ -154,12 +153,12 @@ Chosen = list[tuple[int, State]]
 
 @dataclass(frozen=True)
 class Way:
-    """One way of doing an item.
+    """One way to run an item.
 
     Args:
-        choice: its number among the choices of the item.
-        state: how the item is done (the layout that activations have in it); a change of state costs time.
-        time: a whole number.
+        choice: index of the choice in the item.
+        state: activation layout of the item; changing the state takes time.
+        time: an integer.
         loss: finite.
     """
 
@@ -171,8 +170,8 @@ class Way:
 
 @dataclass(frozen=True, eq=False)
 class _Totals:
-    """Totals of the items so far that end in one state, by ascending time and so descending loss, and where each is from: the
-    state before, the place among its totals, and the way.
+    """Pareto-optimal totals so far that end in one state, by ascending time and so descending loss, with backpointers: previous
+    state, index among its totals, and way.
     """
 
     time: np.ndarray
@@ -188,26 +187,24 @@ def choose_along(
     start: State,
     bins: int,
 ) -> Chosen | None:
-    """The choices along a chain of items with the least total loss whose time, changes of state included, is within the budget.
+    """Choose a way for each item of a chain, with minimal total loss and total time, state changes included, within the budget.
 
-    Item after item and per state, the best totals so far are kept: those that no other beats in both time and loss. Times are
-    whole numbers and add up exactly, so the budget is never exceeded. While at most `bins` totals are alive in a state, the
-    result is the best there is. Beyond that, only the one with the least loss is kept in each of `bins` equal intervals of
-    time (and the fastest of all); the result then loses no more than the best for a budget that is smaller by one interval
-    per item. What is kept does not depend on the budget, so a smaller budget never loses less.
+    Item by item, the Pareto-optimal totals of time and loss are kept per state. Times are integers and add up exactly, so the
+    budget is never exceeded. The result is optimal while at most `bins` totals are alive in a state. Beyond that, only the one
+    with the least loss in each of `bins` equal time intervals (and the fastest of all) is kept; the result then loses no more
+    than the optimum for a budget smaller by one interval per item. The kept totals do not depend on the budget, so a smaller
+    budget never loses less.
 
     Args:
-        items: per item its ways. Of equal time and loss, those that come first win.
-        changes: per item, (state before, state in it) -> time; a pair that is absent cannot be. Before the first item the
-            state is `start`.
+        items: the ways of each item; ties in time and loss go to the first.
+        changes: per item, (previous state, state) -> time; missing pairs are not allowed. The initial state is `start`.
         budget: in the unit of times.
-        bins: totals to keep, at least 1.
+        bins: number of totals to keep, at least 1.
     Returns:
-        per item its choice and state, or None where even the fastest exceed the budget.
+        (choice, state) of each item, or None if even the fastest ones exceed the budget.
     Source: Frantar and Alistarh, "SPDY: Accurate Pruning with Speedup Guarantees", 2022, and Shen et al., "Structural
-        Pruning via Latency-Saliency Knapsack" (HALP), 2022, solve this by dynamic programming over discretized time.
-        Departures: they round every time to the grid; here the grid only limits how many exact totals are kept. And they
-        know no states.
+        Pruning via Latency-Saliency Knapsack" (HALP), 2022, use dynamic programming over discretized time. Departures: they
+        round every time to the grid; here the grid only limits how many exact totals are kept. They have no states.
     """
     longest = sum(max((way.time for way in ways), default=0) for ways in items)
     longest += sum(max(times.values(), default=0) for times in changes)
@@ -227,13 +224,13 @@ def choose_along(
 def choose_within(
     times: Sequence[Sequence[int]], losses: Sequence[Sequence[float]], budget: int, *, bins: int
 ) -> list[int] | None:
-    """`choose_along` where there is one state and no change.
+    """`choose_along` with a single state.
 
     Args:
-        times: per item, per choice, at least 0.
-        losses: the same layout; finite.
+        times: per item and choice, at least 0.
+        losses: same structure; finite.
     Returns:
-        per item the index of its choice, or None where even the fastest choices exceed the budget.
+        index of the choice of each item, or None if even the fastest choices exceed the budget.
     """
     items = [
         [Way(choice, "", time, loss) for choice, (time, loss) in enumerate(zip(item_times, item_losses, strict=True))]
@@ -254,7 +251,7 @@ class _Extended:
 def _extended(
     totals: Mapping[State, _Totals], ways: Sequence[Way], changes: Mapping[tuple[State, State], int], state: State
 ) -> "_Extended | None":
-    """Every total so far with every way in this state; None where no state before can change to it."""
+    """Combine every total so far with every way in this state; None if no previous state can change to it."""
     times, losses, before = [], [], []
     own_times = np.asarray([way.time for way in ways], np.int64)
     own_losses = np.asarray([way.loss for way in ways], np.float64)
@@ -285,10 +282,10 @@ def _kept(found: _Extended, *, width: int, bins: int) -> _Totals:
 
 
 def _traced_back(history: list[dict[State, _Totals]], last: Mapping[State, _Totals], budget: int) -> Chosen | None:
-    """The least loss within the budget over the states at the end; of equals the faster one."""
+    """Backtrack the choices with the least loss within the budget over all final states; ties go to the faster one."""
     best: tuple[float, int, State, int] | None = None
     for state, totals in last.items():
-        place = int(np.searchsorted(totals.time, budget, side="right")) - 1  # times ascend and losses descend
+        place = int(np.searchsorted(totals.time, budget, side="right")) - 1  # times ascend, losses descend
         if place < 0:
             continue
         found = float(totals.loss[place]), int(totals.time[place]), state, place
@@ -306,7 +303,7 @@ def _traced_back(history: list[dict[State, _Totals]], last: Mapping[State, _Tota
 
 
 def _undominated(time: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """Places that nothing beats in both, by ascending time and so descending loss; of equals the first."""
+    """Indices of the Pareto front by ascending time and so descending loss; ties go to the first."""
     order = np.lexsort((loss, time))
     least = np.minimum.accumulate(loss[order])
     improves = np.ones(len(order), dtype=bool)
@@ -315,7 +312,7 @@ def _undominated(time: np.ndarray, loss: np.ndarray) -> np.ndarray:
 
 
 def _thinned(kept: np.ndarray, time: np.ndarray, *, width: int, bins: int) -> np.ndarray:
-    """Of more than `bins` places, the last one (the least loss) of each interval of time, and the very fastest."""
+    """Of more than `bins` indices, keep the last (least loss) of each time interval, and the fastest."""
     if len(kept) <= bins:
         return kept
     interval = time[kept] // width
@@ -324,13 +321,13 @@ def _thinned(kept: np.ndarray, time: np.ndarray, *, width: int, bins: int) -> np
     return kept[stays]
 
 
-# The assignment with the least sum of errors within a latency.
+# The assignment with the least total error within a latency.
 
 
 def solve(table: ChoiceTable, budget_us: float, *, bins: int) -> Assignment | None:
-    """The best assignment within a budget; None where even the fastest exceeds it. See `choose_along`.
+    """The best assignment within a budget; None if even the fastest exceeds it. See `choose_along`.
 
-    All blocks of a chain run in one layout, as the swap has it; the layout is chosen together with the patterns.
+    All blocks of a chain share one layout, which is chosen together with the patterns.
     """
     items = [
         [
@@ -351,7 +348,7 @@ def solve(table: ChoiceTable, budget_us: float, *, bins: int) -> Assignment | No
 
 
 def dense_assignment(table: ChoiceTable) -> Assignment:
-    """Every layer dense."""
+    """All layers dense."""
     layouts = {chain: next(iter(layouts)) for chain, layouts in table.layouts_us.items()}
     return Assignment((0,) * len(table.items), layouts)
 
@@ -370,7 +367,7 @@ def least_us(table: ChoiceTable) -> float:
 
 
 def _changes(table: ChoiceTable) -> list[Mapping[tuple[State, State], int]]:
-    """Per item what a change of layout before it takes: the layout of a chain is chosen where it begins, and stays."""
+    """Per item, the time of a layout change before it; a chain's layout is chosen at its first item and fixed from there."""
     changes: list[Mapping[tuple[State, State], int]] = []
     before, states = None, [ROW_MAJOR]
     for item in table.items:
@@ -384,18 +381,18 @@ def _changes(table: ChoiceTable) -> list[Mapping[tuple[State, State], int]]:
 
 
 Loss = Callable[[Assignment, int], float]
-"""(assignment, number of batches) -> the loss of the network on held-out data."""
+"""(assignment, number of batches) -> loss of the network on held-out data."""
 
-MOST_SWAPS = 3  # of one offspring
-TRIES = 50  # to find swaps that keep the budget
+MOST_SWAPS = 3  # per offspring
+TRIES = 50  # attempts to find swaps within the budget
 
 
 @dataclass(frozen=True)
 class Refined:
     """Args:
     assignment: the best one.
-    loss_before, loss: of the first and the best one, on all batches; None where nothing was tried.
-    tried: assignments that were evaluated.
+    loss_before, loss: of the initial and the best one, on all batches; None if nothing was evaluated.
+    tried: number of evaluated assignments.
     """
 
     assignment: Assignment
@@ -415,16 +412,15 @@ def refine(
     batches: int,
     seed: int = 0,
 ) -> Refined:
-    """Search beside an assignment; whatever is tried keeps the budget, and the layouts stay.
+    """Refine an assignment by evolutionary search, within the budget and without changing layouts.
 
-    In each generation the best one so far has offspring: up to MOST_SWAPS times an item takes another option, and others faster
-    ones until the budget is kept; all of these are dense or what no other option of the item beats in time and error. The
-    offspring are evaluated on one batch, the better half on two, and so on; the last ones and their parent on all. The best
-    becomes the parent.
+    Each generation mutates the best assignment: up to MOST_SWAPS items take another option, and others take faster ones until
+    the budget is met; only dense and Pareto-optimal options are used. Offspring are evaluated on one batch, the better half on
+    two, and so on; the last ones and their parent on all. The best becomes the parent.
 
-    Source: Sieberling et al., "EvoPress: Accurate Dynamic Model Compression via Evolutionary Search", 2025: errors of layers
-        do not add up, so that the network's own loss must decide. Departure: a swap may change the pattern too, and the
-        budget is a time.
+    Source: Sieberling et al., "EvoPress: Accurate Dynamic Model Compression via Evolutionary Search", 2025: layer errors
+        do not add up, so the network's own loss must decide. Departure: a swap may also change the pattern, and the budget
+        is a time.
     """
     drawn = random.Random(seed)
     first = best_loss = math.nan
@@ -455,8 +451,8 @@ def refine(
 
 
 def within(table: ChoiceTable, assignment: Assignment, budget_us: float) -> Assignment | None:
-    """An assignment whose prediction has become too slow, made faster where that adds the least error for each microsecond; None
-    where no option is faster any more.
+    """Make an assignment meet the budget, by the changes with the least additional error per saved microsecond; None if no
+    faster options are left.
     """
     while table.time_us(assignment) > budget_us:
         steps = []
@@ -477,10 +473,10 @@ def within(table: ChoiceTable, assignment: Assignment, budget_us: float) -> Assi
 def _mutated(
     table: ChoiceTable, parent: Assignment, budget_us: float, choices: Sequence[Sequence[int]], drawn: random.Random
 ) -> Assignment | None:
-    """A neighbor within the budget; None where none was found.
+    """A random neighbor within the budget; None if none was found.
 
     Args:
-        choices: per item the options that it may take.
+        choices: the allowed options of each item.
     """
     options = list(parent.options)
     for _ in range(drawn.randint(1, MOST_SWAPS)):
@@ -495,6 +491,6 @@ def _mutated(
         now = item.options[options[place]].times_us[layout]
         faster = [number for number in choices[place] if item.options[number].times_us[layout] < now]
         if faster:
-            # the one that costs least of those: a large step would leave time unused
+            # the one with the least error: a larger step would leave budget unused
             options[place] = min(faster, key=lambda number: item.options[number].error)
     return None

@@ -1,4 +1,4 @@
-"""What every allocation provides: how much of each layer goes, also where it is measured."""
+"""The allocation interface: how much to prune in each layer, with or without measurements."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,25 +19,25 @@ BLOCKS = "gives layers shares of their own, and whole blocks go"
 
 
 class Allocation(ABC):
-    """Decides how much of each layer goes. Subclasses are frozen dataclasses, fields as in their YAML.
+    """Decides how much of each layer to prune. Subclasses are frozen dataclasses whose fields are the keys of their YAML.
 
     Attributes:
-        fixed_by_first_scores: what it gives the layers follows from the scores before the first masks.
+        fixed_by_first_scores: layer sparsities are determined by the scores before the first masks.
     """
 
     name: ClassVar[str]
     fixed_by_first_scores: ClassVar[bool] = False
     same_everywhere: ClassVar[bool] = False
-    """Whether every layer is given the sparsity that is asked for, so that nothing is decided among layers."""
+    """Whether every layer gets the requested sparsity, so that nothing is decided across layers."""
     fingerprinted: ClassVar[frozenset[str]] = frozenset()
-    """Settings that `fingerprint` speaks for, so that keys of stored stages do without them."""
+    """Settings that `fingerprint` covers, so that keys of stored stages leave them out."""
 
     def mismatch(self, pattern: Pattern) -> str | None:
-        """What of this allocation the pattern cannot meet, by what both declare; None where they go together."""
+        """Why this allocation cannot be combined with the pattern; None if it can."""
         return SAME_PATTERN if pattern.mixed else None
 
     def check_pattern(self, pattern: Pattern) -> None:
-        """Raise InvalidSetting where they do not go together, with the allocations that do."""
+        """Raise InvalidSetting, naming the supported allocations, if the pattern cannot be combined with this one."""
 
         def mismatch(allocation: Allocation) -> str | None:
             if pattern.takes_blocks:
@@ -51,46 +51,46 @@ class Allocation(ABC):
         raise InvalidSetting("allocation", self.name, allowed)
 
     def check_sparsity(self, sparsity: float) -> None:
-        """Raise InvalidSetting where the settings contradict this sparsity of the whole network."""
+        """Raise InvalidSetting if the settings contradict this sparsity of the whole network."""
 
     def check_layers(self, pattern: Pattern, shapes: Mapping[str, tuple[int, int]], sparsity: float) -> None:
-        """Raise InvalidSetting where these layers ([N, K] of each) cannot be given what the settings ask for."""
+        """Raise InvalidSetting if these layers ([N, K] each) cannot get what the settings ask for."""
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the choice depends on beside the settings (content of files), for the keys of stored stages."""
+        """What else the choice depends on besides the settings (file contents), for the keys of stored stages."""
         return {}
 
 
 class GlobalAllocation(Allocation):
-    """Ranks the groups of all layers together, so that a layer's sparsity is an outcome of each step."""
+    """Ranks the groups of all layers together, so that layer sparsities are an outcome of each step."""
 
     def mismatch(self, pattern: Pattern) -> str | None:
-        """Windows are decided one by one, so no ranking spans layers."""
+        """Windows are pruned independently, so they cannot be ranked across layers."""
         if pattern.mixed:
             return SAME_PATTERN
         return "ranks groups across layers, and each layer keeps n of every m" if pattern.balanced else None
 
     @abstractmethod
     def select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
-        """Pick the survivors of one free step.
+        """Select the survivors of one step of a free pattern.
 
         Args:
-            groups: per layer, what the step keeps or prunes; weights outside all groups are gone already.
-            numel: per layer, its number of weights.
-            target: sparsity wanted over all weights of these layers when the step is done.
+            groups: layer -> its groups; weights outside all groups are already pruned.
+            numel: layer -> its number of weights.
+            target: sparsity over all weights of these layers after the step.
         Returns:
-            per layer, bool in the shape of its scores, True = survives. As many weights go as the target allows and
-            the next group would exceed it; ties keep the lower index, and between layers the earlier.
+            layer -> bool in the shape of its scores, True = survives. As many weights are pruned as possible without exceeding
+            the target; ties keep the lower index and, across layers, the earlier layer.
         """
 
 
 class PerLayerAllocation(Allocation):
-    """Gives every layer a sparsity of its own beforehand; the groups are then ranked within the layer.
+    """Fixes a sparsity for every layer beforehand; groups are then ranked within the layer.
 
     Attributes:
-        any_sparsity: a layer may be given any sparsity; False: only the root's, or what `check_layers` found that the
-            pattern can express.
-        fixed_by_first_scores: False where `layer_sparsities` does without `lost`.
+        any_sparsity: layers may get any sparsity; False: only the configured one, or levels that `check_layers` has found
+            the pattern can express.
+        fixed_by_first_scores: False if `layer_sparsities` does not use `lost`.
     """
 
     any_sparsity: ClassVar[bool] = True
@@ -110,50 +110,50 @@ class PerLayerAllocation(Allocation):
         """The sparsity of each layer.
 
         Args:
-            weight_shapes: per layer, the shape of its weight: Linear (N, K), Conv2d (C_out, C_in, kh, kw).
-            sparsity: wanted over all weights of these layers.
-            lost: (layer, sparsity) -> the sum of the scores that the pattern prunes in this layer at this sparsity. It
-                makes a mask, so it is asked no more often than needed.
+            weight_shapes: layer -> shape of its weight: Linear (N, K), Conv2d (C_out, C_in, kh, kw).
+            sparsity: over all weights of these layers.
+            lost: (layer, sparsity) -> sum of the scores pruned in this layer at this sparsity. Expensive: each call makes
+                a mask.
         Returns:
-            per layer, in [0, 1); 0 keeps the layer dense.
+            layer -> sparsity in [0, 1); 0 keeps the layer dense.
         """
 
 
-# What an allocation that measures provides, and what it is given.
+# Allocations that measure the network.
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of a whole network, pruned and with kernels swapped in, and of the dense one in turn with it."""
+    """Microseconds of the pruned network with its kernels and of the dense one, timed in turn."""
 
     network_us: float
     dense_us: float
 
 
 class Network(Protocol):
-    """The network that is searched, as far as a search asks it."""
+    """The network interface of a latency search."""
 
     def measure(self, assignment: Assignment) -> Measured:
-        """Both, as a result will have them."""
+        """Measure the pruned and the dense network, in the same way as for a result."""
         ...
 
     def loss(self, assignment: Assignment, batches: int) -> float:
-        """Its loss on so many held-out batches, pruned and not trained since."""
+        """Loss on this many held-out batches, pruned and not retrained."""
         ...
 
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a search.
+    """The result of a latency search.
 
     Args:
         assignment: of all items.
         predicted_ms: of the whole network.
-        budget_ms: that was asked for; of a speedup, what the dense network allows.
-        dense_ms: of the dense network, which a speedup is asked of: in turn with those that were measured, on average, or as the
-            table has it where none was.
-        rounds: (predicted, measured) milliseconds of each solution that the prediction was corrected by.
-        refined: what swaps brought.
+        budget_ms: the requested latency; for a speedup, derived from the dense network.
+        dense_ms: of the dense network, the reference for a speedup: averaged over the timings in turn with measured
+            solutions, or as in the table if none was measured.
+        rounds: (predicted, measured) milliseconds of each solution used to correct the prediction.
+        refined: result of the evolutionary refinement.
     """
 
     assignment: Assignment
@@ -165,7 +165,7 @@ class Found:
 
 
 class MeasuringAllocation(Allocation):
-    """Gives every layer a pattern and a sparsity of its own, by what is measured of the network on the device at hand."""
+    """Assigns a pattern and sparsity to every layer from measurements of the network on this device."""
 
     fixed_by_first_scores: ClassVar[bool] = True
 
@@ -175,14 +175,14 @@ class MeasuringAllocation(Allocation):
     @property
     @abstractmethod
     def calibration_batches(self) -> int:
-        """From how many batches of inputs the errors of a table come; nothing else of its settings changes a table."""
+        """Number of input batches for the errors of a table; no other setting changes a table."""
 
     @abstractmethod
     def assign(self, table: ChoiceTable, network: Network, tell: Callable[[str], None] = lambda line: None) -> Found:
-        """Choose.
+        """Choose a pattern and sparsity for every item.
 
         Args:
-            tell: gets a line for each step.
+            tell: receives a line per step.
         Raises:
-            InvalidSetting: what is asked for is out of reach; says what is not.
+            InvalidSetting: the target cannot be reached; says what can be.
         """

@@ -20,16 +20,16 @@ from sparsefront.settings_class import Expression, ListOf, Share, settings_class
 class GlobalThreshold(GlobalAllocation):
     """Groups of all layers are ranked together; sensitive layers keep more, and the total is the target.
 
-    A ranking across layers is only as fair as its scores. Those of tile_wise fall with the length of a group, so where
-    weights are alike, layers with the longest rows (the second Linear of a transformer's MLP) lose all outputs first.
+    A ranking across layers is only as fair as its scores. Those of tile_wise decrease with the group's length, so with
+    similar weights, layers with the longest rows (the second Linear of a transformer's MLP) lose all outputs first.
 
     Args:
-        min_density_share: every layer keeps at least this share of the density that the network is pruned to, up to one
-            group: at sparsity 0.9 a share of 0.2 leaves 0.02 of each layer. Of a pattern with several steps it holds after
-            each. 0 leaves a threshold free to empty a layer, as in the sources; 1 gives all layers the same density.
-        layer_groups: regular expressions of layer names. The layers that one finds have a threshold of their own, at which
-            they reach the target; all others share one. The Tile-Wise authors prune the convolutions of VGG-16 so, in five
-            groups between the poolings. Empty: one threshold.
+        min_density_share: every layer keeps at least this share of the network's target density, up to one group: at
+            sparsity 0.9 a share of 0.2 keeps 0.02 of each layer. Multi-step patterns keep it after each step. 0 lets a
+            threshold empty a layer, as in the sources; 1 gives all layers the same density.
+        layer_groups: regular expressions of layer names. The layers that match one share a threshold and reach the target
+            together; all other layers share another. The Tile-Wise authors prune the convolutions of VGG-16 in five such
+            groups, between the poolings. Empty: one threshold.
     Source: "Global Weight Pruning" in Guo et al., Tile-Wise Sparsity, 2020; global magnitude pruning in the uniform
         sparsity paper. The minimum is an addition.
     """
@@ -61,7 +61,7 @@ class GlobalThreshold(GlobalAllocation):
         return kept
 
     def _grouped(self, layers: Iterable[str]) -> list[list[str]]:
-        """The layers of each expression, then the others."""
+        """The layers that match each expression, then the others."""
         found: list[list[str]] = [[] for _ in (*self.layer_groups, "others")]
         for layer in layers:
             places = (place for place, one in enumerate(self.layer_groups) if re.search(one, layer))
@@ -76,7 +76,7 @@ class GlobalThreshold(GlobalAllocation):
         return dict(zip(groups, kept, strict=True))
 
     def _protected(self, groups: Groups, numel: int, target: float) -> Groups:
-        """The groups with the best of the layer, up to its share of the step's density, marked as staying."""
+        """Mark the layer's best groups, up to its share of the step's density, as staying."""
         if self.min_density_share == 0.0:
             return groups
         staying = select_in_layer(groups, numel, 1 - self.min_density_share * (1 - target))

@@ -1,4 +1,4 @@
-"""Per-layer sparsities that reach a speedup, by a table of measured layer times, at the least importance lost."""
+"""Per-layer sparsities that reach a speedup with the least importance lost, from a table of measured layer times."""
 
 import csv
 import io
@@ -20,14 +20,13 @@ from sparsefront.options import program_command
 from sparsefront.patterns.base import Pattern
 from sparsefront.settings_class import settings_class
 
-# The table of measured layer times that latency_aware reads: one CSV line per layer and sparsity.
+# The table of layer times for latency_aware: a CSV with one line per layer and sparsity.
 #
 #     layer,sparsity,latency_us,kernel,m,k,n,dtype,device,pattern,granularity
 #     encoder.0.fc1,0,32.03,dense_linear,4096,384,1536,fp16,NVIDIA H200,block_wise,32
 #     encoder.0.fc1,0.75,21.4,blocked_triton,4096,384,1536,fp16,NVIDIA H200,block_wise,32
 #
-# Sparsity 0 is the dense layer. Only the first three columns are read as numbers; the others say where a time comes
-# from.
+# Sparsity 0 is the dense layer. Only the first three columns are required; the others document the measurement.
 
 HOW_TO_MAKE = (
     "measure every layer at several sparsities on the GPU, then collect the times: "
@@ -39,8 +38,8 @@ HOW_TO_MAKE = (
 
 @dataclass(frozen=True)
 class LayerTime:
-    """One line. `latency_us`: median microseconds of one call; `m`, `k`, `n` of its product and whatever comes after may be
-    empty.
+    """One line of the table. `latency_us`: median microseconds of one call; `m`, `k`, `n` of its product and all later
+    columns may be empty.
     """
 
     layer: str
@@ -65,9 +64,9 @@ class LatencyTable:
     """Times per layer: sparsity (ascending, 0 first) -> microseconds.
 
     Args:
-        path: where it was read, for messages.
+        path: of the file, for messages.
         times: layer -> sparsity -> latency_us.
-        pattern: (name, granularity) that the times belong to; empty text where the table does not say.
+        pattern: (name, granularity) that was timed; empty strings if the table does not say.
     """
 
     path: str
@@ -75,10 +74,10 @@ class LatencyTable:
     pattern: tuple[str, str] = ("", "")
 
     def levels(self, layer: str, ceiling: float) -> dict[float, float]:
-        """Sparsity -> microseconds of a layer: dense, and every level up to `ceiling`.
+        """Sparsity -> microseconds of a layer: dense, and all levels up to `ceiling`.
 
         Raises:
-            InvalidSetting: the table does not hold the layer.
+            InvalidSetting: the layer is not in the table.
         """
         if layer not in self.times:
             held = list(self.times)
@@ -89,11 +88,11 @@ class LatencyTable:
 
 
 def read_table(path: str | None) -> LatencyTable:
-    """The table at `path`, checked.
+    """Read and validate the table at `path`.
 
     Raises:
-        InvalidSetting: key `table`: none is set, no such file, a column or number that is missing or impossible, a layer
-            without its dense time or without any other, or times of several patterns.
+        InvalidSetting: key `table`: not set or no such file, a column or number is missing or invalid, a layer lacks its
+            dense time or any other one, or the times are of several patterns.
     """
     if path is None:
         raise InvalidSetting("table", path, f"latency_aware needs a table of measured layer times: {HOW_TO_MAKE}")
@@ -122,7 +121,7 @@ def read_table(path: str | None) -> LatencyTable:
 
 
 def write_table(path: Path, lines: Iterable[LayerTime]) -> None:
-    """Write the table; folders are made."""
+    """Write the table, creating folders as needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
@@ -131,7 +130,7 @@ def write_table(path: Path, lines: Iterable[LayerTime]) -> None:
 
 
 def _lines(file: Path) -> list[LayerTime]:
-    """The lines with their numbers read; ValueError says which is wrong."""
+    """Parse the lines; ValueError names the bad one."""
     text = read_table_text(file)
     reader = csv.DictReader(io.StringIO(text, newline=""), restval="", delimiter=separator_of(text))
     missing = [column for column in REQUIRED if column not in (reader.fieldnames or [])]
@@ -162,19 +161,18 @@ Levels = dict[float, float]  # sparsity -> microseconds
 
 @settings_class()
 class LatencyAware(PerLayerAllocation):
-    """Every layer gets one of the sparsities at which it was timed, or stays dense.
+    """Each layer gets one of the sparsities at which it was timed, or stays dense.
 
-    The sum of the dense times over the sum of the chosen ones is at least `speedup`, over the layers that are pruned;
-    of all such choices, the one that prunes the least total importance. It is a prediction from layers timed one by one:
-    what the network gains is what the measure stage then finds. The root's `sparsity` is a ceiling: levels of the table
-    above it are not used.
+    Over the pruned layers, the sum of dense times divided by the sum of chosen times is at least `speedup`; of all such
+    choices, the one that prunes the least total importance is taken. This is a prediction from layers timed individually;
+    the measure stage finds the network's actual speedup. The configured `sparsity` is a ceiling for the table's levels.
 
     Args:
-        table: CSV of measured times (see `latency_table`); there is no default, and without one the run is rejected.
-        speedup: wanted over the sum of the dense layer times, above 1.
-        bins: how many totals the search keeps after each layer; more bring it closer to the best choice.
-    Source: Frantar and Alistarh, SPDY, 2022; Shen et al., HALP, 2022 (see `choose_along`). The importance lost is the sum
-        of the scores that the pattern prunes, instead of SPDY's learnt sensitivities.
+        table: CSV of measured times (see above), required.
+        speedup: over the sum of the dense layer times, above 1.
+        bins: number of totals kept after each layer; more bring the result closer to the optimum.
+    Source: Frantar and Alistarh, SPDY, 2022; Shen et al., HALP, 2022 (see `choose_along`). The loss is the sum of pruned
+        scores, instead of SPDY's learned sensitivities.
     """
 
     table: str | None = None
@@ -188,14 +186,14 @@ class LatencyAware(PerLayerAllocation):
         read_table(self.table)
 
     def check_layers(self, pattern: Pattern, shapes: Mapping[str, tuple[int, int]], sparsity: float) -> None:
-        """Check, before anything is trained, that this table has what is asked for.
+        """Check, before any training, that the table has the required times.
 
         Args:
-            shapes: the layers that will be pruned -> [N, K].
+            shapes: layers to prune -> [N, K].
             sparsity: the ceiling.
         Raises:
-            InvalidSetting: key `table`: times of another pattern, a layer that it lacks, a level that the pattern cannot
-                express in its layer; key `speedup`: out of reach under this ceiling.
+            InvalidSetting: key `table`: times of another pattern, a missing layer, or a level that the pattern cannot express
+                in its layer; key `speedup`: not reachable under this ceiling.
         """
         table = read_table(self.table)
         _require_same_pattern(table, pattern)
@@ -238,17 +236,17 @@ class LatencyAware(PerLayerAllocation):
 
 
 def _dense_time(levels: Mapping[str, Levels]) -> int:
-    """The time of the dense layers together, in picoseconds, each rounded down: what is saved is never overstated."""
+    """Total time of the dense layers in picoseconds, each rounded down, so that savings are never overstated."""
     return sum(at_least(times[0.0]) for times in levels.values())
 
 
 def _budget(levels: Mapping[str, Levels], speedup: float) -> int:
-    """The picoseconds that the chosen levels may take together; the speedup is the decimal number that was typed."""
+    """The picosecond budget of the chosen levels; the speedup is read as the decimal number that was typed."""
     return int(_dense_time(levels) // Fraction(str(speedup)))
 
 
 def _require_same_pattern(table: LatencyTable, pattern: Pattern) -> None:
-    """Raise InvalidSetting where the table names another pattern or another granularity."""
+    """Raise InvalidSetting if the table names another pattern or granularity."""
     name, granularity = table.pattern
     unit = str(pattern.granularity) if pattern.uses_granularity else ""
     if name not in ("", pattern.name) or granularity not in ("", unit):

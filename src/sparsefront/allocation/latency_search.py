@@ -1,4 +1,4 @@
-"""Patterns and sparsities of all layers for a latency, by measured times and the errors that pruning causes."""
+"""Search for the patterns and sparsities of all layers that meet a latency, from measured times and pruning errors."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,26 +21,26 @@ from sparsefront.allocation.base import Found, MeasuringAllocation, Network
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 
-CLOSE = 0.01  # a prediction this near to the measurement needs no further round
+CLOSE = 0.01  # relative error of the prediction below which no further round is needed
 
 
 @settings_class()
 class LatencySearch(MeasuringAllocation):
-    """The most accurate network within a latency: per layer one of the candidates of `pattern=mixed`, or dense.
+    """Find the most accurate network within a latency: each layer gets one of the candidates of `pattern=mixed`, or stays dense.
 
-    The times of every choice are measured on the device at hand, those of the whole network beside its layers too. The sum of
-    the errors that pruning causes on calibration inputs is minimized exactly (see `solve`), swaps on held-out data then
-    lower the loss itself (see `refine`). The root's `sparsity` is a ceiling.
+    All choices are timed on the device at hand, and so is the rest of the network. The sum of pruning errors on calibration
+    inputs is minimized exactly (see `solve`), then an evolutionary search lowers the loss itself on held-out data (see
+    `refine`). The configured `sparsity` is a ceiling.
 
     Args:
-        latency_ms: of one batch of the measurement, through the whole network.
+        latency_ms: of the whole network on one batch of the measurement.
         speedup: over the dense network in its fastest version, instead of `latency_ms`.
-        bins: totals kept after each layer; more bring the solution closer to the best one.
+        bins: number of totals kept after each layer; more bring the solution closer to the optimum.
         batches: of calibration inputs.
-        corrections: how often a solution is measured as a whole to correct the prediction, and as often what swaps made of it:
-            where that is faster than was asked for, swaps continue from it. 0: nothing is measured.
-        generations, offspring: of the search by swaps; 0 generations leave it out.
-        held_out_batches: that evaluate an assignment.
+        corrections: how often a solution is measured to correct the prediction, and then how often its refinement is: if
+            that is faster than the target, refinement continues from it. 0: nothing is measured.
+        generations, offspring: of the evolutionary search; 0 generations skip it.
+        held_out_batches: for evaluating an assignment.
     """
 
     latency_ms: Annotated[float | None, Field(gt=0, description="milliseconds of one batch")] = None
@@ -67,18 +67,18 @@ class LatencySearch(MeasuringAllocation):
             raise InvalidSetting("latency_ms", self.latency_ms, f"milliseconds of one batch, {both}")
 
     def assign(self, table: ChoiceTable, network: Network, tell: Callable[[str], None] = lambda line: None) -> Found:
-        """Search.
+        """Run the search.
 
         Args:
             network: measures and evaluates assignments.
-            tell: gets a line for each step.
+            tell: receives a line per step.
         Raises:
-            InvalidSetting: key `latency_ms` or `speedup`, with what can be reached.
+            InvalidSetting: key `latency_ms` or `speedup`; says what can be reached.
         """
         budget_us = self._budget_us(table.dense_us)
         if (
             budget_us >= table.dense_us
-        ):  # rewritten for sparse products, the dense network may be slower than in its fastest version
+        ):  # with blocks rewritten for sparse products, dense may be slower than its fastest version
             tell(
                 f"the dense network takes {table.dense_us / 1e3:.3f} ms, within the {budget_us / 1e3:.3f} asked for: nothing is "
                 "pruned, and a recovery only trains it on"
@@ -100,14 +100,14 @@ class LatencySearch(MeasuringAllocation):
             corrected.by(chosen)
             budget_us = self._budget_us(corrected.table.dense_us)
             kept = within(corrected.table, chosen, budget_us)
-            if kept is None:  # what the swaps led to is slower than anything was predicted to be
+            if kept is None:  # the refined assignment is slower than anything predicted
                 chosen = assignment
                 break
             table, chosen, assignment = corrected.table, kept, kept
-            is_last = round == self.corrections - 1  # what is found must be measured
+            is_last = round == self.corrections - 1  # the result must be measured
             if is_last or table.time_us(chosen) >= (1 - CLOSE) * budget_us:
                 break
-            # it is faster than was asked for: what is left of the latency keeps weights
+            # faster than the target: use the rest of the budget to keep weights
             refined = self._refined(table, replace(refined, assignment=chosen), budget_us, network, tell)
             chosen = refined.assignment
         if chosen != refined.assignment:
@@ -121,7 +121,7 @@ class LatencySearch(MeasuringAllocation):
     def _refined(
         self, table: ChoiceTable, before: Refined, budget_us: float, network: Network, tell: Callable[[str], None]
     ) -> Refined:
-        """What swaps make of an assignment; what came before them counts with them."""
+        """Refine an assignment; the counts of earlier refinements are added."""
         found = refine(
             table,
             before.assignment,
@@ -154,12 +154,12 @@ class LatencySearch(MeasuringAllocation):
 
 
 class _Corrected:
-    """A table whose prediction is shifted by what networks take that are measured, and whose dense network is the one that was
-    timed in turn with them: by itself it may take longer, on a GPU that it makes hotter.
+    """A table with its prediction shifted to match measured networks. The dense time is the one measured in turn with them: alone
+    the dense network may be slower, because it heats the GPU more.
 
     Attributes:
-        rounds: (predicted, measured) milliseconds of each.
-        measured: their assignments.
+        rounds: (predicted, measured) milliseconds of each measurement.
+        measured: the assignments measured.
     """
 
     def __init__(self, table: ChoiceTable, network: Network, tell: Callable[[str], None]) -> None:
@@ -169,7 +169,7 @@ class _Corrected:
         self._dense_us: list[float] = []
 
     def by(self, assignment: Assignment) -> float:
-        """Measure; how far the prediction was off, as a share of the measurement."""
+        """Measure an assignment and correct the table; returns the prediction's error relative to the measurement."""
         predicted, found = self.table.time_us(assignment), self._network.measure(assignment)
         measured = found.network_us
         self.rounds.append((predicted / 1e3, measured / 1e3))

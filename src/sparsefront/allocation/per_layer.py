@@ -9,7 +9,7 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class PerLayer(PerLayerAllocation):
-    """Every layer loses the same fraction of its own weights, ranked within the layer."""
+    """Prune the same fraction of every layer, ranked within the layer."""
 
     name: ClassVar[str] = "per_layer"
     same_everywhere: ClassVar[bool] = True

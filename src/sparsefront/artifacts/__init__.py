@@ -1,1 +1,1 @@
-"""Finished stages on disk, found again by their cache keys."""
+"""Storage of finished stages under their cache keys."""

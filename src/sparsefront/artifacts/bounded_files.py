@@ -1,8 +1,8 @@
-"""Files that others wrote, read within bounds: a stranger, an editor or a crash may have left anything under a known name.
+"""Read untrusted files within bounds: a stranger, an editor or a crash may have left anything under a known name.
 
-Every reader here takes the file's path and raises `Unreadable`, a ValueError whose one line says why, without the path. Nothing
-else gets out: no folder, pipe or device is read, no more bytes than allowed, nothing nested deeper than a program can walk.
-The limits lie far above real files: a result has 20 KB and 6 levels, a run's configuration 10 KB and no alias.
+Every reader takes a path and raises only `Unreadable`, a ValueError with a one-line reason without the path. Folders, pipes
+and devices are not read, nor more bytes than allowed, nor anything nested too deeply to process. The limits are far above
+real files: a result has 20 KB and 6 levels, a run's configuration 10 KB and no alias.
 """
 
 import codecs
@@ -22,13 +22,13 @@ import yaml
 MOST_TEXT_BYTES = 64 * 2**20
 MOST_TABLE_BYTES = 4 * 2**30
 MOST_YAML_BYTES = 4 * 2**20
-MOST_DEPTH = 64  # containers inside one another
-MOST_ALIASES = 100  # of a YAML file
-MOST_YAML_CHARACTERS = 16 * 2**20  # of a YAML file's values, with each alias counted as what it stands for
-MOST_DIGITS = 20  # of a whole number: 2**64 has them
+MOST_DEPTH = 64  # nesting levels
+MOST_ALIASES = 100  # in a YAML file
+MOST_YAML_CHARACTERS = 16 * 2**20  # of a YAML file's values, with aliases expanded
+MOST_DIGITS = 20  # of an integer: 2**64 has this many
 
 CONTAINERS = {dict, list}
-# What zipfile and numpy raise of damaged or made-up archives.
+# Raised by zipfile and numpy for damaged or forged archives.
 NO_ARCHIVE = (
     BadZipFile,
     EOFError,
@@ -51,10 +51,10 @@ class Unreadable(ValueError):
 
 
 def read_bytes_bounded(file: Path, *, max_bytes: int = MOST_TEXT_BYTES) -> bytes:
-    """The bytes of a regular file.
+    """Read a regular file.
 
     Raises:
-        Unreadable: it is missing, cannot be opened, is something else (a folder, a pipe), or is larger.
+        Unreadable: it is missing, cannot be opened, is not a regular file, or is too large.
     """
     try:
         with open(file, "rb", opener=_open_at_once) as stream:
@@ -71,25 +71,25 @@ def read_bytes_bounded(file: Path, *, max_bytes: int = MOST_TEXT_BYTES) -> bytes
     except ValueError as error:
         if isinstance(error, Unreadable):
             raise
-        raise Unreadable(f"has a name that no file can have ({error})") from None  # a null character
+        raise Unreadable(f"has a name that no file can have ({error})") from None  # contains a null character
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """A pipe, too: to open one would wait for its writer."""
+    """Open without blocking: opening a pipe would wait for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_text_bounded(file: Path, *, max_bytes: int = MOST_TEXT_BYTES) -> str:
-    """The text of a UTF-8 file, without a byte order mark; line ends stay as they are.
+    """Read a UTF-8 file, without byte order mark; line ends are not changed.
 
     Raises:
-        Unreadable: as `read_bytes_bounded`, or not UTF-8.
+        Unreadable: as in `read_bytes_bounded`, or not UTF-8.
     """
     return decode_text(read_bytes_bounded(file, max_bytes=max_bytes))
 
 
 def decode_text(content: bytes) -> str:
-    """UTF-8 text, without a byte order mark. Raises Unreadable where it is something else."""
+    """Decode UTF-8, without byte order mark. Raises Unreadable if invalid."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -102,11 +102,11 @@ SEPARATORS = ",;\t"
 
 
 def read_table_text(file: Path) -> str:
-    """The text of a CSV file, also as a spreadsheet saves it: without its byte order mark, or as UTF-16. Bytes that are no UTF-8
-    pass as halves of characters, so that a line torn inside a character can be repaired.
+    """Read a CSV file, also as saved by a spreadsheet: with byte order mark, or as UTF-16. Invalid UTF-8 bytes become
+    surrogates, so that a line torn inside a character can be repaired.
 
     Raises:
-        Unreadable: as `read_bytes_bounded`, or UTF-16 that is cut off.
+        Unreadable: as in `read_bytes_bounded`, or truncated UTF-16.
     """
     content = read_bytes_bounded(file, max_bytes=MOST_TABLE_BYTES)
     if content[:2] not in _OTHER_ENCODINGS:
@@ -118,7 +118,7 @@ def read_table_text(file: Path) -> str:
 
 
 def separator_of(text: str) -> str:
-    """What stands between the cells of a table's first line; names of columns hold none of these characters."""
+    """The cell separator in a table's first line; column names contain no candidates for it."""
     first = text.partition("\n")[0]
     return max(SEPARATORS, key=first.count)
 
@@ -131,13 +131,13 @@ def read_json_bounded(
     object_pairs_hook: Pairs | None = None,
     finite: bool = True,
 ) -> Any:
-    """The content of a JSON file.
+    """Read a JSON file.
 
     Args:
-        object_pairs_hook: as `json.loads` takes it.
-        finite: False lets NaN and infinity through, as `json.dumps` writes them.
+        object_pairs_hook: as in `json.loads`.
+        finite: False accepts NaN and infinity, as written by `json.dumps`.
     Raises:
-        Unreadable: as `read_text_bounded` and `parse_json_bounded`.
+        Unreadable: as in `read_text_bounded` and `parse_json_bounded`.
     """
     text = read_text_bounded(file, max_bytes=max_bytes)
     return parse_json_bounded(text, max_depth=max_depth, object_pairs_hook=object_pairs_hook, finite=finite)
@@ -146,10 +146,10 @@ def read_json_bounded(
 def parse_json_bounded(
     text: str, *, max_depth: int = MOST_DEPTH, object_pairs_hook: Pairs | None = None, finite: bool = True
 ) -> Any:
-    """The content of JSON text: numbers are finite, and strings can be written again.
+    """Parse JSON text: numbers are finite, and strings can be written again.
 
     Raises:
-        Unreadable: not JSON, nested deeper, NaN or infinity, a whole number of too many digits, half a character.
+        Unreadable: not JSON, nested too deeply, NaN or infinity, an integer with too many digits, or a lone surrogate.
     """
     try:
         content = json.loads(
@@ -166,7 +166,7 @@ def parse_json_bounded(
     if _is_deeper(content, max_depth):
         raise Unreadable(_too_deep(max_depth))
     if "\\u" in text and ("\\ud" in text or "\\uD" in text):
-        try:  # what stands for a byte of a file's name (PEP 383) can be written
+        try:  # surrogates of undecodable bytes in file names (PEP 383) can be written
             json.dumps(content, ensure_ascii=False).encode(errors="surrogateescape")
         except UnicodeEncodeError:
             raise Unreadable("not JSON (a string holds half a character)") from None
@@ -195,7 +195,7 @@ def _whole_number(digits: str) -> int:
 
 
 def _is_deeper(content: Any, max_depth: int) -> bool:
-    """Level by level, so that the check itself does not nest."""
+    """Whether nesting exceeds `max_depth`; iterative, so that the check itself does not recurse."""
     level = [content] if type(content) in CONTAINERS else []
     for _ in range(max_depth):
         level = [
@@ -209,35 +209,35 @@ def _is_deeper(content: Any, max_depth: int) -> bool:
 def load_yaml_bounded(
     file: Path, *, max_bytes: int = MOST_YAML_BYTES, max_aliases: int = MOST_ALIASES, max_depth: int = MOST_DEPTH
 ) -> Any:
-    """The content of a YAML file, as plain containers and scalars; None for an empty one.
+    """Read a YAML file as plain containers and scalars; None if it is empty.
 
     Raises:
-        Unreadable: as `read_text_bounded` and `parse_yaml_bounded`.
+        Unreadable: as in `read_text_bounded` and `parse_yaml_bounded`.
     """
     text = read_text_bounded(file, max_bytes=max_bytes)
     return parse_yaml_bounded(text, max_aliases=max_aliases, max_depth=max_depth)
 
 
 def parse_yaml_bounded(text: str, *, max_aliases: int = MOST_ALIASES, max_depth: int = MOST_DEPTH) -> Any:
-    """The content of YAML text.
+    """Parse YAML text.
 
     Raises:
-        Unreadable: as `require_yaml_bounds`, or a value that is none of its kind, such as a date in month 13.
+        Unreadable: as in `require_yaml_bounds`, or an invalid value, such as a date in month 13.
     """
     require_yaml_bounds(text, max_aliases=max_aliases, max_depth=max_depth)
     try:
         content = yaml.load(text, Loader=_LOADER)
-        str(content)  # a whole number of too many digits cannot be shown
+        str(content)  # fails for an integer with too many digits
         return content
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise Unreadable(_no_yaml(error)) from None
 
 
 def require_yaml_bounds(text: str, *, max_aliases: int = MOST_ALIASES, max_depth: int = MOST_DEPTH) -> None:
-    """Before another parser, such as OmegaConf's, is given the text: what it would build is of a size that can be walked.
+    """Check YAML text before passing it to another parser, such as OmegaConf's: limits the size of what that would build.
 
     Raises:
-        Unreadable: not YAML, nested deeper, more aliases, one that holds itself, or aliases that stand for too many values.
+        Unreadable: not YAML, nested too deeply, too many aliases, a recursive one, or aliases that expand to too much.
     """
     try:
         _measure_yaml(text, max_aliases, max_depth)
@@ -246,8 +246,8 @@ def require_yaml_bounds(text: str, *, max_aliases: int = MOST_ALIASES, max_depth
 
 
 def _measure_yaml(text: str, max_aliases: int, max_depth: int) -> None:
-    """Event by event: nothing is built. Of every container that is open: its anchor, characters and levels so far."""
-    sizes: dict[str, tuple[int, int]] = {}  # anchor -> (characters, levels), of what is complete
+    """Measure event by event, without building anything. Keeps anchor, characters and levels of every open container."""
+    sizes: dict[str, tuple[int, int]] = {}  # anchor -> (characters, levels) of completed containers
     opened: list[tuple[str | None, int, int]] = [(None, 0, 0)]
     aliases = 0
     for event in yaml.parse(text, Loader=_LOADER):
@@ -268,7 +268,7 @@ def _measure_yaml(text: str, max_aliases: int, max_depth: int) -> None:
                 raise Unreadable(f"holds more aliases than {max_aliases}")
             if any(anchor == event.anchor for anchor, _, _ in opened):
                 raise Unreadable(f"holds an alias, *{event.anchor}, inside of what it stands for")
-            size, levels = sizes.get(event.anchor, (1, 0))  # one without its anchor is an error of the parser
+            size, levels = sizes.get(event.anchor, (1, 0))  # the parser rejects unknown anchors
         else:
             continue
         anchor, before, deepest = opened[-1]

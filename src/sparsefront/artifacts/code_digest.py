@@ -1,4 +1,4 @@
-"""The digest of code: the modules that it reaches by imports, its native sources, and libraries by their versions."""
+"""Digest of code: all modules reachable by imports, native sources, and versions of libraries."""
 
 import ast
 import functools
@@ -17,10 +17,10 @@ from pathlib import Path
 
 from sparsefront.artifacts.content_digest import DIGITS, remembered, versions
 
-# What a Python file computes with and what it imports, read from its syntax tree; nothing is executed.
+# Code and imports of a Python file, read from its syntax tree without executing it.
 
 Import = tuple[str, str | None]
-"""(module, name): `from module import name`, a relative module with its leading dots; name None = the whole module."""
+"""(module, name): `from module import name`, a relative module with leading dots; name None = the whole module."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class PythonSource:
     """One file.
 
     Args:
-        digest: of the code; comments, docstrings, blank lines and layout are not in it.
-        imports: all of them, also inside functions, but for those under `if TYPE_CHECKING`.
-        exports: name -> where it comes from, if the file does nothing but import names and give them others, as the
-            `__init__` of a package may; None where it does more.
+        digest: of the code, excluding comments, docstrings, blank lines and formatting.
+        imports: all imports, also inside functions, except under `if TYPE_CHECKING`.
+        exports: name -> its origin, if the file only re-exports and renames names, like many package `__init__`s; else
+            None.
     """
 
     digest: str
@@ -39,12 +39,12 @@ class PythonSource:
     exports: dict[str, Import] | None
 
 
-# What is remembered was read by this very file, in this version of Python.
+# Memoized values depend on this file and on the Python version.
 _PYTHON_READER = f"python {sys.version_info[:2]} {hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}"
 
 
 def read_python(code: bytes) -> PythonSource:
-    """The content of a file; of one that this Python cannot parse (a compiled extension), the digest of its bytes."""
+    """Parse a file; one that this Python cannot parse (a compiled extension) gets the digest of its bytes."""
 
     def read() -> list:
         found = _parsed(code)
@@ -57,7 +57,7 @@ def read_python(code: bytes) -> PythonSource:
 
 @contextmanager
 def _collecting_nothing() -> Iterator[None]:
-    """A tree has no cycles, and its many nodes would set off a search of all that torch has loaded: half of the time."""
+    """Context without garbage collection: trees have no cycles, and scanning torch's objects would take half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -80,7 +80,7 @@ def _parsed(code: bytes) -> PythonSource:
 
 
 class _Reader:
-    """Writes a tree as text, without positions and what only some versions of Python put into it, and notes imports."""
+    """Serializes a tree, without positions and without what depends on the Python version, and collects imports."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
@@ -97,7 +97,7 @@ class _Reader:
         before = len(self.imports)
         for field in node._fields:
             value = getattr(node, field, None)
-            if value is None or value == [] or field == "ctx":  # which the place of a node in the tree tells
+            if value is None or value == [] or field == "ctx":  # implied by the structure of the tree
                 continue
             pieces.append(field)
             for item in value if isinstance(value, list) else (value,):
@@ -119,7 +119,7 @@ class _Reader:
 
 
 def _is_text(statement: ast.AST) -> bool:
-    """A string that stands alone: a docstring, or the description of an attribute."""
+    """Whether a statement is a lone string: a docstring, or the description of an attribute."""
     if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
         return False
     return isinstance(statement.value.value, str)
@@ -135,7 +135,7 @@ def _only_for_types(statement: ast.If) -> bool:
 
 
 def _import_by_name(call: ast.Call) -> str | None:
-    """The module of `importlib.import_module("module")`; None for any other call, or where the name is computed."""
+    """The module of `importlib.import_module("module")`; None for other calls, or a computed name."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
     first = call.args[0] if name == "import_module" and call.args else None
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
@@ -150,17 +150,17 @@ def _exports_of_body(body: list[ast.stmt]) -> dict[str, Import] | None:
             names, value = [target.id for target in statement.targets], statement.value
             if isinstance(value, ast.Name) and value.id in exports:
                 exports |= dict.fromkeys(names, exports[value.id])
-            elif not all(name.startswith("__") and name.endswith("__") for name in names):  # as __all__, __version__
+            elif not all(name.startswith("__") and name.endswith("__") for name in names):  # as __all__
                 return None
         elif not _is_text(statement) and not (isinstance(statement, ast.If) and _only_for_types(statement)):
-            return None  # a plain `import patches` too: what else is it there for?
+            return None  # including a plain `import patches`, which must be for its side effects
     return exports
 
 
-# Where a module's source lies, found without importing it, and which modules count by version instead.
+# Find a module's source without importing it, and decide which modules count by version instead.
 
 OWN = frozenset({"sparsefront", "sparsefront_kernels"})
-# Covered by their versions (see `digest.versions`), also where they are imported from a checkout.
+# Covered by their versions (see `digest.versions`), even if imported from a checkout.
 LIBRARIES = frozenset(
     "torch torchvision torchmetrics triton pytorch_lightning lightning lightning_fabric transformers tokenizers datasets "
     "huggingface_hub safetensors numpy pandas sklearn scipy PIL hydra omegaconf quack cutlass".split()
@@ -173,8 +173,8 @@ class Module:
 
     Args:
         name: dotted.
-        file: its source, or its compiled extension; None for a package without `__init__`.
-        folders: where the submodules of a package lie; empty for a plain module.
+        file: its source or compiled extension; None for a package without `__init__`.
+        folders: where a package's submodules are; empty for a plain module.
     """
 
     name: str
@@ -183,15 +183,15 @@ class Module:
 
     @property
     def package(self) -> str:
-        """The package that its relative imports start from; "" for a module in none."""
+        """The package that its relative imports start from; "" if there is none."""
         return self.name if self.folders else self.name.rpartition(".")[0]
 
 
 @functools.cache
 def find_module(name: str) -> Module | None:
-    """The module as it is loaded or would be; None where there is none of this name, or none with a file.
+    """Find a module as it is or would be loaded; None if it does not exist or has no file.
 
-    It is looked up once per process: an edited file counts from the next one on, as the import of it does.
+    Cached per process: edits count from the next process on, as for imports.
     """
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None):
@@ -205,7 +205,7 @@ def find_module(name: str) -> Module | None:
 
 @functools.cache
 def counts_by_version(top: str) -> bool:
-    """Whether a top-level module is one of Python's or of `LIBRARIES`, or was installed, other than as editable."""
+    """Whether a top-level module is of Python or in `LIBRARIES`, or was installed (other than as editable)."""
     if top in OWN:
         return False
     if top in sys.stdlib_module_names or top in LIBRARIES or (module := find_module(top)) is None:
@@ -217,7 +217,7 @@ def counts_by_version(top: str) -> bool:
 def _find_top(name: str) -> Module | None:
     try:
         spec = importlib.util.find_spec(name)
-    except ValueError:  # it is loaded and comes from nowhere
+    except ValueError:  # loaded, but without a spec
         return None
     if spec is None:
         return None
@@ -227,7 +227,7 @@ def _find_top(name: str) -> Module | None:
 
 
 def _find_in(folders: tuple[Path, ...], name: str, last: str) -> Module | None:
-    """The submodule in the folders of its package, in the order in which Python looks."""
+    """Find the submodule in its package's folders, in Python's lookup order."""
     for folder in folders:
         inside = folder / last
         if (inside / "__init__.py").is_file():
@@ -246,16 +246,16 @@ def _installed_folders() -> tuple[Path, ...]:
     return tuple(found | {folder.resolve() for folder in found})
 
 
-# What a package runs besides Python: CUDA and C++ sources, headers, and the tables that it ships.
+# Non-Python files of a package: CUDA and C++ sources, headers, and data tables.
 
 SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".inl")
 TABLES = (".json",)
 
-# What is remembered was read by this very file.
+# Memoized values depend on this file.
 _NATIVE_READER = f"native {hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}"
 
-# Literals come first, so that a // inside one begins no comment. A character literal is one character or one escape: the
-# separators of 1'000'000 begin none.
+# Literals come first, so that // inside one does not begin a comment. A character literal is one character or one escape,
+# so the separators of 1'000'000 do not begin one.
 _LITERAL_OR_SPACE = re.compile(
     r"""
     (?P<literal> R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)" | "(?:\\.|[^"\\\n])*" | '(?:\\[^'\n]+|[^'\\\n])' )
@@ -266,10 +266,10 @@ _LITERAL_OR_SPACE = re.compile(
 
 
 def native_sources(modules: Iterable[Module], suffixes: tuple[str, ...] = SOURCES) -> dict[str, Path]:
-    """Files that belong to the packages of these modules: "package/file" -> where it lies, in this order.
+    """Files of these modules' packages: "package/file" -> its path, sorted.
 
-    A file belongs to the nearest package: it lies in the folder of the package, or in a folder of that which is none itself.
-    To a module in no package belongs what lies beside it.
+    A file belongs to the nearest package: it is in that package's folder, or in a subfolder that is not a package. Files next
+    to a module without a package belong to the module.
     """
     found: dict[str, Path] = {}
     for module in modules:
@@ -282,7 +282,7 @@ def native_sources(modules: Iterable[Module], suffixes: tuple[str, ...] = SOURCE
 
 
 def native_digest(files: dict[str, Path]) -> str:
-    """Digest of names and contents; comments, blank lines and the width of gaps in CUDA and C++ do not count."""
+    """Digest of names and contents; comments, blank lines and whitespace width in CUDA and C++ do not count."""
     hashed = hashlib.sha256()
     for name, file in files.items():
         hashed.update(f"{name}\0{_content_digest(file)}\0".encode())
@@ -290,7 +290,7 @@ def native_digest(files: dict[str, Path]) -> str:
 
 
 def without_layout(source: str) -> str:
-    """C++ or CUDA source without comments, each gap outside literals one space wide; only directives have lines."""
+    """C++ or CUDA source without comments, with single spaces outside of literals; only directives have their own lines."""
     literals: list[str] = []
 
     def held(found: re.Match) -> str:
@@ -310,7 +310,7 @@ def without_layout(source: str) -> str:
 
 @cache
 def _content_digest(file: Path) -> str:
-    """Of the file when this process first asked, as the libraries that are built from it."""
+    """Digest of the file when this process first read it, as for the libraries built from it."""
     content = file.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     return (
@@ -336,20 +336,20 @@ def _walk(folder: Path, nested: bool) -> Iterator[Path]:
             yield from (file for file in path.iterdir() if file.is_file())
 
 
-# The modules that a piece of code is made of: what it imports, what that imports, and so on; nothing is executed.
+# Transitive import closure of code, without executing it.
 
 
 @functools.cache
 def import_closure(roots: tuple[Import, ...], *, without: tuple[str, ...] = ()) -> tuple[Module, ...]:
-    """All modules with source that the roots reach, in the order of their names.
+    """All modules with source that are reachable from the roots, sorted by name.
 
-    Followed are imports anywhere in a file, so also those inside functions, into every module that does not count by its
-    version. The package of a root is followed wherever it lies. A package whose `__init__` only re-exports names is no
-    dependency of what imports one of them: the module that the name comes from is.
+    Follows imports anywhere in a file, also inside functions, into every module that does not count by version; packages of
+    roots are always followed. Importing a name from a package whose `__init__` only re-exports it depends on the module that
+    defines it, not on the package.
 
     Args:
-        roots: what runs: (module, name), or (module, None) for all of it. A module that does not exist is left out.
-        without: modules and packages, dotted, that are not followed.
+        roots: (module, name), or (module, None) for all of it. Missing modules are ignored.
+        without: dotted modules and packages to skip.
     """
     closure = _Closure(frozenset(module.partition(".")[0] for module, _ in roots), without)
     for root in roots:
@@ -361,7 +361,7 @@ def import_closure(roots: tuple[Import, ...], *, without: tuple[str, ...] = ()) 
 
 @functools.cache
 def source_of(file: Path) -> PythonSource:
-    """The content of a file when this process first asked: what runs is what was imported then."""
+    """The file as this process first read it, because running code was imported then."""
     return read_python(file.read_bytes())
 
 
@@ -369,7 +369,7 @@ class _Closure:
     """The search of `import_closure`.
 
     Args:
-        tops: top-level modules that are followed wherever they lie.
+        tops: top-level modules that are always followed.
         without: as in `import_closure`.
     """
 
@@ -395,7 +395,7 @@ class _Closure:
             origin = None if exports is None else exports.get(attribute)
             if origin is not None and (origin := _absolute(origin, module)) != wanted:
                 return self.add(origin)
-            self.add((f"{name}.{attribute}", None))  # where it is a submodule
+            self.add((f"{name}.{attribute}", None))  # if it is a submodule
             if exports is not None:
                 return None
         if module.file is None:
@@ -413,7 +413,7 @@ class _Closure:
         return not any(name == left_out or name.startswith(f"{left_out}.") for left_out in self.without)
 
     def _add_parents(self, name: str) -> None:
-        """Packages above run first; those that only re-export change nothing."""
+        """Add parent packages, whose code runs first, unless they only re-export."""
         while name := name.rpartition(".")[0]:
             parent = find_module(name)
             if parent is not None and _exports(parent) is None:
@@ -421,22 +421,22 @@ class _Closure:
 
 
 def _exports(module: Module) -> dict[str, Import] | None:
-    """Of a package that only re-exports names, where they come from; None for any other module."""
+    """Origins of the names of a package that only re-exports; None for any other module."""
     if not module.folders:
         return None
     return {} if module.file is None else source_of(module.file).exports
 
 
 def _absolute(wanted: Import, module: Module) -> Import | None:
-    """What a file imports, by its full name; None for a relative import that leads out of every package and fails."""
+    """Resolve an import to its full name; None for a relative import beyond the top-level package, which fails."""
     name, attribute = wanted
     try:
         return (importlib.util.resolve_name(name, module.package) if name.startswith(".") else name), attribute
-    except ImportError:  # as `try: from . import helper`, in a module that serves alone too
+    except ImportError:  # such as `try: from . import helper` in a module that also runs standalone
         return None
 
 
-# Modules that name, find, check and hold what a run is made of, and change no result.
+# Modules that name, find, check and store results without affecting them.
 BOOKKEEPING = (
     "sparsefront.artifacts",
     "sparsefront.config",
@@ -450,10 +450,10 @@ BOOKKEEPING = (
 
 
 def code_digest(modules: Iterable[Module]) -> str:
-    """Digest of the modules' Python and, of packages that are not ours, of the CUDA and C++ sources that belong to them, and
-    of the versions of other libraries that they import.
+    """Digest of the modules' Python code, of native sources in packages that are not ours, and of the versions of other
+    libraries that they import.
 
-    Which kernels of `sparsefront_kernels` a stage runs, its Python does not tell: their sources have a digest of their own.
+    Python code does not show which kernels of `sparsefront_kernels` a stage runs: their sources have a separate digest.
     """
     hashed, foreign = hashlib.sha256(), []
     for module in modules:
@@ -466,9 +466,9 @@ def code_digest(modules: Iterable[Module]) -> str:
 
 
 def _library_versions(modules: Iterable[Module]) -> list[tuple[str, str | None]]:
-    """What installed libraries besides our own say of themselves; None of those that say nothing, or are missing."""
+    """Versions of imported third-party libraries; None if unknown or not installed."""
     imported = {name.partition(".")[0] for module in modules for name, _ in source_of(module.file).imports}
-    known = LIBRARIES | sys.stdlib_module_names | {""}  # "": of a relative import
+    known = LIBRARIES | sys.stdlib_module_names | {""}  # "": relative imports
     libraries = sorted(name for name in imported - known if counts_by_version(name))
     found = versions(*libraries)
     return [(name, found[name] or getattr(sys.modules.get(name), "__version__", None)) for name in libraries]

@@ -1,4 +1,4 @@
-"""Names for content: the same bytes give the same digest, wherever they lie; by them damage of stored files is found."""
+"""Content digests and checksums: equal bytes have equal digests wherever they are, and damage is detected."""
 
 import hashlib
 import importlib.metadata
@@ -15,21 +15,21 @@ from typing import Any
 from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.durable import whole_file
 
-# Cache keys of stored stages: a digest of everything that the content depends on.
+# Cache keys: a digest of everything that the content depends on.
 
 DIGITS = 16
 
 
 def digest(content: Any) -> str:
-    """Short sha256 of JSON-able content; the order of mapping keys does not matter."""
+    """Short sha256 of JSON-able content, independent of key order."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def versions(*distributions: str) -> dict[str, str | None]:
-    """Installed versions; None where a distribution is absent.
+    """Installed versions; None if a distribution is missing.
 
-    A stage's key holds those of the libraries that its result depends on, instead of their sources.
+    Stage keys contain the versions of libraries that their result depends on, instead of their sources.
     """
     found = {}
     for name in distributions:
@@ -40,13 +40,13 @@ def versions(*distributions: str) -> dict[str, str | None]:
     return found
 
 
-# What reading a source or a large file once told, kept on disk, so that the next process need not read it again.
+# Memo on disk of what was derived from sources and large files, so that the next process need not read them.
 
-MOST = 20_000  # entries; with more it starts over, since most are of files that were edited
+MOST = 20_000  # entries; then it starts over, since most are of edited files
 
 
 class DigestMemo:
-    """JSON-able values by a text that names content and what was asked of it. Losing it costs time and nothing else."""
+    """JSON-able values by a key that identifies content and computation. Losing it only costs time."""
 
     def __init__(self, file: Path) -> None:
         self.file, self._known, self._new = file, _read_memo(file), {}
@@ -57,12 +57,12 @@ class DigestMemo:
         return self._known[key]
 
     def save(self) -> None:
-        """Add what is new to the file; what other processes wrote meanwhile stays."""
+        """Add new entries to the file, keeping those written by other processes."""
         if not self._new:
             return
         entries = _read_memo(self.file) | self._new
         entries, self._new = self._new if len(entries) > MOST else entries, {}
-        with suppress(OSError):  # a disk that is full, or a cache that is read only
+        with suppress(OSError):  # a full or read-only disk
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(self.file) as new:
                 new.write_text(json.dumps(entries), encoding="utf-8")
@@ -73,7 +73,7 @@ _active: ContextVar[DigestMemo | None] = ContextVar("_active", default=None)
 
 @contextmanager
 def remembering(file: Path) -> Iterator[None]:
-    """Inside, `remembered` finds what earlier processes left in this file, and leaves what is new."""
+    """Context in which `remembered` reads and extends this file."""
     memo = _memo(file)
     token = _active.set(memo)
     try:
@@ -84,7 +84,7 @@ def remembering(file: Path) -> Iterator[None]:
 
 
 def remembered(key: str, make: Callable[[], Any]) -> Any:
-    """The JSON-able value of a key; made where no process did before, or nothing is kept."""
+    """The JSON-able value of a key, computed if no earlier process did, or nothing is stored."""
     memo = _active.get()
     return make() if memo is None else memo.get(key, make)
 
@@ -100,25 +100,25 @@ def _read_memo(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-READ_AT_MOST = 2**31  # bytes of a folder; of larger ones the listing counts
+READ_AT_MOST = 2**31  # bytes of a folder; larger ones are identified by their listing
 MANY = 10_000  # files of a folder
-LARGE = 2**20  # bytes of a file that is worth remembering from one process to the next
+LARGE = 2**20  # size from which a file's digest is stored across processes
 SETTLED_NS = 2 * 10**9
 
-_listings: dict[Path, tuple[dict[str, int], str]] = {}  # root -> its folders with their times, and the digest
+_listings: dict[Path, tuple[dict[str, int], str]] = {}  # root -> (mtimes of its folders, digest)
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file in hexadecimal, read as a stream, and once per process unless it changes."""
+    """sha256 of a file in hexadecimal, streamed, and cached per process until the file changes."""
     found = path.stat()
     return _read_digest(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def listing_digest(root: Path) -> str:
-    """sha256 over the relative path and size of every file below `root`.
+    """sha256 over relative paths and sizes of all files below `root`.
 
-    For folders of a hundred gigabytes and more, whose bytes would take longer to read than a run of training. `MANY` files
-    are listed once per process, unless some come or go.
+    For folders of a hundred gigabytes and more, which would take longer to read than a training. Folders with `MANY` files are
+    listed once per process, until files are added or removed.
     """
     times, digest = _listings.get(root, ({}, ""))
     if times and all(_time(folder) == time for folder, time in times.items()):
@@ -132,7 +132,7 @@ def listing_digest(root: Path) -> str:
 
 
 def path_digest(path: Path) -> str:
-    """Of a file its bytes; of a folder the names and bytes of all files below, or their sizes from `READ_AT_MOST` on."""
+    """Digest of a file's bytes; for a folder, of names and bytes of all files below it, or sizes from `READ_AT_MOST` on."""
     if path.is_file():
         return file_digest(path)
     sizes = sorted(_sizes(_folders(path)))
@@ -150,14 +150,14 @@ def _read_digest(path: Path, inode: int, size: int, *times_ns: int) -> str:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
-    # One that was written just now may be written again within the same tick of the clock.
+    # A file written just now may change again within the same clock tick.
     if size < LARGE or time.time_ns() - max(times_ns) < SETTLED_NS:
         return read()
     return remembered(f"file {path.resolve()} {inode} {size} {times_ns}", read)
 
 
 def _folders(root: Path) -> list[str]:
-    """The folder and all below, each once; links are followed, as torchvision follows them."""
+    """The folder and all folders below it, each once; follows links, as torchvision does."""
     found, seen = [], set()
     for folder, below, _ in os.walk(root, followlinks=True):
         place = os.path.realpath(folder)
@@ -177,22 +177,21 @@ def _sizes(folders: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _time(folder: str) -> int | None:
-    """When files last came or went; None where the folder is gone."""
+    """Modification time of a folder; None if it is gone."""
     try:
         return os.stat(folder).st_mtime_ns
     except OSError:
         return None
 
 
-NAME_KEYS = ("_target_", "hub")  # of code, and of what is fetched
+NAME_KEYS = ("_target_", "hub")  # names of code and of downloads, never paths
 
 
 def by_content(settings: Any) -> Any:
-    """Plain containers with every text that names an existing file or folder replaced by the digest of its content.
+    """Replace every string that names an existing file or folder by the digest of its content.
 
-    A text is taken for a path where it begins with `~`, holds a slash or ends with a suffix, and something lies there; so
-    the name of an option is not, whatever lies in the working directory. What lies nowhere stays as it is, and so does what
-    is stored under one of the keys `NAME_KEYS`.
+    A string counts as a path if it begins with `~`, contains a slash or ends with a suffix, and something exists there, so
+    option names are not affected by the working directory. Strings under one of `NAME_KEYS` are not changed.
     """
     if isinstance(settings, dict):
         return {key: value if key in NAME_KEYS else by_content(value) for key, value in settings.items()}
@@ -209,15 +208,15 @@ def _path(text: str) -> Path | None:
         path = Path(text).expanduser()
         named = text.startswith("~") or len(path.parts) > 1 or path.is_absolute() or path.suffix
         return path if named and path.exists() else None
-    except (OSError, ValueError, RuntimeError):  # too long for a path, a null in it, a user that does not knows
+    except (OSError, ValueError, RuntimeError):  # too long, contains a null, or an unknown user after `~`
         return None
 
 
-Checksums = dict[str, dict[str, Any]]  # path below the folder -> {"bytes", "sha256"}
+Checksums = dict[str, dict[str, Any]]  # relative path -> {"bytes", "sha256"}
 
 
 def are_checksums(content: Any) -> bool:
-    """Whether JSON content has the form of `Checksums`; of an edited file it may be anything."""
+    """Whether JSON content, possibly from an edited file, is a valid `Checksums`."""
     return isinstance(content, dict) and all(
         isinstance(entry, dict) and type(entry.get("bytes")) is int and isinstance(entry.get("sha256"), str)
         for entry in content.values()
@@ -231,12 +230,12 @@ def checksums(folder: Path) -> Checksums:
 
 
 def file_checksum(path: Path) -> dict[str, Any]:
-    """Of one file."""
+    """Checksum of one file."""
     return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
 
 
 def find_damage(folder: Path, expected: Checksums) -> str | None:
-    """The first file that is not what it was, and how; None where all are. Files that are not expected are left alone."""
+    """The first file that differs from its checksum, and how; None if none does. Additional files are ignored."""
     if not are_checksums(expected):
         return "its checksums cannot be read"
     for name, stored in expected.items():

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, room on disks, and what another user keeps to themselves."""
+"""Atomic file writes, disk space, and files that other users made unreadable."""
 
 import ctypes
 import errno
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Room on disks: asked for before hours of work, and told where it ended.
+# Disk space: checked before hours of work, and reported when it runs out.
 
-# of safetensors and of HDF5-like writers, which raise no OSError
+# messages of safetensors and similar writers, which raise no OSError
 FULL = ("No space left on device", "StorageFull", "Disk quota exceeded", "database or disk is full")
-# torch's writer says only that a write failed, which on a disk with room means something else
+# torch's writer only says that a write failed, which may have other causes if the disk has room
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container.cc")
 NEARLY_FULL_BYTES = 64 * 2**20
-ALIKE_BYTES = 2**16  # what a disk without room may have left; of several such disks the first one counts
+ALIKE_BYTES = 2**16  # free bytes below which a disk may be full; the first such disk counts
 NOTED = "free_bytes_by_disk"  # attribute of an error
 
 
 def require_space(folder: Path, needed_bytes: int, *, key: str, what: str, remedy: str = "") -> None:
-    """Raise before the start of what does not fit on the disk.
+    """Raise early if something will not fit on the disk.
 
     Args:
-        folder: where it will be written; it need not be there yet.
-        key: the setting that names the disk; `what` writes there; `remedy`: what helps besides, beginning with "or".
+        folder: where it will be written; need not exist yet.
+        key: the setting of the location; `what` will be written; `remedy`: an alternative, beginning with "or".
     Raises:
-        NoRoom: less is free.
+        NoRoom: not enough free space.
     """
     free = free_bytes(folder)
     if free < needed_bytes:
@@ -48,13 +48,13 @@ def require_space(folder: Path, needed_bytes: int, *, key: str, what: str, remed
 
 
 def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | None:
-    """The complaint about the disk that an error says is full; None where the error is of another kind.
+    """The error message for a full disk; None if the error has another cause.
 
-    An error of the system names the file, or another one that it was to become. Where nobody named any (writes to open files,
-    safetensors, torch), it is the disk that is full now, or was when `noting_free_space` saw the error.
+    A system error names the file, or the one it was to be renamed to. If there is no name (open files, safetensors, torch),
+    it is the disk that is full now, or was when `noting_free_space` saw the error.
 
     Args:
-        folders: that may have been written to, absolute, those of the run first -> the setting that names another.
+        folders: absolute folders that may have been written to, the run's first -> the setting of each.
     """
     saying = list(filter(says_full, _chain(error)))
     if not saying:
@@ -63,7 +63,7 @@ def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | N
         folder = file if file.is_dir() else file.parent
         inside = [known for known in folders if known in (folder, *folder.parents)]
         settings = folders[max(inside, key=lambda known: len(known.parts))] if inside else ""
-        return _full(_there(folder), free_bytes(folder), settings)  # what was half-written there is gone
+        return _full(_there(folder), free_bytes(folder), settings)  # partial files were removed meanwhile
     noted: dict[int, int] = {}
     for one in _chain(error):
         noted |= getattr(one, NOTED, {})
@@ -84,7 +84,7 @@ def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | N
 
 @contextmanager
 def noting_free_space(folder: Path) -> Iterator[None]:
-    """Where what is half-written gets removed at an error, note what its disk had left before that: see `full_disk`."""
+    """Context that records the free space at an error, before partial files are removed: see `full_disk`."""
     try:
         yield
     except Exception as error:
@@ -99,7 +99,7 @@ def _is_only_suspected(error: BaseException) -> bool:
 
 
 def _settings_on(disk: int, folders: Mapping[Path, str]) -> str:
-    """Those that name folders on a disk: `cache_dir or TMPDIR`."""
+    """The settings of folders on a disk: `cache_dir or TMPDIR`."""
     return " or ".join(dict.fromkeys(setting for folder, setting in folders.items() if _disk(folder) == disk))
 
 
@@ -110,7 +110,7 @@ def _full(folder: Path, free: int, settings: str) -> Obstacle:
 
 
 def _named(error: BaseException) -> Path | None:
-    """The file that could not be written, of a copy and a link the second one."""
+    """The file that could not be written; for copies and links, the second one."""
     if not isinstance(error, OSError):
         return None
     for name in (error.filename2, error.filename):
@@ -120,23 +120,23 @@ def _named(error: BaseException) -> Path | None:
 
 
 def _disk(folder: Path) -> int:
-    """The same number for all folders of one file system."""
+    """An id that is equal for all folders of one file system."""
     return _there(folder).stat().st_dev
 
 
 def _there(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there already."""
+    """The folder, or its nearest existing ancestor."""
     folder = folder.expanduser().absolute()
     return next(place for place in (folder, *folder.parents) if os.path.exists(place))
 
 
 def free_bytes(folder: Path) -> int:
-    """On the disk that holds the folder, or will."""
+    """Free bytes on the disk of the folder."""
     return shutil.disk_usage(_there(folder)).free
 
 
 def in_units(size: int) -> str:
-    """Bytes with three digits and a unit: 1.23 MB."""
+    """Format bytes with three digits and a unit: 1.23 MB."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6)):
         if size >= factor:
             return f"{size / factor:.3g} {unit}"
@@ -144,30 +144,30 @@ def in_units(size: int) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that led to it."""
+    """An error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def says_full(error: BaseException) -> bool:
-    """Whether an error is about a full disk, in the words of whoever raised it."""
+    """Whether an error, of any library, reports a full disk."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return any(text in str(error) for text in (*FULL, *TORCH_WRITER))
 
 
-PARTIAL = ".partial-"  # begins the name of a file that is being written
-SAVING = ".partial-"  # ends the name of a folder that is being written, before the process that writes
-_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and a flag of renameat2
-_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of folders, on some network file systems
+PARTIAL = ".partial-"  # prefix of files being written
+SAVING = ".partial-"  # in names of folders being written, before the process tag
+_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD, and a flag of renameat2
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # for folders on some network file systems
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A neighbor of `path` to write to, with the same ending.
+    """Context with a temporary file next to `path`, with the same suffix.
 
-    It becomes `path` when the block ends, and is removed when the block fails.
+    It is renamed to `path` on success and removed on failure.
     """
     temporary = path.with_name(f"{PARTIAL}{process_tag()}-{path.name}")
     try:
@@ -182,18 +182,18 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path, *, replaces: Collection[str], first: str) -> Iterator[Path]:
-    """An empty folder to write files to, which become those of `folder` when the block ends; removed when the block fails.
+    """Context with an empty folder whose files become those of `folder` on success; removed on failure.
 
-    It takes the place of `folder` by one rename, so that a killed process leaves the files of before, or those of now. Where
-    that cannot be (folders in it, the working directory, a mount, no right to write beside it) the files are renamed one by one.
+    It replaces `folder` by one rename, so that a killed process leaves either the old or the new files. If that is impossible
+    (subfolders, the working directory, a mount, no write permission next to it), files are renamed one by one.
 
     Args:
-        replaces: files of `folder` that go where the block wrote none of that name; whatever else lies in it stays.
-        first: the file that is renamed before others: it tells a reader which others belong to it.
+        replaces: files of `folder` to remove if the block did not write them; others stay.
+        first: the file to rename first, which tells readers which others belong to it.
     Raises:
-        OSError: it cannot be made, or is a file.
+        OSError: it cannot be created, or is a file.
     """
-    folder = folder.resolve()  # a link stays a link
+    folder = folder.resolve()  # keep links
     folder.parent.mkdir(parents=True, exist_ok=True)
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
@@ -230,7 +230,7 @@ def _may_be_renamed(folder: Path) -> bool:
 
 
 def _replace_folder(source: Path, target: Path) -> None:
-    """`source` becomes `target`; what that was, if it held anything, is then called `source`."""
+    """Rename `source` to `target`; a non-empty old `target` is then named `source`."""
     shutil.copymode(target, source)
     if not any(target.iterdir()):
         os.rename(source, target)
@@ -247,13 +247,13 @@ def _replace_folder(source: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names at once; False where the system or the file system cannot."""
+    """Atomically exchange two names; returns False if the system does not support it."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None)
     return swap is not None and swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0
 
 
 def _replace_files(source: Path, target: Path, *, replaces: Collection[str], first: str) -> None:
-    """The files of `source` become those of `target`, one after the other."""
+    """Move the files of `source` to `target` one by one."""
     names = sorted((file.name for file in source.iterdir()), key=lambda name: name != first)
     for name in names:
         os.replace(source / name, target / name)
@@ -263,7 +263,7 @@ def _replace_files(source: Path, target: Path, *, replaces: Collection[str], fir
 
 
 def _link_others(source: Path, target: Path, *, but: Collection[str]) -> None:
-    """Give the files of `source` that `target` lacks a second name there."""
+    """Hard-link the files of `source` that `target` lacks."""
     for file in source.iterdir():
         if file.name in but or os.path.lexists(target / file.name):
             continue
@@ -274,23 +274,23 @@ def _link_others(source: Path, target: Path, *, but: Collection[str]) -> None:
 
 
 def rename_synced(source: Path, target: Path) -> None:
-    """Rename what is synced itself, and sync the rename; the target is replaced."""
+    """Rename a synced file or folder and sync the rename; replaces the target."""
     os.replace(source, target)
     _sync_folder(target.parent)
 
 
 def sync_tree(folder: Path) -> None:
-    """Everything below the folder is on the disk when this returns."""
+    """Sync everything below the folder to disk."""
     for path in folder.rglob("*"):
         _sync_folder(path) if path.is_dir() else sync_file(path)
     _sync_folder(folder)
 
 
 def sync_file(path: Path) -> None:
-    """The file's content is on the disk when this returns.
+    """Sync a file's content to disk.
 
     Raises:
-        OSError: it could not be written, for instance because the disk is full.
+        OSError: it could not be written, for example because the disk is full.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -308,39 +308,37 @@ def _sync_folder(folder: Path) -> None:
 
 
 def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file that the umask lets others read, as it does every other file: several users may share a cache.
+    """Write a safetensors file with permissions from the umask, because several users may share a cache.
 
-    safetensors itself makes files that their owner alone can read, whatever the umask.
+    safetensors itself creates files that only their owner can read, whatever the umask.
 
     Args:
-        path: a file that is there, perhaps under another name too, is not written into but replaced.
-        tensors: name -> tensor on any device, contiguous, each with memory of its own.
-        metadata: texts for the file's header.
+        path: an existing file is replaced, not overwritten, since it may have other names.
+        tensors: name -> tensor on any device, contiguous, without shared memory.
+        metadata: strings for the file's header.
     Raises:
-        OSError: the disk is full; names the file. No file is left.
+        OSError: the disk is full; names the file, which is removed.
     """
     from safetensors.torch import save_file
 
     path.unlink(missing_ok=True)
     try:
-        path.touch()  # asks for the umask what os.umask cannot tell without changing it, for all threads
+        path.touch()  # applies the umask, which os.umask cannot read without changing it for all threads
         mode = stat.S_IMODE(path.stat().st_mode)
         save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
-        with suppress(PermissionError):  # of our own file: the file system has no modes
+        with suppress(PermissionError):  # file systems without modes
             path.chmod(mode)
     except BaseException as error:
         path.unlink(missing_ok=True)
-        if not isinstance(error, OSError) and says_full(
-            error
-        ):  # safetensors has removed what it wrote, and names no file
+        if not isinstance(error, OSError) and says_full(error):  # safetensors removed the file and names none
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         raise
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """A second name for a file, which takes no room; a copy where the file system has no hard links.
+    """Hard-link a file, or copy it if the file system has no hard links.
 
-    A file that the target names already is not written into, since it may have other names too: the target is replaced.
+    An existing target is replaced, not overwritten, since it may have other names.
     """
     if os.path.exists(target) and os.path.samefile(source, target):
         return
@@ -351,13 +349,11 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
         shutil.copyfile(source, target)
 
 
-# What lies below a folder in which other processes work.
+# Directory walks while other processes work there.
 
 
 def below(folder: Path, pattern: str) -> Iterator[Path]:
-    """Files and folders at any depth whose names match, as `folder.rglob(pattern)` gives them. That raises where a folder
-    vanishes meanwhile; here it is passed over.
-    """
+    """Like `folder.rglob(pattern)`, but skips folders that vanish meanwhile instead of raising."""
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             if fnmatchcase(name, pattern):
@@ -372,16 +368,15 @@ def below_with_links(
     but: str,
     closed: Callable[[Path], None] = lambda folder: None,
 ) -> Iterator[Path]:
-    """Files of these names at any depth, behind links to folders too: results of several machines are linked into one folder.
-    A folder of such a name is given, too: its reader says that it is no file.
+    """Files of these names at any depth, also behind links to folders, because results of several machines may be linked into
+    one folder. Includes folders of such a name, which readers reject.
 
-    A folder that several ways lead to, or a link back to one above it, is looked through once, under its own place where that
-    lies below `folder`.
+    Folders reachable in several ways, including cycles, are visited once, preferring their real path if it is below `folder`.
 
     Args:
-        ending: of the names of further files; None: of none.
+        ending: suffix of additional files; None = none.
         but: name of links that are not followed.
-        closed: gets each folder that this user may not look into; it is passed over.
+        closed: receives each unreadable folder, which is skipped.
     """
 
     def told(error: OSError) -> None:
@@ -393,7 +388,7 @@ def below_with_links(
     for start in waiting:
         for parent, folders, files in os.walk(start, onerror=told):
             if (place := _place(parent)) is None or place in seen:
-                folders.clear()  # os.walk goes down into what is left
+                folders.clear()  # os.walk does not descend then
                 continue
             seen.add(place)
             yield from (Path(parent, name) for name in names if name in files or name in folders)
@@ -404,7 +399,7 @@ def below_with_links(
 
 
 def _place(folder: str) -> tuple[int, int] | None:
-    """Equal for all names of a folder; None where it vanished."""
+    """An id that is equal for all names of a folder; None if it vanished."""
     try:
         found = os.stat(folder)
     except OSError:
@@ -412,11 +407,11 @@ def _place(folder: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-# What lies in a folder of several users and this one may not read: told in one line, with its owner and the remedy.
+# Unreadable files in a folder shared by several users: reported in one line, with owner and remedy.
 
 
 def require_readable(folder: Path, *, otherwise: str) -> None:
-    """Require that this user may read a folder and all below it; one that is not there is right.
+    """Check that this user may read a folder and everything below it; a missing one is accepted.
 
     Raises:
         Obstacle: see `unreadable`.
@@ -426,17 +421,17 @@ def require_readable(folder: Path, *, otherwise: str) -> None:
 
 
 def unreadable(path: Path, *, otherwise: str) -> Obstacle | None:
-    """The complaint about a file or folder that this user may not read, or not all of it; None where it may, or nothing is there.
+    """The error for a file or folder that this user may not read completely; None if it is readable or missing.
 
     Args:
-        otherwise: what helps where its owner does not: "name another cache_dir".
+        otherwise: a remedy that does not need its owner: "name another cache_dir".
     """
     if (part := _first_denied(path)) is None:
         return None
     try:
         found = part.stat()
         whose, mode = _name(found.st_uid), f" with mode {found.st_mode & 0o777:03o}"
-    except OSError:  # it has vanished since
+    except OSError:  # vanished meanwhile
         whose, mode = "another user", ""
     which = "it" if part == path else str(part)
     change = f"chmod a+rx {part}" if part in path.absolute().parents else f"chmod -R a+rX {path}"
@@ -445,10 +440,10 @@ def unreadable(path: Path, *, otherwise: str) -> Obstacle | None:
 
 
 def denied(error: PermissionError, *, otherwise: str) -> Obstacle:
-    """The complaint about what an error says this user may not do.
+    """The error for a PermissionError.
 
     Args:
-        otherwise: as of `unreadable`.
+        otherwise: as in `unreadable`.
     """
     named = None if error.filename is None else Path(os.fsdecode(error.filename))
     if named is not None and (obstacle := unreadable(named, otherwise=otherwise)) is not None:
@@ -459,7 +454,7 @@ def denied(error: PermissionError, *, otherwise: str) -> Obstacle:
 
 
 def _first_denied(path: Path) -> Path | None:
-    """The outermost folder on the way, else the first file or folder below, that this user may not read."""
+    """The first unreadable folder on the path, else the first unreadable file or folder below it."""
     above = path.absolute().parents
     if (closed := next((folder for folder in reversed(above) if not os.access(folder, os.X_OK)), None)) is not None:
         return closed if os.path.lexists(closed) else None

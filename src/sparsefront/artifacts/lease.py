@@ -1,20 +1,20 @@
-"""Locks on a shared file system that end with the process which took them, however it ends and wherever it ran.
+"""Locks (leases) on a shared file system that end with their process, however it ends and wherever it runs.
 
-    .<name>.leases/<alone|shared>.<host>.<process>.<start>.<token>      an empty file for each that holds, or tries to
+    .<name>.leases/<alone|shared>.<host>.<process>.<start>.<token>      an empty file per holder or contender
 
-A process makes a file of its own and then looks at the others. Where a living one conflicts with it, it removes its own and
-fails. Of two that try at once at least one sees the other, so no two ever hold what one alone may hold; nothing is renamed or
-broken for that, and nobody waits on a file that a dead process left. This needs a file system on which a file that was made is
-in the next listing of its folder, by any host: true of local ones, of NFS (a folder that one changed oneself is read anew),
-Lustre and GPFS. Locks of the operating system (`flock`) hold on some of these for one host alone, or do not exist.
+A process creates its own file and then looks at the others. If a live one conflicts, it removes its own file and fails. Of two
+simultaneous attempts at least one sees the other, so two processes never hold an exclusive lease; nothing is renamed or broken,
+and files of dead processes block nobody. This requires that a new file is visible in the next directory listing on any host:
+true for local file systems, NFS (directories changed by the client itself are re-read), Lustre and GPFS. `flock` works on some
+of these for one host only, or not at all.
 
-Files of other names hold nothing: an NFS client keeps one (`.nfs...`) of what was removed while it was open.
+Files with other names are ignored: NFS clients keep `.nfs...` files for what was removed while open.
 
-Who is dead: a process of this host is looked up. One of another host renews its file every `BEAT_S`; where the file is `LEASE_S`
-older than one made now, in the same folder and so by the same clock, it has lapsed. That is longer than an NFS client keeps a
-file's time, a minute. A process that was only suspended may still go on, so a lapsed lease gives way to one that does the same
-work, and to nobody else: who only sweeps up leaves it for `GONE_S`. A missing file therefore tells a process that wakes that it
-was followed: `Lease.lost`. What can be held again without harm it holds again: `Lease.renews`.
+Liveness: processes of this host are looked up. A process on another host renews its file every `BEAT_S`; once the file is
+`LEASE_S` older than a new one in the same folder (so by the same clock), the lease has lapsed. That exceeds the minute for
+which NFS clients cache attributes. A suspended process may wake up, so a lapsed lease is only yielded to a process that does
+the same work; cleanup waits for `GONE_S`. If its file is missing, a process that wakes up knows that it was replaced:
+`Lease.lost`. Leases that can safely be taken again are: `Lease.renews`.
 """
 
 import atexit
@@ -36,15 +36,15 @@ from weakref import WeakSet
 
 from sparsefront.progress import WAITING, spent_on
 
-# Which process a file belongs to, told in the file's name, and whether that process lives.
+# File names identify the owning process, and whether it is alive.
 #
-# A process can be looked up only by those that count processes as it does: on the same boot of the same machine, in
-# the same container. Of any other one only its own signs of life tell.
+# A process can only be looked up on the same boot of the same machine and in the same container (PID namespace). For
+# others, only their own signs of life count.
 
 
 @cache
 def host() -> str:
-    """This machine since it was started, or this container: its name, for people, and a digest that no other one has."""
+    """Unique id of this machine since boot, or of this container: its name, for people, and a digest."""
     name = socket.gethostname()
     boot = _text("/proc/sys/kernel/random/boot_id")
     try:
@@ -56,12 +56,12 @@ def host() -> str:
 
 
 def process_tag() -> str:
-    """`<host>.<process>.<start>` of this process, for names of files: no other process has it, on any machine."""
+    """`<host>.<process>.<start>` of this process, for file names; unique across machines."""
     return f"{host()}.{os.getpid()}.{_state_and_start(os.getpid())[1]}"
 
 
 def lives(tag: str) -> bool | None:
-    """Whether the process of a tag lives; None where that cannot be known from here, as of a text that is no tag."""
+    """Whether the process of a tag is alive; None if unknown, for example for an invalid tag."""
     parts = tag.split(".")
     if len(parts) != 3 or parts[0] != host() or not parts[1].isdecimal():
         return None
@@ -71,15 +71,15 @@ def lives(tag: str) -> bool | None:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # another user's: it is there
+        pass  # exists, but belongs to another user
     state, found = _state_and_start(int(process))
     return state not in ("Z", "X") and found in (start, "")
 
 
 def _state_and_start(process: int) -> tuple[str, str]:
-    """A letter, Z of one that has ended; and the ticks from the boot to its start, as its number may be given again.
+    """State letter (Z = zombie) and start time in ticks since boot, because process ids are reused.
 
-    Both are empty where the system does not tell.
+    Both are empty if the system does not provide them.
     """
     content = _text(f"/proc/{process}/stat").rpartition(")")[2].split()
     return (content[0], content[19]) if content else ("", "")
@@ -95,24 +95,24 @@ def _text(file: str) -> str:
 Found = TypeVar("Found")
 log = logging.getLogger(__name__)
 BEAT_S, LEASE_S = 15.0, 120.0
-GONE_S = 24 * 3600.0  # without a sign of life: taken for dead also by those that only sweep up
+GONE_S = 24 * 3600.0  # without a sign of life after which cleanup considers a process dead
 ALONE, SHARED = "alone", "shared"
-PREFIXES = (f"{ALONE}.", f"{SHARED}.")  # of the files that hold something
+PREFIXES = (f"{ALONE}.", f"{SHARED}.")  # of lease files
 
 
 class LeaseLost(RuntimeError):
-    """This process gave no sign of life for so long that another one may do its work now."""
+    """This process gave no sign of life for so long that another one may have taken over its work."""
 
 
 class Lease:
-    """Something held, until `release` or the end of the process.
+    """A held lease, until `release` or the end of the process.
 
     Args:
-        file: that says so.
+        file: the lease file.
         took_over: files of dead processes that were removed for it.
 
-    `renews`: where its file was removed and nobody holds what conflicts with it, it is held again rather than lost. So are shared
-    leases: who follows a process that reads something does not change what it reads.
+    `renews`: if its file was removed and nothing conflicts, take it again instead of being lost. Shared leases do the same: a
+    new reader does not change what is read.
     """
 
     def __init__(self, file: Path, took_over: tuple[str, ...]) -> None:
@@ -123,7 +123,7 @@ class Lease:
         _beating(self)
 
     def beat(self) -> None:
-        """A sign of life for other hosts; not of what was released, nor in a forked process."""
+        """Renew the file as a sign of life for other hosts; a no-op after release and in a forked process."""
         if self._process != os.getpid():
             return
         with self._one_at_a_time:
@@ -131,7 +131,7 @@ class Lease:
                 os.utime(self.file)
             except FileNotFoundError:
                 self.lost = self._process is not None and not (self.renews and self._held_again())
-            except OSError as error:  # of a network that is away for a moment
+            except OSError as error:  # the network may be down temporarily
                 log.debug("no sign of life in %s: %s", self.file, error)
 
     def _held_again(self) -> bool:
@@ -145,13 +145,13 @@ class Lease:
         return again is not None
 
     def require(self) -> None:
-        """Raises LeaseLost where another process was given what this one held."""
+        """Raise LeaseLost if another process took over."""
         self.beat()
         if self.lost:
             raise LeaseLost(f"{self.file.parent}: no sign of life for {LEASE_S:g} s, so another process took over")
 
     def release(self) -> None:
-        """Let others have it; a second call does nothing, nor one in a forked process."""
+        """Release the lease; a no-op if repeated, or in a forked process."""
         if self._process == os.getpid():
             with self._one_at_a_time:
                 self._process = None
@@ -161,29 +161,29 @@ class Lease:
 
 
 def hold_shared(path: Path) -> Lease | None:
-    """Hold a path with others; None where a process holds it alone."""
+    """Take a shared lease on a path; None if a process holds it exclusively."""
     return hold_in(leases_of(path), SHARED)
 
 
 def hold_alone(path: Path, *, lapses_s: float | None = None) -> Lease | None:
-    """Hold a path with no others; None where a living process holds it. `lapses_s`: as in `hold_in`."""
+    """Take an exclusive lease on a path; None if a live process holds it. `lapses_s`: as in `hold_in`."""
     return hold_in(leases_of(path), ALONE, lapses_s=lapses_s)
 
 
 def leases_of(path: Path) -> Path:
-    """The folder with the leases on a path, which need not exist itself."""
+    """The folder with the leases on a path, which need not exist."""
     return path.with_name(f".{path.name}.leases")
 
 
 def hold_in(folder: Path, mode: str, *, create: bool = True, lapses_s: float | None = None) -> Lease | None:
-    """As above, in a folder of leases by its own name.
+    """Like `hold_shared` and `hold_alone`, for a given folder of leases.
 
     Args:
-        create: make the folder where it is missing; otherwise the answer is then None.
-        lapses_s: after so long without a sign of life a process of another host is dead: `GONE_S` for who would remove what it
-            works on or reads; None = `LEASE_S`, for who does its work, and would find it done if it woke.
+        create: create a missing folder; otherwise return None.
+        lapses_s: seconds without a sign of life after which a process on another host is dead: `GONE_S` for removing what
+            it makes or reads; None = `LEASE_S`, for taking over its work, which it would find done if it woke up.
     Raises:
-        OSError: this process may not write there.
+        OSError: no permission to write.
     """
     own = _make(folder, f"{mode}.{process_tag()}.{secrets.token_hex(4)}", create=create)
     if own is None:
@@ -202,17 +202,17 @@ def hold_in(folder: Path, mode: str, *, create: bool = True, lapses_s: float | N
         _discard(own)
         raise
     for other in dead:
-        with suppress(OSError):  # of another user; it holds nothing either way
+        with suppress(OSError):  # another user's; not blocking either way
             other.unlink(missing_ok=True)
     return Lease(own, tuple(other.name for other in dead))
 
 
 @contextmanager
 def held_alone(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[Lease]:
-    """Holds a path with no others; waits for those that hold it.
+    """Context with an exclusive lease on a path; waits for its holders.
 
     Args:
-        waiting: called once where it has to.
+        waiting: called once if it has to wait.
     """
     with working_under(hold_when_free(path, waiting)) as lease:
         yield lease
@@ -220,7 +220,7 @@ def held_alone(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterat
 
 @contextmanager
 def working_under(lease: Lease) -> Iterator[Lease]:
-    """`require_all` asks about this lease in the block, which ends it."""
+    """Context in which `require_all` checks this lease; releases it on exit."""
     _working.append(lease)
     try:
         yield lease
@@ -230,8 +230,8 @@ def working_under(lease: Lease) -> Iterator[Lease]:
 
 
 def do_alone(path: Path, do: Callable[[Lease], Found]) -> Found:
-    """What `do` gives, which holds a path with no others meanwhile. Where another process held it because this one slept, it is
-    done anew: `do` calls `Lease.require` before it changes anything, and once more where what it changed may have been replaced.
+    """Call `do` under an exclusive lease on a path. If the lease was lost because this process was suspended, call it again:
+    `do` calls `Lease.require` before it changes anything, and again where its changes may have been replaced.
     """
     while True:
         with held_alone(path) as lease:
@@ -244,7 +244,7 @@ def do_alone(path: Path, do: Callable[[Lease], Found]) -> Found:
 
 
 def hold_when_free(path: Path, waiting: Callable[[], None] = lambda: None) -> Lease:
-    """As `hold_alone`, but it waits for those that hold the path. `waiting`: called once where it has to."""
+    """Like `hold_alone`, but waits for other holders. `waiting`: called once if it has to wait."""
     if (lease := hold_alone(path)) is not None:
         return lease
     pause, told = 0.01, False
@@ -253,32 +253,32 @@ def hold_when_free(path: Path, waiting: Callable[[], None] = lambda: None) -> Le
             if pause > 0.1 and not told:
                 waiting()
                 told = True
-            # Not all at once: of those that try at the same moment none may hold it.
+            # With jitter: simultaneous attempts may all fail.
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(0.5, 1.5 * pause)
     return lease
 
 
 def require_all() -> None:
-    """Raises LeaseLost where this process lost what it works on, in `held_alone` or `working_under`."""
+    """Raise LeaseLost if this process lost a lease of `held_alone` or `working_under`."""
     for lease in list(_working):
         lease.require()
 
 
 def remove_dead(folder: Path) -> None:
-    """Of a folder of leases: what dead processes left. Where one that lives, or may have slept, holds something, nothing."""
+    """Remove the leases of dead processes in a folder, unless a live or possibly suspended one holds something."""
     if (lease := hold_in(folder, ALONE, create=False, lapses_s=GONE_S)) is not None:
         lease.release()
 
 
 def _make(folder: Path, name: str, *, create: bool) -> Path | None:
-    """The file; None where the folder is missing and is not to be made."""
+    """Create the file; None if the folder is missing and should not be created."""
     file = folder / name
     while True:
         try:
             file.touch(exist_ok=False)
             return file
-        except FileNotFoundError:  # the first one; or the last one that held it removed the folder at this moment
+        except FileNotFoundError:  # the folder does not exist, or its last holder just removed it
             if not create:
                 return None
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -288,12 +288,12 @@ def _make(folder: Path, name: str, *, create: bool) -> Path | None:
 
 def _discard(file: Path) -> None:
     file.unlink(missing_ok=True)
-    with suppress(OSError):  # others hold it, or have just removed it
+    with suppress(OSError):  # not empty, or just removed
         file.parent.rmdir()
 
 
 def _alive(other: Path, own: Path, lapses_s: float) -> bool | None:
-    """Whether the process of a lease lives; None where it was released at this moment."""
+    """Whether the process of a lease is alive; None if it was just released."""
     alive = lives(other.name.partition(".")[2].rpartition(".")[0])
     if alive is not None:
         return alive
@@ -316,17 +316,17 @@ def _all() -> list[Lease]:
 
 @atexit.register
 def _release_all() -> None:
-    """While there are still modules to do it with."""
+    """Release at exit, while modules still exist."""
     for lease in _all():
         lease.release()
 
 
 def _beating(lease: Lease) -> None:
-    """One thread renews all leases of the process."""
+    """Let one thread renew all leases of the process."""
     global _heart
     with _of_held:
         _held.add(lease)
-        if _heart is None or not _heart.is_alive():  # the first one
+        if _heart is None or not _heart.is_alive():  # first lease, or after a fork
             _heart = threading.Thread(target=_beat, name="leases", daemon=True)
             _heart.start()
 

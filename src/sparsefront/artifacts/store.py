@@ -1,19 +1,18 @@
-"""Stages stored on disk under the digest of their cache key.
+"""Store stages on disk under the digest of their cache key.
 
-    <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json, with a checksum of each file
+    <root>/<stage>/<key>/             a finished stage: its files, plus determined_by.json, with a checksum of each file
     <root>/<stage>/<key>.again-<n>/   the same, made again while a process read it: see `generations`
-    <root>/<stage>/<key>.partial-<process>  work in progress; becomes <key> by one rename. A failing maker removes it; what a
-                                      killed one left is removed by the next run (`artifacts.store`)
-    <root>/<stage>/<key>.unfinished/  what a maker left for the next one to resume from, should it be killed
+    <root>/<stage>/<key>.partial-<process>  work in progress; renamed to <key> at the end. Removed on failure; after a kill,
+                                      removed by the next run
+    <root>/<stage>/<key>.unfinished/  state from which the next maker resumes after a kill
 
-A stage is there whole or not at all, so a process killed at any instant loses only the stage that it was in, and of a
-training no more than an epoch. A stage whose files are not what was stored is reported and made again. The time of a stage's
-folder is that of its last use.
+Stages are atomic: a process killed at any time loses only its current stage, and of a training at most an epoch. Damaged
+stages are reported and made again. The modification time of a stage's folder is that of its last use.
 
-A process holds what it makes alone and what it uses with others, by leases (`artifacts.lease`) that work between the hosts of a
-shared file system and end with it. Others wait for a maker, then find the stage finished; nobody removes what is used. A maker
-that was taken for dead, because its host slept, and goes on: what it made is discarded, and it uses what its successor makes.
-Only a run that needs the same stage can be its successor: others leave what it made and what it reads for a day.
+A process holds what it makes exclusively and what it uses shared, by leases (`artifacts.lease`) that work across hosts of a
+shared file system and end with the process. Others wait for a maker and then find the stage finished; nothing in use is
+removed. If a maker was considered dead because its host was suspended, and continues, its work is discarded and it uses that
+of its successor. Only a run that needs the same stage can be its successor: others leave what it makes and reads for a day.
 """
 
 import errno
@@ -46,29 +45,29 @@ from sparsefront.artifacts.lease import (
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import working_time
 
-# What lies beside the files of a finished stage: seconds, its cache key, and the checksum of each file.
+# Metadata of a finished stage: seconds, its cache key, and the checksum of each file.
 #
-# Also `used`: the keys of the stages that its run had used until then, so that it is known what a result needs even
-# where a stage between was removed.
+# Also `used`: the keys of all stages that its run had used until then, to know what a result needs even if a stage in
+# between was removed.
 
-RECORD = "determined_by.json"  # the last file that is written: a folder that has it is whole
-_sound: set[tuple] = set()  # stages that this process has read whole, or made: they are not read again for a check
+RECORD = "determined_by.json"  # written last: a folder that has it is complete
+_sound: set[tuple] = set()  # stages that this process has verified, or made
 
 
 def write_record(folder: Path, seconds: float, cache_key: dict[str, Any], *, used: Iterable[str] = ()) -> None:
-    """Of a stage whose files are all written."""
+    """Write the record of a stage after all of its files."""
     content = {"seconds": seconds, "determined_by": cache_key, "used": sorted(used), "files": checksums(folder)}
     (folder / RECORD).write_text(json.dumps(content, indent=2, default=str), encoding="utf-8")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """seconds, determined_by, and files, which stages of earlier versions lack.
+    """seconds, determined_by, and files (missing in stages of earlier versions).
 
     Raises:
         ValueError: it cannot be read; says why.
     """
     try:
-        record = read_json_bounded(folder / RECORD, finite=False)  # a setting may be infinite
+        record = read_json_bounded(folder / RECORD, finite=False)  # settings may be infinite
     except ValueError as error:
         raise ValueError(f"{RECORD} cannot be read ({error})") from None
     if (fault := _fault(record)) is not None:
@@ -77,7 +76,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def _fault(record: Any) -> str | None:
-    """What keeps JSON content from being a record, first of all."""
+    """The first reason why JSON content is not a record."""
     if not isinstance(record, dict) or "determined_by" not in record:
         return "it has no determined_by"
     seconds, used = record.get("seconds"), record.get("used", [])
@@ -89,7 +88,7 @@ def _fault(record: Any) -> str | None:
 
 
 def damage_of(folder: Path) -> str | None:
-    """Which file of a finished stage is not what was stored, and how; None where all are, as far as checksums are known."""
+    """Which file of a finished stage was changed, and how; None if none was, as far as checksums exist."""
     try:
         if _version(folder) in _sound:
             return None
@@ -102,42 +101,41 @@ def damage_of(folder: Path) -> str | None:
 
 
 def mark_sound(folder: Path) -> None:
-    """Of a stage that this process has made."""
+    """Mark a stage made by this process as verified."""
     _sound.add(_version(folder))
 
 
 def _version(folder: Path) -> tuple:
-    """Tells a stage from another one that took its place."""
+    """Distinguishes a stage from one that replaced it."""
     found = (folder / RECORD).stat()
     return folder.resolve(), found.st_ino, found.st_mtime_ns
 
 
-# A finished stage that is made again while others read it.
+# Generations: a finished stage that is made again while others read it.
 #
 #     <key>          a finished stage
 #     <key>.again-1  made again while a process read <key>; the highest number counts
 #
-# A process that uses a stage holds a shared lease on it (`artifacts.lease`), which ends with the process, however it
-# ends. A stage that no process reads is replaced under its own name. One that is read stays where it is, the new one
-# lies beside it, and the next process that makes the stage removes it. No process ever waits, so that no two runs
-# wait for each other.
+# A process holds a shared lease (`artifacts.lease`) on each stage it uses, which ends with the process. A stage that is not
+# in use is replaced under its own name. One in use stays, the new one is put next to it, and the next process that makes
+# the stage removes it. Nobody waits, so two runs never wait for each other.
 
 AGAIN = ".again-"
-MOVED_S = 0.01  # a maker holds a stage by itself for as long as it takes to rename it
+MOVED_S = 0.01  # how long renaming a stage holds it exclusively
 
 
 def maker_of(folder: Path) -> Path:
-    """What the maker of a stage holds alone, with those who read the stage of that name not in its way."""
+    """The path that the maker of a stage holds exclusively, without blocking readers of the stage."""
     return folder.with_name(f"{folder.name}.maker")
 
 
 @dataclass(frozen=True)
 class Held:
-    """A stage that is not removed for as long as this object lives.
+    """A stage that is not removed during the lifetime of this object.
 
     Args:
         path: its folder.
-        hold: on it; None where this process may not write beside the stage, and so removes nothing of anybody.
+        hold: its lease; None without permission to write next to the stage.
     """
 
     path: Path
@@ -145,7 +143,7 @@ class Held:
 
 
 def hold_newest(folder: Path) -> Held | None:
-    """The newest stage of that name, held; None where there is none."""
+    """The newest stage of that name, held; None if there is none."""
     while (found := newest(folder)) is not None:
         try:
             hold = hold_shared(found)
@@ -153,7 +151,7 @@ def hold_newest(folder: Path) -> Held | None:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             return Held(found, None)
-        # Removed between the two calls: the lease would be on what no other process finds.
+        # It may have been removed between the two calls: then the lease is on something that no other process finds.
         if hold is not None and (found / RECORD).exists():
             return Held(found, hold)
         del hold
@@ -162,20 +160,20 @@ def hold_newest(folder: Path) -> Held | None:
 
 
 def put(partial: Path, folder: Path) -> Held:
-    """Give a finished folder the name `folder`, or one beside it where a process reads what is there, and hold it.
+    """Rename a finished folder to `folder`, or to a name next to it if the existing one is in use, and hold it.
 
-    The caller is the only maker of this stage.
+    The caller must be the only maker of this stage.
     """
     if folder.is_file():
-        folder.unlink()  # somebody's, under the name of a stage
+        folder.unlink()  # a file with the name of a stage
     elif not (folder / RECORD).exists():
-        shutil.rmtree(folder, ignore_errors=True)  # it lost its record and is no stage
+        shutil.rmtree(folder, ignore_errors=True)  # without a record it is not a stage
     older = _generations(folder)
     target = folder if not older else folder.with_name(f"{folder.name}{AGAIN}{generation_number(older[-1]) + 1}")
     rename_synced(partial, target)
     for old in older:
         _remove(old)
-    # The name without a number counts as the oldest.
+    # The name without a number is the oldest.
     if target != folder and _generations(folder) == [target]:
         if (hold := hold_alone(target, lapses_s=GONE_S)) is not None:
             rename_synced(target, folder)
@@ -184,26 +182,26 @@ def put(partial: Path, folder: Path) -> Held:
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest stage of that name, which may be gone at the next moment; None where there is none."""
-    # twice, since a maker may add one and remove another while the names are read
+    """The newest stage of that name, which may vanish at any time; None if there is none."""
+    # twice, since a maker may add one and remove another during the listing
     found = _generations(folder) or _generations(folder)
     return found[-1] if found else None
 
 
 def _generations(folder: Path) -> list[Path]:
-    """All finished stages of that name, the oldest first."""
+    """All finished stages of that name, oldest first."""
     beside = [path for path in folder.parent.glob(f"{folder.name}{AGAIN}*") if path.name.rpartition("-")[2].isdigit()]
     return [path for path in (folder, *sorted(beside, key=generation_number)) if (path / RECORD).exists()]
 
 
 def generation_number(folder: Path) -> int:
-    """How often the stage was made again while a process read the one before."""
+    """How often the stage was made again while its predecessor was in use."""
     return int(folder.name.rpartition(AGAIN)[2]) if AGAIN in folder.name else 0
 
 
 def _remove(folder: Path) -> None:
-    """Unless a process reads it, or may wake and read it. Under the name of something unfinished, so that the next maker sweeps
-    up after a kill.
+    """Remove a stage unless a process reads it, or may wake up and read it. It is first renamed to a partial name, so that the
+    next maker cleans up after a kill.
     """
     if (hold := hold_alone(folder, lapses_s=GONE_S)) is None:
         return
@@ -213,15 +211,15 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(gone)
 
 
-# What killed processes left in the cache: half-written, half-removed, or held.
+# Cleanup after killed processes: partial, half-removed or held folders.
 
 log = logging.getLogger(__name__)
-REMOVED = ".removed-"  # in the name of a stage that is being removed: renamed first, so that it is never half there
+REMOVED = ".removed-"  # in names of stages being removed: renamed first, so that readers never see half of one
 
 
 def remove_leftovers(root: Path) -> list[Path]:
-    """Remove what no process works on any more: none holds it, and none of another host held it within a day, which may only
-    sleep. What a later run can resume from (`.unfinished`) stays.
+    """Remove partial work that no process holds, nor a process on another host within a day (it may be suspended). Resume state
+    (`.unfinished`) is kept.
 
     Args:
         root: the cache folder.
@@ -231,11 +229,11 @@ def remove_leftovers(root: Path) -> list[Path]:
     removed = []
     for path, target in _half_done(root):
         try:
-            if (lease := hold_alone(target, lapses_s=GONE_S)) is None:  # somebody works on it, or may wake
+            if (lease := hold_alone(target, lapses_s=GONE_S)) is None:  # in use, or its process may wake up
                 continue
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             lease.release()
-        except OSError:  # another run removes it at this moment, or it is not ours
+        except OSError:  # another run is removing it, or it belongs to another user
             continue
         removed.append(path)
     for folder in [*root.glob("*/.*.leases"), *below(root / "data", ".*.leases")]:
@@ -247,7 +245,7 @@ def remove_leftovers(root: Path) -> list[Path]:
 
 
 def _half_done(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Folders of stages and files of prepared data, each with what the process that works on it holds."""
+    """Partial folders of stages and partial files of prepared data, each with the path that its maker holds."""
     for path in [*root.glob(f"*/*{PARTIAL}*"), *root.glob(f"*/*{REMOVED}*")]:
         if path.is_dir():
             yield path, maker_of(path.with_name(path.name.split(".")[0]))
@@ -266,9 +264,9 @@ class Artifact:
     Args:
         path: its folder; read-only by convention.
         key: digest of its cache key.
-        reused: found finished, rather than made by this call.
-        seconds: what making it took, in whichever process, without waits, with what killed makers left finished.
-        held: keeps it from being removed for as long as this object lives.
+        reused: found finished instead of made by this call.
+        seconds: time to make it, in any process, excluding waits, including killed makers.
+        held: prevents its removal during the lifetime of this object.
     """
 
     path: Path
@@ -283,11 +281,11 @@ class Artifact:
 
 @dataclass(eq=False)
 class Making:
-    """A stage in the making.
+    """A stage being made.
 
     Args:
-        folder: for its files; there, and empty.
-        earlier_seconds: what killed makers spent on what this one went on from; the maker sets it.
+        folder: for its files; exists and is empty.
+        earlier_seconds: time of killed makers from which this one resumed; set by the maker.
     """
 
     folder: Path
@@ -299,22 +297,22 @@ class ArtifactStore:
 
     Args:
         root: folder of all stages.
-        runnable: the stages that this run may make; another one must be there already.
-        reuse: False makes every runnable stage again and replaces what was there.
+        runnable: the stages that this run may make; others must already exist.
+        reuse: False makes every runnable stage again, replacing existing ones.
     """
 
     def __init__(self, root: Path, *, reuse: bool, runnable: tuple[str, ...]) -> None:
         self.root, self.reuse, self.runnable = root, reuse, runnable
-        self._used: dict[str, Held] = {}  # by key; held until the run ends, whatever happens to the `Artifact`
+        self._used: dict[str, Held] = {}  # by key; held until the run ends, regardless of the `Artifact`
         self._damaged: dict[Path, str] = {}
         self._held_to_make: dict[Path, Lease] = {}
-        self._made: dict[Path, Artifact] = {}  # by this process, until `get` gives it
+        self._made: dict[Path, Artifact] = {}  # made by this process, until `get` returns it
 
     def __enter__(self) -> "ArtifactStore":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The stages that were used are held no longer."""
+        """Release the stages that were used."""
         for held in self._used.values():
             if held.hold is not None:
                 held.hold.release()
@@ -324,32 +322,32 @@ class ArtifactStore:
             kept.clear()
 
     def find(self, kind: str, cache_key: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
-        """The finished stage, or None: it was never made, it is damaged (reported on the terminal), or it is to be made again."""
+        """The finished stage; None if it was never made, is damaged (which is logged), or should be made again."""
         key = digest(cache_key)
         folder = self.root / kind / key
         again = not self.reuse and (stage or kind) in self.runnable
         return None if again else self._usable(folder, key)
 
     def unfinished(self, kind: str, cache_key: dict[str, Any]) -> Path:
-        """Where the maker of a stage keeps what a later one can resume from; gone once the stage is finished."""
+        """Folder for the resume state of a stage; removed once the stage is finished."""
         return self.root / kind / f"{digest(cache_key)}.unfinished"
 
     def get(self, kind: str, cache_key: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
-        """The finished stage; None where it is missing: this process then holds it, and makes it in `making`.
+        """The finished stage; None if it is missing: this process then holds it and makes it in `making`.
 
             while (masks := store.get("prune", key)) is None:
                 with store.making("prune", key) as new:
                     ...  # writes files into new.folder
 
-        It waits for another process that makes it. A loop, since a process that slept too long loses the stage to another one,
-        and finds what that one made.
+        Waits for other makers. Use a loop, because a process that was suspended too long loses the stage to another one and
+        then finds that one's work.
 
         Args:
             kind: folder name below the root.
-            stage: the entry of root key `stages` that allows making it; None = the one called `kind`.
+            stage: the entry of root key `stages` that allows making it; None = the one named `kind`.
             cache_key: JSON-able; equal content means an equal stage.
         Raises:
-            InvalidSetting: it is not there and `stages` does not allow making it, or this user may not read it.
+            InvalidSetting: it does not exist and `stages` does not allow making it, or this user may not read it.
         """
         key = digest(cache_key)
         folder = self.root / kind / key
@@ -366,7 +364,7 @@ class ArtifactStore:
         what = f"{kind} {key}"
         lease = hold_when_free(maker_of(folder), lambda: log.info("waiting for another run that makes %s", what))
         self._held_to_make[folder] = lease
-        # Another process may have finished it while we waited.
+        # Another process may have finished it meanwhile.
         if (found := self.find(kind, cache_key, stage=stage)) is not None:
             self._held_to_make.pop(folder).release()
             return found
@@ -383,9 +381,9 @@ class ArtifactStore:
 
     @contextmanager
     def making(self, kind: str, cache_key: dict[str, Any]) -> Iterator[Making]:
-        """Around the code that writes the files of a stage that `get` gave to this process; at its end the stage is finished.
+        """Context for writing the files of a stage after `get` returned None; the stage is finished on exit.
 
-        Where the code fails nothing is left. Where this process lost the stage to another one meanwhile, a warning says so.
+        On failure nothing is left. If this process lost the stage to another one meanwhile, a warning is logged.
         """
         key = digest(cache_key)
         folder = self.root / kind / key
@@ -403,11 +401,11 @@ class ArtifactStore:
                     held = put(partial, folder)
             except Exception as error:
                 lease.beat()
-                if not lease.lost:  # of whatever kind: the successor removed what it wrote to
+                if not lease.lost:  # any error: the successor removed the folder
                     raise
                 log.warning("%s %s: %s", kind, key, error)
         if lease.lost:
-            require_all()  # where the whole run was followed, it ends here
+            require_all()  # ends here if the whole run was replaced
             return
         mark_sound(held.path)
         self._used[key] = held
@@ -415,10 +413,10 @@ class ArtifactStore:
 
     @contextmanager
     def _partial_folder(self, folder: Path) -> Iterator[Path]:
-        """The folder that a maker writes to, which becomes the stage's or is removed."""
+        """Context with the folder that a maker writes to, which becomes the stage or is removed."""
         key = folder.name
-        for left_over in folder.parent.glob(f"{key}.partial-*"):  # of killed makers: we hold the stage
-            shutil.rmtree(left_over, ignore_errors=True)  # one that slept may write to it at this moment
+        for left_over in folder.parent.glob(f"{key}.partial-*"):  # from killed makers: we hold the stage
+            shutil.rmtree(left_over, ignore_errors=True)  # a suspended one may still write to it
         partial, unfinished = folder.with_name(f"{key}.partial-{process_tag()}"), folder.with_name(f"{key}.unfinished")
         if not self.reuse:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -430,10 +428,10 @@ class ArtifactStore:
         shutil.rmtree(unfinished, ignore_errors=True)
 
     def _usable(self, folder: Path, key: str) -> Artifact | None:
-        """The newest stage of that name, with every file as it was stored; None where there is none, or it is damaged.
+        """The newest stage of that name, verified; None if there is none, or it is damaged.
 
         Raises:
-            Obstacle: another user has made it, and keeps it to themselves: it is neither damaged nor ours to replace.
+            Obstacle: another user made it and this user may not read it: it is neither damaged nor ours to replace.
         """
         require_readable(folder, otherwise=ANOTHER_CACHE)
         if (held := hold_newest(folder)) is None:
@@ -444,13 +442,13 @@ class ArtifactStore:
                 log.warning("damaged, and not used: %s: %s", held.path, damage)
             self._damaged[folder] = f"{held.path}: {damage}"
             return None
-        with suppress(OSError):  # of somebody else, or read-only: only its time of last use is not known then
+        with suppress(OSError):  # another user's, or read-only: then only its time of last use is wrong
             os.utime(held.path)
         self._used[key] = held
         return Artifact(held.path, key, reused=True, seconds=read_record(held.path)["seconds"], held=held)
 
     def _why_absent(self, folder: Path, kind: str, stage: str) -> str:
-        """`kind` tells apart what one stage makes: the masks may be there, and the times of a search for them not."""
+        """`kind` distinguishes what a stage makes: masks may exist, but not the times of a search for them."""
         what = f"stage {stage}" if kind == stage else f"{kind}, which stage {stage} makes,"
         if folder in self._damaged:
             return f"{what} is damaged ({self._damaged[folder]})"

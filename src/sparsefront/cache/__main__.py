@@ -11,7 +11,7 @@ from sparsefront.errors import InvalidSetting, printable
 from sparsefront.options import program_command
 from sparsefront.progress import exit_quietly_on_broken_pipe
 
-# The command line; COMMAND: as it was started.
+# The command line; COMMAND: as the user typed it.
 
 COMMANDS = ("show", "check", "remove")
 DESCRIPTION = """\
@@ -31,7 +31,7 @@ Shows what meets all the conditions that are given; --yes removes it. What a run
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options, with `command`: show (also where none is named), check or remove."""
+    """Parse options; `command` is show (the default), check or remove."""
     named = arguments and (arguments[0] in COMMANDS or not arguments[0].startswith("-"))
     helped = {"-h", "--help"} & {*arguments}
     return _parser().parse_args(arguments if named or helped else ["show", *arguments])
@@ -81,10 +81,10 @@ UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def seconds_of(age: str) -> float:
-    """`36h`, `30d`, `2w` in seconds.
+    """Convert `36h`, `30d`, `2w` to seconds.
 
     Raises:
-        InvalidSetting: written otherwise.
+        InvalidSetting: another format.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", age)
     if found is None:
@@ -93,10 +93,10 @@ def seconds_of(age: str) -> float:
 
 
 def _complete(options: argparse.Namespace) -> None:
-    """Set `older_than_s`, in seconds.
+    """Validate the options and set `older_than_s`, in seconds.
 
     Raises:
-        InvalidSetting: options that do not go together, nothing to remove, or no such folder.
+        InvalidSetting: conflicting options, nothing to remove, or no such folder.
     """
     if options.command == "remove":
         options.older_than_s = None if options.older_than is None else seconds_of(options.older_than)
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     try:
         _complete(options)
-        from sparsefront.cache.commands import RUN  # here: help and slips do not wait for torch
+        from sparsefront.cache.commands import RUN  # late: help and errors need no torch
 
         return RUN[options.command](options)
     except InvalidSetting as error:

@@ -34,7 +34,7 @@ from sparsefront.errors import InvalidSetting, printable
 from sparsefront.progress import counted
 from sparsefront.results.terminal import add_row, print_table, table_console
 
-# Which stored stages a user asks for: all the conditions that are given must hold.
+# Selection of stored stages: all given conditions must hold.
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Selection:
     """Conditions of `remove`.
 
     Args:
-        unused: made for no result.
-        older_than_s: last used longer ago, in seconds.
-        runs: names of runs; what these used and no other result.
-        damaged: a file is not what was stored.
-        unfinished: not finished stages, but what killed trainings left to resume from.
+        unused: not used by any result.
+        older_than_s: last used more than this many seconds ago.
+        runs: names of runs; selects what is used by these and no other result.
+        damaged: a file differs from what was stored.
+        unfinished: resume state of killed trainings instead of finished stages.
         stages: of one of these stages.
     """
 
@@ -58,10 +58,10 @@ class Selection:
     stages: tuple[str, ...] = ()
 
     def find(self, inventory: Inventory, usage: Usage, results: Sequence[Run]) -> list[Stored]:
-        """The stages that meet all conditions.
+        """Find the stages that meet all conditions.
 
         Raises:
-            InvalidSetting: a run or a stage that is not there.
+            InvalidSetting: an unknown run or stage.
         """
         known = {item.stage for item in inventory.stored}
         if missing := [stage for stage in self.stages if stage not in known]:
@@ -90,13 +90,13 @@ def _called(name: str, results: Sequence[Run]) -> list[Run]:
     return found
 
 
-# What the cache command prints.
+# Output of the cache command.
 
 DAY_S = 86400.0
 
 
 def stages_table(inventory: Inventory) -> Table:
-    """Stage by stage: how many are stored, and their size."""
+    """Number and size of stored stages, by stage."""
     table = _table("By stage", "stage", "stored", "size", "unfinished")
     sizes = bytes_by_stage(inventory)
     for stage, size in sizes.items():
@@ -118,10 +118,10 @@ def stages_table(inventory: Inventory) -> Table:
 
 
 def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most: int | None) -> Table:
-    """Run by run: what would go with it, and what it shares with others; the largest first.
+    """Per run, what would be removed with it and what it shares with others; largest first.
 
     Args:
-        most: lines at most; None = all.
+        most: maximum number of lines; None = all.
     """
     table = _table("By run", "run", "pattern, sparsity", "its own", "shared with other runs")
     lines = []
@@ -143,10 +143,10 @@ def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most:
 
 
 def items_table(title: str, items: Sequence[Stored], usage: Usage | None = None) -> Table:
-    """Stages one by one: size, last use, and the results that were made from them.
+    """List stages: size, last use, and the results that use them.
 
     Args:
-        usage: None where it is not known.
+        usage: None if unknown.
     """
     table = _table(title, "stage", "size", "last used", "used by", "folder")
     for item in items:
@@ -174,7 +174,7 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-MOST_RUNS = 20  # lines of the table by run, unless all are asked for
+MOST_RUNS = 20  # lines of the table of runs, unless all are requested
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -214,7 +214,7 @@ def _remove(options: argparse.Namespace) -> int:
         stages=tuple(options.stage),
     )
     inventory, results = _inventory(options), _results(options)
-    if inventory.unreadable and (selection.unused or selection.runs):  # what those were made from is not known
+    if inventory.unreadable and (selection.unused or selection.runs):  # unreadable stages may use others
         raise InvalidSetting("remove", "", f"what is used is not certain: {inventory.unreadable[0]}")
     if selection.unused:
         _require_certain(options, results)
@@ -245,7 +245,7 @@ def _inventory(options: argparse.Namespace) -> Inventory:
 
 
 def _results(options: argparse.Namespace) -> Results:
-    """The results of all folders that are known to use the cache, with a line for each that is not there."""
+    """The results of all folders known to use the cache, with a line for each missing folder."""
     named = list(dict.fromkeys(folder.resolve() for folder in options.results_dir))
     listed, problems = remembered_results(options.cache_dir)
     remembered = [folder for folder in listed if folder not in named]
@@ -267,7 +267,7 @@ def _results(options: argparse.Namespace) -> Results:
 
 
 def _require_certain(options: argparse.Namespace, results: Results) -> None:
-    """Nothing counts as unused where it is not known what is used."""
+    """Never consider anything unused if the users are not fully known."""
     if results.problems:
         raise InvalidSetting(
             "--unused", "", "what is used is not certain: fix or remove the records that cannot be read"
@@ -277,4 +277,4 @@ def _require_certain(options: argparse.Namespace, results: Results) -> None:
 
 
 RUN = {"show": _show, "check": _check, "remove": _remove}
-"""A command runs with its options, and returns the exit status."""
+"""Functions that run a command with its options and return the exit status."""

@@ -1,4 +1,4 @@
-"""What lies in a cache folder: stored stages, the results made from them, and their removal."""
+"""The contents of a cache folder: stored stages, the results that use them, and their removal."""
 
 import os
 import shutil
@@ -17,14 +17,14 @@ from sparsefront.errors import Obstacle, printable
 from sparsefront.results.run_folder import LINK
 from sparsefront.results.store import RESULT_FILE, STORE_FILE, TEXT, parse_lines, whole_lines
 
-# Which results were made from a cache: runs found in the folders of results that ever used it.
+# Results that use a cache: runs in all folders of results that ever used it.
 
 MOST_LIST_BYTES = 2**20
-FOLDERS_FILE = "results_folders.txt"  # in the cache folder: paths relative to it, a line each
+FOLDERS_FILE = "results_folders.txt"  # in the cache folder: one relative path per line
 
 
 def remember_results(cache: Path, results: Path) -> None:
-    """Note that a folder of results uses the cache; one that cannot be noted must be named to the command."""
+    """Record that a folder of results uses the cache; if that fails, the folder must be passed to the command."""
     line = os.path.relpath(results.resolve(), cache.resolve())
     with suppress(OSError, ValueError):
         text = _text(cache)
@@ -34,8 +34,8 @@ def remember_results(cache: Path, results: Path) -> None:
 
 
 def remembered_results(cache: Path) -> tuple[list[Path], list[str]]:
-    """The folders of results that used the cache, some of which may have been removed since; and why others are not known, since
-    the list, or a line of it, is damaged.
+    """The recorded folders of results, some of which may no longer exist; and error messages if the list or a line is
+    damaged.
     """
     file = cache / FOLDERS_FILE
     try:
@@ -45,7 +45,7 @@ def remembered_results(cache: Path) -> tuple[list[Path], list[str]]:
     folders, problems = [], []
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         folder = Path(os.path.normpath(cache.resolve() / line))
-        # a path may hold any byte, but one that was damaged leads nowhere
+        # a path may contain any byte, but damaged ones do not exist
         if not line or printable(line) != line and ("\0" in line or not folder.is_dir()):
             problems.append(f"{file}, line {number}: is no path of a folder ({line[:80]!r})")
         else:
@@ -55,11 +55,11 @@ def remembered_results(cache: Path) -> tuple[list[Path], list[str]]:
 
 @dataclass(frozen=True)
 class Run:
-    """A result: all run folders with one record, which differ in when it was shown.
+    """A result: all run folders with the same record, which differ in when it was shown.
 
     Args:
-        names: of the folders, below the folder of results, the newest last; `folders` are their paths.
-        starts: keys of stages from which the record was written.
+        names: of the folders, relative to the folder of results, the newest last; `folders` are their paths.
+        starts: keys of the stages that the record was written from.
     """
 
     run_id: str
@@ -69,7 +69,7 @@ class Run:
     starts: set[str] = field(default_factory=set)
 
     def is_called(self, name: str) -> bool:
-        """Whether a user means this run: by the path or the name of a folder, or the id of the record."""
+        """Whether a name refers to this run: path or name of a folder, or id of the record."""
         named = name.rstrip("/")
         resolved = Path(named).resolve()
         return named in (self.run_id, *self.names) or any(
@@ -79,15 +79,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Results:
-    """The runs of some folders, and the records that could not be read, each with its reason."""
+    """The runs of some folders, and the unreadable records with reasons."""
 
     runs: list[Run]
     problems: list[str]
 
 
 def read_results(folders: Iterable[Path]) -> Results:
-    """The runs of some folders of results. As in `compare`: every row.json at any depth and in linked folders, where there is
-    none, rows.csv.
+    """Read the runs of some folders of results. As in `compare`: every row.json at any depth and in linked folders, or rows.csv
+    if there is none.
     """
     runs: dict[str, Run] = {}
     problems: list[str] = []
@@ -122,7 +122,7 @@ def _add(runs: dict[str, Run], record: dict[str, Any], place: Path, folder: Path
 
 
 def _csv_records(file: Path) -> list[dict[str, Any]]:
-    """The lines of a rows.csv, nested as far as they are read here."""
+    """The lines of a rows.csv, nested as far as needed here."""
     _, lines = parse_lines(whole_lines(read_table_text(file)))
     return [
         {"identity": line, "choice": line, "sparsity": {"sparsity_target": line["sparsity_target"]}} for line in lines
@@ -130,7 +130,7 @@ def _csv_records(file: Path) -> list[dict[str, Any]]:
 
 
 def _text(cache: Path) -> str:
-    """Of the list of folders; empty where there is none."""
+    """Contents of the list of folders; empty if it does not exist."""
     file = cache / FOLDERS_FILE
     if not os.path.lexists(file):
         return ""
@@ -140,9 +140,9 @@ def _text(cache: Path) -> str:
     return content.decode(**TEXT)
 
 
-DATA = "data"  # downloads and tokenized text: no stages
+DATA = "data"  # downloads and tokenized text, not stages
 UNFINISHED = ".unfinished"
-# A stage that shares files with an earlier one (hard links) is not charged for them.
+# In pipeline order: a stage that shares files (hard links) with an earlier one is not charged for them.
 ORDER = (
     "dense",
     "prune",
@@ -158,7 +158,7 @@ ORDER = (
 
 @dataclass(frozen=True)
 class File:
-    """One file on the disk, by whatever names; `links`: how many names it has, in the cache or elsewhere."""
+    """One file on disk under any name; `links`: its number of names, in the cache or elsewhere."""
 
     identity: tuple[int, int]
     bytes: int
@@ -167,11 +167,11 @@ class File:
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A stored stage, or what a killed maker left to resume from.
+    """A stored stage, or the resume state of a killed run.
 
     Args:
         last_used: time stamp.
-        made_from: among other texts, the keys of the stages that it was made from.
+        made_from: texts that include the keys of the stages it was made from.
         used: keys of all stages that its run had used until then.
     """
 
@@ -187,8 +187,8 @@ class Stored:
 
 @dataclass(frozen=True)
 class Inventory:
-    """`stored`: by stage, in the order of a run; `half_written`: of processes that work now, or were killed; `by_key`: of each
-    finished stage the newest, where it was made again while a process read it; `unreadable`: what other users keep to themselves.
+    """`stored`: by stage, in pipeline order; `half_written`: of running or killed processes; `by_key`: the newest copy of each
+    finished stage (one may be remade while it is read); `unreadable`: not accessible to this user.
     """
 
     root: Path
@@ -200,7 +200,7 @@ class Inventory:
 
 
 def read_inventory(root: Path) -> Inventory:
-    """Look through a cache folder; a folder that vanishes meanwhile is left out."""
+    """Scan a cache folder; folders that vanish meanwhile are skipped."""
     stored, half_written, kept_from_us = [], [], []
     stages = sorted((path for path in _folders(root) if path.name != DATA), key=_place)
     for folder in stages:
@@ -221,19 +221,19 @@ def read_inventory(root: Path) -> Inventory:
 
 
 def disk_bytes(files: Iterable[File]) -> int:
-    """Bytes on the disk: a file with several names counts once."""
+    """Bytes on disk: files with several names count once."""
     return sum({file.identity: file.bytes for file in files}.values())
 
 
 def freed_bytes(items: Iterable[Stored]) -> int:
-    """Bytes that removing these would free: those of files that have no other name."""
+    """Bytes that removal would free: those of files without other names."""
     files = [file for item in items for file in item.files]
     names = Counter(file.identity for file in files)
     return sum({file.identity: file.bytes for file in files if names[file.identity] >= file.links}.values())
 
 
 def bytes_by_stage(inventory: Inventory) -> dict[str, int]:
-    """Stage -> bytes; what stages share counts for the first."""
+    """Stage -> bytes; shared files count for the first stage."""
     charged: set[tuple[int, int]] = set()
     sizes: dict[str, int] = {}
     for item in inventory.stored:
@@ -244,7 +244,7 @@ def bytes_by_stage(inventory: Inventory) -> dict[str, int]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Without those of leases, whose names begin with a dot."""
+    """Subfolders except those of leases, whose names begin with a dot."""
     return [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
 
@@ -259,7 +259,7 @@ def _place(folder: Path) -> tuple:
 def _stored(stage: str, path: Path) -> Stored:
     finished, key = not path.name.endswith(UNFINISHED), _key(path)
     changed = [path, path / RECORD] if finished else [path, *path.rglob("*")]
-    # Versions before 0.2 kept the time of the last use at the name of a lock.
+    # Versions before 0.2 stored the time of last use as that of a lock file.
     last_used = max(_time(file) for file in [*changed, path.with_name(f"{key}.lock")])
     record = _record(path)
     made_from, used = frozenset(_texts(record.get("determined_by"))), frozenset(record.get("used", ()))
@@ -269,12 +269,12 @@ def _stored(stage: str, path: Path) -> Stored:
 def _record(path: Path) -> dict[str, Any]:
     try:
         return read_record(path)
-    except ValueError:  # damaged, or of a training that is not finished
+    except ValueError:  # damaged or unfinished
         return {}
 
 
 def _texts(content: Any) -> Iterator[str]:
-    """Every text in JSON content: the keys of the stages that one was made from are among them."""
+    """All strings in JSON content, which include the keys of the stages it was made from."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, dict | list):
@@ -299,14 +299,14 @@ def _time(path: Path) -> float:
         return 0.0
 
 
-# Which stored stages each result was made from.
+# Which results use which stored stages.
 
-Usage = dict[str, list[Run]]  # key of a stored stage -> the results that were made from it
+Usage = dict[str, list[Run]]  # key of a stored stage -> the results that use it
 
 
 def find_usage(inventory: Inventory, runs: Sequence[Run]) -> Usage:
-    """Every stage that a result was made from, over however many stages between, and the stages that hold the result itself:
-    with and without a control there are two, and only one of them is made from it.
+    """Map every stage to the results made from it, directly or indirectly, including the stages that store a result itself: with
+    and without a control there are two, only one of which appears in the chain.
     """
     usage: Usage = {item.key: [] for item in inventory.stored if item.finished}
     results = [item for item in inventory.stored if item.finished and item.stage == "result"]
@@ -318,13 +318,13 @@ def find_usage(inventory: Inventory, runs: Sequence[Run]) -> Usage:
 
 
 def only_of(usage: Usage, item: Stored, runs: Sequence[Run]) -> bool:
-    """Whether the stage is used, and by none but these results."""
+    """Whether the stage is used by these results and no others."""
     users = usage.get(item.key, [])
     return bool(users) and all(user in runs for user in users)
 
 
 def _all_before(inventory: Inventory, starts: set[str]) -> set[str]:
-    """The stages with these keys, all that their run had used, and what those were made from."""
+    """The stages with these keys, all stages that their runs had used, and what those were made from."""
     known, found = inventory.by_key, set()
     left = list(starts.union(*(known[key].used for key in starts if key in known)))
     while left:
@@ -335,20 +335,20 @@ def _all_before(inventory: Inventory, starts: set[str]) -> set[str]:
     return found
 
 
-# Removing stored stages that no process works on or reads.
+# Removal of stored stages that no process makes or reads.
 
 
 @dataclass
 class Removal:
-    """What was removed, and what was not, with the reason."""
+    """What was removed, and what was not and why."""
 
     removed: list[Stored] = field(default_factory=list)
     kept: dict[Path, str] = field(default_factory=dict)
 
 
 def remove(items: Iterable[Stored]) -> Removal:
-    """Remove stages one by one. Those that a running process makes, resumes from or uses are kept, and those that one of another
-    machine, which may only sleep, did within a day.
+    """Remove stages one by one, except those that a running process makes, resumes from or uses, or that another node's process
+    used within a day (it may be suspended).
     """
     removal = Removal()
     for item in items:
@@ -364,7 +364,7 @@ def remove(items: Iterable[Stored]) -> Removal:
 
 
 def _remove(item: Stored) -> str | None:
-    """Why it was kept; None where it is gone."""
+    """Try to remove a stage; returns why it was kept, or None."""
     if (making := hold_alone(maker_of(item.path.with_name(item.key)), lapses_s=GONE_S)) is None:
         return "a running process makes it"
     try:
@@ -379,7 +379,7 @@ def _remove(item: Stored) -> str | None:
 
 
 def _discard(path: Path) -> None:
-    """By one rename first: no process finds it half there, also when this process is killed."""
+    """Rename before deleting, so that no process finds half of it, even if this one is killed."""
     if path.exists():
         aside = path.with_name(f"{path.name}{REMOVED}{process_tag()}")
         os.rename(path, aside)

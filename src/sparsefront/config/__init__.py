@@ -1,1 +1,1 @@
-"""The configuration: its schema, its checks, the command line and sweeps."""
+"""Configuration: schema, validation, command line and sweeps."""

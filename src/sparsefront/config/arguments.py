@@ -1,4 +1,4 @@
-"""What a user types, before Hydra reads it: plain slips are corrected, the others end in one line and not in a stack trace."""
+"""Check command-line arguments before Hydra reads them: fix common slips, and report others in one line."""
 
 import importlib.metadata
 import os
@@ -19,11 +19,11 @@ from sparsefront.config.sweeps import values_of
 from sparsefront.errors import InvalidSetting, Obstacle, did_you_mean, first_line, yaml_complaint
 from sparsefront.options import CONF, install_extra
 
-# of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
+# optional groups of the defaults list in conf/config.yaml: Hydra accepts GROUP=NAME for them, but not +GROUP=NAME
 OPTIONAL = ("experiment", "debug")
 GROUPS = (*config.GROUPS, *OPTIONAL)
 ROOT_KEYS = tuple(vars(config.Config()))
-# group of Hydra's own and option -> the distribution that brings it, and our extra with versions that go together
+# Hydra plugin group and option -> its distribution, and our extra with compatible versions
 PLUGINS = {
     ("sweeper", "optuna"): ("optuna", "sweep"),
     ("launcher", "joblib"): ("hydra-joblib-launcher", "joblib"),
@@ -31,11 +31,11 @@ PLUGINS = {
     ("launcher", "submitit_local"): ("hydra-submitit-launcher", "submitit"),
     ("launcher", "submitit_slurm"): ("hydra-submitit-launcher", "submitit"),
 }
-SLURM_COMMANDS = ("sbatch", "srun")  # what submitit starts jobs with
+SLURM_COMMANDS = ("sbatch", "srun")  # used by submitit to start jobs
 
 CONFIG_DIR = ("--config-dir", "-cd")
-OWN_ROOT = ("--config-name", "-cn", "--config-path", "-cp")  # of somebody's own, which may choose among further groups
-COMPLETION = ("--shell-completion", "-sc")  # what stands beside it is of Hydra's, such as install=bash
+OWN_ROOT = ("--config-name", "-cn", "--config-path", "-cp")  # a user's own root config, which may have other groups
+COMPLETION = ("--shell-completion", "-sc")  # its arguments are Hydra's own, such as install=bash
 WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
 WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
 SWITCHES = ("--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m", *COMPLETION)
@@ -45,18 +45,17 @@ FLAG_CHOICES |= dict.fromkeys(("--info", "-i"), ("all", "config", "defaults", "d
 
 
 def normalize_arguments(arguments: Sequence[str]) -> list[str]:
-    """The arguments as Hydra takes them.
+    """Convert the arguments to the form that Hydra accepts.
 
-    `+experiment=NAME`, as other projects write it, is `experiment=NAME` here, and likewise for every group of ours;
-    `experiment=null` and `debug=null` are what holds without them. Flags may stand anywhere.
+    `+experiment=NAME`, common in other projects, becomes `experiment=NAME`, likewise for all our groups; `experiment=null` and
+    `debug=null` mean the default. Flags may be anywhere.
 
     Args:
         arguments: of the command line, without the program's name.
     Raises:
-        InvalidSetting: a plugin of Hydra's that is not installed, with the command that installs it; a sweep on Slurm where
-            there is none; a group without an option, or with a list of them; an option whose file is no YAML; a flag or a root
-            key that there is not; what is no KEY=VALUE; several values without `-m`; a value of another type than its root
-            key's.
+        InvalidSetting: a Hydra plugin is not installed (gives the command to install it); a Slurm sweep without Slurm; an
+            unknown option, several options, or an option file that is not YAML; an unknown flag or root key; an argument
+            that is not KEY=VALUE; several values without `-m`; a value with a wrong type for its root key.
     """
     if any(argument in COMPLETION for argument in arguments):
         return list(arguments)
@@ -87,7 +86,7 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _require_folders(overrides: Sequence[str]) -> None:
-    """Hydra would make a folder of no name where it stands, and go on without a folder of options that there is not."""
+    """Reject empty and missing folders: Hydra would create an empty name here, and ignore a missing config folder."""
     for text in overrides:
         key, _, value = text.lstrip("+").partition("=")
         if key in ("hydra.run.dir", "hydra.sweep.dir") and value in ("", "''", '""', "null"):
@@ -101,7 +100,7 @@ def _require_folders(overrides: Sequence[str]) -> None:
 
 
 def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Flags and overrides. Hydra takes overrides in one piece only: `a=1 --config-dir DIR b=2` would not be recognized."""
+    """Separate flags from overrides. Hydra needs overrides to be contiguous, unlike `a=1 --config-dir DIR b=2`."""
     flags: list[str] = []
     overrides: list[str] = []
     rest = iter(arguments)
@@ -116,7 +115,7 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _require_flags(flags: Sequence[str]) -> None:
-    """The parser of Hydra's flags would print all of its usage."""
+    """Reject unknown flags, for which Hydra's parser would print its whole usage."""
     rest = iter(flags)
     for given in rest:
         name, equals, value = given.partition("=")
@@ -136,7 +135,7 @@ BRACKETS = {"[": "]", "{": "}", "(": ")"}
 
 
 def _require_one_value_each(overrides: Sequence[str], *, sweeps: bool) -> None:
-    """Hydra would tell what its grammar expects, in several lines."""
+    """Reject several values without a sweep, for which Hydra would explain its grammar in several lines."""
     parser = OverridesParser.create()
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -154,7 +153,7 @@ def _require_one_value_each(overrides: Sequence[str], *, sweeps: bool) -> None:
 
 
 def _unreadable(text: str, value: str, error: HydraException) -> str:
-    """What is wrong with an override, in plain words where they are known."""
+    """What is wrong with an override, in plain words if known."""
     for opening, closing in BRACKETS.items():
         if (left := value.count(opening)) != (right := value.count(closing)):
             return f"{opening} is not closed by {closing}" if left > right else f"{closing} closes no {opening}"
@@ -169,10 +168,10 @@ def _unreadable(text: str, value: str, error: HydraException) -> str:
 
 
 def _require_root_keys(overrides: Sequence[str]) -> None:
-    """Hydra would advise to add the key, without a word of those that there are."""
+    """Reject unknown root keys and list the known ones; Hydra would only suggest to add the key."""
     for override in overrides:
         key, _, value = override.partition("=")
-        root = re.match(r"\w+", key)  # none of an addition (+) or a removal (~): these wait until all is composed
+        root = re.match(r"\w+", key)  # None for additions (+) and removals (~), which are checked after composition
         if root and root[0] not in (*ROOT_KEYS, *OPTIONAL, "hydra"):
             raise InvalidSetting(
                 key, value, f"unknown key; {did_you_mean(root[0], ROOT_KEYS)}the root takes {', '.join(ROOT_KEYS)}"
@@ -180,22 +179,22 @@ def _require_root_keys(overrides: Sequence[str]) -> None:
 
 
 def _require_root_types(overrides: Sequence[str]) -> None:
-    """Hydra would tell of its own types, without a word of what the key takes."""
+    """Reject root values with a wrong type and say what is allowed; Hydra would only name its own types."""
     parser = OverridesParser.create()
     for text in overrides:
         key = text.lstrip("+").partition("=")[0]
         if key not in ROOT_KEYS or key in config.GROUPS:
             continue
-        with suppress(HydraException):  # of what Hydra cannot read, which it tells itself
+        with suppress(HydraException):  # Hydra reports what it cannot parse
             override = parser.parse_override(text)
             for given in values_of(override) if override.is_sweep_override() else [override.get_value_string()]:
                 require_root_type(key, parser.parse_override(f"{key}={given}").value(), given)
 
 
 def _require_options(overrides: Sequence[str], folders: Sequence[Path]) -> None:
-    """Hydra would list those there are below a stack trace."""
+    """Reject unknown options; Hydra would list the known ones below a stack trace."""
     if any(text.startswith("hydra.searchpath=") and "pkg://" in text for text in overrides):
-        return  # of a package, which is not imported to look
+        return  # a package, which is not imported for this check
     parser = OverridesParser.create()
     for text in overrides:
         group = text.partition("=")[0]
@@ -206,7 +205,7 @@ def _require_options(overrides: Sequence[str], folders: Sequence[Path]) -> None:
             given = values_of(override) if override.is_choice_sweep() else [override.value()]
             for name in given:
                 if not isinstance(name, str | int | float) or "${" in str(name) or group == "recipe":
-                    continue  # `validate` tells of a recipe
+                    continue  # recipes are checked by `validate`
                 name = str(name)
                 if not any((folder / group / f"{name.removesuffix('.yaml')}.yaml").is_file() for folder in folders):
                     names = options_of(group, folders)
@@ -222,7 +221,7 @@ def _require_plugins(arguments: Sequence[str]) -> None:
 
 
 def _require_slurm(arguments: Sequence[str]) -> None:
-    """A configuration that is only shown needs no Slurm."""
+    """Check that Slurm is available, unless the configuration is only printed."""
     key, launcher = "hydra/launcher", "submitit_slurm"
     if f"{key}={launcher}" not in arguments or not {"-m", "--multirun"} & set(arguments):
         return
@@ -233,7 +232,7 @@ def _require_slurm(arguments: Sequence[str]) -> None:
 
 
 def _require_single_options(arguments: Sequence[str]) -> None:
-    """Hydra would take `GROUP=[a,b]` as options merged into one."""
+    """Reject `GROUP=[a,b]`, which Hydra would merge into one."""
     for argument in arguments:
         group, _, value = argument.lstrip("+").partition("=")
         if group in config.GROUPS and value.lstrip().startswith("["):
@@ -242,7 +241,7 @@ def _require_single_options(arguments: Sequence[str]) -> None:
 
 
 def _require_readable_files(arguments: Sequence[str]) -> None:
-    """Those of the options chosen here: Hydra itself would end with the stack trace of a YAML parser."""
+    """Check that the chosen option files are YAML; Hydra would end with a parser's stack trace."""
     folders = option_folders(arguments)
     for argument in arguments:
         group, _, value = argument.partition("=")
@@ -257,14 +256,14 @@ def _require_readable(file: Path, group: str, name: str) -> None:
         holds_keys = OmegaConf.is_dict(OmegaConf.load(file))
     except YAMLError as error:
         raise InvalidSetting(group, name, f"is no YAML: {yaml_complaint(error)}") from error
-    except OSError as error:  # a number and the like alone, or no permission
+    except OSError as error:  # not a YAML mapping, or not readable
         raise InvalidSetting(group, name, f"{file} cannot be read: {first_line(error)}") from error
     if not holds_keys:
         raise InvalidSetting(group, name, f"{file} holds a list, and not keys with values")
 
 
 def option_folders(arguments: Sequence[str]) -> list[Path]:
-    """Folders of options: our own, of `--config-dir`, and those that `hydra.searchpath` names."""
+    """Config folders: our own, `--config-dir`, and those in `hydra.searchpath`."""
     found = [CONF]
     for before, argument in zip(["", *arguments], arguments, strict=False):
         flag, _, value = argument.partition("=")

@@ -1,4 +1,4 @@
-"""The command line around a job: bad input ends in one message, failures are recorded, a sweep ends with a table."""
+"""What surrounds a job on the command line: one-line errors, failure records, and a table after a sweep."""
 
 import multiprocessing
 import os
@@ -42,9 +42,9 @@ from sparsefront.processes import end_with_parent
 from sparsefront.progress import ignore_output_errors
 from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
 
-# What stops a run from outside of it (a full disk, a missing package, too little memory), told in one line.
+# External failures (a full disk, a missing package, too little memory), reported in one line.
 
-# environment variable that moves what libraries and kernels keep on a disk -> where it lies without it; "": in TMPDIR
+# environment variable of a library's cache -> its default location; "": in TMPDIR
 CACHES = {
     "SPARSEFRONT_GPU_LOCKS": "",
     "SPARSEFRONT_KERNELS_CACHE": "~/.cache/sparsefront_kernels",
@@ -59,11 +59,11 @@ CACHES = {
 
 @contextmanager
 def report_errors_briefly(config: DictConfig, output_dir: Path) -> Iterator[None]:
-    """Failures that a user can fix leave as `InvalidSetting`; the rest pass with their stack trace, as it is our fault.
+    """Context that turns failures a user can fix into `InvalidSetting`; others keep their stack trace, as bugs.
 
     Args:
         config: of the run.
-        output_dir: where its results go.
+        output_dir: of its results.
     """
     try:
         yield
@@ -87,14 +87,14 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
         return missing_package(error)
     if isinstance(error, PermissionError) and error.filename is not None:
         return denied(error, otherwise="name another cache_dir or results_dir")
-    if type(error).__name__ == "OutOfMemoryError":  # torch's; its name alone, so that no import is needed
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, by name to avoid the import
         remedy = "lower recipe.batch_size (trainer.accumulate_grad_batches makes up for it) or measure.batch_size"
         return Obstacle("memory of the GPU", None, f"{str(error).partition('. ')[0]}: {remedy}")
     return _of_a_loader(error)
 
 
 def _written_folders(config: DictConfig, output_dir: Path) -> dict[Path, str]:
-    """Every folder that a run may write to, W&B's lie in its own -> the setting or environment variable that names another."""
+    """Every folder that a run may write to (W&B's are inside its own) -> the setting or variable that changes it."""
     found = {Path(config.cache_dir): "cache_dir", output_dir: "results_dir", Path(config.results_dir): "results_dir"}
     found.setdefault(Path(tempfile.gettempdir()), "TMPDIR")
     for variable, default in CACHES.items():
@@ -108,26 +108,25 @@ def _written_folders(config: DictConfig, output_dir: Path) -> dict[Path, str]:
 
 
 def _of_a_loader(error: Exception) -> InvalidSetting | None:
-    """A worker process of a data loader hands its complaint over as text, at the end of its own stack trace."""
+    """Unwrap an InvalidSetting from a loader's worker process, which arrives as text at the end of a stack trace."""
     if not str(error).startswith("Caught InvalidSetting in DataLoader worker"):
         return None
     found = re.search(r"\.InvalidSetting: ([\w.]+)=(.*?): (.*)", str(error))
     return found and InvalidSetting(*found.groups())
 
 
-# What a sweep asks for that Hydra would answer with a stack trace, or with nothing at all; looked at before the first
-# point.
+# Checks of a sweep before its first point: requests for which Hydra would print a stack trace, or nothing.
 
 OPTUNA_ONLY = "needs hydra/sweeper=optuna (extra `sweep`); a plain sweep takes a,b or range(START,STOP,STEP)"
 
 
 def check_sweep(config: DictConfig) -> None:
-    """Require values for each key that is swept over, of a kind that the sweeper takes, and processes to run the points.
+    """Check that each swept key has values that the sweeper supports, and that processes can run the points.
 
     Args:
-        config: of the multirun, Hydra's own part included.
+        config: of the multirun, including Hydra's part.
     Raises:
-        InvalidSetting: the first key that would end the sweep, or leave it without a point.
+        InvalidSetting: the first key that would end the sweep, or leave it without points.
     """
     for part in ("launcher", "sweeper"):
         if OmegaConf.select(config, f"hydra.{part}.n_jobs") == 0:
@@ -143,7 +142,7 @@ def check_sweep(config: DictConfig) -> None:
 
 
 def overrides_of_sweep(config: DictConfig) -> list[str]:
-    """Those of the sweeper's configuration, where it holds any by key, and those that were typed."""
+    """Overrides from the sweeper's configuration, if it has any by key, and from the command line."""
     params = config.hydra.sweeper.get("params")
     given = [f"{key}={value}" for key, value in params.items()] if OmegaConf.is_dict(params) else []
     return [*given, *config.hydra.overrides.task]
@@ -165,27 +164,24 @@ def _require_values(override: Override, key: str, value: str, folders: Sequence[
         raise InvalidSetting(key, value, f"finds no option of the group; there are {', '.join(options)}")
 
 
-# What surrounds a job on the command line: one message for bad input or Ctrl-C, a record of each failure, a table
-# after a sweep.
+# What surrounds a job: one message for bad input or Ctrl-C, a record of each failure, a table after a sweep.
 
-# The presets of conf/hydra/launcher are called as the plugins' own options are, on purpose: `hydra/launcher=ray` stays what it
-# is, and is checked by the plugin's schema. The message begins with a line end.
+# The presets of conf/hydra/launcher intentionally have the names of the plugins' own options: `hydra/launcher=ray` keeps
+# its meaning and is validated by the plugin's schema. The message begins with a newline.
 SAME_NAME = r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema with the same name"
 warnings.filterwarnings("ignore", message=SAME_NAME)
 
 
 class BadInput(CompactHydraException):
-    """Bad input: its message is printed alone, without a stack trace unless HYDRA_FULL_ERROR=1.
+    """Bad input: only its message is printed, without a stack trace unless HYDRA_FULL_ERROR=1.
 
-    `passing`: as of the `InvalidSetting`. As an attribute it comes back from the processes of launchers, as the cause does not.
+    `passing`: copied from the `InvalidSetting`. An attribute survives the return from launcher processes, unlike the cause.
     """
 
     passing = False
 
     def exit(self) -> "SystemExit | BadInput":
-        """What ends the program. Hydra adds to every exception how to get a stack trace, which is no help here; an exit it lets
-        through.
-        """
+        """The exception that ends the program. Hydra appends advice about stack traces to every exception except SystemExit."""
         if os.environ.get(FULL_ERROR) == "1":
             return self
         ended = _Exit(str(self))
@@ -194,25 +190,25 @@ class BadInput(CompactHydraException):
 
 
 class _Exit(SystemExit):
-    """`passing`: as of the `BadInput` that it stands for."""
+    """`passing`: copied from its `BadInput`."""
 
     passing = False
 
 
 def normalize_or_exit(arguments: Sequence[str]) -> list[str]:
-    """The arguments as Hydra takes them (`normalize_arguments`); bad input ends the program with its message alone."""
+    """`normalize_arguments`, except that bad input ends the program with only its message."""
     try:
         return normalize_arguments(arguments)
     except InvalidSetting as error:
         raise SystemExit(str(error)) from error
 
 
-FULL_ERROR = "HYDRA_FULL_ERROR"  # where this is 1 Hydra raises an error instead of printing it
+FULL_ERROR = "HYDRA_FULL_ERROR"  # if 1, Hydra raises errors instead of printing them
 
 
 @contextmanager
 def report_composition_briefly() -> Iterator[None]:
-    """What Hydra cannot compose ends the program with one line; Hydra itself would print several, and its advice."""
+    """Context in which composition errors end the program with one line, instead of Hydra's several lines and advice."""
     if os.environ.get(FULL_ERROR) == "1":
         yield
         return
@@ -229,14 +225,14 @@ def report_composition_briefly() -> Iterator[None]:
 
 
 def _composed() -> None:
-    """From here on errors are of the run."""
+    """Marks the end of composition: later errors are from the run."""
     if Sweep.composing:
         Sweep.composing = False
         del os.environ[FULL_ERROR]
 
 
 def _composition_complaint(error: Exception) -> str:
-    """The lines of Hydra's message as one; of an option that there is not, its group's options."""
+    """Hydra's message as one line; for an unknown option, the options of its group."""
     text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
     text = text.partition("; Config search path:")[0].partition("; See https://")[0]
     text = text.replace(".; ", "; ")
@@ -248,7 +244,7 @@ def _composition_complaint(error: Exception) -> str:
 
 @contextmanager
 def report_interrupt_briefly() -> Iterator[None]:
-    """Ctrl-C ends the program with a line and status 130, as shells tell it; Python would print where it was."""
+    """Context in which Ctrl-C ends the program with one line and status 130, the shell convention, without a stack trace."""
     try:
         yield
     except KeyboardInterrupt:
@@ -258,10 +254,9 @@ def report_interrupt_briefly() -> Iterator[None]:
 
 @contextmanager
 def job() -> Iterator[Path]:
-    """Runs one job: a failure is recorded in the job's output directory, then raised, so that a sweep can go on without it.
+    """Context of one job: a failure is recorded in the job's output directory, then raised, so that a sweep can continue.
 
-    Gives that directory.
-    A single run that was refused, or failed before it did anything, leaves no folder.
+    Yields that directory. A single run that was rejected, or failed before doing anything, leaves no folder.
 
     Raises:
         BadInput: for an `InvalidSetting`, with its message.
@@ -276,9 +271,9 @@ def job() -> Iterator[Path]:
         rejected = isinstance(error, InvalidSetting)
         if not isinstance(
             error.__cause__ or error, LeaseLost
-        ):  # the folder is that of the process that followed this one
+        ):  # the folder belongs to the process that replaced this one
             record_failure(directory, error)
-            if HydraConfig.get().mode is not RunMode.MULTIRUN:  # a sweep tells of each point at its end
+            if HydraConfig.get().mode is not RunMode.MULTIRUN:  # a sweep lists its points at the end
                 discard_if_empty(directory, log_counts=not rejected)
         if isinstance(error, InvalidSetting):
             bad_input = BadInput(str(error))
@@ -292,14 +287,14 @@ def _in_a_sweep() -> bool:
 
 
 def check_groups(config: DictConfig) -> None:
-    """Every value of a group by the type that its option declares, before torch is imported: see `config.declared`."""
+    """Check the types of all group values before torch is imported: see `config.declared`."""
     runtime = HydraConfig.get().runtime
     check_declared(config, dict(runtime.choices), searched_folders(runtime.config_sources))
 
 
 class Sweep(Callback):
-    """Hydra callback: rejects a results folder that cannot be written, remembers where a sweep writes its points, and ends a
-    run of bad input with its message alone.
+    """Hydra callback: rejects an unwritable results folder, records where a sweep writes its points, and ends a run with bad
+    input with only its message.
     """
 
     directory: Path | None = None
@@ -311,7 +306,7 @@ class Sweep(Callback):
         Sweep.single_run = _made(config.results_dir, Path(config.hydra.run.dir))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
-        """Hydra raises what a job returns as its failure, in a sweep when all points are done."""
+        """Raise a job's failure; Hydra would raise it only after all points of a sweep."""
         if job_return.status is not JobStatus.FAILED or not isinstance(job_return._return_value, BadInput):
             return
         job_return.return_value = ended = job_return._return_value.exit()
@@ -331,9 +326,9 @@ class Sweep(Callback):
 
 @contextmanager
 def sweep_summary() -> Iterator[None]:
-    """After a sweep, also a failed one, prints which points finished with what, and which failed and why.
+    """Context that prints, after any sweep, which points finished with which results, and which failed and why.
 
-    Where Hydra itself fails, for instance because the disk is full, the run leaves no folder.
+    If Hydra itself fails, for example because the disk is full, the run leaves no folder.
     """
     try:
         yield
@@ -345,11 +340,11 @@ def sweep_summary() -> Iterator[None]:
 
 
 def _check_values(config: DictConfig) -> None:
-    """Each value of a sweep whose points are written as overrides; other sweepers have ways of their own to write them."""
+    """Check each value of a sweep whose points are overrides; other sweepers have their own formats."""
     if str(config.hydra.sweeper.get("_target_")).endswith((".BasicSweeper", ".OptunaSweeper")):
         _let_waiting_threads_sleep()
         loader = GlobalHydra.instance().config_loader()
-        for check in (_check_declared_point, check_types):  # the quick one first
+        for check in (_check_declared_point, check_types):  # the fast one first
             check_values(overrides_of_sweep(config), point_check(config, loader, check), loader)
 
 
@@ -359,32 +354,32 @@ def _check_declared_point(config: DictConfig, choices: dict[str, str], folders: 
 
 
 def _let_waiting_threads_sleep() -> None:
-    """Read by OpenMP when torch is first imported. Threads that spin while they wait make runs that share cores, such as the
-    points of a sweep, many times slower.
+    """Set variables that OpenMP reads when torch is imported. Spinning threads slow down runs that share cores, such as points
+    of a sweep, many times.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _end_with_joblib() -> None:
-    """A worker of joblib ends with the sweep that started it: a killed one would leave it at work with nobody to hand it to.
-    Those of Ray and of Slurm run on, since their results are in the store.
+    """Let a joblib worker end with the sweep that started it: after a kill it would work on for nobody. Workers of Ray and
+    Slurm continue, because their results go to the store.
     """
     if type(multiprocessing.current_process()).__module__.startswith("joblib."):
         end_with_parent()
 
 
 def _made(results_dir: str, folder: Path) -> Path:
-    """The folder, made. Where it cannot be, the program ends with one line: Hydra itself would fail with a stack trace."""
+    """Create the folder; if that fails, end the program with one line instead of Hydra's stack trace."""
     try:
         make_writable(results_dir, folder)
     except InvalidSetting as error:
-        # Hydra turns an exception of a callback into a warning, but lets an exit through.
+        # Hydra turns exceptions in callbacks into warnings, except SystemExit.
         raise SystemExit(str(error)) from error
     return folder
 
 
 def _counted() -> AbstractContextManager:
-    """A point of a sweep tells how far the sweep is."""
+    """Context in which a point of a sweep reports the sweep's progress."""
     hydra = HydraConfig.get()
     if hydra.mode is not RunMode.MULTIRUN:
         return nullcontext()
@@ -392,7 +387,7 @@ def _counted() -> AbstractContextManager:
 
 
 def _close_sweep(directory: Path) -> None:
-    """The tables of a sweep; a sweep that began no point leaves no folder. Whatever ended it is named by its own error."""
+    """Print the tables of a sweep; remove its folder if no point began. Errors are reported elsewhere."""
     from sparsefront.results.tables import print_sweep
 
     try:
@@ -400,7 +395,7 @@ def _close_sweep(directory: Path) -> None:
             print_sweep(directory)
         else:
             shutil.rmtree(directory, ignore_errors=True)
-            with suppress(OSError):  # results of other runs are in there
+            with suppress(OSError):  # not empty
                 directory.parent.rmdir()
     except Exception as error:
         print(f"no table of {directory}: {type(error).__name__}: {error}", file=sys.stderr)

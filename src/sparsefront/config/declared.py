@@ -1,8 +1,7 @@
-"""What an option takes, read from the source of its class: a slip in a group is answered before torch and Lightning, whose
-imports take seconds.
+"""Check settings against the source of their class, before torch and Lightning are imported, which takes seconds.
 
-Only what the source says without running it counts: names and types of a settings class and of its bases, all of them ours. A
-type that needs more than literals, typing and pydantic passes here; `validate` imports the class and checks everything.
+Only what the source shows without running it is used: names and types of a settings class and its bases, if all are ours.
+Types that need more than literals, typing and pydantic are skipped; `validate` imports the class and checks everything.
 """
 
 import ast
@@ -24,19 +23,19 @@ from sparsefront.settings_class import checked_against
 
 ROOT = Path(__file__).parent.parent
 LIGHT = ("abc", "annotated_types", "collections", "pathlib", "pydantic", "typing", "typing_extensions")
-"""Packages that are imported to read a type; of ours the module that declares types of settings."""
+"""Packages imported for reading a type; of ours, only the module that declares types of settings."""
 LIGHT += (f"{OWN}.settings_class",)
 
 
 def check_declared(config: DictConfig, choices: Mapping[str, str], folders: Sequence[Path]) -> None:
-    """Each value of a group by the type that the source of its class declares; what cannot be told so passes.
+    """Check each group value against the type in the source of its class; skips what the source does not show.
 
     Args:
-        choices: group -> the name of its option.
-        folders: those that Hydra searches for options.
+        choices: group -> name of its option.
+        folders: Hydra's config folders.
     Raises:
-        InvalidSetting: the first key that an option does not take, or value of a wrong type or out of its range; the message
-            is the one that importing the class would bring.
+        InvalidSetting: the first unknown key, or value with a wrong type or out of range, with the message that importing
+            the class would give.
     """
     for group in GROUPS:
         node = config.get(group)
@@ -58,12 +57,12 @@ def check_declared(config: DictConfig, choices: Mapping[str, str], folders: Sequ
 
 @cache
 def declared_types(name: str) -> dict[str, Any] | None:
-    """Settings of a class of ours -> their types, `Any` where only running the module tells them.
+    """Settings of one of our classes -> their types, `Any` for those that only running the module shows.
 
     Args:
         name: package.module.Class.
     Returns:
-        None where the class, or one of its bases, is not ours or not found.
+        None if the class, or one of its bases, is not ours or not found.
     """
     module, _, kind = name.rpartition(".")
     source = _source(module)
@@ -72,7 +71,7 @@ def declared_types(name: str) -> dict[str, Any] | None:
 
 @cache
 def _source(module: str) -> "_Source | None":
-    """A module of ours, parsed; None of any other."""
+    """One of our modules, parsed; None for others."""
     if not f"{module}.".startswith(f"{OWN}."):
         return None
     file = ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
@@ -80,16 +79,16 @@ def _source(module: str) -> "_Source | None":
 
 
 class _Unknown(Exception):
-    """Only running the module would tell."""
+    """Raised for values that only running the module would show."""
 
 
 class _Source(Mapping[str, Any]):
-    """The names of a parsed module, each evaluated when it is asked for: the namespace in which its types are read."""
+    """The names of a parsed module, evaluated on access: the namespace for evaluating types."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._classes: dict[str, ast.ClassDef] = {}
         self._values: dict[str, ast.expr] = {}
-        self._imports: dict[str, tuple[str, str]] = {}  # name -> module and name there
+        self._imports: dict[str, tuple[str, str]] = {}  # name -> (module, name in it)
         for node in tree.body:
             match node:
                 case ast.ClassDef():
@@ -100,12 +99,12 @@ class _Source(Mapping[str, Any]):
                     self._imports |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
 
     def fields_of(self, kind: str) -> dict[str, Any] | None:
-        """Of a class, as its `__init__` takes them: those of its bases first, those by keyword alone last."""
+        """Fields of a class in the order of its `__init__`: bases first, keyword-only fields last."""
         found = self._fields(kind)
         return None if found is None else found[0] | found[1]
 
     def _fields(self, kind: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """By position, and by keyword alone."""
+        """Positional and keyword-only fields."""
         if kind in self._imports:
             module, name = self._imports[kind]
             source = _source(module)
@@ -114,14 +113,14 @@ class _Source(Mapping[str, Any]):
             return None
         by_position: dict[str, Any] = {}
         by_keyword: dict[str, Any] = {}
-        for base in reversed(found.bases):  # as dataclasses do
+        for base in reversed(found.bases):  # the order of dataclasses
             if isinstance(base, ast.Name) and base.id in ("ABC", "Protocol"):
                 continue
             inherited = self._fields(base.id) if isinstance(base, ast.Name) else None
             if inherited is None:
                 return None
             by_position, by_keyword = by_position | inherited[0], by_keyword | inherited[1]
-        # what is no dataclass only asks for attributes
+        # a class that is not a dataclass only annotates attributes
         for node in found.body if found.decorator_list else ():
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not _of_the_class(node):
                 marks = [*found.decorator_list, *([] if node.value is None else [node.value])]
@@ -134,11 +133,11 @@ class _Source(Mapping[str, Any]):
     def _type(self, annotation: ast.expr) -> Any:
         try:
             return self._evaluated(annotation)
-        except Exception:  # whatever a source may hold: it is read again when the class is imported
+        except Exception:  # any error in a source is raised again when the class is imported
             return Any
 
     def _evaluated(self, expression: ast.expr) -> Any:
-        if isinstance(expression, ast.Dict):  # of one whose names are asked for, values may need the module
+        if isinstance(expression, ast.Dict):  # used only for its keys, while values may need the module
             return dict.fromkeys(self._evaluated(key) for key in expression.keys if key is not None)
         if any(isinstance(part, ast.Call) and not _is_plain_call(part) for part in ast.walk(expression)):
             raise _Unknown
@@ -170,7 +169,7 @@ PLAIN_CALLS = ("Field", "Strict", "AfterValidator", "tuple", "list")
 
 
 def _is_plain_call(call: ast.Call) -> bool:
-    """One that types are written with."""
+    """Whether a call is one of those used in types."""
     return isinstance(call.func, ast.Name) and call.func.id in PLAIN_CALLS
 
 

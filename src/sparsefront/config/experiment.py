@@ -1,4 +1,4 @@
-"""One experiment: the settings objects of every group, built and checked."""
+"""An experiment: the validated settings objects of all groups."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,22 +24,22 @@ from sparsefront.schedule.base import Schedule
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
-# Groups that change nothing of what is computed, only where it goes.
+# Groups that only affect where results go.
 OUTPUT_GROUPS = ("report", "logger")
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """What `validate` hands to the pipeline.
+    """The result of `validate`, used by the pipeline.
 
     Args:
-        choices: group -> name of the chosen option, as typed on the command line.
+        choices: group -> name of the chosen option, as on the command line.
         settings: group -> its configuration as plain containers, for keys, provenance and loggers.
-        seed: of the dense network, and of what prunes it; `recovery_seed`: of its recovery.
+        seed: of the dense network and of pruning; `recovery_seed`: of the recovery.
         sparsity: fraction of zeros among the prunable weights, in [0, 1); 0 for pattern=dense.
-        control: dense_continued, or None: there is none, or nothing is trained after pruning that it could match.
+        control: dense_continued, or None if not requested, or if nothing is trained after pruning that it could match.
         output_dir: Hydra's directory of this run.
-        sweep: name of the sweep that this run is a point of, or None.
+        sweep: name of the sweep that this run belongs to, or None.
     """
 
     choices: dict[str, str]
@@ -73,7 +73,7 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """Short, for people: what was chosen."""
+        """Short description of the choices."""
         unit = "" if getattr(self.pattern, "granularity", None) is None else f"-{self.pattern.granularity}"
         low = f"-{self.precision.mode}" if self.precision.is_low else ""
         return (
@@ -82,7 +82,7 @@ class Experiment:
 
     @property
     def leaves_dense(self) -> bool:
-        """Whether the recovery lifts the masks, so that what was pruned ends as a dense network."""
+        """Whether the recovery lifts the masks and ends with a dense network."""
         return self.pattern.prunes and self.recovery.leaves_dense
 
     @property
@@ -92,10 +92,9 @@ class Experiment:
 
     @property
     def dense_low(self) -> tuple[DenseLow, ...]:
-        """Low precisions that the dense network is measured in beside `measure.dtype`, as a baseline of its own: those asked for;
-        else fp8 where it is timed and the GPU has it, and that of the sparse network;
-        with mode=decode int8_weight_only. A run of the dense network in a low
-        precision has none of its own.
+        """Low precisions of additional dense baselines besides `measure.dtype`: the configured ones; else fp8 if the GPU
+        supports it and latency is measured, and that of the sparse network; with mode=decode int8_weight_only. None for a
+        dense run in low precision.
         """
         own, measure = self.precision.of_dense, self.measure
         if measure.dense_low is not None:
@@ -119,9 +118,9 @@ class Experiment:
 
     @property
     def val_seen(self) -> bool:
-        """Whether a checkpoint may have been trained on the held-out part of train: no choice may then rest on it.
+        """Whether a checkpoint may have been trained on the held-out part of train, so that choices must not depend on it.
 
-        One that is taken as it is may have seen all of train; of one that is trained on here only the known ones count.
+        A checkpoint used without training may have seen all of train; for one trained further here, only known ones count.
         """
         model, dataset = self.model, self.dataset
         finished = self.recipe.epochs == 0 and dataset.val_of_train
@@ -129,17 +128,17 @@ class Experiment:
 
     @property
     def continued_recovery(self) -> TrainingRecovery | None:
-        """The recovery, where it trains a pruned network: only then can the dense one be trained on for the same budget."""
+        """The recovery, if it trains a pruned network: only then can the dense one be continued with the same budget."""
         training = self.recovery.training
         return training if self.pattern.prunes and isinstance(training, TrainingRecovery) else None
 
     @property
     def recovery_rounds(self) -> int:
-        """Of the schedule."""
+        """Number of rounds of the schedule."""
         return len(self.schedule.round_sparsities(self.sparsity))
 
     def recovery_setup(self) -> RecoverySetup:
-        """What the recovery goes by, before any network is built."""
+        """The setup of the recovery, before any network is built."""
         return RecoverySetup(
             pruning=self.pruning,
             recipe=self.recipe,
@@ -150,18 +149,18 @@ class Experiment:
         )
 
     def continues_to(self, stage: str) -> bool:
-        """Whether this stage, or one after it, is asked for; without pruning there is nothing to prune, recover and export."""
+        """Whether this stage, or a later one, is requested; without pruning there is nothing to prune, recover or export."""
         if stage in ("prune", "recover", "export") and not self.pattern.prunes:
             return False
         return any(STAGES.index(asked) >= STAGES.index(stage) for asked in self.stages)
 
     @property
     def config_hash(self) -> str:
-        """Digest of what was typed, defaults filled in: the groups but `OUTPUT_GROUPS`, sparsity, seed and control.
+        """Digest of the settings including defaults: all groups except `OUTPUT_GROUPS`, sparsity, seed and control.
 
-        It does not tell whether two results are of the same networks; the keys of `stages.keys` do. What changes no number
-        counts too (`dataset.num_workers`, `trainer.progress_bar`), `stages` does not, and data and models count by their
-        path or branch, not by what lies there.
+        It does not identify equal networks; the keys of `stages.keys` do. Settings that affect no number count
+        (`dataset.num_workers`, `trainer.progress_bar`), `stages` does not, and data and models count by path or branch, not by
+        content.
         """
         return digest(
             {

@@ -1,4 +1,4 @@
-"""A sweeper that optimizes needs numbers that the record will hold: rejected before training where it will not."""
+"""Check before training that the record will contain the values that an optimizing sweeper needs."""
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -10,7 +10,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.results.record import OF_DATASET, SPEEDUPS_LOW, Result
 from sparsefront.search.space import require_choosable
 
-# What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
+# Values missing from records without pruning, without sparse kernels, or on a CPU. A test compares them with real records.
 OF_PRUNED = {
     "masked",
     "masked_standard_error",
@@ -49,7 +49,7 @@ OF_KERNELS = {
     *("sparse_layer_share", "sparse_flops_share"),
 }
 OF_FORWARD = {f"throughput_{side}_samples_per_s" for side in ("dense", "sparse", "dense_low")}
-OF_DECODE = {  # name -> what is there likewise of a forward
+OF_DECODE = {  # name -> the corresponding value of a forward
     **{f"tokens_per_s_{side}": f"throughput_{side}_samples_per_s" for side in ("dense", "sparse", "dense_low")},
     **{f"latency_prefill_{side}_ms": f"latency_{side}_ms" for side in ("dense", "sparse")},
     "cache_length": "latency_dense_ms",
@@ -82,18 +82,17 @@ OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"
 
 
 def optimizing_sweeper() -> str | None:
-    """The class of the sweeper that reads what a run returns; None in a single run and under Hydra's own sweeper."""
+    """The class of a sweeper that uses a run's return value; None in a single run and for Hydra's own sweeper."""
     hydra = HydraConfig.get()
     name = str(hydra.sweeper.get("_target_")).rpartition(".")[2]
     return None if hydra.mode is not RunMode.MULTIRUN or name == "BasicSweeper" else name
 
 
 def require_optimized_values(experiment: Experiment) -> None:
-    """Where a sweeper optimizes, every value of `optimize` must be a number that this run's record will hold, and none of
-    the reporting split.
+    """Check that every value of `optimize` will be a number in this run's record, and not of the reporting split.
 
     Raises:
-        InvalidSetting: names the value and why there will be none, or that nothing is held out to choose by.
+        InvalidSetting: names the value and why it will be missing, or that nothing is held out.
     """
     if (sweeper := optimizing_sweeper()) is None:
         return
@@ -114,7 +113,7 @@ def require_optimized_values(experiment: Experiment) -> None:
 
 
 def require_found(result: Result, names: tuple[str, ...]) -> None:
-    """The same of a finished record: some values (the fused graph's latency, say) no configuration predicts."""
+    """The same check for a finished record: some values (such as the fused graph's latency) cannot be predicted."""
     if (sweeper := optimizing_sweeper()) is None:
         return
     for name in names:
@@ -123,7 +122,7 @@ def require_found(result: Result, names: tuple[str, ...]) -> None:
 
 
 def _why_absent(name: str, experiment: Experiment) -> str | None:
-    """Why the record will not hold a value; None where it will, as far as the configuration tells."""
+    """Why the record will lack a value; None if it will have it, according to the configuration."""
     if name in (OF_DECODE if (mode := experiment.measure.mode) == "forward" else OF_FORWARD):
         return f"a run with measure.mode={mode} does not measure {name}"
     why = _why_not_measured(alike := OF_DECODE.get(name, name), experiment)

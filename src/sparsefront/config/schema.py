@@ -1,7 +1,7 @@
-"""The typed root of the configuration, the resolvers that the YAML files use, and the names of run folders.
+"""The typed root of the configuration, the resolvers used in YAML, and names of run folders.
 
-Importing this module registers both with Hydra and OmegaConf; it imports neither torch nor Lightning, so that `--help` and
-`--cfg job` answer at once.
+Importing this module registers them with Hydra and OmegaConf. It imports neither torch nor Lightning, so that `--help` and
+`--cfg job` are fast.
 """
 
 import re
@@ -13,7 +13,7 @@ from omegaconf import MISSING, Container, DictConfig, OmegaConf
 
 from sparsefront.options import program_command
 
-# each a folder of conf/ with one option chosen; conf/config.yaml chooses
+# each a folder of conf/ from which conf/config.yaml selects one option
 GROUPS = (
     "model",
     "dataset",
@@ -36,7 +36,7 @@ STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 
 @dataclass
 class Config:
-    """Root keys, typed: `arguments` rejects a wrong type and an unknown key; groups are checked by `validate`."""
+    """Typed root keys: `arguments` rejects wrong types and unknown keys; groups are checked by `validate`."""
 
     sparsity: float = 0.75
     granularity: int | str | None = None
@@ -65,13 +65,13 @@ class Config:
 
 
 def run_label(*, _root_: Container) -> str:
-    """`${run_label:}`: `tile_wise_0.75`, or the pattern alone where nothing is pruned.
+    """`${run_label:}`: `tile_wise_0.75`, or only the pattern if nothing is pruned.
 
     Args:
-        _root_: the configuration, given by OmegaConf.
+        _root_: the configuration, passed by OmegaConf.
     """
     pattern = OmegaConf.select(_root_, "hydra.runtime.choices.pattern")
-    # One that cannot be resolved is reported by the run, in one line; here Hydra would end it with a stack trace.
+    # The run reports unresolvable values in one line; raising here would print Hydra's stack trace.
     found = OmegaConf.select(_root_, "sparsity", throw_on_resolution_failure=False)
     sparsity = None if pattern == "dense" else found
     parts = (pattern, None if sparsity is None else f"{sparsity:g}")
@@ -79,35 +79,35 @@ def run_label(*, _root_: Container) -> str:
 
 
 def point_name(number: int | str, *, _root_: Container) -> str:
-    """`${point_name:${hydra.job.num}}`: `003_tile_wise_0.75` of point 3, so that points sort in the order in which they ran.
+    """`${point_name:${hydra.job.num}}`: `003_tile_wise_0.75` for point 3, so that points sort by number.
 
     Args:
-        number: of the point, from 0, as Hydra counts.
+        number: of the point, from 0.
     """
     return f"{int(number) + 1:03d}_{run_label(_root_=_root_)}"
 
 
 def _first_set(value: Any, fallback: Any) -> Any:
-    """`${default:${granularity},128}`: the root's value where the user gave one, else the pattern's own."""
+    """`${default:${granularity},128}`: the root's value if set, else the pattern's default."""
     return fallback if value is None else value
 
 
 def ray_num_gpus(address: str) -> int:
-    """`${ray_num_gpus:${hydra.launcher.ray.init.address}}`: GPUs of a point. Ray waits for ever for one that no machine has.
+    """`${ray_num_gpus:${hydra.launcher.ray.init.address}}`: GPUs per point; 0 without GPUs, for which Ray would wait forever.
 
     Args:
-        address: local where Ray starts on this machine; otherwise that of a cluster, whose machines have GPUs.
+        address: local if Ray starts on this machine; otherwise a cluster, which has GPUs.
     """
     if address != "local":
         return 1
-    import torch  # here, for --help and other launchers are to answer without it
+    import torch  # late: --help and other launchers need no torch
 
     return 1 if torch.cuda.is_available() else 0
 
 
 def _schema() -> DictConfig:
-    """The typed root. An unknown key of a group passes Hydra, which would advise to append it; `validate` says which there
-    are, or which option takes it.
+    """The typed root. Unknown keys of groups pass Hydra, which would suggest to append them; `validate` lists the known ones,
+    or options that accept the key.
     """
     schema = OmegaConf.structured(Config)
     for group in GROUPS:
@@ -116,12 +116,12 @@ def _schema() -> DictConfig:
 
 
 def register() -> None:
-    """Register the root schema and the resolvers; calling it again changes nothing."""
+    """Register the root schema and the resolvers; idempotent."""
     OmegaConf.register_new_resolver("default", _first_set, replace=True)
     OmegaConf.register_new_resolver("run_label", run_label, replace=True)
     OmegaConf.register_new_resolver("point_name", point_name, replace=True)
     OmegaConf.register_new_resolver("ray_num_gpus", ray_num_gpus, replace=True)
-    OmegaConf.register_new_resolver("program_command", program_command, replace=True)  # of the help
+    OmegaConf.register_new_resolver("program_command", program_command, replace=True)  # used in the help
     ConfigStore.instance().store(name="schema", node=_schema())
 
 

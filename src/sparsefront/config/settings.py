@@ -1,6 +1,6 @@
-"""The settings of a configuration: what each group's option takes, and the names, types and ranges of the root's keys.
+"""Validate settings: the keys, types and ranges of each group's option and of the root.
 
-Needs neither torch nor Lightning, so that a slip is answered at once."""
+Needs neither torch nor Lightning, so that errors are reported quickly."""
 
 import importlib
 import importlib.util
@@ -30,7 +30,7 @@ from sparsefront.settings_class import (
 )
 
 KEYS_OF_THE_RUN = {"recovery": ("seed",)}
-"""Keys of a group that conf/config.yaml adds to whichever option is chosen, and the run reads itself."""
+"""Group keys that conf/config.yaml adds to any option, and that the run reads itself."""
 
 
 def build_settings(
@@ -43,13 +43,13 @@ def build_settings(
 ) -> Any:
     """Instantiate a group's settings.
 
-    Args and Raises: as `typed_settings`, and InvalidSetting for values that the class itself rejects.
+    Args and Raises: as in `typed_settings`, and InvalidSetting for values that the class itself rejects.
     """
     target, values = typed_settings(group, node, chosen, base=base, trust=trust)
     with keys_of(group):
         try:
             return target(**values)
-        except ValidationError as error:  # of a user's own class that pydantic checks
+        except ValidationError as error:  # from a user's class that uses pydantic
             raise rejection(error, values, parameters_of(target)) from error
 
 
@@ -61,18 +61,18 @@ def typed_settings(
     base: type = object,
     trust: Sequence[str] | None = None,
 ) -> tuple[type, dict[str, Any]]:
-    """The class of a group's settings and their values, each checked by its own type and range.
+    """The class of a group's settings and their values, each validated by its type and range.
 
     Args:
         group: name of the group, for messages.
         node: its configuration, with `_target_` and that class's parameters.
         chosen: name of the option, for messages.
-        base: what the class must derive from.
-        trust: of a configuration that somebody else may have written, the packages that may be imported besides ours; None: it
-            is the user's own, and any class may be named.
+        base: required base class.
+        trust: for untrusted configurations, the packages besides ours that may be imported; None: the user's own, which may
+            name any class.
     Raises:
-        InvalidSetting: nothing chosen, a class that cannot be imported, that is not trusted or does not derive from `base`, a
-            key that the class does not take, a value of the wrong type, NaN or infinity; the key is written from the root.
+        InvalidSetting: no option, a class that cannot be imported, is not trusted or does not derive from `base`, an
+            unknown key, a value of the wrong type, NaN or infinity; names the full key.
     """
     if chosen is not None and (node is None or (OmegaConf.is_dict(node) and TARGET not in node)):
         line = "its file lacks the line `_target_: package.module.Class`, which names the class of the option"
@@ -88,21 +88,21 @@ def typed_settings(
     values = {key: value for key, value in values.items() if key not in KEYS_OF_THE_RUN.get(group, ())}
     target = _target_class(group, values.pop(TARGET), base, trust)
     if trust is not None:
-        for nested in target_values(values):  # of candidates of a pattern
+        for nested in target_values(values):  # such as candidates of a pattern
             trusted_class(nested, base, trust=trust, key=f"{group}.{TARGET}")
     with keys_of(group):
-        # A class that is no settings class, as one of a user's own may be, would take any type.
+        # A user's class that is not a settings class would accept any type.
         return target, checked_arguments(target, values, taker=group)
 
 
 def nothing_chosen(group: str, node: Any) -> InvalidSetting:
-    """The complaint about a group without an option."""
+    """The error for a group without an option."""
     listed = f"{program_command('run')} --help lists them"
     return InvalidSetting(group, node, f"choose an option of the group: {group}=NAME; {listed}")
 
 
 def _target_class(group: str, name: Any, base: type, trust: Sequence[str] | None) -> type:
-    """The class that a `_target_` names, which may belong to a package of the user's own."""
+    """Import the class named by `_target_`, possibly from a user's package."""
     key = f"{group}.{TARGET}"
     if not isinstance(name, str):
         raise InvalidSetting(key, name, "must be the full name of a class, package.module.Class")
@@ -115,12 +115,12 @@ def _target_class(group: str, name: Any, base: type, trust: Sequence[str] | None
 
 
 def _imported(key: str, name: str) -> type:
-    """A class of whatever package."""
+    """Import a class from any package."""
     module, _, attribute = name.rpartition(".")
     try:
-        # Not Hydra's get_class, which logs several lines of advice, and none where the module's own imports fail.
+        # Unlike Hydra's get_class, without several lines of advice, and with the errors of failing imports.
         target = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # of the user's module itself, of any kind
+    except Exception as error:  # raised by the user's module
         said = first_line(error)
         reason = said if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {said}"
         remedy = "name a class as package.module.Class; its package must be installed, or its folder be on PYTHONPATH"
@@ -131,7 +131,7 @@ def _imported(key: str, name: str) -> type:
 
 
 def _unset_class_variables(target: type) -> list[str]:
-    """Names that a base class declares as ClassVar without a value, and no class below it sets: `name`, `kinds`."""
+    """ClassVars that a base class declares without a value and no subclass sets: `name`, `kinds`."""
     declared = {
         name
         for base in target.__mro__
@@ -141,12 +141,11 @@ def _unset_class_variables(target: type) -> list[str]:
     return sorted(name for name in declared if not hasattr(target, name))
 
 
-# The options of a configuration group: where their files are, and which of them takes a key that the chosen one does
-# not.
+# Options of a configuration group: their files, and which of them accept a key that the chosen one does not.
 
 
 def searched_folders(sources: Iterable[Any]) -> list[Path]:
-    """Those that Hydra searches for options: conf/, `--config-dir`, and folders and packages of `hydra.searchpath`.
+    """Hydra's config folders: conf/, `--config-dir`, and folders and packages of `hydra.searchpath`.
 
     Args:
         sources: Hydra's `runtime.config_sources`.
@@ -162,17 +161,17 @@ def searched_folders(sources: Iterable[Any]) -> list[Path]:
 
 
 def options_of(group: str, folders: Iterable[Path]) -> list[str]:
-    """Names of the options of a group, each once."""
+    """Names of the options of a group, without duplicates."""
     return list(dict.fromkeys(file.stem for folder in folders for file in sorted((folder / group).glob("*.yaml"))))
 
 
 def say_where(error: UnknownKey, choices: Mapping[str, str], folders: Iterable[Path]) -> InvalidSetting:
-    """The same complaint, with what to type where the key belongs to other options of its group.
+    """Extend an unknown-key error with the options of the group that accept the key.
 
     Args:
-        error: its key is written from the root.
-        choices: group -> the name of its option, which does not take the key.
-        folders: those that Hydra searches for options.
+        error: with the full key.
+        choices: group -> name of its option, which does not accept the key.
+        folders: Hydra's config folders.
     """
     group, _, key = error.key.partition(".")
     chosen, options = choices[group], _options_with(group, key, folders)
@@ -183,7 +182,7 @@ def say_where(error: UnknownKey, choices: Mapping[str, str], folders: Iterable[P
 
 
 def _options_with(group: str, key: str, folders: Iterable[Path]) -> list[str]:
-    """The options whose file holds the key."""
+    """The options whose file contains the key."""
     files = [file for folder in folders for file in sorted((folder / group).glob("*.yaml"))]
     return list(dict.fromkeys(file.stem for file in files if key in OmegaConf.load(file)))
 
@@ -194,8 +193,8 @@ def _each_once(stages: list[str]) -> list[str]:
     return stages
 
 
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
-# What the typed root cannot say: OmegaConf knows types, and no ranges.
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the range of NumPy's generators
+# Ranges and types that OmegaConf's typed root cannot express.
 ROOT_TYPES = {
     "seed": Seed,
     "recovery.seed": Seed,
@@ -205,13 +204,13 @@ ROOT_TYPES = {
 
 
 def require_root_type(key: str, value: Any, typed: str) -> None:
-    """A value for a root key must be what the typed root takes: the text "5" for a whole number too.
+    """Check the type of a root key's value; the text "5" is accepted for an integer.
 
     Args:
-        value: as Hydra reads it.
-        typed: the same as the user wrote it.
+        value: as parsed by Hydra.
+        typed: as written by the user.
     Raises:
-        InvalidSetting: a value of another type; says what the key takes.
+        InvalidSetting: a wrong type; says what is allowed.
     """
     try:
         OmegaConf.structured(Config)[key] = value
@@ -221,13 +220,13 @@ def require_root_type(key: str, value: Any, typed: str) -> None:
 
 
 def check_types(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:
-    """Each value of a configuration by its own type and range alone: what goes together is not looked at, nothing is built.
+    """Check each value of a configuration by its own type and range, without combinations and without building anything.
 
     Args:
-        choices: group -> the name of its option.
-        folders: those that Hydra searches for options.
+        choices: group -> name of its option.
+        folders: Hydra's config folders.
     Raises:
-        InvalidSetting: the first value that no other setting could make right.
+        InvalidSetting: the first value that is invalid regardless of other settings.
     """
     check_root_types(config)
     for group in GROUPS:
@@ -236,22 +235,22 @@ def check_types(config: DictConfig, choices: dict[str, str], folders: Sequence[P
 
 
 def check_root_types(config: DictConfig) -> None:
-    """Those of the root's keys.
+    """Check the types and ranges of the root keys.
 
     Raises:
-        InvalidSetting: the first value of a wrong type or out of its range.
+        InvalidSetting: the first invalid value.
     """
     checked_values({key: plain(OmegaConf.select(config, key)) for key in ROOT_TYPES}, ROOT_TYPES)
 
 
 @contextmanager
 def named_as_typed(config: DictConfig, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[None]:
-    """A complaint about a group names what the user types: the root's granularity, which a pattern reads, and for an unknown
-    key the options that take it.
+    """Context in which group errors name what the user types: the root's granularity, which a pattern reads, and, for an
+    unknown key, the options that accept it.
 
     Args:
-        choices: group -> the name of its option.
-        folders: those that Hydra searches for options.
+        choices: group -> name of its option.
+        folders: Hydra's config folders.
     """
     try:
         yield
@@ -263,18 +262,18 @@ def named_as_typed(config: DictConfig, choices: Mapping[str, str], folders: Sequ
 
 
 def plain(node: Any) -> Any:
-    """A node of the configuration as Python's own containers; anything else as it is."""
+    """Convert a configuration node to Python containers; other values are not changed."""
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
-# The checks of the root keys, which belong to no group: their names, types and values.
+# Root keys, which belong to no group: names, types and values.
 
 
 def check_root(config: DictConfig) -> None:
-    """Check the names, types and values of the root keys that no group builds.
+    """Check names, types and values of the root keys that no group uses.
 
     Raises:
-        InvalidSetting: the first key that cannot work: its value, what is allowed.
+        InvalidSetting: the first invalid key, its value, and what is allowed.
     """
     known = [f.name for f in fields(Config)]
     for key in config:
@@ -310,5 +309,5 @@ def check_root(config: DictConfig) -> None:
 
 
 def field_of(text: str) -> str:
-    """The field of the result that an entry of `optimize` names, without its direction."""
+    """The field of an entry of `optimize`, without its direction."""
     return text.rpartition(":")[2]

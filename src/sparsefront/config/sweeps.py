@@ -1,4 +1,4 @@
-"""The points of a sweep: each value checked before the first begins, and how far the sweep is."""
+"""Sweeps: check all values before the first point begins, and report progress."""
 
 import json
 import logging
@@ -23,25 +23,25 @@ from sparsefront.artifacts.bounded_files import parse_json_bounded, read_text_bo
 from sparsefront.config.settings import check_types, searched_folders
 from sparsefront.errors import InvalidSetting
 
-# The values of a sweep, each by its own type and range, before the first point begins.
+# Check the values of a sweep, each by its type and range, before the first point begins.
 
 Check = Callable[[Sequence[str]], None]
 
 
 def check_values(overrides: Sequence[str], check: Check, loader: ConfigLoader) -> None:
-    """Check a point for each value that is swept, with the first of all other keys; of intervals and ranges both ends.
+    """Check one point per swept value, with the first value of all other keys; both ends of intervals and ranges.
 
-    As many points are looked at as there are values, not as there are combinations. A value that one point rejects is right
-    where another value beside it accepts it, such as another option of the group that reads it: points that do not go
-    together fail when their turn comes, and the others go on.
+    This takes as many checks as there are values, not combinations. A value rejected in one point is accepted if another value
+    next to it makes it valid, such as another option of the group that reads it. Invalid combinations fail when their turn
+    comes, while other points continue.
 
     Args:
         overrides: of the sweep.
-        check: raises InvalidSetting for the overrides of a point with a value of a wrong type or out of its range, and
-            HydraException where they cannot be composed: that the sweeper tells itself, which composes its points first.
-        loader: finds what a glob means.
+        check: raises InvalidSetting for the overrides of a point with a wrong type or range, and HydraException if they
+            cannot be composed, which the sweeper reports itself, because it composes its points first.
+        loader: resolves globs.
     Raises:
-        InvalidSetting: the first value that can be right in no point.
+        InvalidSetting: the first value that is invalid in every point.
     """
     fixed, swept = _split(overrides, loader)
 
@@ -70,11 +70,11 @@ def point_check(
     loader: ConfigLoader,
     by: Callable[[DictConfig, dict[str, str], Sequence[Path]], None] = check_types,
 ) -> Check:
-    """The check of the points of a sweep.
+    """Create the check of a sweep's points.
 
     Args:
-        config: of the multirun, Hydra's own part included.
-        by: what checks a composed point, given the names of its options and the folders of options.
+        config: of the multirun, including Hydra's part.
+        by: checks a composed point, given the names of its options and the config folders.
     """
 
     folders = searched_folders(config.hydra.runtime.get("config_sources") or ())
@@ -87,7 +87,7 @@ def point_check(
 
 
 def _split(overrides: Sequence[str], loader: ConfigLoader) -> tuple[list[str], dict[str, list[str]]]:
-    """What holds for every point, and the values of each swept key; where a key is given again the later one counts."""
+    """Split into overrides of every point, and the values of each swept key; later duplicates of a key win."""
     fixed: dict[str, str] = {}
     swept: dict[str, list[str]] = {}
     for override in OverridesParser.create(config_loader=loader).parse_overrides(list(overrides)):
@@ -102,7 +102,7 @@ def _split(overrides: Sequence[str], loader: ConfigLoader) -> tuple[list[str], d
 
 
 def values_of(override: Override) -> list[str]:
-    """What a sweep gives to its key, as typed; of an interval and a range both ends."""
+    """The values of a swept key, as typed; both ends of an interval or range."""
     sweep: Any = override.value()
     if isinstance(sweep, IntervalSweep):
         return [str(sweep.start), str(sweep.end)]
@@ -110,10 +110,10 @@ def values_of(override: Override) -> list[str]:
     return [*values[:1], *values[-1:]] if isinstance(sweep, RangeSweep) else values
 
 
-# How far a sweep is: which point of how many this is, and about how long the rest will take.
+# Progress of a sweep: index of the point, and estimated remaining time.
 #
-# <sweep>/progress.jsonl holds the number of points, then a line for each point that ended. It is a file because the
-# points may run in processes of their own.
+# <sweep>/progress.jsonl holds the number of points, then a line per finished point. It is a file because points may run in
+# separate processes.
 
 log = logging.getLogger(__name__)
 PROGRESS_FILE = "progress.jsonl"
@@ -126,8 +126,8 @@ class Point:
     Args:
         started: time stamp.
         seconds: wall clock, at its end.
-        made: whether it did its work: not failed, nor finished by an earlier run, which takes no time worth counting.
-        shared_seconds: the part that points to come may share: the training of the dense network.
+        made: it did its work, instead of failing or being found finished, whose time is negligible.
+        shared_seconds: work that later points may share: the training of the dense network.
     """
 
     started: float
@@ -136,16 +136,16 @@ class Point:
     shared_seconds: float = 0.0
 
 
-_running: list[Point] = []  # the one that this process is in, if any
+_running: list[Point] = []  # the point that this process runs, if any
 
 
 def begin_sweep(folder: Path, points: int | None) -> None:
-    """Before the first point; `points` is None where the sweeper decides on the way."""
+    """Record the number of points before the first one; None if the sweeper decides it along the way."""
     (folder / PROGRESS_FILE).write_text(json.dumps({"points": points}) + "\n", encoding="utf-8")
 
 
 def count_points(config: DictConfig) -> int | None:
-    """Points of the sweep that a multirun's configuration asks for; None where that is known to its sweeper alone."""
+    """Number of points of a multirun; None if only its sweeper knows."""
     sweeper = config.hydra.sweeper
     if "n_trials" in sweeper:
         return sweeper.n_trials
@@ -154,7 +154,7 @@ def count_points(config: DictConfig) -> int | None:
     texts = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     values = {}
     for override in OverridesParser.create().parse_overrides([*texts, *config.hydra.overrides.task]):
-        if override.value_type is ValueType.GLOB_CHOICE_SWEEP:  # over the options of a folder
+        if override.value_type is ValueType.GLOB_CHOICE_SWEEP:  # over the options in a folder
             return None
         swept = override.is_sweep_override()
         values[override.get_key_element()] = len(list(override.sweep_string_iterator())) if swept else 1
@@ -163,7 +163,7 @@ def count_points(config: DictConfig) -> int | None:
 
 @contextmanager
 def point_of_sweep(folder: Path, index: int) -> Iterator[None]:
-    """Tells which point begins and how long the rest will take; what the block took counts for the next ones.
+    """Context of a point: reports its index and the remaining time, and records its duration.
 
     Args:
         folder: of the sweep.
@@ -184,12 +184,12 @@ def point_of_sweep(folder: Path, index: int) -> Iterator[None]:
         with (
             suppress(OSError),
             (folder / PROGRESS_FILE).open("a", encoding="utf-8") as file,
-        ):  # a full disk is reported elsewhere
+        ):  # full disks are reported elsewhere
             file.write(json.dumps(asdict(point)) + "\n")
 
 
 def note_work(*, shared_seconds: float = 0.0) -> None:
-    """The point that this process is in does its work, some seconds of which others may share."""
+    """Record that the current point does its work, some seconds of which others may share."""
     for point in _running:
         point.made, point.shared_seconds = True, point.shared_seconds + shared_seconds
 
@@ -204,15 +204,15 @@ def headline(points: int | None, ended: list[Point], index: int, *, now: float) 
 
 
 def seconds_left(remaining: int, ended: list[Point], *, now: float) -> float | None:
-    """Wall-clock seconds until a number of points are done; None where none was made yet.
+    """Estimated wall-clock seconds for the remaining points; None if none was made yet.
 
-    A point takes the median of those made. What the first made for all is not expected again, unless later ones made such a
-    thing too. Points in parallel are noticed by how much was done since the first began.
+    A point is expected to take the median of those made. Shared work of the first point is not expected again, unless later
+    points did such work too. Parallelism is estimated from the work done since the first point began.
     """
     made = [point for point in ended if point.made]
     if not made:
         return None
-    # Never negative: the shared part holds what killed runs had trained before.
+    # Not negative: the shared part may include the work of killed runs.
     own = median(max(0.0, point.seconds - point.shared_seconds) for point in made)
     shared = mean(point.shared_seconds for point in made[1:]) if len(made) > 1 else 0.0
     elapsed = now - min(point.started for point in ended)
@@ -221,7 +221,7 @@ def seconds_left(remaining: int, ended: list[Point], *, now: float) -> float | N
 
 
 def duration(seconds: float) -> str:
-    """In the unit that a reader waits in."""
+    """Format in a suitable unit."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
@@ -229,7 +229,7 @@ def duration(seconds: float) -> str:
 
 
 def _read(file: Path) -> tuple[int | None, list[Point]]:
-    """The number of points and those that ended; what cannot be read was not counted."""
+    """The number of points and those that ended; unreadable lines are ignored."""
     points, ended = None, []
     with suppress(ValueError):
         for line in read_text_bounded(file).splitlines():

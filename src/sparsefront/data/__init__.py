@@ -1,1 +1,1 @@
-"""What networks are trained and measured on: one file per data set, each a frozen settings dataclass."""
+"""Data sets for training and evaluation: one file each, with a frozen settings dataclass."""

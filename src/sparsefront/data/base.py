@@ -1,4 +1,4 @@
-"""What every data set answers, the facts that shape a network, and the part of train that is held out for choices."""
+"""The data set interface, the facts that shape a network, and the hold-out of a validation part from train."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -15,27 +15,26 @@ from sparsefront.settings_class import settings_class
 if TYPE_CHECKING:
     from pytorch_lightning import LightningDataModule
 
-# What a network has to know of the data before it is built.
+# What a network must know of the data before it is built.
 
 
 @dataclass(frozen=True)
 class DataInfo:
-    """The facts of a data set that shape a network; known without reading the data.
+    """The facts of a data set that shape a network, known without reading the data.
 
     Attributes:
-        kind: the task that the data poses: `image_classification`, `sequence_classification`, `extractive_qa`, `causal_lm` or
-            `translation`.
-        num_classes: outputs of the head; 1 means regression, 2 for `extractive_qa` (start and end), 0 for `causal_lm` and
+        kind: the task: `image_classification`, `sequence_classification`, `extractive_qa`, `causal_lm` or `translation`.
+        num_classes: outputs of the head; 1 for regression, 2 for `extractive_qa` (start and end), 0 for `causal_lm` and
             `translation`, whose classes are the tokens.
         image_size: side of the square images in pixels; None for text.
         channels: color channels of the images; None for text.
-        sequence_length: the most tokens that one input, or one target, may have; None for images.
-        class_names: one per class, in the order of the class numbers; empty where the data names none.
-        vocabulary: tokens that both languages of a translation share; None elsewhere, where the model brings the vocabulary.
-        vocabulary_digest: of what that vocabulary was learnt from: networks of another one cannot be used.
+        sequence_length: maximum number of tokens of an input or a target; None for images.
+        class_names: one per class, in class order; empty if the data has none.
+        vocabulary: number of tokens shared by both languages of a translation; None if the model brings the vocabulary.
+        vocabulary_digest: digest of the texts that vocabulary was learned from: networks with another one are unusable.
 
     Raises:
-        InvalidSetting: names, but not one per class.
+        InvalidSetting: the number of names differs from the number of classes.
     """
 
     kind: str
@@ -53,25 +52,25 @@ class DataInfo:
             raise InvalidSetting("class_names", list(self.class_names), allowed)
 
 
-# The part of train on which choices are made.
+# The held-out part of train.
 
 SPLIT_SEED = 0
-"""Fixed, and not the run's seed: runs with different seeds are compared on the same held-out rows."""
+"""Fixed, not the run's seed: runs with different seeds are compared on the same held-out rows."""
 BY_ROWS = "rows"
-"""The version of a split that keeps nothing together, as every split was before there were groups."""
+"""Version of a split that keeps no groups together, as all splits did before groups existed."""
 DROPPED = -1
-"""The group of rows that are neither trained on nor held out."""
+"""Group of rows that are neither trained on nor held out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Which rows of train are trained on, and which are held out.
+    """The division of train into trained and held-out rows.
 
     Attributes:
-        train, val: int64, row numbers, ascending.
-        groups: int64 [rows], the number of each row's group, `DROPPED` of none; None where rows are divided one by one.
-        rows: of all that was read.
-        test: int64, rows that are reported on where the data set takes them from its train files.
+        train, val: int64 row indices, ascending.
+        groups: int64 [rows], group of each row, or `DROPPED`; None if rows are divided individually.
+        rows: number of all rows read.
+        test: int64, reporting rows for data sets that take them from their train files.
     """
 
     train: np.ndarray
@@ -86,17 +85,17 @@ class Division:
 
     @property
     def dropped(self) -> np.ndarray:
-        """Rows that are of no part, ascending."""
+        """Rows that belong to no part, ascending."""
         return np.setdiff1d(np.arange(self.rows), np.concatenate([self.train, self.val, self.test]))
 
 
 def linked(keys: Iterable[Iterable[Hashable]]) -> np.ndarray:
-    """Groups of rows: two rows that share a key are of one group, and so are those that a chain of such rows joins.
+    """Group rows that are connected by shared keys, directly or through other rows.
 
     Args:
-        keys: of each row; a row without any is of no group.
+        keys: of each row; rows without keys are in no group.
     Returns:
-        int64 [rows]: the first row of each row's group; `DROPPED` for a row of none.
+        int64 [rows]: the first row of each row's group, or `DROPPED`.
     """
     first_with: dict[Hashable, int] = {}
     parents: list[int] = []
@@ -128,17 +127,18 @@ def held_out(
     groups: np.ndarray | None = None,
     path: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Divide rows in two: whole groups, each stratum as nearly in the same proportion as the groups allow.
+    """Divide rows in two by whole groups, keeping the proportions of the strata as far as the groups allow.
 
     Args:
-        strata: one number per row, its class; rows of one number are divided among themselves.
-        fraction: share of the rows that is held out, in [0, 1); 0 holds nothing out, and drops nothing.
-        groups: int64 [rows], rows of one number stay together, and those of `DROPPED` are left out; None divides row by row.
-        path: where the rows come from, for the message.
+        strata: class of each row; rows of each class are divided separately.
+        fraction: share of rows to hold out, in [0, 1); 0 holds nothing out and drops nothing.
+        groups: int64 [rows]; rows with the same number stay together, and `DROPPED` ones are left out; None divides row by
+            row.
+        path: source of the rows, for the message.
     Returns:
-        Row numbers (int64, ascending) that stay, and those held out; both hold at least one row, but for a fraction of 0.
+        Row indices (int64, ascending) that stay, and those held out; both have at least one row, unless fraction is 0.
     Raises:
-        InvalidSetting: fewer than two rows, or all of one group; names `path`.
+        InvalidSetting: fewer than two rows, or all in one group; names `path`.
     """
     strata = np.asarray(strata)
     if len(strata) < 2:
@@ -154,10 +154,10 @@ def held_out(
         allowed = f"its {len(strata)} rows {what}, so none can be held out; dataset.split_by=rows divides row by row"
         raise InvalidSetting("path", path, allowed)
     sizes, strata = np.bincount(members), np.unique(strata[kept], return_inverse=True)[1]
-    # NumPy keeps the stream of RandomState as it is for ever; those of newer generators may change with a version.
+    # NumPy guarantees the stream of RandomState forever; newer generators may change between versions.
     shuffled = np.random.RandomState(SPLIT_SEED).permutation(len(names))
-    # Large groups first, then by their strata, and in the shuffled order where these agree: groups picked at even distances
-    # are a random sample of each size and stratum, and small groups at the end fill up what large ones leave.
+    # Sort by size (largest first), then stratum, then shuffled order: picking groups at regular intervals then samples every
+    # size and stratum evenly, and small groups at the end correct for large ones.
     order = shuffled[np.lexsort((np.bincount(members, weights=strata)[shuffled], -sizes[shuffled]))]
     several = order[sizes[order] > 1]
     held = _fairest(_counts(several, members, strata), fraction)
@@ -175,7 +175,7 @@ def held_out(
 
 
 def _counts(groups: np.ndarray, members: np.ndarray, strata: np.ndarray) -> np.ndarray:
-    """Rows of each stratum in each of these groups: float64 [groups, strata]."""
+    """Number of rows of each stratum in each of these groups: float64 [groups, strata]."""
     place = np.full(members.max() + 1, -1)
     place[groups] = np.arange(len(groups))
     counts = np.zeros((len(groups), strata.max() + 1))
@@ -185,7 +185,7 @@ def _counts(groups: np.ndarray, members: np.ndarray, strata: np.ndarray) -> np.n
 
 
 def _fairest(counts: np.ndarray, fraction: float) -> np.ndarray:
-    """Which groups to hold out, going through them once: one that brings the strata, and the sum, nearer to their shares.
+    """Decide for each group in turn whether to hold it out: if that brings the strata, and the sum, closer to their shares.
 
     Args:
         counts: [groups, strata].
@@ -203,7 +203,7 @@ def _fairest(counts: np.ndarray, fraction: float) -> np.ndarray:
 
 
 TokenizerFrom = Callable[[Iterable[str]], Any]
-"""Gives a fast tokenizer; the texts are read only if it has to learn a vocabulary from them."""
+"""Returns a fast tokenizer; reads the texts only if it learns a vocabulary from them."""
 
 
 @settings_class(kw_only=True)
@@ -211,24 +211,23 @@ class Dataset(ABC):
     """Settings of one data set.
 
     Attributes:
-        num_workers: processes that prepare batches; 0 = the training process itself. The order does not depend on it.
-        valid_fraction: share of train, in [0, 0.5], that is never trained on and on which choices are made. Which
-            rows it is never changes: neither with the run's seed nor with the machine. 0 trains on all of train, as many
-            papers do; then nothing can be chosen.
-        split_by: `groups` holds out rows that belong together (see `grouping`) together; `rows` holds out row by row, as
-            earlier versions did; `auto` takes groups where the data set declares some.
+        num_workers: loader processes; 0 = load in the training process. The order does not depend on it.
+        valid_fraction: share of train, in [0, 0.5], that is held out for choices and never trained on. The rows do not
+            depend on the run's seed or the machine. 0 trains on all of train, as many papers do; then nothing can be chosen.
+        split_by: `groups` holds out related rows (see `grouping`) together; `rows` holds out row by row, as earlier versions
+            did; `auto` uses groups if the data set defines them.
     """
 
     name: ClassVar[str]
     elsewhere: ClassVar[frozenset[str]] = frozenset({"path", "num_workers", "split_by"})
-    """Settings that do not change what is trained on: where it lies and how fast it is read; `split_version` does."""
+    """Settings that do not change the training data, only its location and speed; see `split_version` for `split_by`."""
     of_evaluation: ClassVar[frozenset[str]] = frozenset()
-    """Settings that only say how networks are evaluated: dense weights are the same whatever they are."""
+    """Settings of evaluation only, which do not affect dense weights."""
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Distributions that decode the files: their versions are part of the keys, as those of torch and transformers are."""
+    """Distributions that decode the files; their versions are part of cache keys, like those of torch and transformers."""
 
     val_of_train: ClassVar[bool] = True
-    """Whether what is held out is of a split that is there to train on, so that a finished checkpoint may have seen it."""
+    """Whether the held-out rows come from a training split, so that a pretrained checkpoint may have seen them."""
 
     num_workers: NonNegativeInt = 0
     valid_fraction: Annotated[float, Field(ge=0, le=0.5, description="of train")] = 0.1
@@ -236,15 +235,15 @@ class Dataset(ABC):
 
     @property
     def grouping(self) -> str | None:
-        """What `split_by=groups` keeps together, with the version of the rule: `duplicates-1`; None: no groups are declared."""
+        """What `split_by=groups` keeps together, with the version of the rule: `duplicates-1`; None: no groups."""
         return None
 
     @property
     def split_version(self) -> str | None:
-        """The rule that decides which rows are held out: `grouping`, or `rows`; None where nothing is held out.
+        """The rule that decides which rows are held out: `grouping`, or `rows`; None if nothing is held out.
 
         Raises:
-            InvalidSetting: groups are asked for, and the data set declares none.
+            InvalidSetting: groups are requested, but the data set has none.
         """
         if self.split_by == "groups" and self.grouping is None:
             allowed = f"{self.name} declares no groups of rows that belong together; auto or rows"
@@ -259,47 +258,47 @@ class Dataset(ABC):
         return self.split_version not in (None, BY_ROWS)
 
     def division(self, cache_dir: Path) -> Division:
-        """Which rows of train are held out, numbered from 0 as the files hold them; reads the data.
+        """Which rows of train are held out, numbered from 0 in file order; reads the data.
 
         Args:
             cache_dir: as in `data_module`.
         Raises:
-            InvalidSetting: the data set does not tell, or has its own held-out part.
+            InvalidSetting: not supported, or the data set has its own held-out part.
         """
         raise InvalidSetting("name", self.name, "does not tell which of its rows are held out")
 
     @property
     @abstractmethod
     def info(self) -> DataInfo:
-        """The facts that shape a network. Needs the files only where they decide, as the classes of a folder do."""
+        """The facts that shape a network. Reads files only if necessary, such as for the classes of a folder."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise for what can be seen to fail later, without the network and without reading much.
+        """Fail early on what can be checked without the network and without reading much.
 
         Raises:
-            InvalidSetting: a path that is missing or not laid out as expected, with what is expected.
+            InvalidSetting: a path is missing or has an unexpected layout; says what is expected.
         """
 
     @abstractmethod
     def content(self) -> dict[str, Any]:
-        """What identifies the raw data, JSON-able: digests of local files, or name and revision of a hosted copy."""
+        """Identifies the raw data, JSON-able: digests of local files, or name and revision of a hosted copy."""
 
     @abstractmethod
     def data_module(
         self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
     ) -> "LightningDataModule":
-        """The loaders: `train` shuffled by `seed`, `val` = the held-out part of train, `test` for reporting only.
+        """Create the loaders: `train`, shuffled by `seed`; `val`, the held-out part of train; `test`, for reporting only.
 
         Args:
-            batch_size: rows of one batch, in all three loaders.
-            seed: decides order and augmentation of train; the same seed gives the same batches, run after run.
-            cache_dir: where downloads and tokenized text are kept for the next run.
-            tokenizer_from: needed by text, ignored by images.
+            batch_size: rows per batch in all three loaders.
+            seed: of order and augmentation of train; the same seed gives the same batches in every run.
+            cache_dir: for downloads and tokenized text.
+            tokenizer_from: required for text, ignored for images.
         """
 
     def at_commit(self, cache_dir: Path) -> Self:
-        """These settings with a branch or tag of a hub replaced by the commit that it stands for; others as they are.
+        """These settings with a hub branch or tag resolved to its commit; unchanged for other data.
 
         Args:
             cache_dir: as in `data_module`.
@@ -309,17 +308,17 @@ class Dataset(ABC):
         return self
 
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that the batches depend on apart from batch size, seed and tokenizer; JSON-able."""
+        """Everything that the batches depend on except batch size, seed and tokenizer; JSON-able."""
         apart = self.elsewhere | self.of_evaluation
         settings = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in apart}
         return {"name": self.name, "content": self.content(), "settings": settings, "split": self.split_version}
 
 
 def local_path(path: str, *, expected: str, key: str = "path") -> Path:
-    """The path with `~` filled in.
+    """Expand `~` in a path and check that it exists.
 
     Raises:
-        InvalidSetting: nothing is there; says what to set.
+        InvalidSetting: it does not; says what to set.
     """
     found = Path(path).expanduser()
     if not found.exists():

@@ -29,10 +29,10 @@ Arrays = tuple[np.ndarray, np.ndarray]
 BATCHES = "cifar-10-batches-py"
 SUBSET = "cifar10_subset.npz"
 JPEG = ("train.bin", "test.bin")
-"""A run of records each: class (uint8), bytes of the JPEG (uint16, little-endian), the JPEG."""
+"""Each a sequence of records: class (uint8), size of the JPEG in bytes (uint16, little-endian), the JPEG."""
 CLASSES = 10
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-# Of the full training set, pixels scaled to [0, 1].
+# Over the full training set, pixels scaled to [0, 1].
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 EXPECTED = (
     f"a folder that holds {BATCHES} (as torchvision unpacks it), {SUBSET}, or {' and '.join(JPEG)} (JPEG edition), or the "
@@ -42,16 +42,16 @@ EXPECTED = (
 
 @settings_class(kw_only=True)
 class Cifar10(Dataset):
-    """Color images of 32 x 32 pixels in ten classes, 50000 to train on and 10000 to report on, or fewer in an .npz.
+    """32 x 32 color images in ten classes: 50000 for training and 10000 for reporting, or fewer in an .npz.
 
-    A JPEG edition has lost some of each image: its accuracies compare with each other alone. It is decoded once, into the cache.
-    Training images are shifted by up to 4 pixels and mirrored.
-    Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009; the augmentation is that of
-    He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2.
+    A JPEG edition is lossy: its accuracies are only comparable with each other. It is decoded once, into the cache. Training
+    images are shifted by up to 4 pixels and mirrored.
+    Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009; augmentation as in He et al., "Deep
+    Residual Learning for Image Recognition", 2016, section 4.2.
 
     Attributes:
-        path: where the files are (see `EXPECTED`); None downloads them into the cache with torchvision.
-        image_size: side in pixels; other than 32 interpolates, as ViTs made for 224 need.
+        path: location of the files (see `EXPECTED`); None downloads them into the cache with torchvision.
+        image_size: side in pixels; values other than 32 interpolate, as ViTs for 224 pixels need.
     """
 
     name: ClassVar[str] = "cifar10"
@@ -61,7 +61,7 @@ class Cifar10(Dataset):
 
     @property
     def libraries(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Pillow decodes the JPEG edition alone."""
+        """Only the JPEG edition needs Pillow."""
         return ("pillow",) if self.path is not None and _is_jpeg(self._files()) else ()
 
     @property
@@ -78,7 +78,7 @@ class Cifar10(Dataset):
 
     def content(self) -> dict[str, Any]:
         if self.path is None:
-            return {"torchvision": "CIFAR10"}  # which checks the digests of what it downloads
+            return {"torchvision": "CIFAR10"}  # torchvision verifies its download
         return {file.name: file_digest(file) for file in self._files()}
 
     def data_module(
@@ -94,7 +94,7 @@ class Cifar10(Dataset):
                 rows = self._division(images, labels).part(split)
                 images, labels = images[rows], labels[rows]
             if split != "train" and self.libraries:
-                # the edition comes class by class: the first few, which an evaluation may stop after, would be of one
+                # this edition is sorted by class: a limited evaluation would see only one
                 order = np.random.RandomState(0).permutation(len(labels))
                 images, labels = images[order], labels[order]
             change = Augmentation(padding=4, flip=True, seed=seed) if split == "train" else None
@@ -140,17 +140,17 @@ def _is_jpeg(files: list[Path]) -> bool:
 
 
 def _decoded(files: list[Path], cache_dir: Path) -> Path:
-    """The .npz of a JPEG edition, made once for these files and this Pillow.
+    """The .npz of a JPEG edition, decoded once for these files and this Pillow version.
 
     Raises:
-        InvalidSetting: a file that is cut short, or holds something else.
+        InvalidSetting: a file is truncated or has other contents.
     """
     from sparsefront.data.download import build_once
 
     def decode(target: Path) -> None:
         parts = {file.stem: _decode_jpegs(file) for file in files}
         arrays = {f"{letter}_{part}": array for part, pair in parts.items() for letter, array in zip("xy", pair)}
-        with target.open("wb") as opened:  # savez would add a suffix to a path
+        with target.open("wb") as opened:  # np.savez would append a suffix to a path
             np.savez(opened, **arrays)
 
     content = "".join(map(file_digest, files)) + version("pillow")
@@ -188,7 +188,7 @@ def _read_npz(file: Path, split: str) -> Arrays:
             images, labels = arrays[f"x_{split}"], arrays[f"y_{split}"]
     except InvalidSetting:
         raise
-    except (ValueError, OSError, EOFError, BadZipFile, zlib.error) as error:  # cut short, altered, or no .npz at all
+    except (ValueError, OSError, EOFError, BadZipFile, zlib.error) as error:  # truncated, modified, or not an .npz
         reason = f"cannot be read as an .npz: it is cut short, damaged or holds objects ({error})"
         raise InvalidSetting("path", file, f"{reason}; copy it again, or set dataset.path to {EXPECTED}") from error
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or labels.shape != images.shape[:1]:
@@ -207,7 +207,7 @@ def _read_npz(file: Path, split: str) -> Arrays:
 
 
 def _read_torchvision(path: str | None, split: str, cache_dir: Path) -> Arrays:
-    """torchvision compares every file with its published digest before it is unpickled."""
+    """Read torchvision's files; it verifies every file's published digest before unpickling."""
     from torch.hub import download_url_to_file
     from torchvision.datasets import CIFAR10
 
@@ -221,7 +221,7 @@ def _read_torchvision(path: str | None, split: str, cache_dir: Path) -> Arrays:
             archive = root / CIFAR10.filename
             if path is None and not archive.exists() and not (root / BATCHES / "test_batch").exists():
                 require_reachable(CIFAR10.url, missing=advice)
-                # torchvision unpacks what it finds; its own download shows a bar that nothing silences
+                # torchvision unpacks an existing archive; its own download has a progress bar that cannot be turned off
                 download_url_to_file(CIFAR10.url, str(archive), progress=progress.shown())
             data = CIFAR10(root, train=split == "train", download=path is None)
     except (RuntimeError, OSError) as error:

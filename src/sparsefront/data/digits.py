@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: real data that needs no download."""
+"""Handwritten digits from scikit-learn: real data without a download."""
 
 import importlib.util
 from functools import cache
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 TEST_FRACTION = 0.2
-# Of all 1797 images, pixels scaled to [0, 1].
+# Over all 1797 images, pixels scaled to [0, 1].
 MEAN, STD = (0.305,), (0.376,)
 
 
 @settings_class(kw_only=True)
 class Digits(Dataset):
-    """1797 gray images of 8 x 8 pixels, ten classes: 1438 to train on (with the held-out part), 359 to report on.
+    """1797 grayscale images of 8 x 8 pixels in ten classes: 1438 for training (including the held-out part), 359 for reporting.
 
-    scikit-learn gives no division, so the test part is a fixed stratified fifth. Its standard error at 95 % accuracy is
-    1.1 points.
+    scikit-learn defines no split, so the test part is a fixed stratified fifth. At 95 % accuracy its standard error is 1.1
+    points.
     Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI repository, 1998: its test file.
 
     Attributes:
-        shift: largest random shift of a training image, in pixels along each axis; 0 = none.
+        shift: maximum random shift of a training image, in pixels along each axis; 0 = none.
     """
 
     name: ClassVar[str] = "digits"
@@ -46,10 +46,10 @@ class Digits(Dataset):
         return DataInfo(kind="image_classification", num_classes=10, image_size=8, channels=1)
 
     def check(self) -> None:
-        """Nothing can be missing: the images are part of a package that sparsefront depends on."""
+        """Nothing to check: the images are part of scikit-learn."""
 
     def content(self) -> dict[str, Any]:
-        """Of the file as it ships: reading it by scikit-learn takes longer than all else that names a run."""
+        """Digest of the packaged file: importing scikit-learn would take longer than everything else in a key."""
         (folder,) = importlib.util.find_spec("sklearn").submodule_search_locations
         return {"sha256": file_digest(Path(folder) / "datasets" / "data" / "digits.csv.gz")}
 

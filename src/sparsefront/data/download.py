@@ -1,4 +1,4 @@
-"""Data from the network: asked for once, made once, and pinned to a commit."""
+"""Download data once, build derived files once, and pin hub data to a commit."""
 
 import http.client
 import json
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     import datasets
 
 
-# Files that are expensive to make and made once, also when several processes want them.
+# Expensive files, built once even if several processes need them.
 
 log = logging.getLogger(__name__)
-_sound: set[tuple[Path, int]] = set()  # files that this process has read whole, with their times
+_sound: set[tuple[Path, int]] = set()  # (file, mtime) verified by this process
 
 
 def build_once(target: Path, make: Callable[[Path], None]) -> Path:
-    """`target`, made by the first process that asks; the others wait for it. A damaged one is reported and made again.
+    """Return `target`, built by the first process that needs it while others wait. A damaged file is reported and rebuilt.
 
     Args:
-        target: where the file belongs; its folder is created. Its checksum lies beside it.
-        make: writes the whole file to the path it is given, a neighbor that is renamed to `target` when complete, so
-            that a process killed halfway leaves nothing that could be taken for the file.
+        target: final path; its folder is created, and its checksum is stored next to it.
+        make: writes the file to the temporary path it is given, which is renamed to `target` when complete, so that a
+            killed process leaves no partial file.
     """
     if target.exists() and _damage(target) is None:
         return target
@@ -54,7 +54,7 @@ def build_once(target: Path, make: Callable[[Path], None]) -> Path:
 
 
 def _damage(target: Path) -> str | None:
-    """How the file is not what was written; None where it is, as far as its checksum is known."""
+    """Describe how the file differs from its checksum; None if it does not, or has none."""
     version = target.resolve(), target.stat().st_mtime_ns
     beside = _checksum_file(target)
     if version in _sound or not beside.exists():
@@ -77,13 +77,13 @@ COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def require_reachable(url: str, *, missing: str) -> None:
-    """Raise soon where a library would retry for half a minute and then speak of something else.
+    """Fail quickly where a library would retry for half a minute and report something else.
 
     Args:
-        url: of the server; any answer from it will do.
+        url: of the server; any response counts.
         missing: what to set instead, for the message.
     Raises:
-        InvalidSetting: no answer in time; names `path`.
+        InvalidSetting: no response in time; names `path`.
     """
     failure: list[object] = [f"no answer within {ANSWER_TIMEOUT_S} s"]
 
@@ -92,11 +92,11 @@ def require_reachable(url: str, *, missing: str) -> None:
             urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=ANSWER_TIMEOUT_S).close()
             failure.clear()
         except (urllib.error.HTTPError, http.client.HTTPException):
-            failure.clear()  # an answer, though not a friendly one
+            failure.clear()  # an error response is a response
         except OSError as error:
             failure[:] = [getattr(error, "reason", error)]
 
-    # A timeout of the socket counts per address, and looking up the name has none: only a thread can be left in time.
+    # Socket timeouts are per address, and name resolution has none: use a thread that can be abandoned.
     asking = Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ANSWER_TIMEOUT_S)
@@ -105,13 +105,13 @@ def require_reachable(url: str, *, missing: str) -> None:
 
 
 def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, missing: str) -> "datasets.Dataset":
-    """One split of a data set on the Hugging Face hub, or of the library's own cache under `HF_HUB_OFFLINE=1`.
+    """Load a split of a data set from the Hugging Face hub, or from the library's cache with `HF_HUB_OFFLINE=1`.
 
     Args:
         hub_id: owner/name; `config` its configuration; `revision` a branch, tag or commit of it.
         missing: what to set instead, for the message.
     Raises:
-        InvalidSetting: it could not be had, for whatever reason; names `path` and carries the reason.
+        InvalidSetting: it cannot be loaded; names `path` and gives the reason.
     """
     with _asking_hub(hub_id, missing=missing):
         import datasets
@@ -122,7 +122,7 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
 
 
 def hub_split_names(hub_id: str, *, config: str | None, revision: str, missing: str) -> list[str]:
-    """The splits of a data set on the hub; arguments and errors as of `hub_split`."""
+    """Names of the splits of a data set on the hub; arguments and errors as in `hub_split`."""
     with _asking_hub(hub_id, missing=missing):
         import datasets
 
@@ -141,7 +141,7 @@ def _asking_hub(hub_id: str, *, missing: str) -> Iterator[None]:
     try:
         with progress.sync_progress_bars(datasets.utils), progress.sync_progress_bars(hub_utils):
             yield
-    except Exception as error:  # the libraries below raise some thirty kinds; each means that there is no data
+    except Exception as error:  # the libraries raise some thirty types, all of which mean that there is no data
         reason = first_line(error)
         raise InvalidSetting(
             "path", None, f"{hub_id} could not be loaded from the hub ({reason}); {missing}"
@@ -149,25 +149,25 @@ def _asking_hub(hub_id: str, *, missing: str) -> Iterator[None]:
 
 
 def _require_revision(found: "datasets.Dataset", hub_id: str, revision: str, missing: str) -> None:
-    """Where the hub does not answer, the library takes the newest copy of its cache, whatever was asked for."""
+    """Check the revision: if the hub does not respond, the library silently uses its newest cached copy."""
     copies = {Path(file["filename"]).parent.name for file in found.cache_files}
     if COMMIT.fullmatch(revision) and (others := {copy for copy in copies if COMMIT.fullmatch(copy)} - {revision}):
         why = f"of {hub_id} cannot be loaded, the copy on this machine is of {', '.join(sorted(others))}; {missing}"
         raise InvalidSetting("revision", revision, why)
 
 
-# Which commit a branch or tag of a data set on the Hugging Face hub stands for.
+# Resolve a branch or tag of a data set on the Hugging Face hub to a commit.
 
 
 def hub_commit(hub_id: str, revision: str, *, cache_dir: Path, missing: str) -> str:
-    """The commit: noted in `cache_dir` when it was first needed; else as the hub says, or, without an answer as the
-    libraries' own cache on this machine says. So data stay what they were until `cache_dir` goes.
+    """Resolve a revision to a commit: as recorded in `cache_dir` on first use; else from the hub or, if it does not respond,
+    the libraries' cache. The data thus stay the same for the lifetime of `cache_dir`.
 
     Args:
         hub_id: owner/name; `revision` a branch, tag or commit of it.
         missing: what to set instead, for the message.
     Raises:
-        InvalidSetting: the hub has no such revision, or neither hub nor cache can tell.
+        InvalidSetting: the hub has no such revision, or neither hub nor cache can resolve it.
     """
     if COMMIT.fullmatch(revision):
         return revision
@@ -190,9 +190,7 @@ def _asked(hub_id: str, revision: str, *, missing: str) -> str:
             return HfApi().dataset_info(hub_id, revision=revision, timeout=ANSWER_TIMEOUT_S).sha
         except RevisionNotFoundError as error:
             raise InvalidSetting("revision", revision, f"is no branch, tag or commit of {hub_id}") from error
-        except (
-            Exception
-        ) as error:  # the hub client lets through its transport's errors, whose package differs by version
+        except Exception as error:  # includes transport errors, whose package depends on the hub client's version
             reason = error.allowed if isinstance(error, InvalidSetting) else error
     cached = try_to_load_from_cache(hub_id, "README.md", repo_type="dataset", revision=revision)
     if isinstance(cached, str):

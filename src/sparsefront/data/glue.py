@@ -1,4 +1,4 @@
-"""GLUE: one or two sentences, one label."""
+"""GLUE: tasks with one label for one or two sentences."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sparsefront.data.text import EncodedText
 
 
-# The tasks of GLUE: where each keeps its sentences and labels, and how it is evaluated.
+# The GLUE tasks: location of sentences and labels, and evaluation.
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class GlueTask:
     """One task in its original TSV layout and on the hub.
 
     Attributes:
-        folder: of the original distribution.
-        first, second: columns of the sentences, by header, or by position where the file has no header.
+        folder: in the original distribution.
+        first, second: columns of the sentences, by header, or by position if the file has no header.
         label: column of the label.
-        label_names: spelling of each class in the TSV, in the order of the class numbers; empty for a score.
-        class_names: what the classes are called on the hub; empty where the TSV has the same names, or for a score.
-        hub_first, hub_second: columns of the sentences on the hub, where labels are numbers already.
-        metrics: of the task, the first being the one that is tracked.
-        dev_file: without its ending; the labels of the test files were never published, so dev is what is reported on.
-        hub_dev: split on the hub.
-        skips_broken_rows: the original file holds rows with too few fields, which all loaders leave out.
+        label_names: class names in the TSV, in class order; empty for a score.
+        class_names: class names on the hub, if they differ from the TSV; empty otherwise, or for a score.
+        hub_first, hub_second: columns of the sentences on the hub, where labels are already integers.
+        metrics: of the task; the first is tracked.
+        dev_file: without suffix; labels of test files were never published, so results are reported on dev.
+        hub_dev: name of the split on the hub.
+        skips_broken_rows: the original file has rows with too few fields, which all loaders skip.
     """
 
     folder: str
@@ -62,7 +62,7 @@ class GlueTask:
 
     @property
     def num_classes(self) -> int:
-        """1 where the label is a score."""
+        """Number of classes; 1 if the label is a score."""
         return max(1, len(self.label_names))
 
 
@@ -126,14 +126,14 @@ GLUE_TASKS = {
 }
 
 
-# Rows of GLUE, from the original TSV files or from the hub.
+# GLUE rows, from the original TSV files or from the hub.
 
 log = logging.getLogger(__name__)
 HUB_ID = "nyu-mll/glue"
 
 
 class GlueRow(NamedTuple):
-    """One example; `label` is a class number, or a score where the task is regression."""
+    """One example; `label` is a class index, or a score for regression."""
 
     first: str
     second: str | None
@@ -144,7 +144,7 @@ def columns_of(file: Path, task: GlueTask) -> dict[str | int, int]:
     """Position of each column that the task needs.
 
     Raises:
-        InvalidSetting: the header lacks one: this is another task's file, or not the original layout; or no UTF-8.
+        InvalidSetting: the header lacks one, because the file is of another task or layout; or it is not UTF-8.
     """
     needed = [column for column in (task.first, task.second, task.label) if column is not None]
     with _utf8_lines(file) as lines:
@@ -163,10 +163,10 @@ def columns_of(file: Path, task: GlueTask) -> dict[str | int, int]:
 def read_tsv(file: Path, task: GlueTask) -> list[GlueRow]:
     """All rows of a file in the original layout.
 
-    Fields are separated by tabs and by nothing else: quote characters are plain text, so lines are simply split.
+    Fields are separated by tabs only, and quotes are plain text, so lines are simply split.
 
     Raises:
-        InvalidSetting: a row with too few fields, an unknown label or no UTF-8, by its line; no rows at all.
+        InvalidSetting: a row with too few fields, an unknown label or invalid UTF-8 (gives the line); no rows.
     """
     columns = columns_of(file, task)
     rows, broken = [], 0
@@ -195,7 +195,7 @@ def read_tsv(file: Path, task: GlueTask) -> list[GlueRow]:
 
 @contextmanager
 def _utf8_lines(file: Path) -> Iterator[Iterator[str]]:
-    """The lines of a text file; a complaint names the first one that is not UTF-8."""
+    """The lines of a text file; errors name the first one that is not UTF-8."""
     try:
         with file.open(encoding="utf-8-sig", newline="\n") as lines:
             yield lines
@@ -206,7 +206,7 @@ def _utf8_lines(file: Path) -> Iterator[Iterator[str]]:
 
 
 def _first_undecodable(file: Path) -> tuple[int, int]:
-    """Number of the line, from 1, and the byte. The decoder itself counts from where its last block began."""
+    """Line number, from 1, and the byte; the decoder's own position is relative to its last block."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
@@ -229,7 +229,7 @@ def _row(fields: list[str], columns: dict[str | int, int], task: GlueTask, where
 
 
 def write_hub_rows(file: Path, name: str, task: GlueTask, *, part: str, revision: str) -> None:
-    """Download `part` (`train` or `dev`) of the task called `name` and write it to `file`, a JSON list per line."""
+    """Download `part` (`train` or `dev`) of task `name` and write it to `file`, one JSON list per line."""
     rows = hub_split(
         HUB_ID,
         config=name,
@@ -244,21 +244,21 @@ def write_hub_rows(file: Path, name: str, task: GlueTask, *, part: str, revision
 
 
 def read_hub_rows(file: Path) -> Iterator[GlueRow]:
-    """The rows that `write_hub_rows` has written."""
+    """The rows written by `write_hub_rows`."""
     with file.open(encoding="utf-8", newline="\n") as lines:
         for line in lines:
             yield GlueRow(*json.loads(line))
 
 
-# What belongs together: rows that share a key are held out together.
+# Groups: rows that share a key are held out together.
 
-FEWEST_WORDS = 3  # of an SST-2 phrase that says which sentence it is of; "the film" is of hundreds
+FEWEST_WORDS = 3  # of an SST-2 phrase that identifies its sentence; "the film" occurs in hundreds
 
 
 def contained_phrases(phrases: Sequence[str]) -> Iterator[list[str]]:
-    """For each phrase those of all phrases that it contains as consecutive words, itself among them.
+    """For each phrase, all phrases that it contains as consecutive words, including itself.
 
-    Phrases of fewer than `FEWEST_WORDS` words count as none: nothing contains them, and they contain nothing.
+    Phrases of fewer than `FEWEST_WORDS` words are ignored: nothing contains them, and they contain nothing.
     """
     spaced = [" ".join(phrase.split()) for phrase in phrases]
     known = {phrase for phrase in spaced if phrase.count(" ") >= FEWEST_WORDS - 1}
@@ -274,7 +274,7 @@ def _phrases_of(rows: Sequence[GlueRow]) -> Iterator[list[str]]:
 
 
 def _sentences_of(rows: Sequence[GlueRow]) -> Iterator[list[str]]:
-    """Both sentences by their text, which is as one with MRPC's sentence ids, and which the hub has too."""
+    """Both sentences by text, which is equivalent to MRPC's sentence ids and also available on the hub."""
     return ([text for text in (row.first, row.second) if text is not None] for row in rows)
 
 
@@ -292,16 +292,16 @@ _KEYS: dict[str, Callable[[Sequence[GlueRow]], Iterable[Iterable[Hashable]]]] = 
 class Glue(TextDataset):
     """One task of GLUE.
 
-    The dev file is the test part here, since GLUE's own test labels were never published; `val` is held out of train.
-    What belongs together is held out together (`split_by`): SST-2's train holds phrases of its own sentences, so those of three
-    words or more that contain one another stay together, and shorter ones, which are of many sentences, are left out; pairs of
-    MRPC that share a sentence stay together, and of other tasks equal texts.
+    The dev file is the test part here, since GLUE's own test labels were never published; `val` is held out of train. Related
+    rows are held out together (`split_by`): SST-2's train contains phrases of its own sentences, so phrases of three words or
+    more that contain one another stay together, and shorter ones, which occur in many sentences, are dropped; pairs of MRPC
+    that share a sentence stay together, and so do equal texts of other tasks.
     Source: Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding", 2018.
 
     Attributes:
         task: one of `GLUE_TASKS`. MNLI is evaluated on the matched dev file.
-        path: the original layout: a folder that holds the task's folder (`SST-2/train.tsv`), or the task's own folder.
-        max_length: longer inputs are cut, the longer sentence of a pair first.
+        path: in the original layout: a folder that contains the task's folder (`SST-2/train.tsv`), or that folder itself.
+        max_length: longer inputs are truncated, the longer sentence of a pair first.
         revision, pad, group_by_length: as in `TextDataset`.
     """
 
@@ -320,7 +320,7 @@ class Glue(TextDataset):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What the task is evaluated by; the first is tracked."""
+        """Metrics of the task; the first is tracked."""
         return self.layout.metrics
 
     @property
@@ -358,7 +358,7 @@ class Glue(TextDataset):
 
 
 class GlueSource:
-    """The sentences of one task, read when they are first needed."""
+    """The sentences of one task, read on first use."""
 
     def __init__(self, settings: Glue, cache_dir: Path) -> None:
         self.name = f"glue-{settings.task}"

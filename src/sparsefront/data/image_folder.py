@@ -1,4 +1,4 @@
-"""Images in class folders: any folder of them, and ImageNet."""
+"""Images in class folders: arbitrary ones, and ImageNet."""
 
 import os
 from collections import Counter
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from sparsefront.data.split_data import SplitData
 
-# Of the ImageNet training set, pixels scaled to [0, 1]; what pretrained weights of torchvision and timm expect.
+# Of the ImageNet training set, pixels scaled to [0, 1]; expected by pretrained weights of torchvision and timm.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# Evaluation resizes the shorter side to 256 and cuts 224 out of its center; the ratio is kept for other sizes.
+# Evaluation resizes the shorter side to 256 and center-crops 224; other sizes keep this ratio.
 RESIZE_PER_CROP = 256 / 224
-REPORTED = ("test", "val", "valid", "validation", "dev")  # folders of the reporting split, the first that exists
+REPORTED = ("test", "val", "valid", "validation", "dev")  # folders of the reporting split; the first that exists
 EXPECTED = "a folder with <class>/*.jpg, or with train/<class>/*.jpg and test/<class>/*.jpg (or val/)"
 
 Files = list[tuple[str, int]]
@@ -33,17 +33,17 @@ Files = list[tuple[str, int]]
 
 @settings_class(kw_only=True)
 class ImageFolder(Dataset):
-    """Images in folders that are named like their classes.
+    """Images in folders named after their classes.
 
-    With `train/` and `test/` (or `val/`) in the folder these are the splits; where `test/` and `val/` both exist, `val/`
-    is the held-out part and `valid_fraction` has no effect. Without `train/`, `test_fraction` of every class is reported
-    on. Training images are random crops, mirrored at random; others are center crops. Files of the same bytes are of one
-    part; for that, files of the same size are read.
+    `train/` and `test/` (or `val/`) are the splits if they exist; with both `test/` and `val/`, `val/` is the held-out part
+    and `valid_fraction` has no effect. Without `train/`, `test_fraction` of every class is reported on. Training images are
+    random crops, mirrored at random; others are center crops. Identical files stay in one part, for which files of equal
+    size are read.
 
     Attributes:
         path: the folder (see `EXPECTED`).
         image_size: side of the crops in pixels.
-        test_fraction: share of every class that is reported on, in (0, 0.5]; only where the folder has no `train/`.
+        test_fraction: share of every class that is reported on, in (0, 0.5]; only if the folder has no `train/`.
     """
 
     name: ClassVar[str] = "imagefolder"
@@ -101,7 +101,7 @@ class ImageFolder(Dataset):
         return [files[row] for row in rows]
 
     def division(self, cache_dir: Path) -> Division:
-        """Rows are the files below `train/` class by class, in the order of their names."""
+        """Rows are the files below `train/`, class by class, sorted by name."""
         folders = self._folders()
         return self._division(image_files(folders["train"], expected=EXPECTED), folders)
 
@@ -116,20 +116,20 @@ class ImageFolder(Dataset):
 
 
 def _same_bytes(files: Files) -> np.ndarray:
-    """Groups of files of the same content; only those that share their size are read."""
+    """Groups of identical files; only files of equal size are read."""
     sizes = [os.path.getsize(path) for path, _ in files]
     counts = Counter(sizes)
     contents = (path if counts[size] == 1 else file_digest(Path(path)) for (path, _), size in zip(files, sizes))
     return linked((content,) for content in contents)
 
 
-# What ImageNet and other folders share.
+# Shared by ImageNet and other folders.
 
 
 def image_loaders(
     split_files: Callable[[str], Files], *, image_size: int, batch_size: int, seed: int, num_workers: int
 ) -> "SplitData":
-    """Loaders over image files: random crops to train on, center crops else.
+    """Loaders of image files: random crops for training, center crops otherwise.
 
     Args:
         split_files: `train`, `val` or `test` -> its files.
@@ -139,7 +139,7 @@ def image_loaders(
     def load(split: str) -> ImageFiles:
         files = split_files(split)
         if split != "train":
-            # Files come class by class: the first few, which an evaluation may stop after, would be of one.
+            # Files are sorted by class: a limited evaluation would see only one.
             files = [files[row] for row in np.random.RandomState(0).permutation(len(files))]
         return ImageFiles(files, _transform(image_size, training=split == "train"), seed)
 
@@ -152,8 +152,8 @@ class ImageFiles:
 
     Attributes:
         files: path and class of each image.
-        transform: from a PIL image to float32 [3, size, size]; draws from PyTorch's generator of the CPU.
-        seed: with the rows of a batch it decides what is drawn.
+        transform: PIL image -> float32 [3, size, size]; uses PyTorch's CPU generator.
+        seed: seeds random transforms together with the row indices of a batch.
     """
 
     files: Files
@@ -182,11 +182,11 @@ class ImageFiles:
 
 
 def read_image(file: str) -> Any:
-    """The PIL image of a file, in RGB.
+    """Read an image file as RGB.
 
     Raises:
-        InvalidSetting: not an image, a broken one, one of more pixels than Pillow opens, or one of more than 8 bits a channel,
-            which Pillow would clip.
+        InvalidSetting: not an image, a damaged one, one with more pixels than Pillow opens, or with more than 8 bits per
+            channel, which Pillow would clip.
     """
     from PIL import Image
 
@@ -195,19 +195,19 @@ def read_image(file: str) -> Any:
             if image.mode.startswith(("I", "F")):
                 raise ValueError(f"mode {image.mode} has more than 8 bits a channel")
             return image.convert("RGB")
-    # what Pillow raises for broken files, each kind by another decoder
+    # raised by Pillow's decoders for damaged files
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split())
         raise InvalidSetting("dataset.path", file, f"cannot be read as an image ({reason}); replace it") from error
 
 
 def class_names(folder: Path) -> list[str]:
-    """Class folders in the order of their numbers, which is torchvision's; hidden ones (.ipynb_checkpoints) are no classes."""
+    """Class folders in class order, which is torchvision's; hidden folders (.ipynb_checkpoints) are not classes."""
     return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _info(folder: Path, image_size: int) -> DataInfo:
-    """Of color images in the class folders of one folder."""
+    """The facts of color images in class folders."""
     names = tuple(class_names(folder))
     return DataInfo("image_classification", len(names), image_size, channels=3, class_names=names)
 
@@ -228,7 +228,7 @@ def image_files(folder: Path, *, expected: str) -> Files:
     """The images of all classes, class by class.
 
     Raises:
-        InvalidSetting: a class folder without a single image.
+        InvalidSetting: a class folder contains no images.
     """
     from torchvision.datasets import ImageFolder as TorchvisionFolder
 
@@ -264,15 +264,15 @@ IMAGENET_EXPECTED = "a folder with train/<class>/*.JPEG and val/<class>/*.JPEG, 
 
 @settings_class(kw_only=True)
 class ImageNet(Dataset):
-    """Color photographs in folders, one per class; ILSVRC 2012 has 1000 classes, 1.28 million images. Held out row by row: to
-    find duplicates all of them would be read.
+    """Photographs in one folder per class; ILSVRC 2012 has 1000 classes and 1.28 million images. Rows are held out
+    individually, because finding duplicates would require reading all of them.
 
     Training images are random crops, mirrored at random; others are center crops. `val/` of the folder is the test part
-    here: reported on only.
+    here, for reporting only.
     Source: Russakovsky et al., "ImageNet Large Scale Visual Recognition Challenge", 2015.
 
     Attributes:
-        path: the folder (see `IMAGENET_EXPECTED`); there is no download, for ImageNet is given out on request only.
+        path: the folder (see `IMAGENET_EXPECTED`); ImageNet is distributed on request only, so there is no download.
         image_size: side of the crops in pixels.
     """
 
@@ -306,7 +306,7 @@ class ImageNet(Dataset):
         return files if split == "test" else [files[row] for row in self._division(files).part(split)]
 
     def division(self, cache_dir: Path) -> Division:
-        """Rows are the files below `train/` class by class, in the order of their names."""
+        """Rows are the files below `train/`, class by class, sorted by name."""
         return self._division(image_files(self._folder("train"), expected=IMAGENET_EXPECTED))
 
     def _division(self, files: Files) -> Division:

@@ -1,4 +1,4 @@
-"""Pairs of sentences as token numbers: encoded once, read from the cache ever after, in batches of about as many tokens."""
+"""Sentence pairs as token ids: encoded once, cached, and batched by number of tokens."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
-CHUNK = 2000  # sentences between two steps of the progress bar
+CHUNK = 2000  # sentences per step of the progress bar
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +51,12 @@ class Pairs:
 
     @property
     def lengths(self) -> Tensor:
-        """Of each pair the tokens of its longer sentence, int64 [rows]."""
+        """Tokens of the longer sentence of each pair, int64 [rows]."""
         return torch.maximum(self.sources.starts.diff(), self.targets.starts.diff())
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        """`source` int64 [B, S], `source_mask` bool [B, S]; `target` int64 [B, T] from `start` on, `labels` int64 [B, T]: what
-        follows each of its tokens. Behind all ends stands `pad`, and `IGNORED` in `labels`.
+        """`source` int64 [B, S], `source_mask` bool [B, S]; `target` int64 [B, T], starting with `start`, and `labels` int64
+        [B, T], the token after each. Padded with `pad`, and with `IGNORED` in `labels`.
         """
         rows = torch.as_tensor(indices)
         source, labels = _padded(self.sources, rows, self.pad), _padded(self.targets, rows, IGNORED)
@@ -72,15 +72,15 @@ def _padded(text: EncodedText, rows: Tensor, fill: int) -> Tensor:
 
 
 class TokenBatches(Sampler[list[int]]):
-    """Every row once an epoch, in batches of rows about as long as one another with at most so many tokens, padding among them.
+    """Every row once per epoch, in batches of similar length with at most `tokens` tokens, including padding.
 
-    Rows are sorted by length, those of one length in random order, and cut into batches; the batches come in random order. Their
-    number is the same in every epoch.
+    Rows are sorted by length, with random order among equal lengths, and cut into batches, which are shuffled. The number of
+    batches is the same in every epoch.
 
     Args:
         lengths: int64 [rows], tokens of each.
-        tokens: of a batch: its rows times its longest row, rounded up to 8. A row that is longer is a batch of its own.
-        generator: of all random choices.
+        tokens: rows times the longest row, rounded up to 8. A longer row is a batch of its own.
+        generator: for all random choices.
     """
 
     def __init__(self, lengths: Tensor, tokens: int, *, generator: torch.Generator) -> None:
@@ -98,7 +98,7 @@ class TokenBatches(Sampler[list[int]]):
 
 
 def _bounds(lengths: Tensor, tokens: int) -> list[int]:
-    """Where batches begin, and the end of the last one; the longest row comes first."""
+    """Start of each batch, and the end of the last one; the longest row comes first."""
     widths, bounds = (-(-lengths // MULTIPLE) * MULTIPLE).tolist(), [0]
     while bounds[-1] < len(widths):
         bounds.append(min(len(widths), bounds[-1] + max(1, tokens // widths[bounds[-1]])))
@@ -106,10 +106,10 @@ def _bounds(lengths: Tensor, tokens: int) -> list[int]:
 
 
 class PairTokenizer(Protocol):
-    """What sentences are read and written with.
+    """Encodes and decodes sentences.
 
     Attributes:
-        pad, start, end: what stands behind the end of a sentence, before its first token in a target, and at its end.
+        pad, start, end: padding token, first token of a target, and last token of a sentence.
     """
 
     pad: int
@@ -117,17 +117,17 @@ class PairTokenizer(Protocol):
     end: int
 
     def key(self) -> dict[str, Any]:
-        """What tokens follow from beside the texts, JSON-able."""
+        """What else tokens depend on besides the texts, JSON-able."""
 
     def encode(self, texts: list[str], side: str) -> list[list[int]]:
-        """The tokens of each sentence, its end among them; `side` is source or target."""
+        """The tokens of each sentence, including `end`; `side` is source or target."""
 
     def decode(self, rows: list[list[int]]) -> list[str]:
-        """What rows of tokens of the target stand for, without special tokens."""
+        """Decode rows of target tokens, without special tokens."""
 
 
 class LearntTokenizer:
-    """A vocabulary of both languages that was learnt here, as a `PairTokenizer`."""
+    """A vocabulary of both languages learned here, as a `PairTokenizer`."""
 
     pad, start, end = PAD, BOS, EOS
 
@@ -135,7 +135,7 @@ class LearntTokenizer:
         self.tokenizer = tokenizer
 
     def key(self) -> dict[str, Any]:
-        """Empty: it follows from the texts."""
+        """Empty: it is determined by the texts."""
         return {}
 
     def encode(self, texts: list[str], side: str) -> list[list[int]]:
@@ -151,25 +151,25 @@ class PairSource(Protocol):
     name: str
 
     def key(self) -> dict[str, Any]:
-        """What the pairs and their vocabulary follow from, JSON-able."""
+        """What the pairs and their vocabulary depend on, JSON-able."""
 
     def pairs(self, split: str) -> tuple[list[str], list[str]]:
-        """Sources and targets of a split, in step."""
+        """Aligned sources and targets of a split."""
 
     def tokenizer(self, cache_dir: Path) -> "Tokenizer":
         """The vocabulary of both languages."""
 
 
 class PairData(SplitData):
-    """Loaders over pairs of sentences.
+    """Loaders of sentence pairs.
 
     Args:
         sentences: their text.
-        max_length: the most tokens of a sentence, with the one that ends it.
+        max_length: maximum number of tokens per sentence, including `end`.
         batch_tokens: of a training batch: see `TokenBatches`; None: it has batch_size rows.
         holds_out: whether `val` has rows.
-        cache_dir: the vocabulary and the encoded pairs are kept there.
-        tokenizer_from: gives the `PairTokenizer` that belongs to a network; None: a vocabulary is learnt from the sentences.
+        cache_dir: for the vocabulary and the encoded pairs.
+        tokenizer_from: returns a network's own `PairTokenizer`; None: learn a vocabulary from the sentences.
         batch_size, seed, num_workers: as in `SplitData`.
     """
 
@@ -198,11 +198,11 @@ class PairData(SplitData):
         return found
 
     def references(self, split: str) -> list[str]:
-        """The translations of val or test, in its order."""
+        """The reference translations of val or test, in order."""
         return self.sentences.pairs(split)[1]
 
     def text(self, tokens: Tensor) -> list[str]:
-        """The sentences that token numbers [B, T] stand for; special tokens are left out."""
+        """Decode token ids [B, T] into sentences, without special tokens."""
         return [text.strip() for text in self.tokenizer.decode(tokens.tolist())]
 
     def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
@@ -238,10 +238,10 @@ class PairData(SplitData):
         return Pairs(*sides, special.pad, special.start, special.end)
 
     def _encoded(self, split: str) -> list[EncodedText]:
-        """Both sides of a split; of train without pairs that are too long.
+        """Both sides of a split; of train, without pairs that are too long.
 
         Raises:
-            InvalidSetting: a sentence of val or test that is too long, or none of train that is not.
+            InvalidSetting: a sentence of val or test is too long, or all of train are.
         """
         pairs, longest = self.sentences.pairs(split), self._max_length
         sides = [self._numbers(texts, split, side) for side, texts in zip(("source", "target"), pairs, strict=True)]
@@ -270,7 +270,7 @@ class PairData(SplitData):
         ]
 
     def _numbers(self, texts: Sequence[str], split: str, side: str) -> list[np.ndarray]:
-        """Of each sentence its tokens and its end, int32."""
+        """Tokens of each sentence, including its end, int32."""
         found: list[np.ndarray] = []
         with bar(total=len(texts), description=f"{split}, {side}", unit="sentence") as shown:
             for begin in range(0, len(texts), CHUNK):

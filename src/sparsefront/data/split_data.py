@@ -1,4 +1,4 @@
-"""The three loaders of a data set, and images that fit into memory."""
+"""The three loaders of a data set, and in-memory images."""
 
 import zlib
 from collections.abc import Callable
@@ -19,16 +19,16 @@ _SPLITS_OF_STAGE = {"fit": ("train", "val"), "validate": ("val",), "test": ("tes
 
 
 class Part(Protocol):
-    """The rows of one split. Whole batches are fetched at once: tensors are indexed, padded and augmented together."""
+    """The rows of one split. Batches are fetched as a whole, so tensors are indexed, padded and augmented together."""
 
     def __len__(self) -> int: ...
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        """The batch of these rows; the first dimension of every tensor counts them."""
+        """The batch of these rows; dim 0 of every tensor is the batch."""
 
 
 class NoRows:
-    """A part that holds nothing; its loader gives no batch."""
+    """An empty part; its loader yields no batch."""
 
     def __len__(self) -> int:
         return 0
@@ -38,16 +38,15 @@ class NoRows:
 
 
 class SplitData(LightningDataModule):
-    """Loaders over parts that are read when they are first wanted.
+    """Loaders of parts that are read on first use.
 
-    Usable with a Trainer and without: a loader can be asked for at any time, and every call gives a new one that starts
-    from the same order.
+    Works with and without a Trainer: each call for a loader returns a new one that starts from the same order.
 
     Args:
-        load: gives the part of a split (`train`, `val`, `test`); called once for each.
-        batch_size: rows of a batch.
-        seed: decides the order of `train`; `val` and `test` are never shuffled.
-        num_workers: processes that prepare batches.
+        load: returns the part of a split (`train`, `val`, `test`); called once for each.
+        batch_size: rows per batch.
+        seed: of the order of `train`; `val` and `test` are never shuffled.
+        num_workers: loader processes.
     """
 
     def __init__(self, load: Callable[[str], Part], *, batch_size: int, seed: int, num_workers: int = 0) -> None:
@@ -59,10 +58,10 @@ class SplitData(LightningDataModule):
         self._parts: dict[str, Part] = {}
 
     def part(self, split: str) -> Part:
-        """The rows of a split, read now if they were not before.
+        """The rows of a split, read on first use.
 
         Raises:
-            InvalidSetting: files that cannot be used; the key is written from the root, as `dataset.path`.
+            InvalidSetting: unusable files; names the full key, such as `dataset.path`.
         """
         if split not in SPLITS:
             raise ValueError(f"split={split}: one of {', '.join(SPLITS)}")
@@ -77,17 +76,17 @@ class SplitData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         part = self.part("train")
-        # Batch normalization over 1x1 maps fails on a lone example; a leftover of two or more is trained on.
+        # BatchNorm over 1x1 maps fails on a batch of one; smaller last batches of two or more are kept.
         lone_example = len(part) > self.batch_size and len(part) % self.batch_size == 1
         generator = torch.Generator().manual_seed(self.seed)
         batches = self.training_batches(part, drop_last=lone_example, generator=generator)
         return self._loader(part, batch_sampler=batches, generator=generator)
 
     def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
-        """Rows of each batch of an epoch, new ones for every epoch: here any rows together.
+        """Row indices of each batch, new ones for every epoch; here in random order.
 
         Args:
-            drop_last: whether the last batch is left out where it is smaller.
+            drop_last: drop the last batch if it is smaller.
         """
         return BatchSampler(RandomSampler(part, generator=generator), self.batch_size, drop_last=drop_last)
 
@@ -109,22 +108,22 @@ class SplitData(LightningDataModule):
 
 
 def as_fetched(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A part hands over finished batches, so nothing is left to collate."""
+    """Identity collate function: a part returns finished batches."""
     return batch
 
 
-# Images that fit into memory: cropped, flipped and normalized a batch at a time.
+# In-memory images, cropped, flipped and normalized batch by batch.
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random shifts and mirrorings of the training images.
+    """Random shifts and flips of training images.
 
     Attributes:
-        padding: black pixels added on each side before a window of the old size is cut out at random.
-        flip: mirror every second image, left to right.
-        seed: with the rows of a batch it decides all draws, so that they do not depend on the number of workers, nor
-            on what else has used PyTorch's generator.
+        padding: black pixels added on each side before a random crop of the original size.
+        flip: mirror every image with probability 1/2, left to right.
+        seed: seeds all draws together with the row indices of a batch, so that they do not depend on the number of workers
+            or on other uses of PyTorch's generator.
     """
 
     padding: int
@@ -139,7 +138,7 @@ class ImageArrays:
     Attributes:
         images: uint8 [rows, channels, height, width].
         labels: int64 [rows].
-        mean, std: per channel, of pixel values scaled to [0, 1]; subtracted and divided by.
+        mean, std: per channel, for pixels scaled to [0, 1].
         image_size: side of the square images in a batch; other sizes are interpolated.
         augmentation: for the training part.
     """
@@ -159,10 +158,10 @@ class ImageArrays:
         return self.finished(self.stored(indices))
 
     def stored(self, indices: list[int]) -> dict[str, Tensor]:
-        """The rows as they are, and what is drawn for them; a quarter of the bytes of a finished batch.
+        """The unprocessed rows and the random draws for them, a quarter of the bytes of a finished batch.
 
         Returns:
-            `x`: uint8 [B, channels, height, width]; `labels`; where images are augmented `draws`, as of `draw_windows`.
+            `x`: uint8 [B, channels, height, width]; `labels`; with augmentation `draws`, as in `draw_windows`.
         """
         rows = torch.as_tensor(indices)
         batch = {"x": self.images[rows], "labels": self.labels[rows]}
@@ -171,7 +170,7 @@ class ImageArrays:
         return batch
 
     def finished(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What `__getitems__` gives, of `stored` rows on any device; nothing waits for a GPU."""
+        """Process `stored` rows into the result of `__getitems__`, on any device without synchronization."""
         images = batch["x"]
         if self.augmentation is not None:
             images = augmented(images, self.augmentation.padding, batch["draws"])
@@ -185,17 +184,17 @@ class ImageArrays:
 
 @cache
 def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """float32 [1, channels, 1, 1], copied to a GPU once: for every copy Python would wait."""
+    """float32 [1, channels, 1, 1], cached because each copy to a GPU would synchronize."""
     return torch.tensor(values, device=device).view(1, -1, 1, 1)
 
 
 def draw_seed(seed: int, indices: list[int]) -> int:
-    """A seed for the random draws of one batch; differs between batches and, since train is shuffled, epochs."""
+    """A seed for the random draws of one batch; differs between batches and, since train is shuffled, between epochs."""
     return zlib.crc32(np.asarray([seed, *indices], dtype=np.int64).tobytes())
 
 
 def draw_windows(augmentation: Augmentation, indices: list[int]) -> Tensor:
-    """Where the window of each image begins and whether it is mirrored: int64 [3, B], of top, left, 0 or 1."""
+    """Crop position and flip of each image: int64 [3, B] of top, left, 0 or 1."""
     count, generator = len(indices), torch.Generator().manual_seed(draw_seed(augmentation.seed, indices))
     corners = torch.randint(0, 2 * augmentation.padding + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, generator=generator) < (0.5 if augmentation.flip else 0.0)
@@ -203,7 +202,7 @@ def draw_windows(augmentation: Augmentation, indices: list[int]) -> Tensor:
 
 
 def augmented(images: Tensor, padding: int, draws: Tensor) -> Tensor:
-    """Images [B, C, H, W] shifted by up to `padding` pixels and mirrored, each as `draw_windows` says; same shape and dtype."""
+    """Shift images [B, C, H, W] by up to `padding` pixels and mirror them as in `draw_windows`; same shape and dtype."""
     count, _, height, width = images.shape
     top, left, mirrored = draws
     rows = top[:, None] + torch.arange(height, device=images.device)
@@ -215,7 +214,7 @@ def augmented(images: Tensor, padding: int, draws: Tensor) -> Tensor:
 
 
 class StoredRows:
-    """A part whose batches are `stored` rows, to be `finished` where they are trained on."""
+    """A part that yields `stored` rows, to be `finished` on the training device."""
 
     def __init__(self, part: ImageArrays) -> None:
         self._part = part

@@ -1,4 +1,4 @@
-"""SQuAD v1.1: a question and a paragraph, the answer being a stretch of the paragraph."""
+"""SQuAD v1.1: questions answered by a span of a paragraph."""
 
 import json
 import unicodedata
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from sparsefront.data.text import EncodedText
 
 
-# Questions of SQuAD v1.1, from its JSON files or from the hub, and how they share a window with their context.
+# Questions from SQuAD v1.1's JSON files or from the hub.
 
 HUB_ID = "rajpurkar/squad"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A stretch of the context: its text and the number of its first character."""
+    """A span of the context: its text and the index of its first character."""
 
     text: str
     start: int
@@ -40,9 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, the paragraph that answers it, every answer that an annotator gave (one in train), and the number of its
-    article in the file.
-    """
+    """A question, its paragraph, the answers of all annotators (one in train), and the index of its article in the file."""
 
     id: str
     text: str
@@ -52,10 +50,10 @@ class Question:
 
 
 def read_squad(file: Path) -> list[Question]:
-    """All questions of a file in the form of SQuAD v1.1.
+    """All questions of a file in SQuAD v1.1 format.
 
     Raises:
-        InvalidSetting: another form, or a question without an answer (SQuAD 2.0), which v1.1 does not have.
+        InvalidSetting: another format, or a question without an answer (SQuAD 2.0).
     """
     try:
         articles = enumerate(json.loads(file.read_bytes())["data"])
@@ -79,7 +77,7 @@ def _question(article: int, context: str, asked: dict) -> Question:
 
 
 def write_hub_squad(file: Path, *, part: str, revision: str) -> None:
-    """Download `part` (`train` or `dev`) and write it to `file` in the form that `read_squad` reads."""
+    """Download `part` (`train` or `dev`) and write it to `file` in the format of `read_squad`."""
     rows = hub_split(
         HUB_ID,
         config=None,
@@ -106,16 +104,16 @@ def write_hub_squad(file: Path, *, part: str, revision: str) -> None:
 
 
 SPECIAL_TOKENS = 4
-"""The most that a tokenizer adds to a pair."""
+"""Maximum number of special tokens that a tokenizer adds to a pair."""
 
 
 def question_limit(max_length: int) -> int:
-    """Tokens of a question that are kept; a few questions are longer and would leave no room for their context."""
+    """Maximum number of tokens of a question; longer ones are truncated to leave room for context."""
     return min(64, max_length // 3)
 
 
 def largest_stride(max_length: int) -> int:
-    """The overlap that still lets every window advance by a token, after the longest question that is kept."""
+    """The largest overlap with which every window advances by a token even after the longest question."""
     return max_length - question_limit(max_length) - SPECIAL_TOKENS - 1
 
 
@@ -125,12 +123,12 @@ def largest_stride(max_length: int) -> int:
 #     window 0     CLS question SEP a b c d e f SEP
 #     window 1     CLS question SEP e f g h i j SEP          stride = 2: two tokens are in both
 #
-# An answer that a window cuts is whole in its neighbor, unless it is longer than the overlap.
+# An answer that a window splits is complete in its neighbor, unless it is longer than the overlap.
 
 CHUNK = 200
-"""Questions between two steps of the progress bar."""
+"""Questions per step of the progress bar."""
 NO_CONTEXT = -1
-"""Offset of tokens that cannot be part of an answer: the question and the separators."""
+"""Offset of tokens outside the context: the question and separators."""
 
 
 def question_windows(
@@ -142,18 +140,17 @@ def question_windows(
     training: bool,
     description: str,
 ) -> "EncodedText":
-    """All windows of all questions, in their order.
+    """All windows of all questions, in order.
 
     Args:
-        max_length: tokens of a window.
-        stride: context tokens that a window shares with the next, at most `largest_stride(max_length)`.
-        training: rows then hold `start_positions` and `end_positions`, the first and last token of the first answer,
-            or twice 0 (CLS) where the window does not hold it whole. Otherwise they hold `window` and `question`, both
-            counted from 0, and tokens hold `offsets`: int32 [tokens, 2], characters [begin, end) of the context that a
-            token stands for, `NO_CONTEXT` where it stands for none.
-        description: before the progress bar.
+        max_length: tokens per window.
+        stride: context tokens shared by neighboring windows, at most `largest_stride(max_length)`.
+        training: rows then have `start_positions` and `end_positions`, the first and last token of the first answer, or
+            0 (CLS) for both if the window does not contain all of it. Otherwise rows have `window` and `question` indices,
+            and tokens have `offsets`: int32 [tokens, 2], character range [begin, end) of the context, or `NO_CONTEXT`.
+        description: of the progress bar.
     Source: Devlin et al., "BERT", 2019, section 4.2 and its public code; here `stride` is the overlap of two windows,
-    as in transformers, where that code counts the step between them.
+    as in transformers; in that code it is the step between them.
     """
     import torch
 
@@ -199,7 +196,7 @@ def question_windows(
 
 
 def answer_positions(offsets: np.ndarray, answer: Answer) -> tuple[int, int]:
-    """First and last token of an answer in one window, or (0, 0) where it is not whole there.
+    """First and last token of an answer in one window, or (0, 0) if the window does not contain all of it.
 
     Args:
         offsets: [tokens, 2], `NO_CONTEXT` outside the context.
@@ -208,16 +205,16 @@ def answer_positions(offsets: np.ndarray, answer: Answer) -> tuple[int, int]:
     begin, end = _visible(answer)
     if len(context) == 0 or offsets[context[0], 0] > begin or offsets[context[-1], 1] < end:
         return 0, 0
-    first = np.searchsorted(offsets[context, 1], begin, side="right")  # the first token that ends behind its beginning
-    last = np.searchsorted(offsets[context, 0], end, side="left") - 1  # the last token that begins before its end
+    first = np.searchsorted(offsets[context, 1], begin, side="right")  # first token that ends after the answer's start
+    last = np.searchsorted(offsets[context, 0], end, side="left") - 1  # last token that starts before the answer's end
     return (int(context[first]), int(context[last])) if first <= last else (0, 0)
 
 
 def _visible(answer: Answer) -> tuple[int, int]:
-    """First character of an answer, and the one behind it, without those at its ends that tokenizers pass over.
+    """Character range [begin, end) of an answer without leading and trailing characters that tokenizers skip.
 
-    No token reaches as far as a space or an accent that is a character of its own, so at the end of a window an answer
-    with one behind it would seem to be cut.
+    No token covers a space or a separate combining accent, so at the end of a window an answer that ends in one would look
+    truncated.
     """
     begin, end = 0, len(answer.text)
     while begin < end and _passed_over(answer.text[begin]):
@@ -232,7 +229,7 @@ def _passed_over(character: str) -> bool:
 
 
 def _shortened(texts: list[str], tokenizer: "PreTrainedTokenizerFast", limit: int) -> list[str]:
-    """The texts, those of more than `limit` tokens cut behind that many."""
+    """Truncate texts to `limit` tokens."""
     encoding = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
     return [
         text[: spans[limit - 1][1]] if len(spans) > limit else text
@@ -245,18 +242,18 @@ EXPECTED = "a folder with one train*.json and one dev*.json of SQuAD v1.1"
 
 @settings_class(kw_only=True)
 class Squad(TextDataset):
-    """Questions that Wikipedia paragraphs answer: 87599 in the official train file, 10570 in dev.
+    """Questions about Wikipedia paragraphs: 87599 in the official train file, 10570 in dev.
 
-    The dev file is the test part here, since the official test file was never published. `val` is held out of train by
-    whole articles, so that no held-out question is asked of what was trained on; by paragraphs where the file has too few
-    articles for that, and with `split_by=rows`.
+    The dev file is the test part here, since the official test file was never published. `val` is held out of train by whole
+    articles, so that held-out questions are about unseen articles; by paragraphs if the file has too few articles, and with
+    `split_by=rows`.
     Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text", 2016.
 
     Attributes:
-        path: a folder with one train*.json and one dev*.json; None and no files named below takes the hub's copy.
-        train_file, dev_file: where the two lie, instead of `path`, or where a folder holds several.
+        path: a folder with one train*.json and one dev*.json; None without the files below downloads from the hub.
+        train_file, dev_file: the two files, instead of `path`, or to choose among several in a folder.
         max_length: tokens of a window: the question and a part of the context.
-        stride: context tokens that two neighboring windows share.
+        stride: context tokens shared by neighboring windows.
         revision, pad, group_by_length: as in `TextDataset`.
     """
 
@@ -322,7 +319,7 @@ class Squad(TextDataset):
 
 
 class SquadSource:
-    """The questions, read when they are first needed."""
+    """The questions, read on first use."""
 
     name = "squad"
 
@@ -346,7 +343,7 @@ class SquadSource:
         yield from dict.fromkeys(question.context for question in self._train)
 
     def questions(self, split: str) -> list[Question]:
-        """The questions of a split; `question` in a batch counts them from 0."""
+        """The questions of a split, in the order of `question` in a batch."""
         if split == "test":
             return self._read("dev")
         return [self._train[row] for row in self.division.part(split)]
@@ -356,7 +353,7 @@ class SquadSource:
         """Which questions of train are held out."""
         fraction, path = self._settings.valid_fraction, self._settings.path
         groups = linked((question.context,) for question in self._train)
-        if not self._settings.keeps_groups:  # one paragraph as another, however many questions it has
+        if not self._settings.keeps_groups:  # all paragraphs weigh the same, however many questions they have
             paragraphs = np.unique(groups)
             stay, held = (paragraphs[part] for part in held_out([0] * len(paragraphs), fraction, path=path))
             train, val = (np.flatnonzero(np.isin(groups, part)) for part in (stay, held))

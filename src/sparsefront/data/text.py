@@ -1,4 +1,4 @@
-"""Text as tokens: settings of all text sets, their data module, and batches of rows about as long as one another."""
+"""Tokenized text: data module, padded batches, and length-grouped sampling, shared by all text sets."""
 
 import json
 import os
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-# Text as token numbers: rows of different lengths stored end to end, padded when they become a batch.
+# Token ids: rows of different lengths stored end to end, padded in a batch.
 
 MULTIPLE = 8
-"""Lengths are rounded up to it, for matrix units work on eighths."""
+"""Lengths are rounded up to a multiple of this, for tensor cores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,10 @@ class EncodedText:
         starts        0                     5             8  ...   row r is [starts[r], starts[r + 1])
 
     Attributes:
-        tokens: per token, first dimension = tokens of all rows: `input_ids`, `token_type_ids`, and for `extractive_qa`
-            `offsets` [tokens, 2] (see `data.squad`), which stay out of the batches.
-        starts: int64 [rows + 1], the bounds of the rows.
-        columns: per row, for the batch as they are: `labels`, or `start_positions` and `end_positions`, or `window`.
+        tokens: per token, concatenated over rows: `input_ids`, `token_type_ids`, and for `extractive_qa` `offsets`
+            [tokens, 2] (see `data.squad`), which are not part of batches.
+        starts: int64 [rows + 1], bounds of the rows.
+        columns: per row, copied to batches: `labels`, or `start_positions` and `end_positions`, or `window`.
     """
 
     tokens: dict[str, Tensor]
@@ -51,13 +51,13 @@ class EncodedText:
     columns: dict[str, Tensor]
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """One flat mapping, as safetensors stores it."""
+        """Flatten into one mapping for safetensors."""
         tokens = {f"token.{name}": values for name, values in self.tokens.items()}
         return {"starts": self.starts} | tokens | {f"row.{name}": values for name, values in self.columns.items()}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "EncodedText":
-        """The rows that `to_tensors` has flattened."""
+        """Inverse of `to_tensors`."""
         parts: dict[str, dict[str, Tensor]] = {"token": {}, "row": {}}
         for key, values in tensors.items():
             if key != "starts":
@@ -69,11 +69,11 @@ class EncodedText:
         return len(self.starts) - 1
 
     def lengths(self, rows: Tensor) -> Tensor:
-        """Tokens of each row, int64."""
+        """Number of tokens of each row, int64."""
         return self.starts[rows + 1] - self.starts[rows]
 
     def padded(self, name: str, rows: Tensor, *, width: int, fill: int) -> Tensor:
-        """One kind of token value as [B, width, ...], `fill` behind the end of each row; dtype as stored."""
+        """One kind of token value as [B, width, ...], padded with `fill`; dtype as stored."""
         values = self.tokens[name]
         batch = values.new_full((len(rows), width, *values.shape[1:]), fill)
         places = torch.arange(width)
@@ -88,10 +88,10 @@ class TextPart:
 
     Attributes:
         text: the rows.
-        pad_token_id: what stands behind the end of `input_ids`.
-        width: tokens of every row of every batch; None = as many as the longest of a batch has, rounded up to 8, but
-            never more than `max_length`.
-        max_length: the longest row there may be.
+        pad_token_id: padding of `input_ids`.
+        width: fixed number of tokens of every row; None = the longest row of a batch, rounded up to 8, but at most
+            `max_length`.
+        max_length: maximum length of a row.
     """
 
     text: EncodedText
@@ -101,14 +101,14 @@ class TextPart:
 
     @property
     def labels(self) -> Tensor | None:
-        """One label per row; None where the rows have none."""
+        """One label per row; None if there are no labels."""
         return self.text.columns.get("labels")
 
     def __len__(self) -> int:
         return len(self.text)
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        """`input_ids`, `attention_mask`, `token_type_ids`: int64 [B, length]; and the columns of the rows, [B]."""
+        """`input_ids`, `attention_mask`, `token_type_ids`: int64 [B, length]; and the rows' columns, [B]."""
         rows = torch.as_tensor(indices)
         lengths = self.text.lengths(rows)
         width = self.width or min(self.max_length, -(-int(lengths.max()) // MULTIPLE) * MULTIPLE)
@@ -120,10 +120,10 @@ class TextPart:
         }
 
 
-# Sentences and pairs of sentences as rows of tokens.
+# Tokenize sentences and sentence pairs.
 
 CHUNK = 1000
-"""Texts between two steps of the progress bar; enough for the tokenizer to keep all cores busy."""
+"""Texts per step of the progress bar; enough for the tokenizer to use all cores."""
 
 
 def tokenized(
@@ -135,11 +135,11 @@ def tokenized(
     columns: dict[str, Tensor],
     description: str,
 ) -> EncodedText:
-    """Rows `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, cut to `max_length` tokens.
+    """Rows `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated to `max_length` tokens.
 
     Args:
-        columns: one value per row, kept beside the tokens.
-        description: before the progress bar.
+        columns: one value per row, stored with the tokens.
+        description: of the progress bar.
     """
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
@@ -165,27 +165,27 @@ def tokenized(
 
 
 def row_starts(lengths: Sequence[int]) -> Tensor:
-    """Bounds of rows that lie end to end, int64 [rows + 1]."""
+    """Bounds of concatenated rows, int64 [rows + 1]."""
     return torch.from_numpy(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
 
-# Training batches of rows that are about as long as one another, so that little of a batch is padding.
+# Training batches of rows of similar length, to reduce padding.
 
 POOL = 50
-"""Batches whose rows are sorted together; transformers' Trainer takes as many."""
+"""Batches whose rows are sorted together, as many as in transformers' Trainer."""
 
 
 class LengthGroupedBatches(Sampler[list[int]]):
-    """Every row once an epoch: rows in random order, sorted by length within pools of `POOL` batches, batches in random order.
+    """Every row once per epoch: random order, sorted by length within pools of `POOL` batches, batches in random order.
 
-    transformers' `LengthGroupedSampler` sorts likewise, but goes through each pool from the longest batch to the
-    shortest; here no batch's place depends on its length.
+    transformers' `LengthGroupedSampler` sorts similarly, but yields each pool from longest to shortest; here the position of
+    a batch does not depend on its length.
 
     Args:
         lengths: int64 [rows], tokens of each.
-        batch_size: rows of a batch; the last one of an epoch's rows may be smaller.
-        drop_last: leave that one out.
-        generator: of all random choices; its state is that of the order.
+        batch_size: rows per batch; the last one may be smaller.
+        drop_last: drop that one.
+        generator: for all random choices; its state determines the order.
     """
 
     def __init__(self, lengths: Tensor, batch_size: int, *, drop_last: bool, generator: torch.Generator) -> None:
@@ -206,42 +206,42 @@ class LengthGroupedBatches(Sampler[list[int]]):
             yield batches[place].tolist()
 
 
-# The data module of text sets: tokenized once, read from the cache ever after.
+# The data module of text sets: tokenized once and cached.
 
 FORMAT = 1
-"""Raised when the meaning of the cached tensors changes."""
+"""Increment when the meaning of the cached tensors changes."""
 
 
 class TextSource(Protocol):
-    """The raw text of a data set and how it becomes rows of tokens."""
+    """The raw text of a data set, and how it is tokenized."""
 
     name: str
 
     def key(self) -> dict[str, Any]:
-        """Everything that the encoded rows depend on apart from split, tokenizer and code; JSON-able."""
+        """Everything that the encoded rows depend on except split, tokenizer and code; JSON-able."""
 
     @property
     def division(self) -> Division:
         """Which rows of train are held out."""
 
     def texts(self) -> Iterable[str]:
-        """The texts of train, for a tokenizer that learns its vocabulary; nothing is read before the first is taken."""
+        """The texts of train, for learning a vocabulary; read lazily."""
 
     def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> EncodedText:
-        """The rows of a split, with a progress bar."""
+        """The tokenized rows of a split, with a progress bar."""
 
 
 class TextData(SplitData):
-    """Loaders over tokenized text.
+    """Loaders of tokenized text.
 
     Args:
-        source: where the text comes from.
-        tokenizer_from: gives the tokenizer, once; is handed the texts of train, which are read only if it iterates.
-        cache_dir: the encoded rows are kept in its folder `features`.
-        max_length: the longest row there may be, in tokens.
-        pad: `longest` of the batch, or `max_length` always.
-        group_by_length: whether rows of a training batch are about as long as one another.
-        holds_out: whether `val` has rows; text without any cannot be tokenized.
+        source: of the text.
+        tokenizer_from: returns the tokenizer, called once; gets the texts of train as a lazy iterable.
+        cache_dir: encoded rows are stored in its folder `features`.
+        max_length: maximum length of a row, in tokens.
+        pad: to the `longest` row of the batch, or always to `max_length`.
+        group_by_length: use training batches of rows of similar length.
+        holds_out: whether `val` has rows; an empty text cannot be tokenized.
         batch_size, seed, num_workers: as in `SplitData`.
     """
 
@@ -272,16 +272,16 @@ class TextData(SplitData):
 
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
-        # Set either way it silences a warning for every loader process; those never tokenize, so nothing can lock up.
+        # Setting it silences a warning in each loader process; these never tokenize, so nothing can deadlock.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         return self._tokenizer_from(self._texts())
 
     def _texts(self) -> Iterator[str]:
-        with keys_of("dataset"):  # what is wrong with the texts is not wrong with the model that learns from them
+        with keys_of("dataset"):  # blame the texts, not the model that learns from them
             yield from self.source.texts()
 
     def encoded(self, split: str) -> EncodedText:
-        """The rows of a split: from the cache, or tokenized now and put there."""
+        """The rows of a split, from the cache or tokenized and cached now."""
         from safetensors.torch import load_file
 
         key = {
@@ -301,7 +301,7 @@ class TextData(SplitData):
 
     @cached_property
     def _code(self) -> str:
-        """Digest of the code that makes rows of the text."""
+        """Digest of the code that tokenizes the text."""
         return code_digest(import_closure(((type(self.source).__module__, None),), without=BOOKKEEPING))
 
     def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
@@ -317,9 +317,9 @@ class TextData(SplitData):
 
 
 def tokenizer_digest(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """Digest of what a tokenizer does to a text, and of the token that stands behind its end in a batch.
+    """Digest of how a tokenizer encodes text, and of its padding token.
 
-    The truncation and padding of its last call are no part of it, nor is the side on which it would pad: rows are padded here.
+    It excludes truncation and padding state of earlier calls and the padding side: rows are padded here.
     """
     definition = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
     beside = ("truncation_side", "split_special_tokens", "pad_token_id")

@@ -1,4 +1,4 @@
-"""Labeled text from the Hugging Face hub or from a local folder: columns are named in the YAML."""
+"""Labeled text from the Hugging Face hub or a local folder, with configurable columns."""
 
 import math
 from collections.abc import Iterator
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from sparsefront.data.text import EncodedText
 
 EXPECTED = "a folder written by datasets' save_to_disk, or one with train and test as .csv, .jsonl or .parquet files"
-REPORTED = ("test", "validation", "dev", "valid")  # splits that are reported on, the first that exists
+REPORTED = ("test", "validation", "dev", "valid")  # reporting splits; the first that exists
 
 
 @settings_class(kw_only=True)
 class TextColumns(TextDataset):
     """One or two texts and a label per row, from `hub` or from `path`.
 
-    Equal texts are held out together. Labels may be strings, whole numbers or datasets' ClassLabel: classes are in ClassLabel's
-    order, else sorted. Labels with a fraction make it a regression.
+    Equal texts are held out together. Labels may be strings, integers or datasets' ClassLabel: classes are in ClassLabel's
+    order, else sorted. Fractional labels make it a regression.
 
     Attributes:
         path: see `EXPECTED`; exclusive with `hub`.
         hub: owner/name on the hub, or name alone.
-        config: which configuration of it.
+        config: its configuration.
         text, text_pair, label: columns; text_pair=null for single texts.
-        train_split, test_split: names of the splits; test_split=null takes the first that exists of test, validation,
-            dev, valid.
+        train_split, test_split: names of the splits; test_split=null uses the first that exists of test, validation, dev,
+            valid.
         revision, pad, group_by_length, max_length: as in `TextDataset`.
     """
 
@@ -65,7 +65,7 @@ class TextColumns(TextDataset):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What the labels are evaluated by; the first is tracked."""
+        """Metrics for the labels; the first is tracked."""
         return ("accuracy", "f1") if self.info.num_classes == 2 else ("accuracy",) if self.class_names else REGRESSION
 
     @property
@@ -74,7 +74,7 @@ class TextColumns(TextDataset):
 
     @property
     def info(self) -> DataInfo:
-        """Reads the labels: their classes shape the head."""
+        """Reads the labels, whose classes determine the head."""
         names = self.class_names
         return DataInfo(
             "sequence_classification", max(1, len(names)), sequence_length=self.max_length, class_names=names
@@ -82,13 +82,13 @@ class TextColumns(TextDataset):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """In the order of the class numbers; empty for a regression."""
+        """In class order; empty for a regression."""
         return self._rows.class_names
 
     def check(self) -> None:
-        """Reads the splits' columns and labels, which is fast: datasets maps files into memory."""
+        """Reads the splits' columns and labels, which is fast because datasets memory-maps files."""
         if self.path is None:
-            _ = self.hub_id  # which must be set then
+            _ = self.hub_id  # required in this case
         else:
             self._rows.read(self.train_split)
             self._rows.read(self._rows.reported)
@@ -110,7 +110,7 @@ REGRESSION = ("pearson", "spearman")
 
 
 class TextRows:
-    """The rows of one text set, read when they are first needed."""
+    """The rows of one text set, read on first use."""
 
     def __init__(self, settings: TextColumns) -> None:
         self.name = "text"
@@ -124,7 +124,7 @@ class TextRows:
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Of train; empty where labels have a fraction."""
+        """Classes of train; empty if labels are fractional."""
         rows, column = self.read(self._settings.train_split), self._settings.label
         if names := getattr(rows.features[column], "names", None):
             return tuple(names)
@@ -135,7 +135,7 @@ class TextRows:
 
     @cached_property
     def reported(self) -> str:
-        """The split that is reported on."""
+        """The reporting split."""
         if self._settings.test_split is not None:
             return self._settings.test_split
         if (found := next((split for split in REPORTED if split in self._split_names), None)) is None:
@@ -186,10 +186,10 @@ class TextRows:
         )
 
     def read(self, split: str) -> "datasets.Dataset":
-        """The rows of a split, with its columns checked.
+        """Read and validate the rows of a split.
 
         Raises:
-            InvalidSetting: no such split or column, a column that holds no text, an empty split.
+            InvalidSetting: no such split or column, a column that is not text, or an empty split.
         """
         if split not in self._splits:
             rows, settings = self._load(split), self._settings
@@ -210,7 +210,7 @@ class TextRows:
         return self._splits[split]
 
     def _labels(self, rows: "datasets.Dataset") -> list[float]:
-        """Class numbers, or scores where the labels have a fraction."""
+        """Class indices, or scores if the labels are fractional."""
         column, names = self._settings.label, self.class_names
         labels = rows[column]
         if getattr(rows.features[column], "names", None):
@@ -255,7 +255,7 @@ class TextRows:
             if (folder / "dataset_info.json").is_file():
                 return datasets.DatasetDict({self._settings.train_split: datasets.load_from_disk(str(folder))})
             return datasets.load_dataset(str(folder))
-        except Exception as error:  # datasets raises a dozen kinds; each means that there are no readable rows
+        except Exception as error:  # datasets raises a dozen types, all of which mean that rows cannot be read
             reason = first_line(error)
             raise InvalidSetting(
                 "path", folder, f"cannot be read ({reason}); set dataset.path to {EXPECTED}"

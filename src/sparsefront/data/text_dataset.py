@@ -1,4 +1,4 @@
-"""What the settings of all text sets share."""
+"""Settings shared by all text sets."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -21,16 +21,16 @@ class TextDataset(Dataset):
     """Settings of one text set.
 
     Attributes:
-        path: local files, as the data set describes; None takes them from the Hugging Face hub, once.
-        revision: branch, tag or commit on the hub. Runs are keyed by the commit; name it to have the same elsewhere.
-        max_length: tokens of one input.
-        pad: `longest` of each batch (rounded up to 8), or always `max_length`.
-        group_by_length: train on batches of inputs that are about as long as one another, which takes less padding.
+        path: local files, as described by the data set; None downloads from the Hugging Face hub, once.
+        revision: branch, tag or commit on the hub. Runs are keyed by the commit; set it to use the same elsewhere.
+        max_length: maximum number of tokens of an input.
+        pad: to the `longest` row of each batch (rounded up to 8), or always to `max_length`.
+        group_by_length: train on batches of inputs of similar length, with less padding.
     """
 
     hub_id: ClassVar[str]
     """owner/name of the data on the hub."""
-    elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"revision"}  # what came from there names it in `content`
+    elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"revision"}  # `content` names it for hub data
     libraries: ClassVar[tuple[str, ...]] = ("tokenizers",)
 
     path: str | None = None
@@ -45,7 +45,7 @@ class TextDataset(Dataset):
 
     @property
     def from_hub(self) -> bool:
-        """Whether the data are fetched, for no local files are named."""
+        """Whether the data is downloaded, because no local files are set."""
         return self.path is None
 
     def at_commit(self, cache_dir: Path) -> Self:
@@ -58,7 +58,7 @@ class TextDataset(Dataset):
 
     @abstractmethod
     def source(self, cache_dir: Path) -> "TextSource":
-        """The raw text; what is downloaded goes into the folder `downloads` of the cache."""
+        """The raw text; downloads go into the folder `downloads` of the cache."""
 
     def division(self, cache_dir: Path) -> Division:
         return self.source(Path(cache_dir)).division

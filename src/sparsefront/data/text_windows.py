@@ -1,4 +1,4 @@
-"""Text as windows of tokens, for networks that predict the next one."""
+"""Windows of tokens for causal language modeling."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 def one_row(text: str, tokenizer: "PreTrainedTokenizerFast") -> EncodedText:
-    """A text as one row of tokens, with what the tokenizer puts around a text."""
+    """Tokenize a text as one row, including the special tokens that the tokenizer adds."""
     ids = tokenizer(text, return_token_type_ids=False, verbose=False)[
         "input_ids"
-    ]  # verbose: it is longer than a window
+    ]  # verbose=False: no warning that it exceeds the model's length
     return EncodedText({"input_ids": torch.tensor(ids, dtype=torch.int32)}, row_starts([len(ids)]), {})
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """One split as windows that begin `stride` tokens apart; what is left at the end, less than a window, is left out.
+    """One split as windows that start every `stride` tokens; an incomplete last window is dropped.
 
         tokens   a b c d e f g h i
-        row 0    a b c d              length 4, stride 2: asked for b, c and d
-        row 1        c d e f          asked for e and f, as c and d were before
-        row 2            e f g h      asked for g and h
+        row 0    a b c d              length 4, stride 2: scores b, c and d
+        row 1        c d e f          scores e and f; c and d were scored before
+        row 2            e f g h      scores g and h
 
     Args:
         tokens: int32 [tokens], of the whole split.
@@ -46,7 +46,7 @@ class Windows:
         return max(0, (len(self.tokens) - self.length) // self.stride + 1)
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        """`input_ids`: int64 [B, length]; `scored`: int64 [B], how many tokens at the end of each row are asked for."""
+        """`input_ids`: int64 [B, length]; `scored`: int64 [B], number of tokens at the end of each row that are scored."""
         rows = torch.as_tensor(indices)
         ids = self.tokens[(rows * self.stride)[:, None] + torch.arange(self.length)].long()
         others = torch.full_like(rows, min(self.stride, self.length - 1))
@@ -54,17 +54,17 @@ class Windows:
 
 
 class WindowSource(TextSource, Protocol):
-    """Gives each split as one row."""
+    """A text source that returns each split as one row."""
 
     def named(self, split: str) -> str:
-        """The split in words, for messages."""
+        """Describe the split for messages."""
 
 
 class WindowData(TextData):
-    """Loaders over windows of each split; those of train do not overlap.
+    """Loaders of windows of each split; those of train do not overlap.
 
     Args:
-        length, stride: as in `Windows`; the stride is that of val and test.
+        length, stride: as in `Windows`; the stride is for val and test.
         source, tokenizer_from, cache_dir, batch_size, seed, holds_out, num_workers: as in `TextData`.
     """
 
@@ -97,7 +97,7 @@ class WindowData(TextData):
         self._length, self._stride = length, stride
 
     def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
-        """With the last one, also where it is one window: there is no batch normalization that it would stop."""
+        """Includes the last batch even if it is a single window: there is no BatchNorm."""
         return super().training_batches(part, drop_last=False, generator=generator)
 
     def _load_part(self, split: str) -> Part:

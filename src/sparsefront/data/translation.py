@@ -1,4 +1,4 @@
-"""Sentences beside their translations: the data sets, and the vocabulary that both languages share."""
+"""Parallel text for translation: the data sets, and the shared vocabulary."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The names that a split's files have, without their language: train.en, test_2016_flickr.de.
+# File names of the splits without language suffix: train.en, test_2016_flickr.de.
 
 FILES = {
     "train": ("train",),
@@ -33,31 +33,31 @@ FILES = {
 }
 HUB_SPLITS = {"train": ("train",), "val": ("validation", "valid", "dev"), "test": ("test",)}
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # in the order of PAD, BOS, EOS, UNKNOWN
-FEWEST_TOKENS = 300  # 256 bytes, special tokens and some pairs
+FEWEST_TOKENS = 300  # 256 bytes, special tokens and some merges
 
 
 @settings_class(kw_only=True)
 class Translated(Dataset):
-    """Settings of sentences with one translation each.
+    """Settings of parallel text with one translation per sentence.
 
-    Local files hold one sentence a line, the two languages of a split in step: train.en and train.de, val.* (or valid, dev), and
-    test.*. What choices are made by is val; without such files a part of train is held out, all pairs of one source sentence
-    together. The vocabulary is a byte-level BPE of both languages, learnt from what is trained on and kept in the cache, unless
-    the network brings a tokenizer.
+    Local files have one sentence per line, aligned between the two languages: train.en and train.de, val.* (or valid, dev), and
+    test.*. val is used for choices; without such files a part of train is held out, keeping all pairs of a source sentence
+    together. The vocabulary is a byte-level BPE of both languages, learned from the training text and cached, unless the
+    network brings a tokenizer.
 
     Attributes:
-        path: a folder with such files; None takes the data from the Hugging Face hub.
-        hub, config, revision: there the id, its configuration, and a branch, tag or commit.
-        source, target: languages, as files and columns name them.
-        vocabulary: tokens that both languages share, special ones among them.
-        max_length: the most tokens of a sentence, with the one that ends it; longer pairs are not trained on.
+        path: a folder with such files; None downloads from the Hugging Face hub.
+        hub, config, revision: id on the hub, its configuration, and a branch, tag or commit.
+        source, target: languages, as in names of files and columns.
+        vocabulary: number of tokens shared by both languages, including special ones.
+        max_length: maximum number of tokens of a sentence, including its end; longer pairs are not trained on.
         batch_tokens: of a training batch, sources or targets, whichever are more, with padding; None: recipe.batch_size rows.
-        beam: hypotheses that are followed when translations are evaluated; 1 is greedy.
+        beam: beam size in evaluation; 1 is greedy.
         length_penalty: a: hypotheses are ranked by the sum of their log-probabilities / tokens^a.
-        valid_fraction: share of train that is held out where there are no val files; 0 evaluates no val at all.
+        valid_fraction: share of train that is held out if there are no val files; 0 = no val.
     """
 
-    elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"revision"}  # what came from there names it in `content`
+    elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"revision"}  # `content` names it for hub data
     of_evaluation: ClassVar[frozenset[str]] = frozenset({"beam", "length_penalty"})
     libraries: ClassVar[tuple[str, ...]] = ("tokenizers",)
 
@@ -87,7 +87,7 @@ class Translated(Dataset):
 
     @property
     def split_version(self) -> str | None:
-        """None where val is a split of its own, as those of the hub are."""
+        """None if val is a separate split, as on the hub."""
         version = super().split_version
         return None if self.path is None or ("val", self.source) in self.files() else version
 
@@ -103,7 +103,7 @@ class Translated(Dataset):
 
     @cached_property
     def vocabulary_digest(self) -> str:
-        """Of all that the vocabulary follows from."""
+        """Digest of everything that the vocabulary depends on."""
         learnt_from = {"content": self.content(), "languages": [self.source, self.target], "tokens": self.vocabulary}
         return digest(learnt_from | {"held_out": self.split_version and [self.split_version, self.valid_fraction]})
 
@@ -126,14 +126,14 @@ class Translated(Dataset):
 
     @property
     def expected(self) -> str:
-        """What belongs at `path`."""
+        """Description of the files expected at `path`."""
         return f"a folder with train.{self.source}, train.{self.target}, test.{self.source} and test.{self.target}"
 
     def files(self) -> dict[tuple[str, str], Path]:
-        """(split, language) -> its file; none of a val that is held out of train.
+        """(split, language) -> its file; no val files if val is held out of train.
 
         Raises:
-            InvalidSetting: no folder, or one without a file that is needed.
+            InvalidSetting: no such folder, or a required file is missing.
         """
         folder = local_path(str(self.path), expected=self.expected)
         found = {}
@@ -152,7 +152,7 @@ class Translated(Dataset):
         return found
 
     def _without(self, key: str, folder: Path, split: str) -> InvalidSetting:
-        """Of a folder that lacks a file of a language."""
+        """The error for a folder without a file of a language."""
         names = FILES[split]
         there = sorted({file.suffix[1:] for file in folder.glob("*.*") if file.is_file() and file.stem in names})
         if not there:
@@ -179,7 +179,7 @@ class Translated(Dataset):
         )
 
     def sentences(self) -> "Sentences":
-        """The text of all splits, read when it is first needed."""
+        """The text of all splits, read on first use."""
         return Sentences(self)
 
     def division(self, cache_dir: Path) -> Division:
@@ -187,10 +187,10 @@ class Translated(Dataset):
 
 
 def learn_vocabulary(texts: Sequence[str], tokens: int) -> "Tokenizer":
-    """A byte-level BPE without unknown characters: equal texts in equal order give the same one.
+    """Learn a byte-level BPE without unknown characters; deterministic for the same texts in the same order.
 
     Args:
-        tokens: at most so many; fewer where the texts have not so many pairs that occur twice.
+        tokens: maximum number; fewer if the texts have too few repeated pairs.
     Source: Sennrich, Haddow and Birch, "Neural Machine Translation of Rare Words with Subword Units", 2016.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -219,7 +219,7 @@ class Sentences:
         self._read: dict[str, tuple[list[str], list[str]]] = {}
 
     def tokenizer(self, cache_dir: Path) -> "Tokenizer":
-        """The vocabulary: learnt from train when it is first needed, and kept in the folder `vocabularies` of the cache."""
+        """The vocabulary, learned from train on first use and cached in the folder `vocabularies`."""
         from tokenizers import Tokenizer
 
         key = {"of": self.settings.vocabulary_digest, "format": 1, "versions": versions("tokenizers")}
@@ -233,10 +233,10 @@ class Sentences:
         return Tokenizer.from_file(str(build_once(file, make)))
 
     def pairs(self, split: str) -> tuple[list[str], list[str]]:
-        """Sources and targets of a split, in step, without blanks around them.
+        """Aligned sources and targets of a split, stripped of surrounding whitespace.
 
         Raises:
-            InvalidSetting: files of unequal length, an empty line, no UTF-8, or no such split.
+            InvalidSetting: files of different length, an empty line, invalid UTF-8, or no such split.
         """
         if split == "test" or self.own_val:
             return self._whole(split)
@@ -246,7 +246,7 @@ class Sentences:
 
     @cached_property
     def own_val(self) -> bool:
-        """Whether val is a split of its own, and nothing is held out of train."""
+        """Whether val is a separate split, so that nothing is held out of train."""
         settings = self.settings
         if settings.path is not None:
             return ("val", settings.source) in settings.files()
@@ -254,7 +254,7 @@ class Sentences:
 
     @cached_property
     def division(self) -> Division:
-        """As `Dataset.division`."""
+        """See `Dataset.division`."""
         settings = self.settings
         if self.own_val:
             raise InvalidSetting("name", settings.name, "has a val split of its own: nothing of train is held out")
@@ -305,7 +305,7 @@ class Sentences:
         for key, language in languages.items():
             if language not in rows.column_names:
                 raise InvalidSetting(key, language, f"{settings.hub} has {', '.join(rows.column_names)}")
-        # None where nobody has translated it
+        # None if there is no translation
         return [[(text or "").strip() for text in rows[language]] for language in languages.values()]
 
     def _hub_split(self, split: str) -> str | None:
@@ -324,13 +324,13 @@ class Sentences:
         return f"set dataset.path to {self.settings.expected}"
 
     def key(self) -> dict[str, Any]:
-        """What the pairs of all splits follow from, JSON-able."""
+        """What the pairs of all splits depend on, JSON-able."""
         settings = self.settings
         return json.loads(json.dumps({"vocabulary": settings.vocabulary_digest, "content": settings.content()}))
 
 
 def _lines(file: Path) -> list[str]:
-    """Split at line ends alone: other separators of Unicode stand inside sentences."""
+    """Split at line ends only: other Unicode separators occur inside sentences."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -346,7 +346,7 @@ def _lines(file: Path) -> list[str]:
 
 @settings_class(kw_only=True)
 class Multi30k(Translated):
-    """29,000 captions of images in English with their German translations, 1,014 to choose by; test 2016: 1,000 to report on.
+    """29,000 English image captions with German translations, 1,014 for choices; test 2016: 1,000 for reporting.
 
     Source: Elliott et al., "Multi30K: Multilingual English-German Image Descriptions", 2016.
     """
@@ -358,7 +358,7 @@ class Multi30k(Translated):
 
 @settings_class(kw_only=True)
 class Tatoeba(Translated):
-    """Short sentences of everyday language that volunteers translated, from a local folder. Source: tatoeba.org."""
+    """Short everyday sentences translated by volunteers, from a local folder. Source: tatoeba.org."""
 
     name: ClassVar[str] = "tatoeba"
 
@@ -367,7 +367,7 @@ class Tatoeba(Translated):
 
 @settings_class(kw_only=True)
 class Wmt14(Translated):
-    """News: 4.5 million pairs of English and German, newstest2013 to choose by, newstest2014 to report on.
+    """News: 4.5 million English-German pairs, newstest2013 for choices, newstest2014 for reporting.
 
     Source: Bojar et al., "Findings of the 2014 Workshop on Statistical Machine Translation", 2014.
     """
@@ -381,7 +381,7 @@ class Wmt14(Translated):
 
 @settings_class(kw_only=True)
 class Iwslt15(Translated):
-    """Subtitles of talks: 133,000 pairs of English and Vietnamese, tst2012 to choose by, tst2013 to report on.
+    """Subtitles of talks: 133,000 English-Vietnamese pairs, tst2012 for choices, tst2013 for reporting.
 
     Source: Cettolo et al., "The IWSLT 2015 Evaluation Campaign", 2015.
     """

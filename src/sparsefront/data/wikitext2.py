@@ -1,4 +1,4 @@
-"""WikiText-2: articles of Wikipedia as windows of tokens."""
+"""WikiText-2: Wikipedia articles as windows of tokens."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sparsefront.data.text import EncodedText
     from sparsefront.data.text_windows import WindowData
 
-# The text: what the tokenised file has done to it is undone, and one file gives two parts.
+# Undo WikiText's tokenization, and divide one file into two parts.
 
 _JOINED = re.compile(r" @([-,.])@ ")
 _UNKNOWN = re.compile(r" ?<unk>")
@@ -29,9 +29,9 @@ _HEADING = re.compile(r"^ = [^=\n]+ = ?$", re.MULTILINE)
 
 
 def detokenized(text: str) -> str:
-    """Text as people write it, of WikiText's tokenised form: `1 @,@ 000` -> `1,000`, `film , it 's` -> `film, it's`.
+    """Convert WikiText's tokenized form to plain text: `1 @,@ 000` -> `1,000`, `film , it 's` -> `film, it's`.
 
-    Which word a `<unk>` stood for is not known: it is left out.
+    The words replaced by `<unk>` are unknown and dropped.
     """
     text = _UNKNOWN.sub("", _JOINED.sub(r"\1", text))
     text = _BEHIND.sub(r"\1", _BEFORE.sub(r"\1", text))
@@ -39,7 +39,7 @@ def detokenized(text: str) -> str:
 
 
 def divided(text: str, held_out: float, *, articles: bool = True) -> tuple[str, str]:
-    """The text in two, cut in front of the heading of an article (else at the end of a line) that is nearest to that share.
+    """Cut a text before the article heading (else at the line end) that is closest to the requested share.
 
     Args:
         held_out: share of the second part, in [0, 1); 0 holds nothing out.
@@ -59,20 +59,20 @@ EXPECTED = f"a folder with {TEST[0]} and {' or '.join(VALID)}"
 
 @settings_class(kw_only=True)
 class Wikitext2(Dataset):
-    """The test split of raw WikiText-2, whole, by windows; its valid split in two: `train` to calibrate and recover on, and `val`
-    to choose by. There is no train file.
+    """The test split of raw WikiText-2, evaluated completely in windows. Its valid split is divided into `train`, for
+    calibration and recovery, and `val`, for choices; there is no train file.
 
-    A tokenised valid file (`wiki.valid.tokens`) is detokenised; the words that it has lost as `<unk>` are left out, so that
-    its perplexity is not comparable with that of test. The test file stays as it is. Each split is tokenized as one text, with
-    whatever the tokenizer puts at the beginning of one.
+    A tokenized valid file (`wiki.valid.tokens`) is detokenized; words lost as `<unk>` are dropped, so its perplexity is not
+    comparable with that of test. The test file is not changed. Each split is tokenized as one text, with the tokenizer's
+    special tokens at its beginning.
     Source: Merity et al., "Pointer Sentinel Mixture Models", 2016.
 
     Attributes:
         path: a folder with wiki.test.raw, and wiki.valid.raw or wiki.valid.tokens.
-        train_text: a text file to calibrate and recover on, instead of the first part of valid.
-        sequence_length: tokens of a window.
-        stride: tokens between the beginnings of two windows of val and test; None = sequence_length. With less, a token is asked
-            for once, by the window that gives it the most tokens before it.
+        train_text: a text file for calibration and recovery, instead of the first part of valid.
+        sequence_length: tokens per window.
+        stride: tokens between the starts of two windows of val and test; None = sequence_length. With smaller strides, each
+            token is scored once, by the window that gives it the most context.
         valid_fraction: share of valid that is `val`, cut at an article.
     """
 
@@ -102,7 +102,7 @@ class Wikitext2(Dataset):
 
     def check(self) -> None:
         for split, file in self.files().items():
-            if file.stat().st_size < self.sequence_length:  # a token is at least a byte
+            if file.stat().st_size < self.sequence_length:  # a token has at least one byte
                 allowed = f"{split} ({file.name}) has {file.stat().st_size} bytes, less than one window of tokens"
                 raise InvalidSetting("sequence_length", self.sequence_length, allowed)
 
@@ -151,7 +151,7 @@ class Wikitext2(Dataset):
 
 
 class WikitextSource:
-    """The text of each split, read when it is first needed."""
+    """The text of each split, read on first use."""
 
     name = "wikitext2"
 
@@ -164,7 +164,7 @@ class WikitextSource:
 
     @property
     def division(self) -> Division:
-        """Not of rows: a text is cut in two."""
+        """Not supported: a text is cut in two, not divided by rows."""
         raise InvalidSetting("name", self.name, "holds a part of its text out, and no rows")
 
     def key(self) -> dict[str, Any]:
@@ -180,11 +180,11 @@ class WikitextSource:
         """The whole text of a split.
 
         Raises:
-            InvalidSetting: it is no text in UTF-8.
+            InvalidSetting: it is not UTF-8 text.
         """
         settings, file = self.settings, self.settings.files()[split]
         try:
-            text = file.read_text(encoding="utf-8-sig")  # whichever line ends the file has, as they come by Git
+            text = file.read_text(encoding="utf-8-sig")  # normalizes line ends, which Git may have converted
         except UnicodeDecodeError as error:
             key = "train_text" if split == "train" and settings.train_text is not None else "path"
             raise InvalidSetting(key, str(file), f"is no text in UTF-8: {error}") from error

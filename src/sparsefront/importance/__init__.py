@@ -1,4 +1,4 @@
-"""Importance: how much each weight is worth keeping."""
+"""Importance scores: how much each weight is worth keeping."""
 
 from sparsefront.options import option_class
 

@@ -1,4 +1,4 @@
-"""What every importance provides: a score per weight."""
+"""The importance interface: one score per weight."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -18,54 +18,54 @@ Source = Literal["weights", "gradients", "inputs", "training"]
 
 
 class Calibration(Protocol):
-    """What a score may ask of the network and its training data.
+    """The network statistics that a score may use.
 
-    In a distributed run each rank reads its own share of the batches; `total` joins what the ranks found. So a score is
-    a function of sums over batches, and the same whatever the number of ranks.
+    In a distributed run each rank reads its own share of the batches, and `total` sums over the ranks. Scores are therefore
+    functions of sums over batches and do not depend on the number of ranks.
     """
 
     def gradients(self, batches: int) -> Iterator[Mapping[str, Tensor]]:
-        """Per batch that this rank reads: layer name -> gradient of the loss, shaped like the weight; one batch alive at
+        """Yield, per batch of this rank, layer name -> gradient of the loss, shaped like the weight; only one batch is alive at
         a time. `batches` counts those of all ranks together.
         """
         ...
 
     def input_sums(self, batches: int, statistic: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """Layer name -> sum of `statistic` over what the layer multiplies in this rank's share of the batches.
+        """Layer name -> sum of `statistic` over the layer's inputs X in this rank's share of the batches.
 
         Args:
-            statistic: of X, float32 [rows, K]: a tensor that adds up over rows. A convolution's X holds one row per
-                output pixel, its columns in the order of the weight seen as a matrix.
+            statistic: of X, float32 [rows, K]; must be additive over rows. For a convolution, X has one row per output
+                pixel, with columns in the order of the weight matrix.
         """
         ...
 
     def input_parts(
         self, batches: int, statistic: Callable[[Tensor], Tensor], decided: Mapping[str, Tensor] | None = None
     ) -> Iterator[dict[str, Tensor]]:
-        """As `input_sums`, of one part of the layers after another, so that no more than one part's sums are held at a time: of a
-        network that writes text a part is a block, which alone is on the device then.
+        """Like `input_sums`, but for one part of the layers after another, so that only one part's sums are in memory. In a
+        causal language model each part is a block, and only that block is on the device.
 
         Args:
-            decided: gets the scores of each part before the next one is asked for: later parts are given what the layers of
-                earlier ones give under the masks that these make. None: as the dense network gives it.
+            decided: receives the scores of each part before the next one is requested; later parts then read what earlier
+                layers return under the resulting masks. None: inputs come from the dense network.
         """
         ...
 
     def movement(self) -> Mapping[str, Tensor]:
-        """Layer name -> float32 [N, K], the sum of -w * dL/dw over the training so far, the same on every rank.
+        """Layer name -> float32 [N, K], the sum of -w * dL/dw over the training so far, identical on every rank.
 
         Raises:
-            ValueError: nothing has been trained and nothing is going to be.
+            ValueError: nothing has been trained and nothing will be.
         """
         ...
 
     def total(self, statistics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors summed over the ranks, with the same bits on each; as they are in a single process."""
+        """Sum the tensors over ranks, with identical bits on each; a no-op in a single process."""
         ...
 
 
 class PruningParts(Protocol):
-    """What an importance may look at before anything is trained: a `pruning.make_masks.PruningSettings`."""
+    """What an importance may read before training: a `pruning.make_masks.PruningSettings`."""
 
     @property
     def pattern(self) -> Pattern: ...
@@ -78,15 +78,15 @@ class PruningParts(Protocol):
 
     @property
     def first_sparsity(self) -> float:
-        """Of the masks that the schedule begins with."""
+        """Sparsity of the schedule's first masks."""
         ...
 
 
 class Importance(ABC):
-    """Scores weights, larger = more worth keeping. Subclasses are frozen dataclasses, fields as in their YAML.
+    """Scores weights; larger = more worth keeping. Subclasses are frozen dataclasses whose fields are the keys of their YAML.
 
     Attributes:
-        source: what the scores need besides the weights. `training`: they grow while recovery trains, so there are none
+        source: what the scores need besides the weights. With `training`, they accumulate during recovery and do not exist
             before it.
     """
 
@@ -99,25 +99,25 @@ class Importance(ABC):
 
         Args:
             weights: layer name -> weight, Linear [N, K] or Conv2d [C_out, C_in, kh, kw], any float dtype.
-            calibration: needed where `source` is not `weights`.
+            calibration: required unless `source` is `weights`.
         Returns:
             layer name -> float32 [N, K] on the weight's device, finite.
         Raises:
-            ValueError: scores that are NaN or infinite (names the layer), or a calibration that is missing.
+            ValueError: a score is NaN or infinite (names the layer), or the calibration is missing.
         """
 
     def check(self, pruning: PruningParts) -> None:
-        """Validate, before anything is trained, that it works with the other parts of a pruning.
+        """Check, before any training, that this importance works with the other pruning settings.
 
         Raises:
-            InvalidSetting: with its key written from the root.
+            InvalidSetting: names the full key.
         """
 
     def needed(self, calibration: Calibration | None) -> Calibration:
-        """The calibration, which this score cannot do without.
+        """Return the calibration, which this score requires.
 
         Raises:
-            ValueError: there is none.
+            ValueError: it is None.
         """
         if calibration is None:
             raise ValueError(f"{self.name}: scores come from {self.source}, and no calibration was given")
@@ -125,15 +125,15 @@ class Importance(ABC):
 
 
 class WeightImportance(Importance):
-    """Scores that follow from a layer's weights alone, cheap enough to be taken at every step of a training."""
+    """Scores computed from a layer's weights alone, cheap enough for every training step."""
 
     @abstractmethod
     def of(self, matrix: Tensor) -> Tensor:
-        """Scores of one float32 matrix [N, K], same shape, unchecked."""
+        """Scores of one float32 matrix [N, K], same shape, without checks."""
 
     @torch.no_grad()
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
-        # Of fp32: squares of small fp16 weights would vanish.
+        # In fp32: squares of small fp16 weights would underflow.
         scores = {layer: self.of(matrix) for layer, matrix in float_matrices(weights).items()}
         require_finite(scores)
         return scores
@@ -149,12 +149,12 @@ def scores_from_inputs(
     *,
     sequential: bool = False,
 ) -> dict[str, Tensor]:
-    """Scores of every layer, a part of the network at a time.
+    """Score every layer from its inputs, one part of the network at a time.
 
     Args:
         weights: layer name -> weight, any float dtype.
         statistic: see `Calibration.input_sums`.
-        score: (layer, its weight as float32 [N, K], the sum of the statistic over all ranks) -> float32 [N, K].
+        score: (layer, its weight as float32 [N, K], the statistic summed over all ranks) -> float32 [N, K].
         sequential: see `decided` of `Calibration.input_parts`.
     """
     scores: dict[str, Tensor] = {}
@@ -169,8 +169,8 @@ def scores_from_inputs(
 
 
 def check_sequential(pruning: PruningParts) -> None:
-    """Raise InvalidSetting where a layer's mask does not follow from its own scores alone, once: layers behind it could not be
-    given what it leaves.
+    """Raise InvalidSetting unless a layer's mask follows from its own scores alone and is made once; otherwise later layers
+    could not be given the pruned layer's outputs.
     """
     pattern, schedule, allowed = pruning.pattern, pruning.schedule, None
     if not pruning.allocation.same_everywhere:
@@ -184,7 +184,7 @@ def check_sequential(pruning: PruningParts) -> None:
 
 
 def float_matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Layer name -> float32 [N, K], detached; fp32 weights of Linears are not copied."""
+    """Layer name -> float32 [N, K], detached; fp32 Linear weights are not copied."""
     return {layer: as_matrix(weight.detach()).float() for layer, weight in weights.items()}
 
 
@@ -195,16 +195,16 @@ def sum_over_gradients(
     batches: int,
     term: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, Tensor]:
-    """Per layer the sum of `term(weight, gradient)` over the batches of all ranks.
+    """Layer name -> sum of `term(weight, gradient)` over the batches of all ranks.
 
     Args:
         weights: layer name -> weight, any float dtype.
-        batches: how many, all ranks together.
-        term: of float32 [N, K] weight and gradient, to float32 [N, K].
+        batches: number of batches of all ranks together.
+        term: maps float32 [N, K] weight and gradient to float32 [N, K].
     Returns:
         layer name -> float32 [N, K] on the weight's device.
     Raises:
-        ValueError: a layer without a gradient; names it.
+        ValueError: a layer has no gradient; names it.
     """
     matrices = float_matrices(weights)
     sums = {layer: torch.zeros_like(matrix) for layer, matrix in matrices.items()}

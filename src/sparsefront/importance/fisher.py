@@ -1,4 +1,4 @@
-"""Importance by the change of the loss that the diagonal of the empirical Fisher matrix predicts."""
+"""Importance from the change of the loss predicted by the diagonal of the empirical Fisher matrix."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -23,13 +23,13 @@ class Fisher(Importance):
     """w^2 * F, with F = (1/T) * sum over T calibration batches of g_t^2 and g_t the gradient of batch t's mean loss.
 
     Optimal Brain Damage predicts that zeroing a weight of a trained network costs w^2 * H / 2, with H the diagonal of
-    the Hessian; the diagonal of the Fisher matrix stands in for H. Two factors are left out because they are common to
-    all weights and change no mask: the 1/2, and the batch size. The latter because g_t averages over the B examples of a
-    batch: where the mean gradient is small, the mean of g_t^2 is 1/B of the mean of the examples' own squared gradients,
-    which is the Fisher diagonal proper. Where the mean gradient is not small, it adds its square.
+    the Hessian; the diagonal of the Fisher matrix approximates H. The factors 1/2 and batch size B are left out because they
+    are common to all weights. B appears because g_t averages over a batch: where the mean gradient is small, the mean of
+    g_t^2 is 1/B of the mean of the squared per-example gradients, which is the Fisher diagonal. Elsewhere it also contains
+    the squared mean gradient.
 
     Args:
-        batches: T, calibration batches to read.
+        batches: T, number of calibration batches.
     Source: LeCun, Denker and Solla, "Optimal Brain Damage", 1989 (the expansion); Theis et al., "Faster gaze prediction
         with dense networks and Fisher pruning", 2018 (the Fisher diagonal for H); Singh and Alistarh, "WoodFisher", 2020
         (gradients of batches instead of examples).

@@ -1,4 +1,4 @@
-"""Importance by the size of a weight."""
+"""Importance by weight magnitude."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -11,7 +11,7 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class Magnitude(WeightImportance):
-    """|w| (l1) or w^2 (l2). Single weights rank the same by both; groups of weights do not.
+    """|w| (l1) or w^2 (l2). Both rank single weights equally, but not groups of weights.
 
     Source: Han et al., "Learning both Weights and Connections for Efficient Neural Networks", 2015.
     """

@@ -1,4 +1,4 @@
-"""Importance by which way training moves a weight: towards zero or away from it."""
+"""Importance by movement: whether training moves a weight towards zero or away from it."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -13,13 +13,12 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class Movement(Importance):
-    """S = -sum over training steps t of w_t * dL/dw_t: positive where gradient descent has been growing the weight.
+    """S = -sum over training steps t of w_t * dL/dw_t: positive if gradient descent has been growing the weight.
 
-    In the source the scores are parameters that the straight-through estimator trains, so a pruned weight goes on
-    gathering score and may come back. Here masks nest: a pruned weight is zero, gathers nothing and stays pruned, and
-    only the survivors go on accumulating. The sum is taken at every optimizer step of recovery, of the gradient before
-    clipping, and without the learning rate of the scores (a common factor). Scores have a sign, which groups of weights
-    keep: see `masks.groups.signed_norm`.
+    In the source, scores are parameters trained with the straight-through estimator, so a pruned weight keeps accumulating
+    and may come back. Here masks are nested: a pruned weight is zero, accumulates nothing and stays pruned. Every optimizer
+    step of recovery adds to the sum, with the gradient before clipping and without the scores' learning rate (a common
+    factor). Scores are signed, which groups of weights preserve: see `masks.groups.signed_norm`.
 
     Scores exist only once training has begun, so the first masks must keep everything.
 
@@ -52,7 +51,7 @@ class Movement(Importance):
 
 
 def _fixed_by_first_scores(pruning: PruningParts) -> tuple[str, str] | None:
-    """The key and value of a choice that ranks layers, outputs or inputs once, before the first masks."""
+    """The key and value of a setting that ranks layers, outputs or inputs once, before the first masks."""
     if pruning.allocation.fixed_by_first_scores:
         return "allocation", pruning.allocation.name
     pattern = pruning.pattern

@@ -1,4 +1,4 @@
-"""Importance by the Optimal Brain Surgeon on each layer's own output."""
+"""Importance from Optimal Brain Surgeon on each layer's own output."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -22,14 +22,14 @@ from sparsefront.settings_class import settings_class
 class OptimalBrainSurgeon(Importance):
     """w_ij^2 / [H^-1]_jj, with H = 2 X^T X of the layer's inputs X [rows, K] over all calibration batches, damped.
 
-    Half of it is how much the squared error of the layer's output grows when the weight goes and the others of its row
-    make up for it as well as they can; the half is left out because it changes no mask. The score alone moves no
-    weight: `recovery=obs_update` does.
+    Half of it is the increase of the layer's squared output error when the weight is pruned and the others of its row are
+    updated optimally; the 1/2 changes no mask and is left out. The score itself updates no weight; `recovery=obs_update`
+    does.
 
     Args:
-        batches: calibration batches to read.
-        sequential: as of wanda.
-        damping: what is added to H's diagonal, as a fraction of its mean.
+        batches: number of calibration batches.
+        sequential: as in wanda.
+        damping: added to H's diagonal, as a fraction of its mean.
     Source: Hassibi and Stork, "Second order derivatives for network pruning: Optimal Brain Surgeon", 1993; layer by
         layer and row by row as in Frantar and Alistarh, "SparseGPT", 2023, section 3.
     """

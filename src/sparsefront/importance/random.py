@@ -1,4 +1,4 @@
-"""Random importance: the control that every other score has to beat."""
+"""Random importance: the baseline for every other score."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from sparsefront.settings_class import settings_class
 class Random(Importance):
     """Uniform in [0, 1), drawn from the seed and the layer's name alone.
 
-    Draws are made on the CPU, so they are the same on every device and rank, whatever else uses a generator, and at every
-    update of a gradual schedule.
+    Draws are made on the CPU, so they are identical on every device and rank, at every update of a gradual schedule, and
+    independent of other generators.
 
     Args:
-        seed: the run's.
+        seed: the run's seed.
     """
 
     seed: int = 0

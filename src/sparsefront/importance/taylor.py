@@ -1,4 +1,4 @@
-"""Importance by the change of the loss that a first-order Taylor expansion predicts."""
+"""Importance from the change of the loss predicted by a first-order Taylor expansion."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -16,7 +16,7 @@ class Taylor(Importance):
     """|w * dL/dw|, summed over calibration batches: the loss change if the weight became zero.
 
     Args:
-        batches: calibration batches to read.
+        batches: number of calibration batches.
     Source: Molchanov et al., "Importance Estimation for Neural Network Pruning", 2019, as used by Guo et al.,
         Tile-Wise Sparsity, 2020 (slide "Importance Score": the root of the squared product, hence the absolute value).
     """

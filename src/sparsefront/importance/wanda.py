@@ -1,4 +1,4 @@
-"""Importance by the size of a weight times the size of the input that it multiplies."""
+"""Importance by weight magnitude times input norm."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -19,16 +19,16 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class Wanda(Importance):
-    """|w_ij| * ||x_j||_2, the norm of input j taken over every row of the calibration batches.
+    """|w_ij| * ||x_j||_2, with the norm of input j over all rows of the calibration batches.
 
-    The source compares weights within each output: that is `pattern=uniform` with `allocation=per_layer`, or n_m. With
-    another pattern the score is the same and the comparison group is the pattern's. A convolution's inputs are its
-    unfolded patches, one row per output pixel; the padding of a text is no row.
+    The source compares weights within each output, which is `pattern=uniform` with `allocation=per_layer`, or n_m. Other
+    patterns use the same score with their own comparison groups. The inputs of a convolution are its unfolded patches, one
+    row per output pixel; padding tokens are excluded.
 
     Args:
-        batches: calibration batches to read.
-        sequential: of a network that writes text: a block's inputs are what the pruned blocks before it give, as in the authors'
-            code. false: as the dense network gives them.
+        batches: number of calibration batches.
+        sequential: for causal language models: compute a block's inputs with the pruned blocks before it, as in the authors'
+            code. false: with the dense network.
     Source: Sun, Liu, Bair and Kolter, "A Simple and Effective Pruning Approach for Large Language Models", 2023, eq. 1.
     """
 
@@ -51,5 +51,5 @@ def _score(layer: str, matrix: Tensor, squares: Tensor) -> Tensor:
 
 
 def _squares(inputs: Tensor) -> Tensor:
-    """Per input the sum of its squares: [K] of [rows, K]."""
+    """Sum of squares per input: [rows, K] -> [K]."""
     return inputs.square().sum(dim=0)

@@ -1,1 +1,1 @@
-"""One file per model: its settings, how it is built, which of its layers may be pruned."""
+"""Models: one file each, with settings, builder, and the layers that may be pruned."""

@@ -1,8 +1,8 @@
-"""Self-attention whose four projections are separate Linears, so that each can be pruned and swapped.
+"""Attention with separate Linear projections, so that each can be pruned and swapped.
 
-`nn.MultiheadAttention` packs query, key and value into one parameter that is no module, and in inference takes a fused
-path that never calls its output projection: a sparse layer would be silently bypassed. `replace_multihead_attention`
-rebuilds such modules, `split_packed_projections` does the same to a checkpoint.
+`nn.MultiheadAttention` packs query, key and value into one parameter, and its fused inference path never calls its output
+projection, so a sparse layer would be silently bypassed. `replace_multihead_attention` rebuilds such modules, and
+`split_packed_projections` converts checkpoints.
 """
 
 import math
@@ -20,7 +20,7 @@ class SelfAttention(nn.Module):
     """Multi-head softmax(Q Kᵀ / √d) V over one sequence, through PyTorch's fused attention.
 
     Args:
-        width: features of input and output; each head has width / heads of them.
+        dropout: on the attention weights, during training only.
         dropout: on the attention weights, in training only.
     Raises:
         ValueError: heads do not divide width.
@@ -54,13 +54,13 @@ class SelfAttention(nn.Module):
 
 
 class SplitAttention(nn.Module):
-    """What `nn.MultiheadAttention` computes, with its calling convention, through four Linears.
+    """A drop-in replacement for `nn.MultiheadAttention` with four Linears.
 
     Args:
-        packed: whose widths, heads, device and dtype it takes; without weights.
+        packed: source of widths, heads, device and dtype; weights are not copied.
     """
 
-    in_proj_bias = None  # as encoder layers ask: their fast path, which reads one packed weight, is not for this module
+    in_proj_bias = None  # read by encoder layers; None disables their fast path, which needs packed weights
     _qkv_same_embed_dim = False
 
     def __init__(self, packed: nn.MultiheadAttention) -> None:
@@ -69,7 +69,7 @@ class SplitAttention(nn.Module):
         self.kdim, self.vdim = packed.kdim, packed.vdim
         self.dropout, self.batch_first = packed.dropout, packed.batch_first
         bias, width = packed.in_proj_bias is not None, packed.embed_dim
-        # on meta: their own random initialization would be wasted
+        # on meta: random initialization would be wasted
         self.q = nn.Linear(width, width, bias=bias, device="meta")
         self.k = nn.Linear(packed.kdim, width, bias=bias, device="meta")
         self.v = nn.Linear(packed.vdim, width, bias=bias, device="meta")
@@ -90,7 +90,7 @@ class SplitAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As nn.MultiheadAttention; without `need_weights` through PyTorch's fused attention."""
+        """As nn.MultiheadAttention; uses PyTorch's fused attention without `need_weights`."""
         alone = query.dim() == 2
         if alone:
             query, key, value = query[None], key[None], value[None]
@@ -117,7 +117,7 @@ class SplitAttention(nn.Module):
         return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
 
     def _added(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor) -> Tensor | None:
-        """What is added to the scores [B, heads, L, S]."""
+        """The additive mask of the scores [B, heads, L, S]."""
         added = None
         if attn_mask is not None:
             added = _additive(attn_mask, q.dtype)
@@ -129,17 +129,17 @@ class SplitAttention(nn.Module):
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Of a mask of bools, True = hidden."""
+    """Convert a bool mask (True = hidden) to an additive one."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -math.inf)
 
 
 def split_multihead_attention(packed: nn.MultiheadAttention) -> SplitAttention:
-    """The same function with separate projections; parameters are copied, device and dtype stay.
+    """The same function with separate projections; copies parameters, keeps device and dtype.
 
     Raises:
-        ValueError: the module adds keys, which separate Linears do not have.
+        ValueError: the module adds keys, which separate Linears do not support.
     """
     if packed.bias_k is not None or packed.add_zero_attn:
         raise ValueError("only an nn.MultiheadAttention with no added keys can be split")
@@ -162,10 +162,10 @@ def _copied(part: Tensor, like: Tensor) -> nn.Parameter:
 
 
 def replace_multihead_attention(net: nn.Module) -> list[str]:
-    """Split every `nn.MultiheadAttention` below `net` in place; one shared by two parents stays shared.
+    """Split every `nn.MultiheadAttention` below `net` in place; shared modules stay shared.
 
     Returns:
-        the names of the modules that were replaced.
+        the names of the replaced modules.
     """
     return replace_modules(
         net, lambda _, child: split_multihead_attention(child) if isinstance(child, nn.MultiheadAttention) else None
@@ -173,10 +173,10 @@ def replace_multihead_attention(net: nn.Module) -> list[str]:
 
 
 def replace_modules(net: nn.Module, made: Callable[[str, nn.Module], nn.Module | None]) -> list[str]:
-    """Replace each module below `net` by what `made(name, module)` gives; None leaves it. One with two parents is made once.
+    """Replace each module below `net` by `made(name, module)`; None keeps it. Shared modules are built once.
 
     Returns:
-        the names of the modules that were replaced.
+        the names of the replaced modules.
     """
     new: dict[nn.Module, nn.Module] = {}
     replaced = []
@@ -192,7 +192,7 @@ def replace_modules(net: nn.Module, made: Callable[[str, nn.Module], nn.Module |
 
 
 def split_packed_projections(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A checkpoint's keys with every packed attention written as q, k, v, out; what is split already stays as it is."""
+    """Convert a checkpoint's packed attention weights to q, k, v, out; split ones are not changed."""
     packed = tuple(key.removesuffix("in_proj_weight") for key in weights if key.endswith("in_proj_weight"))
     result = {}
     for key, tensor in weights.items():
@@ -206,10 +206,10 @@ def split_packed_projections(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 class WindowAttention(nn.Module):
-    """What torchvision's `ShiftedWindowAttention` computes, of Swin, which reads the weights of its Linears and calls none.
+    """torchvision's `ShiftedWindowAttention` (Swin), which reads the weights of its Linears instead of calling them.
 
     Args:
-        given: whose parameters, buffers and settings it takes; their names stay.
+        given: source of parameters, buffers and settings, whose names do not change.
     """
 
     relative_position_index: Tensor
@@ -260,7 +260,7 @@ class WindowAttention(nn.Module):
         return cut.reshape(-1, rows * columns, x.shape[-1])
 
     def _hidden(self, x: Tensor, shift: Sequence[int]) -> Tensor:
-        """[windows, L, L], to be added: pixels that the shift brought from the other side see each other alone."""
+        """[windows, L, L], additive mask: after the shift, pixels from opposite sides do not attend to each other."""
         sides = []
         for size, window, by in zip(x.shape[1:3], self.window_size, shift, strict=True):
             place = torch.arange(size, device=x.device)

@@ -1,4 +1,4 @@
-"""What every model settings class provides to the pipeline, and the layers of a network that may be pruned."""
+"""The model interface, and the layers of a network that may be pruned."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from sparsefront.data.base import DataInfo
 
 
-# The blocks that a network repeats.
+# The repeated blocks of a network.
 
 
 def block_names(net: nn.Module, layers: list[str]) -> list[str]:
-    """The network's blocks: the outermost members of a ModuleList or Sequential that have one of `layers` inside.
+    """The network's blocks: the outermost members of a ModuleList or Sequential that contain one of `layers`.
 
     Args:
-        layers: names of the prunable Linear and Conv layers; a list of bare layers is no list of blocks.
+        layers: names of the prunable Linear and Conv layers; lists of bare layers do not count.
     Returns:
-        names in the network's order: the blocks of a transformer, the bottlenecks of a ResNet.
+        names in network order: the blocks of a transformer, the bottlenecks of a ResNet.
     """
     lists = {name for name, module in net.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)}
     blocks: list[str] = []
@@ -36,54 +36,54 @@ def block_names(net: nn.Module, layers: list[str]) -> list[str]:
 
 
 class Model(ABC):
-    """Settings of a network; the arguments of a subclass are the keys of its YAML, best as a frozen dataclass.
+    """Settings of a network; a subclass's arguments are the keys of its YAML, preferably as a frozen dataclass.
 
-    A subclass needs `kinds` and the abstract methods; whatever else is here has a default that works.
+    A subclass needs `kinds` and the abstract methods; everything else has a default.
 
     Networks are called with keyword arguments: `net(x=...)` for images [B, C, H, W] -> logits [B, classes], the
     tokenizer's names for text.
     """
 
     kinds: ClassVar[tuple[str, ...]]
-    """Tasks that this model can serve."""
+    """Tasks that this model supports."""
     fingerprinted: ClassVar[frozenset[str]] = frozenset()
-    """Settings that `fingerprint` speaks for; all others are part of the key of stage dense by themselves."""
+    """Settings that `fingerprint` covers; all others are part of the key of stage dense themselves."""
     for_pruning: ClassVar[frozenset[str]] = frozenset({"prune_head"})
-    """Settings that only say what may be pruned: dense weights are the same whatever they are. A class needs none of them."""
+    """Settings that only select prunable layers and do not affect dense weights; optional for a class."""
 
     @property
     def variant(self) -> str | None:
-        """Short name that tells networks of this model apart in reports; None where there is one only."""
+        """Short name that distinguishes networks of this model in reports; None if there is only one."""
         return None
 
     @property
     def checkpoint(self) -> str | None:
-        """What the initial weights are read from, by its path or name; None where they are random."""
+        """Path or name of the initial weights; None if they are random."""
         return getattr(self, "path", None) or getattr(self, "weights", None)
 
     @property
     def trained_on(self) -> str | None:
-        """The data set, by its name here, whose train split that checkpoint is known to have seen; None where it is not known."""
+        """Name of the data set whose train split that checkpoint has seen; None if unknown."""
         return None
 
     def settings_used(self) -> dict[str, Any]:
-        """The settings as a result names them: null where one had no say in what was loaded."""
+        """The settings as shown in a result: null if a setting did not affect what was loaded."""
         return asdict(self) if is_dataclass(self) else dict(vars(self))
 
     def network_facts(self, net: nn.Module) -> dict[str, Any]:
-        """What a loaded network says of itself that the settings do not, JSON-able, under other names than theirs."""
+        """Facts about a loaded network beyond its settings, JSON-able, under different names."""
         return {}
 
     @abstractmethod
     def check(self) -> None:
-        """Check what can be checked without data, download or weights.
+        """Check what is possible without data, download or weights.
 
         Raises:
-            InvalidSetting: a path that does not exist, an unknown name, settings that exclude each other.
+            InvalidSetting: a path does not exist, a name is unknown, or settings exclude each other.
         """
 
     def at_commit(self) -> Self:
-        """These settings with a branch or tag of a hub replaced by the commit that it stands for; others as they are.
+        """These settings with a hub branch or tag resolved to its commit; unchanged otherwise.
 
         Raises:
             InvalidSetting: no such revision, or no host that has it can be reached.
@@ -92,72 +92,72 @@ class Model(ABC):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """What the initial weights depend on, JSON-able: at least what the settings named in `fingerprinted` do to them.
+        """What the initial weights depend on, JSON-able: at least the settings in `fingerprinted`.
 
-        Local files count by content (sha256), not by where they lie; what only concerns pruning is left out.
+        Local files count by content (sha256), not by path; settings that only concern pruning are left out.
         """
 
     @abstractmethod
     def build(self, info: "DataInfo") -> nn.Module:
-        """The network in fp32 on the CPU, in training mode, weights loaded; random ones follow torch's global seed.
+        """Build the network in fp32 on the CPU, in training mode, with weights loaded; random weights use torch's global seed.
 
-        A head for another number of classes is replaced by a new one, with a logged line.
+        A head with another number of classes is replaced by a new one and logged.
 
         Raises:
-            InvalidSetting: a checkpoint that does not fit, weights that cannot be fetched, data that the network cannot
-                take.
+            InvalidSetting: a checkpoint does not fit, weights cannot be downloaded, or the network does not support the data.
         """
 
     @abstractmethod
     def skeleton(self, info: "DataInfo") -> nn.Module:
-        """The same architecture on the meta device; reads no weights and leaves the random state alone.
+        """Build the architecture on the meta device; reads no weights and does not advance random states.
 
         Raises:
-            InvalidSetting: data that the network cannot take, a configuration that cannot be read.
+            InvalidSetting: the network does not support the data, or its configuration cannot be read.
         """
 
     def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
-        """As `build`, for weights that are loaded into it afterwards: whatever it holds is overwritten.
+        """Like `build`, for weights that are loaded afterwards and overwrite everything.
 
-        By default it is built. A model that reads a checkpoint does without, as it may be gone when an export is loaded.
+        Calls `build` by default. Models that read a checkpoint override it, because the checkpoint may be gone when an export
+        is loaded.
 
         Args:
-            exported: folder of an export of such a network, with what `save_pretrained_files` wrote.
+            exported: folder of an export of such a network, with the files of `save_pretrained_files`.
         Raises:
-            InvalidSetting: as `build`.
+            InvalidSetting: as in `build`.
         """
         return self.build(info)
 
     @abstractmethod
     def prunable(self, net: nn.Module) -> list[str]:
-        """Names of the Linear and Conv2d layers that may be pruned, in the order of the network."""
+        """Names of the Linear and Conv2d layers that may be pruned, in network order."""
 
     def longest_sequence(self, info: "DataInfo") -> int | None:
-        """The most tokens that the network takes; None where nothing bounds them, as for images.
+        """Maximum number of tokens of the network's input; None if unlimited or for images.
 
         Raises:
-            InvalidSetting: as `skeleton`.
+            InvalidSetting: as in `skeleton`.
         """
         return None
 
     def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
-        """Write what the model's own library needs beside model.safetensors: by default the configuration of a network of
-        transformers, and nothing for others.
+        """Write the files that the model's own library needs besides model.safetensors: by default, the config of a
+        transformers network, and nothing for others.
         """
         if is_of_transformers(net):
             save_config(net, directory)
 
 
-# Networks of transformers: what `from_pretrained` opens.
+# Networks of transformers, for `from_pretrained`.
 
 
 def is_of_transformers(net: nn.Module) -> bool:
-    """Whether it has a configuration that transformers reads back."""
+    """Whether the network has a transformers config."""
     return hasattr(getattr(net, "config", None), "save_pretrained")
 
 
 def save_config(net: nn.Module, directory: Path) -> None:
-    """Write the network's config.json and, where it generates text, generation_config.json."""
+    """Write the network's config.json and, if it generates text, generation_config.json."""
     config = copy.deepcopy(net.config)
     config.architectures = [type(net).__name__]
     config.dtype = next((weight.dtype for weight in net.parameters() if weight.is_floating_point()), None)
@@ -167,10 +167,9 @@ def save_config(net: nn.Module, directory: Path) -> None:
 
 
 def linear_and_conv_layers(net: nn.Module, *, inside: tuple[str, ...]) -> list[str]:
-    """Names of all Linear and Conv2d modules at or below the modules named in `inside`, in the order of the network.
+    """Names of all Linear and Conv2d modules at or below the modules in `inside`, in network order.
 
-    The name of the network itself is "".
-    A layer that two parents share is named once.
+    "" names the network itself. A layer with two parents is listed once.
     """
     return [
         name
@@ -180,16 +179,16 @@ def linear_and_conv_layers(net: nn.Module, *, inside: tuple[str, ...]) -> list[s
     ]
 
 
-# The layers that a model says may be pruned, checked: its class may be a user's own.
+# Validation of a model's prunable layers: its class may be user code.
 
 NAMED_AT_MOST = 8
 
 
 def prunable_layers(model: Model, net: nn.Module) -> list[str]:
-    """What `model.prunable(net)` names.
+    """Call and validate `model.prunable(net)`.
 
     Raises:
-        InvalidSetting: key `_target_`: no list, a name of no Linear and no Conv2d, or one that is there twice.
+        InvalidSetting: key `_target_`: not a list, duplicates, or a name that is not of a Linear or Conv2d.
     """
     named = model.prunable(net)
     kind = f"{type(model).__module__}.{type(model).__qualname__}"

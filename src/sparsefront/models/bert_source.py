@@ -1,4 +1,4 @@
-"""A pretrained BERT on disk: a local folder, or the cached snapshot of a hub repository; read strictly."""
+"""Load a pretrained BERT, strictly, from a local folder or the cached snapshot of a hub repository."""
 
 import json
 import logging
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from transformers import BertConfig, PreTrainedTokenizerBase
 
 
-# Files of a Hugging Face hub repository: from the local cache where they lie there, else downloaded once.
+# Files of a Hugging Face hub repository, from the local cache or downloaded once.
 
 REMEDY = "set model.path to a local folder"
 PROBE_SECONDS = 10
 
 
 def hub_folder(name: str, revision: str, *, needed: tuple[tuple[str, ...], ...], wanted: tuple[str, ...] = ()) -> Path:
-    """The folder of the cached snapshot that holds the files; a cached copy is used without asking the hub.
+    """Folder of the cached snapshot with the files; a cached copy is used without contacting the hub.
 
     Args:
         name: hub id, "owner/name" or "name".
-        revision: branch, tag or commit. The folder has the name of the commit.
-        needed: one tuple per file, with the names that can serve, best first.
-        wanted: files that are fetched with them where the repository has them.
+        revision: branch, tag or commit. The folder is named after the commit.
+        needed: one tuple per required file, with alternative names in order of preference.
+        wanted: optional files, downloaded with them if the repository has them.
     Raises:
-        InvalidSetting: no such repository or revision, none of the names of a needed file in it, or the hub cannot be reached.
+        InvalidSetting: no such repository or revision, a needed file is missing, or the hub cannot be reached.
     """
     from huggingface_hub import hf_hub_download, utils
     from huggingface_hub.errors import HFValidationError
@@ -58,7 +58,7 @@ def hub_folder(name: str, revision: str, *, needed: tuple[tuple[str, ...], ...],
         if file is None:
             raise InvalidSetting("name", name, f"its repository has no {' or '.join(alternatives)}; {REMEDY}")
     extras = [file for file in wanted if file in available and file not in chosen]
-    try:  # the needed files last: where they are cached, the extras are taken to be
+    try:  # needed files last: if they are cached, so are the optional ones
         with progress.sync_progress_bars(utils):
             files = [Path(hf_hub_download(name, file, revision=revision)) for file in (*extras, *chosen)]
     except Exception as error:
@@ -69,12 +69,12 @@ def hub_folder(name: str, revision: str, *, needed: tuple[tuple[str, ...], ...],
 def _cached(name: str, revision: str, file: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, file, revision=revision)  # a path; None, or a marker for "known to be absent"
+    found = try_to_load_from_cache(name, file, revision=revision)  # a path, None, or a marker for "does not exist"
     return Path(found) if isinstance(found, str) else None
 
 
 def _files_on_hub(name: str, revision: str) -> set[str]:
-    """Asks once, where a download would try for half a minute before it says that there is no network."""
+    """List the files with one request; a download would retry for half a minute without a network."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -84,7 +84,7 @@ def _files_on_hub(name: str, revision: str) -> set[str]:
         raise InvalidSetting("name", name, f"is not on the Hugging Face hub (or needs a login); {REMEDY}") from error
     except RevisionNotFoundError as error:
         raise InvalidSetting("revision", revision, f"is no branch, tag or commit of {name}") from error
-    except Exception as error:  # the hub client lets through its transport's errors, whose package differs by version
+    except Exception as error:  # includes transport errors, whose package depends on the hub client's version
         raise _unreachable(name, error) from error
 
 
@@ -94,7 +94,7 @@ def _unreachable(name: str, error: Exception) -> InvalidSetting:
 
 
 def folder_name(path: str) -> str:
-    """The folder's own name; of a snapshot in the hub's cache, whose name is a commit, that of its repository."""
+    """The folder's name; for a snapshot in the hub's cache, named after a commit, that of its repository."""
     folder = Path(os.path.abspath(path))
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.rpartition("--")[2]
@@ -113,13 +113,13 @@ READ = (*CONFIG, "model*.safetensors*", "pytorch_model*.bin*", "added_tokens.jso
 
 @dataclass(frozen=True)
 class BertSource:
-    """Where weights, configuration and tokenizer are read from.
+    """The source of weights, configuration and tokenizer.
 
     Args:
-        name, revision: hub id and branch, tag or commit, used where path is None.
-        path: local folder as `save_pretrained` writes it.
+        name, revision: hub id and branch, tag or commit, used if path is None.
+        path: local folder in `save_pretrained` format.
     Attributes:
-        tokenizer_files: names that a tokenizer's file may have, one of which is needed; `tokenizer_extras`: what may lie beside.
+        tokenizer_files: alternative names of the tokenizer's file, one of which is required; `tokenizer_extras`: optional ones.
     """
 
     tokenizer_files: ClassVar[tuple[str, ...]] = TOKENIZER
@@ -130,12 +130,12 @@ class BertSource:
     path: str | None
 
     def invalid(self, reason: str) -> InvalidSetting:
-        """The complaint about what was given, under its key."""
+        """The error for the given path or name, under its key."""
         key, value = ("name", self.name) if self.path is None else ("path", self.path)
         return InvalidSetting(key, value, reason)
 
     def check(self) -> None:
-        """Raises InvalidSetting: a folder that is absent, lacks files or holds another model. The hub is not asked."""
+        """Raise InvalidSetting if a folder is missing, incomplete, or of another model. Does not contact the hub."""
         if self.path is None:
             return
         folder = self._local_folder()
@@ -145,7 +145,7 @@ class BertSource:
         self._config_json(folder)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The hub id and revision; of a local folder, the digests of the files that are read."""
+        """Hub id and revision; for a local folder, digests of the files that are read."""
         if self.path is None:
             return {"hub": self.name, "revision": self.revision}
         folder = self._local_folder()
@@ -154,10 +154,10 @@ class BertSource:
         return {"sha256": {file.name: file_digest(file) for file in sorted(files)}}
 
     def commit(self) -> str:
-        """What the revision stands for on the hub: that of the files in the cache, which are used without asking it.
+        """The commit of the revision: that of cached files, if any, without contacting the hub.
 
         Raises:
-            InvalidSetting: there are none, and the hub has no such repository or revision, or cannot be reached.
+            InvalidSetting: nothing is cached, and the hub has no such repository or revision, or cannot be reached.
         """
         return self._folder(CONFIG).name
 
@@ -171,18 +171,18 @@ class BertSource:
         """The stored tokenizer.
 
         Raises:
-            InvalidSetting: it is absent, cannot be read, or has more tokens than the network has embeddings.
+            InvalidSetting: it is missing, cannot be read, or has more tokens than the network has embeddings.
         """
         from transformers import AutoTokenizer
 
         folder = self._folder(CONFIG, self.tokenizer_files, wanted=self.tokenizer_extras)
-        # without one transformers would make up an empty vocabulary
+        # otherwise transformers would silently create an empty vocabulary
         if not any((folder / file).is_file() for file in self.tokenizer_files):
             raise self.invalid(f"has no {' or '.join(self.tokenizer_files)}")
         try:
             with _quiet_transformers():
                 tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # the tokenizers library raises nothing more special
+        except Exception as error:  # the tokenizers library has no specific exception type
             raise self.invalid(f"its tokenizer cannot be read: {first_line(error)}") from error
         embeddings = self.config().vocab_size
         if len(tokenizer) > embeddings:
@@ -192,13 +192,13 @@ class BertSource:
     def network(
         self, network_class: type, config: "BertConfig", *, head: tuple[str, ...], classes: tuple[str, ...] = ()
     ) -> nn.Module:
-        """The network in fp32 and training mode, whatever the dtype on disk; its outputs in the order of the data's classes.
+        """Load the network in fp32 and training mode, for any dtype on disk, with outputs in the order of the data's classes.
 
         Args:
-            head: modules that may be absent from the weights, or have other shapes there; they are newly initialized.
-            classes: the data's names of them, for the head and for the network's `config`; empty: both stay as they are.
+            head: modules that may be missing from the weights or have other shapes there; they are newly initialized.
+            classes: the data's class names, for the head and the network's `config`; empty: neither is changed.
         Raises:
-            InvalidSetting: the weights cannot be read, do not fit anywhere else, or hold NaN or infinity.
+            InvalidSetting: the weights cannot be read, do not fit elsewhere, or contain NaN or infinity.
         """
         folder = self._folder(CONFIG, WEIGHTS)
         try:
@@ -208,10 +208,10 @@ class BertSource:
                     config=config,
                     dtype=torch.float32,
                     local_files_only=True,
-                    ignore_mismatched_sizes=True,  # they are rejected below, but for the head
+                    ignore_mismatched_sizes=True,  # rejected below, except in the head
                     output_loading_info=True,
                 )
-        except Exception as error:  # of json, safetensors, the unpickler, transformers: nothing here is ours
+        except Exception as error:  # from json, safetensors, the unpickler or transformers
             raise self.invalid(f"its weights cannot be read: {why_unreadable(error)}") from error
         new = self._require_fit(net, report, head)
         note_new_layers(net, new)
@@ -219,10 +219,10 @@ class BertSource:
             raise self.invalid(complaint)
         self._order_classes(net, head, new, classes)
         name_classes(net, classes)
-        return net.train()  # from_pretrained leaves it in evaluation mode, without dropout
+        return net.train()  # from_pretrained returns eval mode, without dropout
 
     def _require_fit(self, net: nn.Module, report: dict[str, Any], head: tuple[str, ...]) -> list[str]:
-        """The tensors of the head that are newly initialized."""
+        """Check that the weights fit; returns the newly initialized tensors of the head."""
 
         def of_head(key: str) -> bool:
             return any(key.startswith(f"{name}.") for name in head)
@@ -241,7 +241,7 @@ class BertSource:
         return new
 
     def _order_classes(self, net: nn.Module, head: tuple[str, ...], new: list[str], classes: tuple[str, ...]) -> None:
-        """Bring the rows of the head, unless it is new, from the checkpoint's order into the data's."""
+        """Reorder the rows of the head, unless it is new, from the checkpoint's class order to the data's."""
         name, classifier = _classifier(net, head, len(classes))
         if not classes or any(key.startswith(f"{name}.") for key in new):
             return
@@ -276,7 +276,7 @@ class BertSource:
         return folder
 
     def _config_json(self, folder: Path) -> dict[str, Any]:
-        """The content of config.json, which must be a BERT's."""
+        """Read config.json, which must be of a BERT."""
         try:
             content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except ValueError as error:
@@ -287,20 +287,20 @@ class BertSource:
         return content
 
 
-# Checkpoint and data number the same classes each in their own order: they are joined by name.
+# Checkpoint and data may number the same classes differently: match them by name.
 
 NAMED_AT_MOST = 4
 
 
 def name_classes(net: nn.Module, classes: tuple[str, ...]) -> None:
-    """Write the data's names into the network's `config`; none, and numbers alone, leave the names that are there."""
+    """Write the data's class names to the network's `config`, unless they are empty or just numbers."""
     if classes and not _is_numbered(classes):
         net.config.id2label = dict(enumerate(classes))
         net.config.label2id = {name: number for number, name in enumerate(classes)}
 
 
 def _order(stored: tuple[str, ...], wanted: tuple[str, ...]) -> list[int] | None:
-    """For each wanted name where it is stored, in whatever case; None where the names are not the same."""
+    """For each wanted name its stored index, ignoring case; None if the names differ."""
     for spelled in (str, _spelling):
         places = {spelled(name): place for place, name in enumerate(stored)}
         names = [spelled(name) for name in wanted]
@@ -310,12 +310,12 @@ def _order(stored: tuple[str, ...], wanted: tuple[str, ...]) -> list[int] | None
 
 
 def _spelling(name: str) -> str:
-    """Alike for `Not entailment` and `not_entailment`."""
+    """Normalize a name: `Not entailment` and `not_entailment` are equal."""
     return re.sub(r"[\s_-]+", "_", name.strip().casefold())
 
 
 def _is_numbered(names: tuple[str, ...]) -> bool:
-    """Whether these are the numbers of classes, such as LABEL_0 and 0, rather than names."""
+    """Whether these are class numbers, such as LABEL_0 and 0, instead of names."""
     return all(re.fullmatch(rf"(label|class)?[\s_-]*{number}", name.casefold()) for number, name in enumerate(names))
 
 
@@ -324,9 +324,9 @@ def _in_short(names: tuple[str, ...]) -> str:
 
 
 def _classifier(net: nn.Module, head: tuple[str, ...], classes: int) -> tuple[str, nn.Linear | None]:
-    """Name and layer of the head's last Linear with an output per class: what comes before it may be as wide by chance.
+    """Name and layer of the head's last Linear with one output per class (earlier layers may have that width by chance).
 
-    Where there is none, the name of the head's last part.
+    If there is none, the name of the head's last part.
     """
     inside = tuple(f"{part}." for part in head)
     found = [
@@ -338,10 +338,10 @@ def _classifier(net: nn.Module, head: tuple[str, ...], classes: int) -> tuple[st
 
 
 def _of_trunk(key: str, net: nn.Module) -> bool:
-    """Whether a key of a checkpoint holds a weight of the net's trunk, whose own checkpoints have no prefix.
+    """Whether a checkpoint key is a weight of the net's trunk, whose own checkpoints have no prefix.
 
-    Heads of other tasks are none, nor is a pooler, which some tasks have no use for, nor what old files hold and networks
-    now make by themselves, such as position_ids.
+    Heads of other tasks are not, nor is an unused pooler, nor buffers of old files that networks now compute, such as
+    position_ids.
     """
     prefix, trunk = f"{net.base_model_prefix}.", net.base_model
     name = key.removeprefix(prefix)
@@ -352,14 +352,14 @@ def _of_trunk(key: str, net: nn.Module) -> bool:
 
 
 def _weights_in(folder: Path) -> str:
-    """Name of the file, or of the index of files, that transformers reads the weights from."""
+    """Name of the weights file, or index file, that transformers reads."""
     in_its_order = (file for pair in zip(WEIGHTS, SHARDED_WEIGHTS, strict=True) for file in pair)
     return next(file for file in in_its_order if (folder / file).is_file())
 
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No table of keys and no bar for a load of a second; what matters of it is logged in one line instead."""
+    """Silence transformers' table of keys and progress bar; what matters is logged in one line instead."""
     from transformers.utils import logging as transformers_logging
 
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()

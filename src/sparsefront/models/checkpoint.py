@@ -1,4 +1,4 @@
-"""Local checkpoints: found, read as plain tensors, fitted to a network."""
+"""Local checkpoints: find them, read them as plain tensors, and load them into a network."""
 
 import logging
 import pickle
@@ -18,18 +18,18 @@ from sparsefront.networks import first_non_finite, load_state
 log = logging.getLogger(__name__)
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
 NAMED_AT_MOST = 3
-PART = "::"  # between a file and the entry of it that holds the state dict: last.pth::state_dict_ema
+PART = "::"  # between a file and its entry with the state dict: last.pth::state_dict_ema
 WRAPPERS = ("state_dict", "model_state_dict", "model")
-# What DistributedDataParallel, torch.compile, AveragedModel and Lightning put before the names of a network, in any order.
+# Key prefixes added by DistributedDataParallel, torch.compile, AveragedModel and Lightning, in any order.
 PREFIXES = ("module.", "_orig_mod.", "net.", "model.")
-COUNTER = "n_averaged"  # AveragedModel's own buffer, no weight of the network
+COUNTER = "n_averaged"  # AveragedModel's own buffer, not a weight
 
 
 def weights_file(path: str) -> Path:
-    """The checkpoint that `path` names: a file, with or without `::entry`, or a folder that holds model.safetensors.
+    """The checkpoint at `path`: a file, with or without `::entry`, or a folder with model.safetensors.
 
     Raises:
-        InvalidSetting: it does not exist, or is no format that we read.
+        InvalidSetting: it does not exist or has an unsupported format.
     """
     file = Path(path.partition(PART)[0]).expanduser()
     if file.is_dir() and (file / "model.safetensors").is_file():
@@ -43,19 +43,19 @@ def weights_file(path: str) -> Path:
 
 
 def weights_fingerprint(path: str) -> dict[str, str]:
-    """What identifies the weights of a local checkpoint, JSON-able: the bytes of the file and the entry that is read."""
+    """Identify the weights of a local checkpoint, JSON-able: digest of the file, and the entry."""
     entry = path.partition(PART)[2]
     return {"sha256": file_digest(weights_file(path))} | ({"entry": entry} if entry else {})
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """State dict of a checkpoint, on the CPU. Pickled objects other than tensors and plain containers are rejected.
+    """Read a state dict, on the CPU. Pickled objects other than tensors and plain containers are rejected.
 
-    Of a checkpoint with several entries `WRAPPERS` are looked for in this order; `path` with `::entry` names another one, such
-    as last.pth::state_dict_ema. The prefixes that training tools put before every key are taken off, however they nest.
+    If a checkpoint has several entries, the first one in `WRAPPERS` is used; `::entry` in `path` selects another, such as
+    last.pth::state_dict_ema. Prefixes that training tools add to every key are removed, in any nesting.
 
     Raises:
-        InvalidSetting: the file cannot be read so, has no such entry or no tensors, or one with NaN or infinity.
+        InvalidSetting: the file cannot be read, lacks the entry, has no tensors, or contains NaN or infinity.
     """
     file, entry = weights_file(path), path.partition(PART)[2]
     try:
@@ -63,9 +63,9 @@ def read_weights(path: str) -> dict[str, Tensor]:
             content = load_file(file)
         else:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Detected pickle protocol")  # what is wrong with it follows
+                warnings.filterwarnings("ignore", message="Detected pickle protocol")  # an error follows
                 content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # on bytes that are no checkpoint, the unpickler fails in whatever way they lead it to
+    except Exception as error:  # the unpickler can fail in any way on other files
         raise InvalidSetting("path", path, f"cannot be read as plain tensors: {why_unreadable(error)}") from error
     content = _state_dict(content, entry, path)
     if COUNTER in content and any(key.startswith("module.") for key in content):
@@ -78,7 +78,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 
 def _state_dict(content: object, entry: str, path: str) -> dict[str, Tensor]:
-    """The entry of a checkpoint, or the first of `WRAPPERS` that it has, as far down as they nest."""
+    """The given entry of a checkpoint, or the first of `WRAPPERS`, also if nested."""
     if entry:
         if not isinstance(content, dict) or not isinstance(content.get(entry), dict):
             there = (
@@ -100,15 +100,15 @@ def _state_dict(content: object, entry: str, path: str) -> dict[str, Tensor]:
 IMAGENET_CLASSES, IMAGENET_CLASS = (
     1000,
     r"n\d{8}",
-)  # its folders, such as n01440764, in whose order its classes are numbered
+)  # class folders such as n01440764, whose order numbers the classes
 
 
 def warn_of_unnamed_classes(classes: Sequence[str], path: str) -> None:
-    """Warn where a head with ImageNet's classes is kept for a data set that names as many others.
+    """Warn if a head with ImageNet's classes is kept for a data set with as many other classes.
 
     Args:
-        classes: the data's names; empty where it has none.
-        path: where the weights come from, for the message.
+        classes: the data's names; may be empty.
+        path: source of the weights, for the message.
     """
     if len(classes) == IMAGENET_CLASSES and not all(re.fullmatch(IMAGENET_CLASS, name) for name in classes):
         told = "its classes are ImageNet's, numbered in the order of n01440764 ... n15075141, and the data's are not named so"
@@ -116,14 +116,14 @@ def warn_of_unnamed_classes(classes: Sequence[str], path: str) -> None:
 
 
 def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path: str) -> None:
-    """Copy a state dict into `net`, whose own dtype stays.
+    """Copy a state dict into `net`, keeping its dtype.
 
     Args:
-        head: name of the task head. Where it is absent from the checkpoint or has other shapes (another number of
-            classes), the net's own initialization is kept; everything else must fit exactly.
-        path: where the weights come from, for the message.
+        head: name of the task head. If it is missing from the checkpoint or has other shapes (another number of classes),
+            its initialization is kept; everything else must match exactly.
+        path: source of the weights, for the message.
     Raises:
-        InvalidSetting: missing or unexpected keys or other shapes; the first few are named.
+        InvalidSetting: missing or unexpected keys, or other shapes; names the first few.
     """
     own = {key: tuple(tensor.shape) for key, tensor in net.state_dict().items()}
     given = {key: tuple(tensor.shape) for key, tensor in weights.items()}
@@ -136,7 +136,7 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
         head_keys = []
     reshaped = [key for key in weights if key in own and given[key] != own[key]]
     fitting = {key: tensor for key, tensor in weights.items() if key not in reshaped}
-    missing, unexpected = load_state(net, fitting, strict=False)  # not strict: torch would list every key
+    missing, unexpected = load_state(net, fitting, strict=False)  # torch's strict mode would list every key
     complaint = misfit(
         missing=[key for key in missing if key not in head_keys and key not in reshaped],
         unexpected=unexpected,
@@ -147,17 +147,17 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
 
 
 def note_new_layers(net: nn.Module, layers: list[str]) -> None:
-    """Remember on the network, and on its copies, which of its layers the checkpoint has no weights for."""
+    """Record on the network, and its copies, which layers the checkpoint has no weights for."""
     net.__dict__["_new_layers"] = tuple(layers)
 
 
 def new_layers(net: nn.Module) -> tuple[str, ...]:
-    """The layers that `note_new_layers` named; none of a network that a checkpoint fills, or that has none."""
+    """The layers recorded by `note_new_layers`; empty if there are none."""
     return net.__dict__.get("_new_layers", ())
 
 
 def misfit(*, missing: list[str], unexpected: list[str], reshaped: list[str]) -> str:
-    """In words, the first few differences of each sort between a checkpoint and a model; "" where there are none.
+    """Format the first few differences of each kind between a checkpoint and a model; "" if there are none.
 
     Args:
         reshaped: each "<key> <shape in the checkpoint> for <shape in the model>".
@@ -168,7 +168,7 @@ def misfit(*, missing: list[str], unexpected: list[str], reshaped: list[str]) ->
 
 
 def misfit_of(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
-    """In words, the first few differences between a state dict and that of the network; "" where there are none."""
+    """Format the first few differences between a state dict and that of the network; "" if there are none."""
     return misfit(
         missing=[key for key in own if key not in weights],
         unexpected=[key for key in weights if key not in own],
@@ -181,7 +181,7 @@ def misfit_of(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
 
 
 def non_finite(weights: Mapping[str, Tensor], file: str) -> str:
-    """In words, the first tensor of a file that holds NaN or infinity; "" where all are finite."""
+    """Format the first tensor of a file that contains NaN or infinity; "" if all are finite."""
     found = first_non_finite(weights)
     return "" if found is None else f"{file} cannot be used: {found.name} holds {found.counts} values"
 
@@ -189,8 +189,7 @@ def non_finite(weights: Mapping[str, Tensor], file: str) -> str:
 def why_unreadable(error: Exception) -> str:
     """Why a checkpoint could not be read, in one line.
 
-    torch's own message on objects that it does not trust is several lines long, begins with what makes it unsafe, and
-    names the class at its end.
+    torch's message about untrusted objects has several lines and names the class only at its end.
     """
     if untrusted := re.search(r"Unsupported (?:global|class|type)[^:]*: (?:GLOBAL )?([\w.]+)", str(error)):
         remedy = "save its state dict alone: torch.save(net.state_dict(), FILE), or .safetensors"

@@ -1,4 +1,4 @@
-"""Any text encoder that transformers knows, from a local folder."""
+"""Any text encoder of transformers, from a local folder."""
 
 import json
 from abc import abstractmethod
@@ -31,13 +31,13 @@ MEASURES = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size
 
 @dataclass(frozen=True)
 class EncoderSource(BertSource):
-    """The folder of an encoder of any type."""
+    """The folder of an encoder of any architecture."""
 
     def config(self, **settings: Any) -> "PretrainedConfig":
         """The stored configuration with some settings replaced.
 
         Raises:
-            InvalidSetting: of a type that transformers does not know.
+            InvalidSetting: transformers does not know its type.
         """
         from transformers import AutoConfig
 
@@ -56,15 +56,15 @@ class EncoderSource(BertSource):
 
 
 class ModelWithTokenizer(Model):
-    """A network of transformers whose weights come with a tokenizer."""
+    """A transformers network whose weights come with a tokenizer."""
 
     @property
     @abstractmethod
     def source(self) -> EncoderSource:
-        """Where both lie."""
+        """The source of weights and tokenizer."""
 
     def tokenizer(self, texts: Iterable[str] | None = None) -> "PreTrainedTokenizerBase":
-        """The fast tokenizer that belongs to the weights; calls after the first give the same object.
+        """The fast tokenizer of the weights, cached after the first call.
 
         Raises:
             InvalidSetting: it cannot be read, or has more tokens than the network has embeddings.
@@ -81,8 +81,8 @@ class HuggingFace(ModelWithTokenizer):
     """Settings of model huggingface.
 
     Args:
-        path: local folder as `save_pretrained` writes it: config.json, weights, tokenizer.
-        prune_head: what reads the encoder out (pooler and classifier) may be pruned too.
+        path: local folder in `save_pretrained` format: config.json, weights, tokenizer.
+        prune_head: also prune pooler and classifier.
     """
 
     kinds: ClassVar[tuple[str, ...]] = tuple(CLASSES)
@@ -96,19 +96,19 @@ class HuggingFace(ModelWithTokenizer):
         return None if self.path is None else folder_name(self.path)
 
     def settings_used(self) -> dict[str, Any]:
-        """With the folder's name alone."""
+        """Reduces the path to the folder's name."""
         return asdict(self) | {"path": self.variant}
 
     def network_facts(self, net: nn.Module) -> dict[str, Any]:
-        """The measures that tell one encoder from another; those that its configuration names."""
+        """The sizes in its configuration that distinguish it from other encoders."""
         return {name: getattr(net.config, name) for name in MEASURES if hasattr(net.config, name)}
 
     @property
     def source(self) -> EncoderSource:
-        """Where weights come from.
+        """The source of the weights.
 
         Raises:
-            InvalidSetting: no folder is named.
+            InvalidSetting: no folder is set.
         """
         if self.path is None:
             raise InvalidSetting("path", None, "names the folder of an encoder, as save_pretrained writes it")
@@ -121,7 +121,7 @@ class HuggingFace(ModelWithTokenizer):
         return {"model": "huggingface", **self.source.fingerprint()}
 
     def build(self, info: "DataInfo") -> nn.Module:
-        """transformers' class for this task; a head that the weights lack, or that has other classes, is new."""
+        """transformers' class for this task; a head is new if the weights lack it or have other classes."""
         head = _head(self.skeleton(info))
         config = self._config(info)
         return _with_linears(
@@ -133,7 +133,7 @@ class HuggingFace(ModelWithTokenizer):
             return _with_linears(_network_class(info.kind).from_config(self._config(info)).train())
 
     def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
-        """From the export's config.json; built where it has none."""
+        """Built from the export's config.json, or by `build` if there is none."""
         if not (exported / "config.json").is_file():
             return self.build(info)
         config = EncoderSource("", "", str(exported)).config()
@@ -143,13 +143,13 @@ class HuggingFace(ModelWithTokenizer):
         return self._longest(self._config(info))
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """Every Linear of the encoder; not its pooler, nor the task's head, unless prune_head."""
+        """Every Linear of the encoder; pooler and head only with prune_head."""
         layers, head = linear_and_conv_layers(net, inside=("",)), _head(net)
         body = [name for name in layers if not any(f"{name}.".startswith(f"{part}.") for part in head)]
         return layers if self.prune_head else body
 
     def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
-        """config.json and the tokenizer, so that `from_pretrained(directory)` works once model.safetensors lies beside."""
+        """config.json and the tokenizer, so that `from_pretrained(directory)` works with model.safetensors."""
         save_config(net, directory)
         self.tokenizer().save_pretrained(directory)
 
@@ -162,7 +162,7 @@ class HuggingFace(ModelWithTokenizer):
         return config
 
     def _longest(self, config: "PretrainedConfig") -> int | None:
-        """Of positions in the network and tokens of the tokenizer the fewer: some networks lose two to padding."""
+        """The smaller of the network's positions and the tokenizer's limit: some networks lose two positions to padding."""
         positions = getattr(config, "max_position_embeddings", None)
         return positions and min(positions, self.tokenizer().model_max_length)
 
@@ -179,7 +179,7 @@ def _with_linears(net: nn.Module) -> nn.Module:
 
 
 def _head(net: nn.Module) -> tuple[str, ...]:
-    """The modules beside the encoder, and its pooler, which some checkpoints lack."""
+    """The modules besides the encoder, and its pooler, which some checkpoints lack."""
     trunk = net.base_model_prefix
     beside = [name for name, _ in net.named_children() if name != trunk]
     return (*(f"{trunk}.pooler",), *beside)

@@ -1,4 +1,4 @@
-"""Any network of transformers that predicts the next token, from a local folder or the hub."""
+"""Any causal language model of transformers, from a local folder or the hub."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sparsefront.data.base import DataInfo
 
 GENERATES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""How transformers names classes with such a head."""
+"""Class name endings of such models in transformers."""
 
 
 HEAD = ("lm_head",)
@@ -29,7 +29,7 @@ HEAD = ("lm_head",)
 
 @dataclass(frozen=True)
 class LanguageModelSource(EncoderSource):
-    """The folder, or hub repository, of a network that predicts the next token; its weights may lie in several files."""
+    """The folder or hub repository of a causal language model; its weights may be sharded."""
 
     def _folder(self, *needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Path:
         if self.path is not None or WEIGHTS not in needed:
@@ -48,10 +48,10 @@ class HuggingFaceLM(ModelWithTokenizer):
     """Settings of model huggingface_lm.
 
     Args:
-        path: local folder as `save_pretrained` writes it: config.json, weights, tokenizer.
-        name: where path is None, an id of the hub.
-        revision: of it, a branch, tag or commit.
-        prune_head: what gives the next token's logits may be pruned too, where its weight is not that of the embedding.
+        path: local folder in `save_pretrained` format: config.json, weights, tokenizer.
+        name: hub id, used if path is None.
+        revision: its branch, tag or commit.
+        prune_head: also prune the LM head, if it does not share its weight with the embedding.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("causal_lm",)
@@ -71,20 +71,20 @@ class HuggingFaceLM(ModelWithTokenizer):
         return self.path or self.name
 
     def settings_used(self) -> dict[str, Any]:
-        """With the folder's name alone; `name` and `revision` only where it was fetched."""
+        """Reduces the path to the folder's name; `name` and `revision` only if they were used."""
         own = {} if self.path is None else {"name": None, "revision": None}
         return asdict(self) | own | {"path": self.path and folder_name(self.path)}
 
     def network_facts(self, net: nn.Module) -> dict[str, Any]:
-        """The measures that tell one network from another; those that its configuration names."""
+        """The sizes in its configuration that distinguish it from other networks."""
         return {name: getattr(net.config, name) for name in MEASURES if hasattr(net.config, name)}
 
     @property
     def source(self) -> LanguageModelSource:
-        """Where weights come from.
+        """The source of the weights.
 
         Raises:
-            InvalidSetting: nothing is named.
+            InvalidSetting: neither path nor name is set.
         """
         if self.path is None and self.name is None:
             raise InvalidSetting(
@@ -102,7 +102,7 @@ class HuggingFaceLM(ModelWithTokenizer):
         return {"model": "huggingface_lm", **self.source.fingerprint()}
 
     def build(self, info: "DataInfo") -> nn.Module:
-        """transformers' class with a head for the next token, which keeps no cache of keys and values of its own accord."""
+        """transformers' class with an LM head, without a key-value cache by default."""
         config = self._config(info)
         return _with_linears(self.source.network(self.network_class(config), config, head=HEAD))
 
@@ -112,7 +112,7 @@ class HuggingFaceLM(ModelWithTokenizer):
             return _with_linears(self.network_class(config).from_config(config).train())
 
     def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
-        """From the export's config.json; built where it has none."""
+        """Built from the export's config.json, or by `build` if there is none."""
         if not (exported / "config.json").is_file():
             return self.build(info)
         config = LanguageModelSource("", "", str(exported)).config(use_cache=False)
@@ -122,7 +122,7 @@ class HuggingFaceLM(ModelWithTokenizer):
         return _longest(self._config(info))
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """Every Linear of the blocks; not the head, unless prune_head.
+        """Every Linear of the blocks; the head only with prune_head.
 
         Raises:
             InvalidSetting: prune_head, and the head shares its weight with the embedding.
@@ -134,15 +134,15 @@ class HuggingFaceLM(ModelWithTokenizer):
         return [name for name in layers if name.startswith(blocks) or (self.prune_head and name in HEAD)]
 
     def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
-        """config.json and the tokenizer, so that `from_pretrained(directory)` works once model.safetensors lies beside."""
+        """config.json and the tokenizer, so that `from_pretrained(directory)` works with model.safetensors."""
         config: Any = net.config
-        config.use_cache = True  # as it is for whoever generates text
+        config.use_cache = True  # the default for generation
         save_config(net, directory)
         config.use_cache = False
         self._tokenizer.save_pretrained(directory)
 
     def network_class(self, config: "PretrainedConfig") -> Any:
-        """What has `from_config` and `from_pretrained`."""
+        """The class with `from_config` and `from_pretrained`."""
         from transformers import AutoModelForCausalLM
 
         return AutoModelForCausalLM

@@ -1,4 +1,4 @@
-"""Networks of transformers that translate, Marian and BART, from a local folder or the hub."""
+"""Translation networks of transformers, Marian and BART, from a local folder or the hub."""
 
 import copy
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ SPECIAL = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
 
 @dataclass(frozen=True)
 class TranslatorSource(LanguageModelSource):
-    """The folder, or hub repository, of such a network; Marian has a sentencepiece of each language."""
+    """The folder or hub repository of such a network; Marian has one sentencepiece model per language."""
 
     tokenizer_files: ClassVar[tuple[str, ...]] = ("tokenizer.json", "vocab.json")
     tokenizer_extras: ClassVar[tuple[str, ...]] = (
@@ -35,12 +35,12 @@ class TranslatorSource(LanguageModelSource):
 
 
 class StoredTokenizer:
-    """The tokenizer that belongs to a network, as a `sparsefront.data.sentence_pairs.PairTokenizer`.
+    """The tokenizer of a network as a `sparsefront.data.sentence_pairs.PairTokenizer`.
 
     Args:
         tokenizer: of transformers.
-        config: of the network, which names the special tokens.
-        weights: the fingerprint of where both come from.
+        config: of the network, which defines the special tokens.
+        weights: fingerprint of the source of both.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", config: "PretrainedConfig", weights: Any) -> None:
@@ -61,8 +61,8 @@ class StoredTokenizer:
 
 @settings_class()
 class HuggingFaceMT(HuggingFaceLM):
-    """Settings of model huggingface_mt, which are those of huggingface_lm: the folder of a MarianMTModel or a
-    BartForConditionalGeneration with its tokenizer, or an id of the hub.
+    """Settings of model huggingface_mt, the same as of huggingface_lm: the folder or hub id of a MarianMTModel or
+    BartForConditionalGeneration with its tokenizer.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("translation",)
@@ -83,7 +83,7 @@ class HuggingFaceMT(HuggingFaceLM):
         return StoredTokenizer(self._tokenizer, self.source.config(), self.source.fingerprint())
 
     def longest_sequence(self, info: "DataInfo") -> int | None:
-        """Of positions in the network and tokens of the tokenizer the fewer."""
+        """The smaller of the network's positions and the tokenizer's limit."""
         positions: int = self._config(info).max_position_embeddings
         return min(positions, self._tokenizer.model_max_length)
 
@@ -109,17 +109,17 @@ class HuggingFaceMT(HuggingFaceLM):
         return config
 
 
-# The network, with the calling convention of all networks that translate.
+# The network with the `TranslationNetwork` interface.
 
 
 @cache
 def _translating(kind: type) -> type:
-    """A class of transformers, under its name."""
+    """A subclass of a transformers class with this interface, under the same name."""
     return type(kind.__name__, (_Translating, kind, TranslationNetwork), {"__doc__": kind.__doc__})
 
 
 class _Translating:
-    """Beside a class of transformers. Masks are bool [B, 1, T, S], True = look: those it need not look into."""
+    """Mixin for a transformers class. Masks are bool [B, 1, T, S], True = attend, a form that it does not inspect."""
 
     pad = property(lambda self: self.config.pad_token_id)
     start = property(lambda self: self.config.decoder_start_token_id)
@@ -151,7 +151,7 @@ class _Translating:
             return replace(state, memory=state.memory[indices], mask=mask)
         caches = _copied(state.caches)
         caches.batch_select_indices(indices)
-        # its keys and values are in the cache: of the memory itself only the shape is looked at
+        # keys and values are cached: only the shape of the memory is used
         return DecoderState(state.memory[:1].expand(len(indices), -1, -1), mask, caches)
 
     def _memory(self, source: Tensor, source_mask: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class _Translating:
     def _logits(
         self, target: Tensor, memory: Tensor, source_mask: Tensor, seen: Tensor, caches: Any = None
     ) -> tuple[Tensor, Any]:
-        """Of the network, [B, T, vocabulary], and the caches behind these tokens."""
+        """Logits [B, T, vocabulary], and the caches after these tokens."""
         output = super().forward(
             attention_mask=_square(source_mask),
             decoder_input_ids=target,
@@ -176,11 +176,11 @@ class _Translating:
 
 @dataclass(frozen=True)
 class DecoderState:
-    """Between two steps.
+    """The decoder state between two steps.
 
     Args:
-        memory: what the encoder returned, [B, S, width].
-        mask: bool [B, S], True for tokens of the source.
+        memory: the encoder's output, [B, S, width].
+        mask: bool [B, S], True for source tokens.
         caches: keys and values of the tokens so far and of the source, an EncoderDecoderCache; None before the first token.
     """
 
@@ -200,7 +200,7 @@ def _empty() -> Any:
 
 
 def _copied(caches: Any) -> Any:
-    """Others of the same tensors: a step puts new ones in their place."""
+    """A shallow copy: a step replaces its tensors."""
     from transformers import EncoderDecoderCache
 
     parts = [copy.copy(part) for part in (caches.self_attention_cache, caches.cross_attention_cache)]

@@ -1,8 +1,8 @@
-"""Layers that keep the weights of Linears otherwise, rebuilt as Linears, so that they are pruned and swapped as others are.
+"""Rebuild layers with other weight storage as Linears, so that they can be pruned and swapped.
 
-`Conv1D` of transformers, in GPT-2, stores [K, N]. `nn.MultiheadAttention` packs three weights into one parameter, `nn.LSTM` has
-weights of its own. Attention of torchvision's Swin reads the weights of its Linears and calls none. Outputs stay the same, but
-for rounding.
+transformers' `Conv1D` (GPT-2) stores [K, N], `nn.MultiheadAttention` packs three weights into one parameter, `nn.LSTM` has
+its own weights, and torchvision's Swin attention reads the weights of its Linears without calling them. Outputs are equal
+up to rounding.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from sparsefront.networks import has_forward_hooks
 
 
 class Conv1DLinear(nn.Linear):
-    """A `Conv1D` as the Linear that it is: its weight is [N, K]. State dicts have [K, N], which `from_pretrained` opens."""
+    """A `Conv1D` as a Linear with weight [N, K]. State dicts contain [K, N], for `from_pretrained`."""
 
     @property
     def nf(self) -> int:
@@ -29,7 +29,7 @@ class Conv1DLinear(nn.Linear):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if (name := f"{prefix}weight") in destination:  # not of a weight that is computed
+        if (name := f"{prefix}weight") in destination:  # absent if the weight is computed
             destination[name] = destination[name].t()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
@@ -46,16 +46,16 @@ class Conv1DLinear(nn.Linear):
 
 
 def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies: bool = False) -> list[str]:
-    """Rebuild such layers in place; parameters of a Conv1D and an LSTM stay the same objects.
+    """Rebuild such layers in place; parameters of a Conv1D or LSTM stay the same objects.
 
-    Those with forward hooks, added keys or projections, or in an `nn.TransformerEncoder` that makes nested tensors, stay as they
-    are.
+    Layers with forward hooks, added keys or projections, or in an `nn.TransformerEncoder` that makes nested tensors, are not
+    rebuilt.
 
     Args:
-        layers: only those that are needed for these names of Linears; None: all.
-        copies: whether a Conv1D gets parameters of its own, as in a network that shares its weights with another.
+        layers: rebuild only what contains these Linears; None: all.
+        copies: give a Conv1D its own parameters, for a network that shares its weights with another.
     Returns:
-        the names of the modules that were replaced.
+        the names of the replaced modules.
     """
     if not any(
         _is_conv1d(module) or _is_window_attention(module) or isinstance(module, nn.MultiheadAttention | nn.LSTM)

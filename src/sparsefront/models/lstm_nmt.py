@@ -1,4 +1,4 @@
-"""Translation by LSTMs: two stacks read the source from both ends, a third writes the target and looks at what they found."""
+"""LSTM translation model with attention: a bidirectional encoder and an attentional decoder."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sparsefront.data.base import DataInfo
 
 SIZES = ("width", "layers", "dropout")
-LARGEST = 0.1  # of a weight at the start, as in Luong's code
+LARGEST = 0.1  # bound of initial weights, as in Luong's code
 
 
 @settings_class()
@@ -28,11 +28,11 @@ class LstmNmt(TranslationModel):
     """Settings of model lstm_nmt.
 
     Args:
-        width: of embeddings, of each stack of LSTMs and of what attention gives.
+        width: of embeddings, LSTM stacks and attention output.
         layers: of each stack.
-        dropout: of what enters each LSTM and the logits, but not of what a step hands to the next.
+        dropout: on inputs of each LSTM and of the logits, but not on recurrent connections.
         path: local checkpoint; null = random weights.
-        prune_head: the Linear of the logits may be pruned too.
+        prune_head: also prune the output projection.
     """
 
     fingerprinted: ClassVar[frozenset[str]] = frozenset({*SIZES, "path"})
@@ -45,7 +45,7 @@ class LstmNmt(TranslationModel):
 
     @property
     def variant(self) -> str | None:
-        """The sizes that are not the defaults: `width 64 layers 1`."""
+        """The sizes that differ from the defaults: `width 64 layers 1`."""
         sizes = [f"{key} {getattr(self, key)}" for key in SIZES if getattr(self, key) != getattr(type(self), key)]
         return " ".join(sizes) or None
 
@@ -61,16 +61,16 @@ class LstmNmt(TranslationModel):
         return LstmTranslator(self, info)
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """All gate matrices, and the Linears of attention and of the first state; not that of the logits unless prune_head."""
+        """All gate matrices, and the Linears of attention and initial state; the output projection only with prune_head."""
         inside = ("encoder", "decoder", "head") if self.prune_head else ("encoder", "decoder")
         return linear_and_conv_layers(net, inside=inside)
 
 
 class LstmTranslator(TranslationNetwork):
-    """After Luong et al., "Effective Approaches to Attention-based Neural Machine Translation", 2015, as the code behind the
-    Tile-Wise paper has it: general scores, and input feeding.
+    """After Luong et al., "Effective Approaches to Attention-based Neural Machine Translation", 2015, as in the code of the
+    Tile-Wise paper: general scores and input feeding.
 
-    Departures: the decoder's first state is a Linear's of where both stacks of the encoder end, not a copy of their states.
+    Departure: a Linear computes the decoder's initial state from the final states of both encoder stacks, instead of a copy.
     """
 
     def __init__(self, settings: LstmNmt, info: "DataInfo") -> None:
@@ -81,7 +81,7 @@ class LstmTranslator(TranslationNetwork):
         self.note_vocabulary(info.vocabulary_digest)
         for name, parameter in self.named_parameters():
             nn.init.uniform_(parameter, -LARGEST, LARGEST)
-            if "bias_ih" in name:  # gates begin with much memory
+            if "bias_ih" in name:  # initialize the forget gate open
                 with torch.no_grad():
                     parameter.chunk(4)[1].add_(1.0)
         as_linears(self)
@@ -107,7 +107,7 @@ class LstmTranslator(TranslationNetwork):
 
 
 class Encoder(nn.Module):
-    """Two stacks of LSTMs, one of which reads sentences from their ends."""
+    """Two LSTM stacks, one of which reads sentences backwards."""
 
     def __init__(self, vocabulary: int, width: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -117,15 +117,15 @@ class Encoder(nn.Module):
         self.onwards = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
         self.backwards = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
 
-    @torch._disable_dynamo  # two streams; a compiler leaves LSTMs alone anyway
+    @torch._disable_dynamo  # uses two streams; torch.compile skips LSTMs anyway
     def forward(self, source: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """What both stacks found at each token [B, S, 2 * width], and where each ends [B, 2 * width].
+        """The outputs of both stacks at each token [B, S, 2 * width], and their final ones [B, 2 * width].
 
-        What they give does not depend on the padding: it is behind the end of both.
+        The results do not depend on padding, which comes last in both directions.
         """
         x, lengths = self.dropout(self.embedding(source)), mask.sum(1, keepdim=True)
         places = torch.arange(source.shape[1], device=source.device)
-        turned = torch.where(places < lengths, lengths - 1 - places, places)[..., None].expand_as(x)  # its own inverse
+        turned = torch.where(places < lengths, lengths - 1 - places, places)[..., None].expand_as(x)  # an involution
         runs = [partial(self.onwards, x), partial(self.backwards, x.gather(1, turned))]
         (onwards, _), (backwards, _) = side_by_side(runs, x)
         backwards = backwards.gather(1, turned)
@@ -136,13 +136,13 @@ class Encoder(nn.Module):
 
 @dataclass(frozen=True)
 class DecoderState:
-    """Between two steps.
+    """The decoder state between two steps.
 
     Args:
-        memory: what the encoder found, [B, S, 2 * width].
-        keys: the same as attention compares it, [B, S, width].
-        mask: bool [B, S], True for tokens of the source.
-        attended: what attention gave in the last step, [B, width].
+        memory: the encoder's outputs, [B, S, 2 * width].
+        keys: the memory projected for attention scores, [B, S, width].
+        mask: bool [B, S], True for source tokens.
+        attended: attention output of the previous step, [B, width].
         hidden: h and c of all layers, [layers, B, width].
     """
 
@@ -154,7 +154,7 @@ class DecoderState:
 
 
 class Decoder(nn.Module):
-    """A stack of LSTMs that is given a token and what attention gave in the step before."""
+    """An LSTM stack whose input is a token and the previous attention output."""
 
     def __init__(self, vocabulary: int, width: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -172,9 +172,9 @@ class Decoder(nn.Module):
         return DecoderState(memory, self.keys(memory), mask, torch.zeros_like(h[0]), (h, c))
 
     def forward(self, token: Tensor, state: DecoderState) -> DecoderState:
-        """The state behind one more token, embedded [B, width]."""
+        """The state after one more token, embedded [B, width]."""
         x = self.dropout(torch.cat([token, state.attended], -1))
-        h, c = (part.to(x.dtype) for part in state.hidden)  # under autocast they may have another
+        h, c = (part.to(x.dtype) for part in state.hidden)  # the dtype may differ under autocast
         y, hidden = self.lstm(x[:, None], (h, c))  # [B, 1, width]
         scores = (y @ state.keys.mT).masked_fill(~state.mask[:, None], -torch.inf)  # [B, 1, S]
         found = torch.cat([scores.softmax(-1) @ state.memory, y], -1)[:, 0]

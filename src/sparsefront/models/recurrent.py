@@ -1,7 +1,7 @@
 """An LSTM whose gate matrices are Linears, so that each can be pruned and swapped.
 
-`nn.LSTM` keeps all weights as parameters of its own and multiplies by them in one fused operator. `SplitLSTM` calls the same
-operator while its Linears are plain. Where one of them is watched by hooks, or replaced by a sparse layer, it goes step by step.
+`nn.LSTM` keeps all weights as its own parameters and multiplies in one fused operator. `SplitLSTM` calls the same operator
+while its Linears are plain, and runs step by step if one of them has hooks or is replaced by a sparse layer.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,17 +21,17 @@ Gates = Callable[[Tensor, Tensor, Tensor], State]
 
 
 class GateLinear(nn.Linear):
-    """One weight [4H, K] of an LSTM: input, forget, cell and output gate."""
+    """The weight [4H, K] of an LSTM's input, forget, cell and output gates."""
 
 
 def lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> State:
-    """One step of an LSTM after its products.
+    """The gates of one LSTM step, after its matrix products.
 
     Args:
-        from_input, from_state: [B, 4H], the products of the input and of h, with their biases.
+        from_input, from_state: [B, 4H], products of the input and of h, including biases.
         c: [B, H].
     Returns:
-        h and c of the next step, [B, H].
+        the new h and c, [B, H].
     """
     i, f, g, o = (from_input + from_state).chunk(4, -1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
@@ -39,7 +39,7 @@ def lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> State:
 
 
 def unsplit_reason(lstm: nn.LSTM) -> str | None:
-    """Why an LSTM stays as it is, or None."""
+    """Why an LSTM cannot be split, or None."""
     if not all(name in lstm._parameters for name in lstm._flat_weights_names):
         return "an LSTM whose weights are computed from other parameters is not split into Linears"
     if type(lstm) is not nn.LSTM:
@@ -52,14 +52,14 @@ def unsplit_reason(lstm: nn.LSTM) -> str | None:
 
 
 class SplitLSTM(nn.Module):
-    """What `nn.LSTM` computes, with its calling convention, through Linears ih_l0, hh_l0, ih_l0_reverse ...
+    """A drop-in replacement for `nn.LSTM` with Linears ih_l0, hh_l0, ih_l0_reverse ...
 
-    Of state dicts it also takes those of `nn.LSTM`.
+    Also loads state dicts of `nn.LSTM`.
 
     Args:
-        packed: whose parameters and settings it takes; `unsplit_reason` of it is None.
+        packed: source of parameters and settings; its `unsplit_reason` is None.
     Attributes:
-        gates: what makes h and c of the products of a step; a swap puts a fused kernel there.
+        gates: computes h and c from the products of a step; a swap installs a fused kernel here.
     """
 
     gates: Gates
@@ -82,13 +82,13 @@ class SplitLSTM(nn.Module):
 
     @property
     def suffixes(self) -> list[str]:
-        """Of the names of its Linears: _l0, _l0_reverse ..."""
+        """Suffixes of its Linears: _l0, _l0_reverse ..."""
         ways = ("", "_reverse") if self.bidirectional else ("",)
         return [f"_l{layer}{way}" for layer in range(self.num_layers) for way in ways]
 
-    @torch._disable_dynamo  # as it leaves nn.LSTM alone: a compiler would write out all steps
+    @torch._disable_dynamo  # as for nn.LSTM: the compiler would unroll all steps
     def forward(self, input: Tensor | PackedSequence, hx: State | None = None) -> tuple[Tensor | PackedSequence, State]:
-        """As nn.LSTM: padded or packed sequences, or one alone."""
+        """As nn.LSTM: padded, packed or unbatched sequences."""
         packed = input if isinstance(input, PackedSequence) else None
         x: Tensor = input if packed is None else packed.data
         alone = packed is None and x.dim() == 2
@@ -113,13 +113,13 @@ class SplitLSTM(nn.Module):
         return y, (h, c)
 
     def _fused(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
-        """In the operator of nn.LSTM, on a GPU cuDNN's."""
+        """Run the operator of nn.LSTM, on a GPU cuDNN's."""
         kinds = ("weight", "bias") if self.bias else ("weight",)
         parts = [[getattr(self, f"{part}{suffix}") for part in ("ih", "hh")] for suffix in self.suffixes]
         weights = [getattr(linear, kind) for pair in parts for kind in kinds for linear in pair]
         apart = weights[0].untyped_storage()._cdata != weights[-1].untyped_storage()._cdata
         if apart and x.is_cuda and not torch.cuda.is_current_stream_capturing():
-            self.flatten_parameters()  # a copy of a network has each in a piece of memory of its own
+            self.flatten_parameters()  # a copied network has separate allocations
         settings = self.bias, self.num_layers, self.dropout, self.training, self.bidirectional
         operator: Any = torch.lstm
         if sizes is None:
@@ -127,7 +127,7 @@ class SplitLSTM(nn.Module):
         return operator(x, sizes, hx, weights, *settings)
 
     def _by_steps(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
-        """Through the Linears: the products of all inputs at once, those of states step by step."""
+        """Run the Linears: products of all inputs at once, those of states step by step."""
         operator: Any = torch
         lengths = real = None
         if sizes is not None:
@@ -151,16 +151,16 @@ class SplitLSTM(nn.Module):
         """One layer in one direction.
 
         Args:
-            x: [T, B, K], or [B, T, K] if batch_first, as calibration compares it with masks of padding.
-            real: bool [T, B], False after the end of a sequence, where states stay; None: all sequences are as long.
+            x: [T, B, K], or [B, T, K] if batch_first, so that calibration can match it with padding masks.
+            real: bool [T, B], False after the end of a sequence, where states stay; None: all sequences have length T.
             state: of [B, H].
         Returns:
-            [T, B, H] or [B, T, H], and the last state.
+            [T, B, H] or [B, T, H], and the final state.
         """
         from_inputs, product = getattr(self, f"ih{suffix}")(x), getattr(self, f"hh{suffix}")
         from_inputs = from_inputs.transpose(0, 1) if self.batch_first else from_inputs
         h, c = (part.to(from_inputs.dtype) for part in state)
-        whole = getattr(product, "step", None)  # of a kernel that computes the gates too, and takes h [H, B]
+        whole = getattr(product, "step", None)  # a kernel that includes the gates, and takes h [H, B]
         turned = None if whole is None else h.t().contiguous()
         c = c if whole is None else c.contiguous()
         steps = range(len(from_inputs))
@@ -179,11 +179,11 @@ class SplitLSTM(nn.Module):
         return _stacked(outputs, 1 if self.batch_first else 0), (h, c)
 
     def flatten_parameters(self) -> None:
-        """Bring all weights into one piece of memory, where cuDNN is used: it would do so at every call."""
+        """Compact all weights into one allocation if cuDNN is used, which would otherwise do so at every call."""
         linears = [linear for linear in self.children() if "weight" in linear._parameters]
         if len(linears) < 2 * len(self.suffixes) or not all(linear.weight.is_cuda for linear in linears):
             return
-        # An nn.LSTM knows how, and when: it gets the parameters as its own.
+        # Let a temporary nn.LSTM do it, with these parameters as its own.
         packed = nn.LSTM(
             self.input_size,
             self.hidden_size,
@@ -198,7 +198,7 @@ class SplitLSTM(nn.Module):
                 setattr(packed, f"weight_{part}{suffix}", linear.weight)
                 if self.bias:
                     setattr(packed, f"bias_{part}{suffix}", linear.bias)
-        with torch.inference_mode(linears[0].weight.is_inference()), torch.no_grad():  # as its memory may be written to
+        with torch.inference_mode(linears[0].weight.is_inference()), torch.no_grad():  # required to write to its memory
             packed.flatten_parameters()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SplitLSTM":
@@ -221,10 +221,10 @@ class SplitLSTM(nn.Module):
 
 
 def side_by_side(runs: Sequence[Callable[[], T]], x: Tensor) -> list[T]:
-    """The results of one or two; on a GPU, where no gradient is asked for, the second is computed in a stream of its own.
+    """Run one or two functions; on a GPU without gradients, the second one runs in its own stream.
 
     Args:
-        x: what they read.
+        x: their input.
     """
     if len(runs) == 1 or not x.is_cuda or torch.is_grad_enabled():
         return [run() for run in runs]
@@ -233,7 +233,7 @@ def side_by_side(runs: Sequence[Callable[[], T]], x: Tensor) -> list[T]:
     found = [runs[0]()]
     with torch.cuda.stream(aside):
         found.append(runs[1]())
-    here.wait_stream(aside)  # each stream's memory is used again behind this alone
+    here.wait_stream(aside)  # memory of either stream is only reused after this
     return found
 
 
@@ -243,7 +243,7 @@ def _second_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _stacked(parts: list[Tensor], dim: int = 0) -> Tensor:
-    """One alone is not copied."""
+    """Stack tensors; a single one is not copied."""
     return parts[0].unsqueeze(dim) if len(parts) == 1 else torch.stack(parts, dim)
 
 
@@ -252,6 +252,6 @@ def _in_order(state: State, order: Tensor) -> State:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether it does nothing but multiply by its weight, and nobody watches it."""
+    """Whether it only multiplies by its weight, without hooks."""
     multiplies = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     return multiplies and "forward" not in vars(module) and not has_forward_hooks(module)

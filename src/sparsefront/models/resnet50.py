@@ -20,11 +20,11 @@ class ResNet50(TorchvisionModel):
     """Settings of model resnet50.
 
     Args:
-        weights: a name of torchvision's, e.g. DEFAULT or IMAGENET1K_V2; null = path or random.
+        weights: name in torchvision, e.g. DEFAULT or IMAGENET1K_V2; null = path or random.
         path: local checkpoint.
-        small_images: a 3x3 stem of stride 1 without max-pooling, usual for images of 32 or 64 pixels; torchvision's own
-            stem leaves 1/32 of their side.
-        prune_head: the classifier may be pruned too.
+        small_images: a 3x3 stem with stride 1 and no max-pooling, usual for images of 32 or 64 pixels; torchvision's own stem
+            reduces the side to 1/32.
+        prune_head: also prune the classifier.
     """
 
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"weights", "path", "small_images"})
@@ -56,7 +56,7 @@ class ResNet50(TorchvisionModel):
         return "fc"
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """All convolutions of the four stages with their shortcuts; the stem reads the image and stays dense."""
+        """All convolutions of the four stages including shortcuts; the stem reads the image and stays dense."""
         return linear_and_conv_layers(net, inside=(*BODY, "fc") if self.prune_head else BODY)
 
     def network(self, info: "DataInfo") -> nn.Module:

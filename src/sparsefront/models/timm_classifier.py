@@ -1,4 +1,4 @@
-"""Any classifier of timm, by its name."""
+"""Any classifier of timm, by name."""
 
 import importlib.util
 from copy import deepcopy
@@ -31,11 +31,11 @@ class TimmClassifier(Model):
     """Settings of model timm.
 
     Args:
-        name: timm's, such as vit_small_patch16_224, convnext_tiny or resnet50.a1_in1k; the part behind the dot chooses the
+        name: in timm, such as vit_small_patch16_224, convnext_tiny or resnet50.a1_in1k; the part after the dot selects the
             weights.
         pretrained: download timm's weights of that name from the Hugging Face hub; false = path or random.
         path: local checkpoint.
-        prune_head: the classifier may be pruned too.
+        prune_head: also prune the classifier.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
@@ -93,7 +93,7 @@ class TimmClassifier(Model):
         return net
 
     def skeleton(self, info: "DataInfo") -> nn.Module:
-        with torch.random.fork_rng(devices=[]):  # some of timm's networks compute with tensors while they are built
+        with torch.random.fork_rng(devices=[]):  # not built on meta: some timm networks compute with tensors meanwhile
             net = self._net(info).to("meta")
         try:
             _called(net)
@@ -106,9 +106,9 @@ class TimmClassifier(Model):
         return self._net(info)
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """Every Linear and Conv2d that a forward pass calls but the first convolution and the head unless prune_head.
+        """Every Linear and Conv2d that a forward calls, except the first convolution and, without prune_head, the head.
 
-        Some attentions (EVA) multiply by the weight of a layer without calling it: no kernel could run there.
+        Some attentions (EVA) read the weight of a layer without calling it, so no kernel could run there.
         """
         dense = {net.pretrained_cfg["first_conv"]} | (set() if self.prune_head else {_head(net)})
         called = _called(net)
@@ -121,22 +121,22 @@ class TimmClassifier(Model):
         try:
             try:
                 net = timm.create_model(self.name, pretrained=pretrained, img_size=info.image_size, **arguments)
-            except TypeError:  # a network that takes images of any size has no such argument
+            except TypeError:  # networks for any image size have no such argument
                 net = timm.create_model(self.name, pretrained=pretrained, **arguments)
-        except Exception as error:  # timm and the hub's client raise many kinds
+        except Exception as error:  # timm and the hub client raise many types
             raise InvalidSetting("name", self.name, f"cannot be built for this data: {first_line(error)}") from error
         net.__dict__["_image"] = (info.channels, info.image_size, info.image_size)
         return net
 
 
 def _head(net: nn.Module) -> str:
-    """The classifier, by timm's own account."""
+    """The classifier, according to timm."""
     name = net.pretrained_cfg["classifier"]
     return name if isinstance(name, str) else name[0]
 
 
 def _called(net: nn.Module) -> set[str]:
-    """Names of the modules that a forward pass calls, found on the meta device."""
+    """Names of the modules that a forward calls, found on the meta device."""
     copy, called = deepcopy(net).to("meta"), set()
     for name, module in copy.named_modules():
         module.register_forward_hook(lambda *_, name=name: called.add(name))

@@ -1,4 +1,4 @@
-"""Any classifier of torchvision, by its name."""
+"""Any classifier of torchvision, by name."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sparsefront.data.base import DataInfo
 
 
-# Where a torchvision model's weights come from: torchvision's own by name, a local checkpoint, or random.
+# Source of a torchvision model's weights: torchvision's own by name, a local checkpoint, or random.
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TorchvisionSource:
 
     Args:
         variant: torchvision's builder, e.g. resnet50.
-        weights: a name of the builder's weights, e.g. IMAGENET1K_V1 or DEFAULT.
+        weights: name of the builder's weights, e.g. IMAGENET1K_V1 or DEFAULT.
         path: local checkpoint.
     """
 
@@ -47,11 +47,11 @@ class TorchvisionSource:
 
     @property
     def trained_on(self) -> str | None:
-        """Of torchvision's own weights the data set, which is one for all; None of others."""
+        """The data set of torchvision's own weights; None for others."""
         return None if self.weights is None else "imagenet"
 
     def check(self) -> None:
-        """Raises InvalidSetting: both given, an unknown name, a path that does not exist."""
+        """Raise InvalidSetting if both are set, a name is unknown, or a path does not exist."""
         if self.weights is not None and self.path is not None:
             raise InvalidSetting("weights", self.weights, "path and weights exclude each other; set one to null")
         if self.weights is not None:
@@ -60,13 +60,13 @@ class TorchvisionSource:
             weights_file(self.path)
 
     def fingerprint(self) -> str | dict[str, Any]:
-        """JSON-able; a name is named by its file, whose name holds torchvision's digest of the content."""
+        """JSON-able; named weights are identified by their file name, which contains torchvision's digest."""
         if self.path is not None:
             return weights_fingerprint(self.path)
         return "random" if self.weights is None else self._named().url.rpartition("/")[2]
 
     def state_dict(self) -> dict[str, Tensor] | None:
-        """The weights on the CPU, downloaded once into torch.hub's cache; None = random.
+        """The weights on the CPU, downloaded once to torch.hub's cache; None = random.
 
         Raises:
             InvalidSetting: the download fails, or the checkpoint cannot be read.
@@ -77,13 +77,13 @@ class TorchvisionSource:
             return None
         try:
             return dict(self._named().get_state_dict(progress=progress.shown(), check_hash=True, weights_only=True))
-        except (URLError, TimeoutError, ConnectionError, RuntimeError) as error:  # RuntimeError: the wrong digest
+        except (URLError, TimeoutError, ConnectionError, RuntimeError) as error:  # RuntimeError: digest mismatch
             raise InvalidSetting(
                 "weights", self.weights, f"could not be downloaded ({error}); set model.path to a local checkpoint"
             ) from error
 
     def validate_channels(self, channels: int | None) -> None:
-        """torchvision's weights are for RGB; raises InvalidSetting for anything else."""
+        """Raise InvalidSetting unless there are three channels: torchvision's weights are for RGB."""
         if self.weights is not None and channels != 3:
             raise InvalidSetting(
                 "weights", self.weights, f"are for 3 channels and the dataset has {channels}; set weights=null or path"
@@ -91,11 +91,11 @@ class TorchvisionSource:
 
     @property
     def misfit_name(self) -> str:
-        """What a message about unfitting weights should call them."""
+        """How messages about unsuitable weights name them."""
         return self.path or f"torchvision's {self.weights}"
 
     def _named(self) -> Any:
-        """The member of torchvision's enumeration."""
+        """The member of torchvision's weights enum."""
         from torchvision.models import get_model_weights
 
         known = get_model_weights(self.variant).__members__
@@ -106,7 +106,7 @@ class TorchvisionSource:
 
 
 class TorchvisionModel(Model):
-    """A network that torchvision builds, with weights from a `TorchvisionSource`: what its classes share."""
+    """Base of networks built by torchvision with weights from a `TorchvisionSource`."""
 
     kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
 
@@ -117,14 +117,14 @@ class TorchvisionModel(Model):
     @property
     @abstractmethod
     def head(self) -> str:
-        """The name of the classifier, whose outputs are the classes."""
+        """Name of the classifier."""
 
     @abstractmethod
     def network(self, info: "DataInfo") -> nn.Module:
-        """With random weights."""
+        """Build the network with random weights."""
 
     def fitted(self, weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-        """Weights of the source under the names and in the sizes of the network."""
+        """Adapt the source's weights to the names and shapes of the network."""
         return weights
 
     @property
@@ -160,10 +160,10 @@ class TorchvisionClassifier(Model):
     """Settings of model torchvision.
 
     Args:
-        name: torchvision's, such as resnet18, mobilenet_v3_small, convnext_tiny or swin_t.
-        weights: a name of torchvision's for this network, e.g. DEFAULT; null = path or random.
+        name: in torchvision, such as resnet18, mobilenet_v3_small, convnext_tiny or swin_t.
+        weights: name of this network's weights in torchvision, e.g. DEFAULT; null = path or random.
         path: local checkpoint.
-        prune_head: the classifier, the last Linear, may be pruned too.
+        prune_head: also prune the classifier, the last Linear.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
@@ -210,7 +210,7 @@ class TorchvisionClassifier(Model):
         try:
             with torch.device("meta"):
                 net = self._net(info)
-        except NotImplementedError:  # RegNet computes its widths with tensors, which need data
+        except NotImplementedError:  # RegNet computes its widths with tensors, which fails on meta
             with torch.random.fork_rng(devices=[]):
                 net = self._net(info).to("meta")
         self._require_size(net, info)
@@ -220,10 +220,10 @@ class TorchvisionClassifier(Model):
         return self._net(info)
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """Every Linear and Conv2d but the first convolution, which reads the image, and the head unless prune_head.
+        """Every Linear and Conv2d, except the first convolution, which reads the image, and, without prune_head, the head.
 
-        Projections of shifted-window attention of Swin V2 stay dense: torchvision multiplies by their weights without calling
-        them, so that no kernel could run there.
+        Projections in Swin V2's shifted-window attention stay dense: torchvision reads their weights without calling them, so
+        no kernel could run there.
         """
         layers = linear_and_conv_layers(net, inside=("",))
         dense = {next(name for name in layers if isinstance(net.get_submodule(name), nn.Conv2d)), *_uncalled(net)}
@@ -236,21 +236,21 @@ class TorchvisionClassifier(Model):
         self.source.validate_channels(info.channels)
         arguments: dict[str, Any] = {"image_size": info.image_size} if self.name.startswith("vit_") else {}
         if self.name in WITH_AUXILIARY_HEADS:
-            # torchvision's weights were trained on pixels in -1 ... 1, to which the network itself brings normalized ones
+            # torchvision's weights expect pixels in -1 ... 1, to which the network itself transforms normalized ones
             arguments = {"aux_logits": False, "init_weights": False, "transform_input": self.weights is not None}
         try:
             net = get_model(self.name, weights=None, num_classes=info.num_classes, **arguments)
-        except (ValueError, AssertionError) as error:  # torch._assert, of a size that patches do not divide
+        except (ValueError, AssertionError) as error:  # torch._assert for a size not divisible into patches
             raise InvalidSetting("name", self.name, f"cannot be built for this data: {error}") from error
         as_linears(net)
         _read_channels(net, info.channels)
         return net
 
     def _require_size(self, net: nn.Module, info: "DataInfo") -> None:
-        """Followed on the meta device: which sizes a network takes is told by its layers alone.
+        """Run the network on the meta device, because only its layers determine which sizes it supports.
 
         Raises:
-            InvalidSetting: images that it cannot take.
+            InvalidSetting: it does not support these images.
         """
         images = torch.empty(2, info.channels, info.image_size, info.image_size, device="meta")
         try:
@@ -262,14 +262,14 @@ class TorchvisionClassifier(Model):
 
 
 def _head(net: nn.Module) -> str:
-    """The last Linear; of a network without any, the last convolution."""
+    """The last Linear; without any, the last convolution."""
     layers = linear_and_conv_layers(net, inside=("",))
     linears = [name for name in layers if isinstance(net.get_submodule(name), nn.Linear)]
     return (linears or layers)[-1]
 
 
 def _uncalled(net: nn.Module) -> set[str]:
-    """Query, key and value as one Linear, and the output projection, of attention that torchvision runs itself."""
+    """The packed query-key-value Linear and output projection of attentions that torchvision runs without calling them."""
     from torchvision.models.swin_transformer import ShiftedWindowAttention
 
     attentions = [name for name, module in net.named_modules() if isinstance(module, ShiftedWindowAttention)]
@@ -277,7 +277,7 @@ def _uncalled(net: nn.Module) -> set[str]:
 
 
 def _fitting(weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-    """With attention projections apart, and without those of auxiliary heads, which a network here has none of."""
+    """Split attention projections, and drop the weights of auxiliary heads, which networks here do not have."""
     own = net.state_dict().keys()
     return {
         key: value for key, value in split_packed_projections(weights).items() if key in own or "aux" not in key.lower()
@@ -285,7 +285,7 @@ def _fitting(weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
 
 
 def _read_channels(net: nn.Module, channels: int) -> None:
-    """A first convolution for this many channels, with its own settings and PyTorch's initialisation."""
+    """Replace the first convolution for this many channels, with its settings and PyTorch's initialization."""
     name, first = next((name, module) for name, module in net.named_modules() if isinstance(module, nn.Conv2d))
     if first.in_channels == channels:
         return

@@ -1,4 +1,4 @@
-"""The transformer of translation: an encoder, a decoder that looks at it, and one embedding for both languages and the logits."""
+"""A translation transformer: encoder, decoder, and one embedding shared by both languages and the output."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """Width, hidden width of the MLPs, heads, and blocks of encoder and decoder each."""
+    """Width, MLP hidden width, heads, and number of blocks in encoder and decoder each."""
 
     width: int
     hidden: int
@@ -35,7 +35,7 @@ SIZES = {
     "base": Size(512, 2048, 8, 6),
     "big": Size(1024, 4096, 16, 6),
 }
-"""tiny for tests, small for some ten thousand sentences; base and big are those of the paper."""
+"""tiny is for tests, small for some ten thousand sentences; base and big are as in the paper."""
 
 
 @settings_class()
@@ -44,9 +44,10 @@ class TransformerMT(TranslationModel):
 
     Args:
         size: tiny, small, base (512/2048) or big (1024/4096, 16 heads, 216 million weights with 37,000 tokens).
-        norm: pre normalizes what enters attention and MLP, post the sums behind them, as the paper does; it needs more warm-up.
-        dropout: of embeddings, of what attention and MLP add, and of the MLP's hidden layer.
-        max_positions: the most tokens of a sentence.
+        norm: pre normalizes inputs of attention and MLP; post normalizes the sums after them, as in the paper, and needs more
+            warm-up.
+        dropout: on embeddings, on outputs of attention and MLP, and on the MLP's hidden layer.
+        max_positions: maximum number of tokens of a sentence.
         path: local checkpoint; null = random weights.
     """
 
@@ -68,7 +69,7 @@ class TransformerMT(TranslationModel):
         return {"model": "transformer_mt", **own, "weights": weights}
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """q, k, v and out of every attention, fc1 and fc2 of every MLP; not the embedding, which gives the logits too."""
+        """q, k, v and out of every attention, fc1 and fc2 of every MLP; not the embedding, which also computes the logits."""
         return linear_and_conv_layers(net, inside=("encoder", "decoder"))
 
     def longest_sequence(self, info: "DataInfo") -> int:
@@ -81,7 +82,7 @@ class TransformerMT(TranslationModel):
 
 class TranslationTransformer(TranslationNetwork):
     """After Vaswani et al., "Attention Is All You Need", 2017; with norm=pre after Xiong et al., "On Layer Normalization in the
-    Transformer Architecture", 2020, which norms at both ends.
+    Transformer Architecture", 2020, with a final norm in encoder and decoder.
     """
 
     def __init__(self, settings: TransformerMT, info: "DataInfo") -> None:
@@ -107,7 +108,7 @@ class TranslationTransformer(TranslationNetwork):
         return self._logits(x)
 
     def encoded(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """What the decoder looks at: [B, S, width]."""
+        """The encoder output, read by the decoder: [B, S, width]."""
         return self.encoder(self._embedded(source, 0), source_mask[:, None, None, :])
 
     def encode(self, source: Tensor, source_mask: Tensor) -> "DecoderState":
@@ -125,7 +126,7 @@ class TranslationTransformer(TranslationNetwork):
         return DecoderState(state.mask[indices], [cache.at(indices) for cache in state.caches], state.length)
 
     def _embedded(self, tokens: Tensor, first: int) -> Tensor:
-        """[B, T, width]: of tokens whose first is at that position."""
+        """Embed tokens that start at position `first`: [B, T, width]."""
         x = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
         return self.dropout(x + self.positions[first : first + tokens.shape[1]])
 
@@ -140,17 +141,17 @@ def sinusoids(positions: int, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-# What a decoder remembers between two steps.
+# Decoder state between two steps.
 
 
 @dataclass(frozen=True)
 class DecoderState:
-    """Of all blocks.
+    """The state of all blocks.
 
     Args:
         mask: bool [B, 1, 1, S], of the source.
-        caches: one for each block.
-        length: tokens that were given.
+        caches: one per block.
+        length: number of tokens so far.
     """
 
     mask: Tensor
@@ -159,10 +160,10 @@ class DecoderState:
 
 
 class BlockCache:
-    """Keys and values [B, heads, T, d] of one block's attention: of the tokens so far, and of the source.
+    """Keys and values [B, heads, T, d] of one block's attentions: of the tokens so far, and of the source.
 
     Args:
-        memory: [B, S, width], of which the block takes keys and values in its first step; afterwards None.
+        memory: [B, S, width], from which the first step computes keys and values; None afterwards.
     """
 
     def __init__(self, memory: Tensor | None) -> None:
@@ -171,19 +172,19 @@ class BlockCache:
         self.of_source: tuple[Tensor, Tensor] | None = None
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values so far, with those of one more token."""
+        """Append keys and values of one more token, and return all."""
         new = keys, values
         self.own = new if self.own is None else tuple(torch.cat(pair, 2) for pair in zip(self.own, new, strict=True))
         return self.own
 
     def copy(self) -> "BlockCache":
-        """Another one of the same tensors."""
+        """A shallow copy."""
         other = BlockCache(self.memory)
         other.own, other.of_source = self.own, self.of_source
         return other
 
     def at(self, indices: Tensor) -> "BlockCache":
-        """Of these rows."""
+        """The cache of these rows."""
         other = BlockCache(None if self.memory is None else self.memory[indices])
         other.own, other.of_source = (
             None if pair is None else (pair[0][indices], pair[1][indices]) for pair in (self.own, self.of_source)
@@ -195,7 +196,7 @@ class BlockCache:
 
 
 class Attention(nn.Module):
-    """softmax(Q Kᵀ / √d) V through PyTorch's fused attention; its four projections are Linears of their own."""
+    """softmax(Q Kᵀ / √d) V through PyTorch's fused attention, with four separate Linear projections."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -206,8 +207,8 @@ class Attention(nn.Module):
         """[B, T, width].
 
         Args:
-            x: [B, T, width], which asks; memory: [B, S, width], which is looked at.
-            mask: bool, broadcastable to [B, heads, T, S], True = look; None: at all.
+            x: [B, T, width], queries; memory: [B, S, width], keys and values.
+            mask: bool, broadcastable to [B, heads, T, S], True = attend; None: to all.
         """
         return self.mixed(self.queries(x), *self.keys_and_values(memory), mask, causal)
 
@@ -233,25 +234,25 @@ class Mlp(nn.Module):
         self.fc1, self.fc2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, T, width], kept
+    def forward(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, T, width]
         return self.fc2(self.dropout(F.relu(self.fc1(x))))
 
 
 class Encoder(nn.Module):
-    """All blocks that read the source."""
+    """All encoder blocks."""
 
     def __init__(self, blocks: list["EncoderBlock"], norm: nn.Module) -> None:
         super().__init__()
         self.blocks, self.norm = nn.ModuleList(blocks), norm
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # [B, S, width], kept; mask bool [B, 1, 1, S]
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # [B, S, width], same shape; mask bool [B, 1, 1, S]
         for block in self.blocks:
             x = block(x, mask)
         return self.norm(x)
 
 
 class EncoderBlock(nn.Module):
-    """Attention over the source, and an MLP, each added to what enters."""
+    """Attention over the source, then an MLP, with residual connections."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, pre: bool) -> None:
         super().__init__()
@@ -260,7 +261,7 @@ class EncoderBlock(nn.Module):
         self.attention, self.mlp = Attention(width, heads), Mlp(width, hidden, dropout)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # [B, S, width], kept; mask bool [B, 1, 1, S]
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # [B, S, width], same shape; mask bool [B, 1, 1, S]
         if self.pre:
             y = self.norm1(x)
             x = x + self.dropout(self.attention(y, y, mask))
@@ -270,7 +271,7 @@ class EncoderBlock(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Attention over the tokens so far, attention over the source, and an MLP, each added to what enters."""
+    """Attention over the tokens so far, attention over the source, and an MLP, with residual connections."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, pre: bool) -> None:
         super().__init__()
@@ -281,12 +282,12 @@ class DecoderBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, memory: Tensor | None, mask: Tensor, cache: BlockCache | None = None) -> Tensor:
-        """[B, T, width], as x.
+        """[B, T, width], like x.
 
         Args:
-            memory: [B, S, width]; None with a cache, which holds what was made of it.
+            memory: [B, S, width]; None with a cache, which holds its keys and values.
             mask: bool [B, 1, 1, S], of the source.
-            cache: with one x is one more token [B, 1, width] behind those that it has seen, and is added to it.
+            cache: x is then one more token [B, 1, width] after those in the cache, and is appended to it.
         """
         if self.pre:
             x = x + self.dropout(self._looked_back(self.norm1(x), cache))

@@ -1,4 +1,4 @@
-"""What models that translate have in common: how they are built, and what a checkpoint and sentences are checked for."""
+"""The base of translation models: building, and checks of checkpoints and sentences."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TranslationModel(Model):
-    """A model of this repository that translates, with random weights or those of a local checkpoint.
+    """A translation model of this repository, with random weights or those of a local checkpoint.
 
     Attributes:
         path: local checkpoint; None = random weights.
@@ -29,7 +29,7 @@ class TranslationModel(Model):
 
     @abstractmethod
     def network(self, info: "DataInfo") -> TranslationNetwork:
-        """With random weights."""
+        """Build the network with random weights."""
 
     def check(self) -> None:
         if self.path is not None:
@@ -52,10 +52,10 @@ class TranslationModel(Model):
 
 
 def check_positions(info: "DataInfo", positions: int) -> None:
-    """Check that the sentences of a data set find room.
+    """Check that the sentences of a data set fit into the positions.
 
     Raises:
-        InvalidSetting: key `max_positions`.
+        InvalidSetting: key `max_positions`: they do not.
     """
     if info.sequence_length is not None and info.sequence_length > positions:
         allowed = f"sentences of the dataset have up to dataset.max_length={info.sequence_length} tokens: give as many positions"
@@ -63,10 +63,10 @@ def check_positions(info: "DataInfo", positions: int) -> None:
 
 
 def require_vocabulary(weights: Mapping[str, Tensor], net: TranslationNetwork, path: str) -> None:
-    """Check that a checkpoint was trained with the vocabulary of the data; one that does not say so is taken as it is.
+    """Check that a checkpoint was trained with the data's vocabulary; accepts checkpoints that do not say.
 
     Raises:
-        InvalidSetting: key `path`: with that of another data set, or other languages, of however many tokens.
+        InvalidSetting: key `path`: it is of another data set or of other languages.
     """
     stored, own = weights.get(VOCABULARY), net.state_dict()[VOCABULARY]
     if stored is None or not stored.any() or not own.any() or torch.equal(stored, own):

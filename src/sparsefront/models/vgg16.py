@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparsefront.data.base import DataInfo
 
 FIRST = "features.0"
-SMALLEST = 32  # pixels: five times halved, one is left
+SMALLEST = 32  # pixels: one is left after halving five times
 
 
 @settings_class()
@@ -24,11 +24,11 @@ class Vgg16(TorchvisionModel):
 
     Args:
         batch_norm: after every convolution.
-        weights: a name of torchvision's for the network with or without BatchNorm, e.g. DEFAULT; null = path or random.
+        weights: name in torchvision for the network with or without BatchNorm, e.g. DEFAULT; null = path or random.
         path: local checkpoint.
-        small_images: the mean over all pixels and one Linear behind the convolutions, usual for images of 32 pixels, where
-            torchvision has three Linears of 124 M weights on 7 x 7 pixels. Both take images of any size from 32.
-        prune_head: the last Linear may be pruned too.
+        small_images: global average pooling and one Linear after the convolutions, usual for images of 32 pixels; torchvision
+            has three Linears of 124 M weights on 7 x 7 pixels. Both support images of any size from 32.
+        prune_head: also prune the last Linear.
     """
 
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"batch_norm", "weights", "path", "small_images"})
@@ -61,7 +61,7 @@ class Vgg16(TorchvisionModel):
         return "classifier" if self.small_images else "classifier.6"
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """All convolutions but the first, which reads the image, and the Linears but the last."""
+        """All convolutions except the first, which reads the image, and all Linears except the last."""
         layers = linear_and_conv_layers(net, inside=("features", "classifier"))
         dense = {FIRST} if self.prune_head else {FIRST, layers[-1]}
         return [name for name in layers if name not in dense]
@@ -81,7 +81,7 @@ class Vgg16(TorchvisionModel):
             if info.channels != net.features[0].in_channels:
                 net.features[0] = _reading(info.channels, net.features[0])
             return net
-        with torch.device("meta"):  # three Linears of 124 M weights are not made for nothing
+        with torch.device("meta"):  # skip initializing three Linears of 124 M weights
             net = get_model(self._builder, weights=None, num_classes=info.num_classes)
             net.features[0] = _reading(info.channels, net.features[0])
         net.features.to_empty(device=torch.get_default_device())
@@ -93,14 +93,14 @@ class Vgg16(TorchvisionModel):
 
 
 def _reading(channels: int, first: nn.Conv2d) -> nn.Conv2d:
-    """A first convolution of images with so many channels."""
+    """A first convolution for images with this many channels."""
     new = nn.Conv2d(channels, first.out_channels, 3, padding=1)
     _initialize(new)
     return new
 
 
 def _initialize(part: nn.Module) -> None:
-    """As torchvision does."""
+    """torchvision's initialization."""
     for module in part.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""torchvision's ViT-B/16 and ViT-L/16, with attention whose projections can be pruned and swapped."""
+"""torchvision's ViT-B/16 and ViT-L/16, with attention projections that can be pruned and swapped."""
 
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -24,10 +24,10 @@ class Vit(TorchvisionModel):
 
     Args:
         variant: vit_b_16 or vit_l_16, torchvision's names.
-        weights: a name of torchvision's, e.g. DEFAULT or IMAGENET1K_V1; null = path or random.
-        path: local checkpoint, with packed or separate attention projections, for any image size: position embeddings
-            are interpolated.
-        prune_head: the classifier may be pruned too.
+        weights: name in torchvision, e.g. DEFAULT or IMAGENET1K_V1; null = path or random.
+        path: local checkpoint, with packed or separate attention projections, for any image size: position embeddings are
+            interpolated.
+        prune_head: also prune the classifier.
     """
 
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"variant", "weights", "path"})
@@ -52,11 +52,11 @@ class Vit(TorchvisionModel):
         return _fit_positions(split_packed_projections(weights), net, path=self.source.misfit_name)
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """q, k, v, out and both MLP layers of every block; not the patch projection, nor the head unless prune_head."""
+        """q, k, v, out and both MLP layers of every block, and with prune_head the head; not the patch projection."""
         return linear_and_conv_layers(net, inside=("encoder", "heads") if self.prune_head else ("encoder",))
 
     def network(self, info: "DataInfo") -> nn.Module:
-        """Random weights; the image size is part of the architecture, and the net rejects images of other sizes."""
+        """Build with random weights; the network only supports images of this size."""
         from torchvision.models import get_model
 
         if info.image_size % PATCH_SIZE:
@@ -74,7 +74,7 @@ class Vit(TorchvisionModel):
 
 
 def _patch_projection(channels: int, width: int) -> nn.Conv2d:
-    """torchvision's patch projection and its initialization, for another number of channels."""
+    """torchvision's patch projection, with its initialization, for another number of channels."""
     projection = nn.Conv2d(channels, width, kernel_size=PATCH_SIZE, stride=PATCH_SIZE)
     nn.init.trunc_normal_(projection.weight, std=math.sqrt(1 / (channels * PATCH_SIZE**2)))
     nn.init.zeros_(projection.bias)
@@ -82,10 +82,10 @@ def _patch_projection(channels: int, width: int) -> nn.Conv2d:
 
 
 def _fit_positions(weights: dict[str, Tensor], net: nn.Module, *, path: str) -> dict[str, Tensor]:
-    """Position embeddings interpolated (bicubic, torchvision's function) to the net's grid; equal grids are left alone.
+    """Interpolate position embeddings (bicubic, torchvision's function) to the net's grid, if the grids differ.
 
     Raises:
-        InvalidSetting: they are no square grid and a class token.
+        InvalidSetting: they are not a square grid plus a class token.
     """
     from torchvision.models.vision_transformer import interpolate_embeddings
 

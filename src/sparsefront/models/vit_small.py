@@ -22,16 +22,16 @@ SIZES = ("dim", "depth", "heads", "mlp_ratio", "patch_size")
 
 @settings_class()
 class VitSmall(Model):
-    """Settings of model vit_small; with the defaults every prunable layer is 256 to 1024 wide.
+    """Settings of model vit_small; by default every prunable layer is 256 to 1024 wide.
 
     Args:
         dim: width of the tokens.
         depth: number of blocks.
-        heads: attention heads; they divide dim.
-        mlp_ratio: the hidden layer of each MLP is this many times dim.
-        patch_size: side of the square patches, in pixels; it divides the image size.
+        heads: attention heads; must divide dim.
+        mlp_ratio: MLP hidden width divided by dim.
+        patch_size: side of the square patches, in pixels; must divide the image size.
         path: local checkpoint; null = random weights.
-        prune_head: the classifier may be pruned too.
+        prune_head: also prune the classifier.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
@@ -51,7 +51,7 @@ class VitSmall(Model):
 
     @property
     def variant(self) -> str | None:
-        """The sizes that are not the defaults: `dim 64 depth 1`."""
+        """The sizes that differ from the defaults: `dim 64 depth 1`."""
         sizes = [f"{key} {getattr(self, key)}" for key in SIZES if getattr(self, key) != getattr(type(self), key)]
         return " ".join(sizes) or None
 
@@ -80,7 +80,7 @@ class VitSmall(Model):
         return self._net(info)
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """q, k, v, out, fc1, fc2 of every block; not the patch projection, nor the classifier unless prune_head."""
+        """q, k, v, out, fc1, fc2 of every block, and with prune_head the classifier; not the patch projection."""
         return linear_and_conv_layers(net, inside=("blocks", "head") if self.prune_head else ("blocks",))
 
     def _net(self, info: "DataInfo") -> "VisionTransformer":
@@ -93,8 +93,8 @@ class VitSmall(Model):
 class VisionTransformer(nn.Module):
     """Patches -> tokens -> pre-norm blocks -> mean over the tokens -> classes.
 
-    After Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, with the mean of the tokens instead of the class
-    token: small images make few tokens, and one more would cost a quarter of the time.
+    After Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, with the mean of the tokens instead of a class token:
+    small images have few tokens, and one more would cost a quarter of the time.
     """
 
     def __init__(self, settings: VitSmall, info: "DataInfo") -> None:
@@ -138,7 +138,7 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = Mlp(dim, hidden)
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, tokens, dim], kept
+    def forward(self, x: Tensor) -> Tensor:  # [B, tokens, dim] -> [B, tokens, dim]
         x = x + self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -152,12 +152,12 @@ class Mlp(nn.Module):
         self.act = nn.GELU()
         self.fc2 = nn.Linear(hidden, dim)
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, tokens, dim], kept
+    def forward(self, x: Tensor) -> Tensor:  # [B, tokens, dim] -> [B, tokens, dim]
         return self.fc2(self.act(self.fc1(x)))
 
 
 def _initialize(module: nn.Module) -> None:
-    """Small weights and zero biases in every Linear, as usual for ViTs; Conv2d and LayerNorm keep PyTorch's own."""
+    """Small random weights and zero biases in every Linear, as usual for ViTs; other layers keep PyTorch's defaults."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)

@@ -1,4 +1,4 @@
-"""SparseGPT's sweep: the Hessian of a layer's squared output error, and pruning column by column, each error made up for."""
+"""SparseGPT's sweep: the Hessian of a layer's squared output error, and column-by-column pruning with weight updates."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,48 +10,48 @@ from torch import Tensor
 
 from sparsefront.masks.groups import keep_best_of_last
 
-# The Hessian of a layer's squared output error: from inputs, damped, inverted, factored.
+# The Hessian of a layer's squared output error: computed from inputs, damped, inverted, factorized.
 
 Damping = Annotated[float, Field(gt=0, le=1, description="a fraction of the mean diagonal of the Hessian")]
 
 
 def input_hessian(inputs: Tensor) -> Tensor:
-    """2 X^T X, [K, K], of inputs X [rows, K]; it adds up over rows, batches and ranks."""
+    """2 X^T X, [K, K], of inputs X [rows, K]; additive over rows, batches and ranks."""
     return 2 * (inputs.t() @ inputs)
 
 
 def damped_hessian(hessian: Tensor, damping: float, layer: str = "the layer") -> tuple[Tensor, Tensor]:
-    """A Hessian that can be inverted, and the inputs that it says nothing about.
+    """Return an invertible Hessian and the dead inputs.
 
-    An input that was zero in every row (a dead one) has an empty row and column: its diagonal is set to the mean of the
-    others, so that its weights neither change nor are changed by any other.
+    An input that was zero in every row (dead) has an empty row and column. Its diagonal is set to the mean of the others, so
+    that its weights neither change nor affect others.
 
     Args:
-        hessian: [K, K], symmetric, at least positive semidefinite; left as it is.
+        hessian: [K, K], symmetric, at least positive semidefinite; not modified.
         damping: added to every diagonal element, as a fraction of the mean over the inputs that are not dead.
     Returns:
         [K, K] of the same dtype, and bool [K], True = dead.
     Raises:
-        ValueError: inputs that were not finite; names the layer.
+        ValueError: inputs were not finite; names the layer.
     Source: Frantar and Alistarh, "SparseGPT", 2023, section 4.1 (1 % of the mean); its code sets the diagonal of dead
         inputs to 1 before it takes the mean, which depends on the scale of the inputs.
     """
     diagonal = hessian.diagonal()
-    if not bool(diagonal.isfinite().all()):  # the square of anything that is not finite is on the diagonal
+    if not bool(diagonal.isfinite().all()):  # the diagonal shows every non-finite input, because it holds squares
         raise ValueError(f"{layer}: its inputs, or the sums of their squares, are not finite")
     dead = diagonal == 0
     mean = diagonal.sum() / (~dead).sum().clamp(min=1)
-    mean = torch.where(mean > 0, mean, torch.ones_like(mean))  # every input is dead
+    mean = torch.where(mean > 0, mean, torch.ones_like(mean))  # if every input is dead
     damped = hessian.clone()
     damped.diagonal().add_(damping * mean + mean * dead)
     return damped, dead
 
 
 def inverse(hessian: Tensor, layer: str = "the layer") -> Tensor:
-    """H^-1 [K, K] of a positive definite H, through its Cholesky factor.
+    """H^-1 [K, K] of a positive definite H, via its Cholesky factor.
 
     Raises:
-        ValueError: H is not positive definite in its precision; names the layer and what helps.
+        ValueError: H is not positive definite in its precision; names the layer and a remedy.
     """
     factor, failed = torch.linalg.cholesky_ex(hessian)
     if int(failed):
@@ -63,10 +63,10 @@ def inverse_factor(hessian: Tensor, layer: str = "the layer") -> Tensor:
     """The upper triangular U [K, K] with U^T U = H^-1.
 
     Row j of U, divided by U_jj, is the first row of the inverse of H without the inputs before j, divided by its own
-    first element: all that a sweep over the columns needs, and computed once for all rows of the weight.
+    first element. This is all that a sweep over the columns needs, and is shared by all rows of the weight.
 
     Raises:
-        ValueError: as `inverse`.
+        ValueError: as in `inverse`.
     Source: Frantar and Alistarh, "SparseGPT", 2023, section 3.3 and algorithm 1.
     """
     factor, failed = torch.linalg.cholesky_ex(inverse(hessian, layer), upper=True)
@@ -82,12 +82,12 @@ def _not_positive_definite(layer: str) -> ValueError:
 
 
 def saliency(weight: Tensor, inverse_diagonal: Tensor, dead: Tensor | None = None) -> Tensor:
-    """w_ij^2 / [H^-1]_jj: twice the growth of the error.
+    """w_ij^2 / [H^-1]_jj: twice the increase of the error.
 
     Args:
         weight: [N, K].
         inverse_diagonal: [K], the diagonal of H^-1, positive.
-        dead: bool [K], inputs that were always zero: their weights cost nothing.
+        dead: bool [K], inputs that were always zero: pruning their weights costs nothing.
     Returns:
         [N, K], not negative.
     Source: Hassibi and Stork, "Optimal Brain Surgeon", 1993, eq. 5.
@@ -96,16 +96,15 @@ def saliency(weight: Tensor, inverse_diagonal: Tensor, dead: Tensor | None = Non
     return scores if dead is None else scores.masked_fill_(dead, 0.0)
 
 
-# Which weights of the columns that a sweep has reached are kept: given beforehand, or chosen from what they then
-# cost.
+# Which weights the sweep keeps when it reaches their columns: given beforehand, or selected by their current cost.
 
 
 class Selection(Protocol):
-    """Decides over `span` neighboring columns at once, when the sweep reaches the first of them."""
+    """Decides for `span` neighboring columns at once, when the sweep reaches the first of them."""
 
     @property
     def span(self) -> int | None:
-        """Columns decided together; None = all those of a block of the sweep."""
+        """Number of columns decided together; None = all columns of a sweep block."""
         ...
 
     def keep(self, saliency: Tensor, first: int) -> Tensor:
@@ -115,7 +114,7 @@ class Selection(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """The mask stands."""
+    """Keep a fixed mask."""
 
     mask: Tensor  # bool [N, K]
     span: int | None = None
@@ -126,11 +125,11 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class InWindows:
-    """The n costliest weights of every m consecutive ones, chosen window by window.
+    """Keep the n most costly weights of every m consecutive ones, window by window.
 
     Args:
         n, m: kept weights per window; m divides K.
-        allowed: bool [N, K]: nothing else is kept; at least n per window.
+        allowed: bool [N, K]: weights that may be kept; at least n per window.
     Source: Frantar and Alistarh, "SparseGPT", 2023, section 3.4 (n:m, with n the zeros there).
     """
 
@@ -149,13 +148,13 @@ class InWindows:
 
 @dataclass(frozen=True, eq=False)
 class InBlocks:
-    """The costliest weights of a whole block of columns, all rows together; every block keeps the same share.
+    """Keep the most costly weights of a whole block of columns, over all rows; every block keeps the same share.
 
-    The share is of the weights that are allowed, so that it can always be met, and the counts add up to `keeping`.
+    The share is relative to the allowed weights, so that it can always be met; the counts add up to `keeping`.
 
     Args:
-        keeping: weights kept in the whole matrix.
-        allowed: bool [N, K]: nothing else is kept; holds at least `keeping`.
+        keeping: number of weights kept in the whole matrix.
+        allowed: bool [N, K]: weights that may be kept; at least `keeping`.
     Source: Frantar and Alistarh, "SparseGPT", 2023, section 3.3 (adaptive mask selection, blocks of 128 columns).
     """
 
@@ -165,7 +164,7 @@ class InBlocks:
 
     @cached_property
     def _kept_until(self) -> list[int]:
-        """Weights kept in all columns before this one, for K + 1 columns; the last is `keeping`."""
+        """Number of weights kept in all columns before each of K + 1 columns; the last is `keeping`."""
         allowed_until = [0, *self.allowed.sum(dim=0).cumsum(dim=0).tolist()]
         return [self.keeping * allowed // max(1, allowed_until[-1]) for allowed in allowed_until]
 
@@ -180,26 +179,26 @@ class InBlocks:
 def sweep(
     weight: Tensor, factor: Tensor, selection: Selection, *, dead: Tensor | None = None, block: int = 128
 ) -> tuple[Tensor, Tensor]:
-    """The pruned matrix with its surviving weights updated, and its mask.
+    """Prune a matrix and update its surviving weights; returns the new matrix and its mask.
 
-    From left to right every column's pruned weights become zero, and the columns to its right move so that the layer's
-    output changes least: all rows share one factor because the inputs to the right are the same for each. Columns to the
-    left stay as they are, which is the approximation: exact OBS would move them too. The result is exact for a row whose
-    pruned weights all lie left of its kept ones.
+    From left to right, pruned weights of each column become zero, and the columns to its right are updated to minimize the
+    change of the layer's output. All rows share one factor because the inputs to the right are the same for each. Columns to
+    the left do not change, which is the approximation: exact OBS would update them too. The result is exact for a row whose
+    pruned weights all lie to the left of its kept ones.
 
-    Inside a block of columns the update is applied at once, to the columns after the block once the block is done: one
-    matrix product instead of `block` passes over the whole matrix, with the same result.
+    Within a block of columns the update is immediate; columns after the block are updated once per block: one matrix product
+    instead of `block` passes over the whole matrix, with the same result.
 
     Args:
-        weight: [N, K], float32 or float64; left as it is.
+        weight: [N, K], float32 or float64; not modified.
         factor: [K, K], `inverse_factor` of the damped Hessian, same dtype.
         selection: which weights are kept.
-        dead: bool [K], inputs that were always zero: their weights cost nothing where the selection chooses.
-        block: columns of a block; rounded to a multiple of the selection's span, so that no window is cut.
+        dead: bool [K], inputs that were always zero: the selection may prune their weights at no cost.
+        block: columns per block; rounded to a multiple of the selection's span, so that no window is split.
     Returns:
         weights [N, K], exactly zero where pruned, and the mask, bool [N, K], True = keep.
     Source: Frantar and Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in One-Shot", 2023,
-        algorithm 1. Departure: its code zeroes the weights of dead inputs; here those that the mask keeps stay.
+            algorithm 1. Departure: its code zeroes all weights of dead inputs; here those that the mask keeps stay.
     """
     weight, kept = weight.clone(), torch.empty_like(weight, dtype=torch.bool)
     width = weight.shape[1]
@@ -215,7 +214,7 @@ def sweep(
 def _sweep_block(
     weight: Tensor, kept: Tensor, factor: Tensor, selection: Selection, dead: Tensor, inside: slice
 ) -> Tensor:
-    """Sweep over the columns `inside`, in place; returns every column's error in units of its pivot, [N, columns]."""
+    """Sweep over the columns `inside`, in place; returns each column's error in units of its pivot, [N, columns]."""
     panel, panel_kept, panel_factor = weight[:, inside], kept[:, inside], factor[inside, inside]
     pivots, panel_dead = panel_factor.diagonal(), dead[inside]
     columns = panel.shape[1]

@@ -1,4 +1,4 @@
-"""What every pattern provides: ordered steps that name groups of weights, checks of masks, windows, and records of itself."""
+"""The pattern interface: pruning steps over groups of weights, mask checks, n:m windows, and (de)serialization."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ from sparsefront.options import TARGET as CLASS
 from sparsefront.options import option_classes, target_values, trusted_class
 from sparsefront.settings_class import checked_arguments
 
-# Reading `granularity`: the size of a group of weights that is kept or pruned together.
+# `granularity`: the size of a group of weights that is kept or pruned together.
 
 BlockSize = (
     PositiveInt
@@ -33,19 +33,19 @@ def block_shape(granularity: BlockSize) -> tuple[int, int]:
     return int(outputs), int(inputs or outputs)
 
 
-# Windows of a balanced distribution: exactly n kept of every m consecutive groups along K.
+# n:m windows: exactly n of every m consecutive groups along K are kept.
 #
 # Shared by n_m (groups are weights), vector_wise (vectors) and block_wise (blocks).
 
-# The search for m starts at 4: 2 would be the smallest m for a density of a half, but 2:4 is the pattern that GPUs run.
+# The search for m starts at 4, not 2: at a density of 0.5, GPUs run 2:4, not 1:2.
 SMALLEST_M, LARGEST_M = 4, 64
-# How far n/m may lie from the density: 3:32 stands for a sparsity of 0.9.
+# Largest allowed |n/m - density|: lets 3:32 stand for a sparsity of 0.9.
 TOLERANCE = 0.01
 
 WindowSize = Annotated[
     Annotated[int, Field(ge=2, le=LARGEST_M)] | None, Field(description="null: chosen by sparsity and shape")
 ]
-"""m, as a setting."""
+"""The `m` setting of an n:m pattern."""
 
 
 class Window(NamedTuple):
@@ -60,28 +60,28 @@ class Window(NamedTuple):
         return 1 - self.n / self.m
 
     def expresses(self, sparsity: float) -> bool:
-        """Whether n/m is close enough to the density. The last digits of a float must not decide it."""
+        """Whether n/m is within TOLERANCE of the density; 1e-9 absorbs float rounding."""
         return abs(self.sparsity - sparsity) <= TOLERANCE + 1e-9
 
     def loosened(self, sparsity: float) -> "Window":
-        """The window of the same m on the way to this one: the fewest kept that do not exceed `sparsity`."""
+        """The window with the same m that keeps the fewest weights without exceeding `sparsity`, for a gradual schedule."""
         return Window(min(self.m, max(self.n, math.ceil((1 - sparsity) * self.m - 1e-9))), self.m)
 
 
 def nearest_window(m: int, sparsity: float) -> Window:
-    """The n of this m nearest to the density, at least 1; of two equally near the larger."""
+    """The window with this m whose n (at least 1) is nearest to the density; ties go to the larger n."""
     return Window(min(m, max(1, math.floor((1 - sparsity) * m + 0.5))), m)
 
 
 def find_window(length: int, sparsity: float, *, n: int | None, m: int | None) -> Window | None:
-    """The window for `length` groups along K, or None where there is none.
+    """Find the window for `length` groups along K; None if there is none.
 
     Args:
-        length: groups along K; m has to divide it.
+        length: number of groups along K; must be a multiple of m.
         sparsity: fraction of zeros, in [0, 1).
-        n: the kept count; None derives it from sparsity and m.
-        m: the window; None takes the smallest from 4 to 64 that divides `length` and has an n with n/m within 0.01 of
-            the density (0.5 -> 2:4, 0.75 -> 1:4, 0.9 -> 3:32 where only powers of two divide).
+        n: number of kept groups; None derives it from sparsity and m.
+        m: window size; None takes the smallest from 4 to 64 that divides `length` and has an n with n/m within 0.01 of
+            the density (0.5 -> 2:4, 0.75 -> 1:4, 0.9 -> 3:32 if only powers of two divide).
     """
     for size in (m,) if m is not None else range(SMALLEST_M, LARGEST_M + 1):
         window = nearest_window(size, sparsity) if n is None else Window(n, size)
@@ -91,7 +91,7 @@ def find_window(length: int, sparsity: float, *, n: int | None, m: int | None) -
 
 
 def check_window_sparsity(sparsity: float, *, n: int | None, m: int | None) -> None:
-    """Raise InvalidSetting where no layer, whatever its shape, has a window for this sparsity."""
+    """Raise InvalidSetting if no layer, whatever its shape, has a window for this sparsity."""
     if m is None:
         if not any(nearest_window(size, sparsity).expresses(sparsity) for size in range(SMALLEST_M, LARGEST_M + 1)):
             nearest = Window(1, LARGEST_M)
@@ -112,7 +112,7 @@ def check_window_sparsity(sparsity: float, *, n: int | None, m: int | None) -> N
 def window_unsupported_reason(
     length: int, counted: str, sparsity: float, *, n: int | None, m: int | None
 ) -> str | None:
-    """Why `length` groups along K have no window, in words; None where they have one. `counted`: length and group."""
+    """Why `length` groups along K have no window; None if they have one. `counted` names the length in the message."""
     if find_window(length, sparsity, n=n, m=m) is not None:
         return None
     if m is None:
@@ -126,47 +126,47 @@ def window_unsupported_reason(
 
 
 def _named(*windows: Window) -> str:
-    """The nearest sparsities as a user would set them."""
+    """Format the nearest sparsities for an error message."""
     listed = " and ".join(f"{window.sparsity:.4g} ({window.n}:{window.m})" for window in windows)
     return f"the nearest {'sparsities are' if len(windows) > 1 else 'sparsity is'} {listed}"
 
 
 class Step(Protocol):
-    """One round of a pattern: it names groups, an allocation picks the survivors, and the step turns them into a mask.
+    """One step of a pattern: it forms groups, an allocation selects the survivors, and the step turns them into a mask.
 
-    A step that brings weights back declares `regrows = True`; its two methods then also take `allowed`, a bool [N, K] of
-    what was there before the first step of the pattern, and what they return is restricted to it.
+    A step that regrows weights declares `regrows = True`. Both methods then also take `allowed`, the bool [N, K] mask
+    from before the pattern's first step, and their results stay within it.
     """
 
     @property
     def target(self) -> float:
-        """Sparsity over all prunable weights once this step is done, earlier steps included."""
+        """Sparsity over all prunable weights after this step, earlier steps included."""
         ...
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
-        """The groups of one layer, from its importance [N, K] and the bool mask [N, K] that earlier steps left."""
+        """Form the groups of one layer from its importance [N, K] and the bool mask [N, K] left by earlier steps."""
         ...
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-        """The layer's new mask [N, K] from `kept` (bool, shape of the scores) and what `groups` was given.
+        """Build the layer's new mask [N, K] from `kept` (bool, shape of the scores) and the arguments of `groups`.
 
-        Importance comes again because some layouts follow from it (ranks, permutations); a step has no state.
+        Steps are stateless, so importance is passed again: some masks depend on it (ranks, permutations).
         """
         ...
 
 
 class Pattern(ABC):
-    """A structure that masks obey. Subclasses are frozen dataclasses whose fields are the keys of their YAML.
+    """A sparsity pattern. Subclasses are frozen dataclasses whose fields are the keys of their YAML.
 
-    What it declares about itself decides which other options it goes with; the defaults hold for groups that go or stay
-    one by one.
+    The attributes decide which other options a pattern can be combined with; the defaults suit groups that are kept or
+    pruned independently.
 
     Attributes:
-        uses_granularity: it has groups of a size, its field `granularity`.
-        prunes: it takes weights away; only that of the dense baseline does not.
-        mixed: layers obey patterns of their own, which the allocation chooses among `choices`.
-        takes_blocks: whole blocks of the network go, which then runs without them; no layer is divided.
-        trains_sparse: training can skip what is pruned too, in the backward pass and the optimizer as well.
+        uses_granularity: has a field `granularity`, the size of its groups.
+        prunes: removes weights; False only for the dense baseline.
+        mixed: each layer gets a pattern of its own, which the allocation selects from `choices`.
+        takes_blocks: removes whole blocks of the network and never divides a layer.
+        trains_sparse: has kernels that skip pruned weights in training too (backward pass and optimizer).
     """
 
     name: ClassVar[str]
@@ -178,100 +178,100 @@ class Pattern(ABC):
 
     @property
     def parts(self) -> tuple["Pattern", ...]:
-        """Patterns that it is made of: their code is part of what masks depend on."""
+        """The patterns that this one is composed of; masks depend on their code too."""
         return ()
 
     def choices(self, shape: tuple[int, int], sparsity: float) -> list[tuple["Pattern", float]]:
-        """What a layer [N, K] may be given in a network pruned to `sparsity`: patterns and sparsities of its own."""
+        """The (pattern, sparsity) pairs that a layer [N, K] may get in a network pruned to `sparsity`."""
         return [(self, sparsity)]
 
     @property
     def balanced(self) -> bool:
-        """Whether n of every m groups survive in each layer, so that no ranking spans layers."""
+        """Whether n of every m groups survive in each layer, so that groups are never ranked across layers."""
         return False
 
     @property
     def any_sparsity(self) -> bool:
-        """Whether a layer may have any sparsity, up to the rounding unit; otherwise only some can be expressed."""
+        """Whether a layer can have any sparsity, up to the rounding unit, rather than a fixed set."""
         return not self.balanced
 
     @property
     def tied(self) -> bool:
-        """Whether groups span layers of a network, as `patterns.width` finds them: masks of one layer alone cannot be made."""
+        """Whether groups span layers (`patterns.width`), so that no mask can be made from one layer alone."""
         return False
 
     @property
     def single_weights(self) -> bool:
-        """Whether every weight is kept or pruned on its own, at most within the window of its row (`window` says which)."""
+        """Whether weights are kept or pruned individually, possibly within windows of a row (`window`)."""
         return False
 
     @property
     def exchanges_within(self) -> Literal["window", "row"] | None:
-        """Where a kept and a pruned weight may change places, one for one: within a window of their row (`window` says which),
-        anywhere in their row, or nowhere, since weights go together.
+        """Where a kept and a pruned weight may be exchanged: in the same window of a row (`window`), in the same row, or
+        None if weights are grouped.
         """
         return None
 
     @property
     def outputs_together(self) -> int | None:
-        """The neighboring outputs, counted from a layer's first, that weights of one group lie in. A convolution in groups obeys
-        the pattern group by group where that many divide the outputs of each. None: outputs from anywhere in a layer go together.
+        """Number of neighboring outputs, counted from the layer's first, that one group spans; None if a group may hold any
+        outputs. A grouped convolution is pruned per convolution group if this divides the outputs of each.
         """
         return None
 
     @property
     def sizes(self) -> dict[str, tuple[int, int]]:
-        """Setting that fixes the size of a group -> the (outputs, inputs) that a layer has at least, to hold a whole one."""
+        """Setting that fixes a group size -> minimum (outputs, inputs) of a layer that holds one whole group."""
         return {}
 
     @property
     def order_searched_by(self) -> str | None:
-        """The key, written from the root, by which `find_permutation` looks at scores; None where it does not."""
+        """The full key of the setting that turns on `find_permutation`; None if there is no permutation search."""
         return None
 
     @property
     def ranked_in_source(self) -> bool:
-        """Whether its source ranks groups across layers, for studies of it; a run takes the allocation configured."""
+        """Whether the source ranks groups across layers; used by studies only, a run uses its configured allocation."""
         return not self.balanced
 
     def window(self, shape: tuple[int, int], sparsity: float) -> Window | None:
-        """The window of a layer of a balanced pattern; None where there is none."""
+        """The n:m window of a layer; None if the pattern is not balanced."""
         return None
 
     def find_permutation(self, importance: Tensor, sparsity: float) -> Permutation | None:
-        """The order in which a layer obeys the pattern, decided once from its first scores; None = its own.
+        """Find the permutation under which a layer obeys the pattern, once, from its first scores; None = identity.
 
         Args:
             importance: float32 [N, K].
-            sparsity: the final one.
+            sparsity: the final sparsity.
         """
         return None
 
     @abstractmethod
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
-        """The rounds that lead to `sparsity`; their targets do not depend on the layer.
+        """The steps that lead to `sparsity`; their targets do not depend on the layer.
 
         Args:
-            sparsity: fraction of zeros wanted now, in [0, 1).
+            sparsity: fraction of zeros after these steps, in [0, 1).
             shape: [N, K] of the layer, for which `unsupported_reason` is None.
-            final_sparsity: where a gradual schedule ends; None: at `sparsity`. Structure that must not change on the
-                way (the window of n:m, the membership of tiles) follows from it, so that masks can nest.
+            final_sparsity: the end of a gradual schedule; None = `sparsity`. It fixes the structure that must not change
+                between rounds (the window of n:m, the outputs of a tile), so that masks are nested.
         """
 
     @abstractmethod
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
-        """Canonical kernel family of a layer and the keyword parameters of that family's `from_dense`."""
+        """The layer's kernel family and the keyword arguments of that family's `from_dense`."""
 
     @abstractmethod
     def rounding_unit(self, shape: tuple[int, int]) -> int:
-        """The most weights by which a layer's pruned total may miss the target."""
+        """The largest number of weights by which a layer's pruned total may miss the target."""
 
     def unsupported_reason(self, shape: tuple[int, int], sparsity: float) -> str | None:
-        """Why a layer of this shape cannot be divided and has to stay dense; None where it can."""
+        """Why a layer of this shape has to stay dense; None if it can be pruned."""
         return None
 
     def inexpressible(self, shape: tuple[int, int], sparsity: float) -> str | None:
-        """Why no layer, or not one of this shape, can have this sparsity; None where it can."""
+        """Why no layer, or no layer of this shape, can have this sparsity; None if it can."""
         try:
             self.check_sparsity(sparsity)
         except InvalidSetting as error:
@@ -279,27 +279,27 @@ class Pattern(ABC):
         return self.unsupported_reason(shape, sparsity)
 
     def check_sparsity(self, sparsity: float) -> None:
-        """Raise InvalidSetting where no layer of any shape could express `sparsity`, naming the nearest."""
+        """Raise InvalidSetting, naming the nearest sparsities, if no layer of any shape can have `sparsity`."""
 
     def check(self, mask: Tensor, sparsity: float, permutation: Permutation | None = None) -> None:
-        """Raise ValueError naming the invariant that a mask [N, K] breaks, and the value that breaks it.
+        """Raise ValueError, naming the broken invariant and its value, if a mask [N, K] violates the pattern.
 
         Args:
-            permutation: the order in which the mask obeys the pattern; None = its own.
+            permutation: the permutation under which the mask obeys the pattern; None = identity.
         """
         if mask.dtype != torch.bool or mask.dim() != 2:
             raise ValueError(f"{self.name}: a mask is bool [N, K], not {mask.dtype} {list(mask.shape)}")
         self.check_structure(mask if permutation is None else permutation.apply(mask), sparsity)
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
-        """Raise ValueError where a permuted bool mask [N, K] breaks the pattern; subclasses say how."""
+        """Raise ValueError if a permuted bool mask [N, K] violates the pattern; overridden by subclasses."""
 
     def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:
-        """Where the groups of a permuted bool mask [N, K] of this layer's sparsity begin; drawn in pictures of it."""
+        """Group boundaries of a permuted bool mask [N, K] with this layer's sparsity, for mask pictures."""
         return Boundaries()
 
     def mask(self, importance: Tensor, sparsity: float) -> Tensor:
-        """The mask of one layer on its own, at exactly this layer's sparsity.
+        """Compute the mask of one layer on its own at exactly this sparsity.
 
         Args:
             importance: [N, K], any float dtype, larger = more worth keeping; ties go to the lower index.
@@ -307,8 +307,8 @@ class Pattern(ABC):
         Returns:
             bool [N, K] on importance's device, True = keep.
         Raises:
-            InvalidSetting: a sparsity out of range, or one that the pattern's settings cannot express.
-            ValueError: a shape that the pattern cannot divide, or importance that is not finite.
+            InvalidSetting: sparsity is out of range, or the pattern's settings cannot express it.
+            ValueError: the pattern cannot divide this shape, or importance is not finite.
         """
         validate_sparsity(sparsity)
         self.check_sparsity(sparsity)
@@ -322,11 +322,11 @@ class Pattern(ABC):
     def layer_mask(
         self, scores: Tensor, allowed: Tensor, sparsity: float, final_sparsity: float | None = None
     ) -> Tensor:
-        """What `mask` returns, within what an earlier mask left, of scores that were checked.
+        """Like `mask`, but for validated scores and within an earlier mask.
 
         Args:
             scores: float32 [N, K], permuted.
-            allowed: bool [N, K], permuted: nothing else is kept.
+            allowed: bool [N, K], permuted: weights that may be kept.
             sparsity, final_sparsity: as for `steps`.
         """
         mask = allowed
@@ -337,15 +337,15 @@ class Pattern(ABC):
 
 
 def step_groups(step: Step, scores: Tensor, mask: Tensor, allowed: Tensor) -> Groups:
-    """The groups that a step decides about, of a layer at `mask`; `allowed`: see `Step`."""
+    """The groups of a layer in a step that starts from `mask`; `allowed`: see `Step`."""
     return step.groups(scores, mask, allowed=allowed) if regrows(step) else step.groups(scores, mask)
 
 
 def new_mask(step: Step, kept: Tensor, scores: Tensor, mask: Tensor, allowed: Tensor) -> Tensor:
-    """The mask that follows from the survivors of a step.
+    """The mask after a step, from its survivors.
 
     Raises:
-        InvalidSetting: the step, which may be a user's own, makes no bool [N, K].
+        InvalidSetting: the step (possibly user code) does not return a bool [N, K].
     """
     again = {"allowed": allowed} if regrows(step) else {}
     made = step.to_mask(kept, scores, mask, **again)
@@ -357,12 +357,12 @@ def new_mask(step: Step, kept: Tensor, scores: Tensor, mask: Tensor, allowed: Te
 
 
 def regrows(step: Step) -> bool:
-    """Whether a step brings weights back."""
+    """Whether a step regrows pruned weights."""
     return getattr(step, "regrows", False)
 
 
 def require_divisible(pattern: Pattern, shape: tuple[int, ...], sparsity: float) -> None:
-    """Raise ValueError with the reason where a weight of this shape is no matrix or the pattern cannot divide it."""
+    """Raise ValueError, with the reason, if a weight of this shape is not a matrix or the pattern cannot divide it."""
     if len(shape) != 2:
         raise ValueError(f"{pattern.name} divides matrices [N, K], not a tensor of shape {list(shape)}")
     reason = pattern.unsupported_reason(shape, sparsity)
@@ -376,25 +376,25 @@ def validate_sparsity(sparsity: float) -> None:
         raise InvalidSetting("sparsity", sparsity, "a fraction of zeros, at least 0 and below 1")
 
 
-# A pattern with its settings as plain values, and back; its class may be a user's own.
+# Patterns as plain values; the class may be user code.
 
 
 def to_record(pattern: Pattern) -> dict[str, Any]:
-    """Its class, package.module.Class, and its settings: JSON-able."""
+    """Convert a pattern to a JSON-able dict: its class (package.module.Class) and its settings."""
     kind = type(pattern)
     settings = dataclasses.asdict(pattern) if dataclasses.is_dataclass(pattern) else {}
     return {CLASS: f"{kind.__module__}.{kind.__qualname__}", **settings}
 
 
 def from_record(record: Mapping[str, Any], *, trust: Iterable[str] = ()) -> Pattern:
-    """The pattern that `to_record` wrote. A record may come from anyone: its class must be a pattern of sparsefront's, and its
-    settings fit the types of that class, before it is called.
+    """Build the pattern that `to_record` wrote. Records are untrusted: before the class is called, it must be a sparsefront
+    pattern and the settings must match its types.
 
     Args:
-        trust: packages whose patterns may be imported besides.
+        trust: additional packages whose patterns may be imported.
     Raises:
-        InvalidSetting: a class that is no pattern or is not trusted (key `_target_`), also of a candidate inside; settings that
-            it does not take.
+        InvalidSetting: the class, or that of a nested candidate, is not a pattern or not trusted (key `_target_`); a setting
+            is unknown or has the wrong type.
     """
     trusted = tuple(trust)
     settings = {key: value for key, value in record.items() if key != CLASS}
@@ -406,16 +406,16 @@ def from_record(record: Mapping[str, Any], *, trust: Iterable[str] = ()) -> Patt
 
 
 def modules_of(pattern: Pattern) -> set[str]:
-    """The modules that define a pattern and its parts: what records of its own masks may name."""
+    """The modules that define a pattern and its parts, which records of its masks may name."""
     return {type(part).__module__ for part in (pattern, *pattern.parts)}
 
 
 def named_pattern(name: str, **settings: Any) -> Pattern:
-    """A pattern by its name, such as tile_wise.
+    """Build a pattern by name, such as tile_wise.
 
     Raises:
-        InvalidSetting: no pattern has this name (key `name`), or a setting is wrong.
-        TypeError: a setting that it does not take.
+        InvalidSetting: no pattern has this name (key `name`), or a setting is invalid.
+        TypeError: a setting is unknown.
     """
     classes = option_classes("sparsefront.patterns")
     if name not in classes:
@@ -424,7 +424,7 @@ def named_pattern(name: str, **settings: Any) -> Pattern:
 
 
 def label(pattern: Pattern) -> str:
-    """Short, for people and tables: its name, and what differs from the defaults: `tile_wise:64`, `n_m m=4`."""
+    """A short label: the name plus settings that differ from their defaults, such as `tile_wise:64` or `n_m m=4`."""
     if not dataclasses.is_dataclass(pattern):
         return pattern.name
     defaults = {field.name: field.default for field in dataclasses.fields(pattern)}

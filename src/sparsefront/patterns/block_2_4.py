@@ -1,4 +1,4 @@
-"""Blocks that are 2:4 sparse themselves."""
+"""Blocks that are 2:4 sparse inside."""
 
 import math
 from dataclasses import replace
@@ -23,19 +23,19 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class Block24(BlockPattern):
-    """Whole blocks go first, then half of what is left: 2 of every 4 consecutive inputs of an output.
+    """Prune whole blocks, then keep 2 of every 4 consecutive inputs of each output in the rest.
 
-    The densities multiply: blocks go until 2s - 1 of the weights are gone, so that halving the rest makes s. The
-    allocation decides on the blocks; the windows leave it nothing.
+    The densities multiply: blocks are pruned to 2s - 1, so that halving the rest gives s. The allocation decides only on
+    the blocks.
 
-    Stored as blocks of half the values and their places. On Hopper sparse tensor cores multiply by these, in blocks of multiples
-    of 64 x 64; every other kernel multiplies by whole blocks, zeros inside, so that the windows then save no time.
+    Stored as blocks with half the values and their indices. Hopper kernels run them on sparse tensor cores for blocks of
+    multiples of 64 x 64; every other kernel multiplies whole blocks with zeros, so the windows save no time there.
 
     Args:
         granularity: side of a square block, or "outputs x inputs" such as "4x64"; both sides divide the layer, and the
             inputs are a multiple of 4.
     Source: "Block sparsity + 2:4 sparsity: blocks that are 2:4 sparse themselves" under "Future Work" of the PyTorch
-        talk, which names the idea only. Blocks first is our reading: the score of a block then counts all its weights.
+        talk, which only names the idea. Pruning blocks first is our choice: a block's score then counts all its weights.
     """
 
     granularity: BlockSize = 64
@@ -54,7 +54,7 @@ class Block24(BlockPattern):
 
     @property
     def any_sparsity(self) -> bool:
-        return False  # 2:4 takes a half of every layer
+        return False  # 2:4 halves every layer
 
     def check_sparsity(self, sparsity: float) -> None:
         check_halved_sparsity(self.name, sparsity)
@@ -63,7 +63,7 @@ class Block24(BlockPattern):
         return super().unsupported_reason(shape, sparsity) or halved_unsupported_reason(sparsity)
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
-        """On the way to a final sparsity blocks go first; once they are fixed the windows tighten by 3:4 to 2:4."""
+        """During a schedule the blocks are pruned first; once they are fixed, the windows tighten via 3:4 to 2:4."""
         outer = outer_sparsity(sparsity if final_sparsity is None else final_sparsity)
         if sparsity <= outer:
             return (BlockStep(sparsity, self.block),)
@@ -74,7 +74,7 @@ class Block24(BlockPattern):
         return "blocked_2_4", {"block": list(self.block)}
 
     def rounding_unit(self, shape: tuple[int, int]) -> int:
-        """A block, halved."""
+        """Half a block."""
         return math.prod(self.block) // 2
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:

@@ -15,8 +15,8 @@ class BlockWise(FreeOrBalanced):
         granularity: side of a square block, or "outputs x inputs" such as "4x64"; both sides divide the layer.
         distribution: free, or balanced = n of every m blocks along K in each row of blocks (BW-N:M).
         m: window of the balanced distribution, in blocks; None chooses it as n_m does.
-        aggregate: score of a block: l2, the norm of its importance, or l1, the sum. The sources of the balanced ones do not say
-            which; the Tile-Wise authors' code takes l2.
+        aggregate: score of a block: l2, the norm of its importance, or l1, the sum. The sources of the balanced
+            distribution do not say which; the Tile-Wise authors' code uses l2.
     Source: Gray et al., "GPU Kernels for Block-Sparse Weights"; balanced: Lin et al., nmSPARSE. free: the Tile-Wise
         authors' public code ranks the blocks of the whole network (allocation=global_threshold).
     """

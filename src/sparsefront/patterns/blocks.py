@@ -1,4 +1,4 @@
-"""Patterns whose groups are a fixed grid of blocks, and hierarchies whose groups are halved by 2:4."""
+"""Patterns on a fixed grid of blocks, and what the patterns with 2:4 inside blocks or tiles share."""
 
 import math
 from abc import abstractmethod
@@ -22,23 +22,23 @@ from sparsefront.patterns.base import (
     window_unsupported_reason,
 )
 
-# Patterns whose groups are a fixed grid of blocks: a weight is a 1x1 block, a vector of v outputs is vx1.
+# Patterns on a fixed grid of blocks: a weight is a 1x1 block, a vector of v outputs is vx1.
 #
-# One step serves them all: score the blocks, keep the best (free) or n of every m along K (balanced).
+# They share one step: score the blocks, keep the best (free) or n of every m along K (balanced).
 
 
 def in_blocks(matrix: Tensor, block: tuple[int, int]) -> Tensor:
-    """A matrix [N, K] as [N/bn, bn, K/bk, bk], so that dimensions 1 and 3 run inside a block. No copy."""
+    """View a matrix [N, K] as [N/bn, bn, K/bk, bk], without a copy; dims 1 and 3 run inside a block."""
     (outputs, inputs), (n, k) = block, matrix.shape
     return matrix.reshape(n // outputs, outputs, k // inputs, inputs)
 
 
 @dataclass(frozen=True)
 class BlockStep:
-    """Keep or prune blocks.
+    """Keep or prune whole blocks.
 
     Args:
-        target: see `Step`; where there is a window it is what the window implies.
+        target: see `Step`; if there is a window, it implies the target.
         block: (outputs, inputs) of a block; both divide the layer.
         window: None = free, otherwise n blocks survive of every m along K.
         aggregate: score of a block, see `group_score`; single weights keep their importance.
@@ -50,9 +50,9 @@ class BlockStep:
     aggregate: str = "l2"
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
-        """Scores [N/bn, K/bk], or [N/bn, K/bk/m, m] where balanced."""
+        """Scores [N/bn, K/bk], or [N/bn, K/bk/m, m] if balanced."""
         size = math.prod(self.block)
-        # Single weights keep their importance as it is: squaring and rooting it would make ties and lose signs.
+        # Do not aggregate single weights: squares and roots would lose signs and create ties.
         blocks = None if size == 1 else in_blocks(importance, self.block)
         scores = importance if blocks is None else group_score(blocks, (1, 3), size, self.aggregate)
         alive = mask if size == 1 else in_blocks(mask, self.block).any(dim=3).any(dim=1)
@@ -63,14 +63,14 @@ class BlockStep:
         return Groups(scores.unflatten(1, (-1, self.window.m)), size, keep_of_last=self.window.n)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-        """Every weight is kept or pruned with its block."""
+        """Expand the blocks to weights."""
         (outputs, inputs), (n, k) = self.block, mask.shape
         blocks = kept.reshape(n // outputs, 1, k // inputs, 1).expand(-1, outputs, -1, inputs)
         return blocks.reshape(n, k) & mask
 
 
 class BlockPattern(Pattern):
-    """Base of the patterns on a fixed grid; a subclass names its block and, where balanced, its window settings."""
+    """Base of patterns on a fixed grid; a subclass defines its block and, if balanced, its window settings."""
 
     @property
     @abstractmethod
@@ -89,7 +89,7 @@ class BlockPattern(Pattern):
 
     @property
     def block_aggregate(self) -> str:
-        """How a block is scored: see `group_score`. All blocks of a network have one length."""
+        """Score of a block, see `group_score`. All blocks of a network have the same size."""
         return "l2"
 
     @property
@@ -98,7 +98,7 @@ class BlockPattern(Pattern):
         return {"n": None, "m": None}
 
     def window(self, shape: tuple[int, int], sparsity: float) -> Window | None:
-        """The window of a layer; None where the distribution is free."""
+        """The window of a layer; None if the distribution is free."""
         if not self.balanced:
             return None
         require_divisible(self, shape, sparsity)
@@ -119,7 +119,7 @@ class BlockPattern(Pattern):
         return window_unsupported_reason(units, counted, sparsity, **self.window_settings)
 
     def group_text(self, side: int) -> str:
-        """One side of the block as a message names it."""
+        """One side of the block, for error messages."""
         return f"granularity {side}"
 
     def steps(
@@ -167,7 +167,7 @@ VectorScore = Literal["l2", "l1"]
 
 
 class FreeOrBalanced(BlockPattern):
-    """Base of the patterns on a fixed grid that take a `distribution`; a subclass declares both settings.
+    """Base of grid patterns with a `distribution`; a subclass declares these settings.
 
     Attributes:
         distribution: free, or balanced = n of every m blocks along K.
@@ -197,12 +197,12 @@ class FreeOrBalanced(BlockPattern):
 
 
 def windows_text(pattern: Pattern, layers: Mapping[str, tuple[tuple[int, ...], float]]) -> str | None:
-    """`2:4`; where layers differ, each with its number of layers, the commonest first: `1:4 in 20, 3:32 in 4`.
+    """Format the windows of the layers: `2:4`, or with counts if they differ, most common first: `1:4 in 20, 3:32 in 4`.
 
     Args:
-        layers: pruned layer -> shape of its weight (of a convolution too), and its own final sparsity.
+        layers: pruned layer -> shape of its weight (2-d or 4-d) and its final sparsity.
     Returns:
-        None for a pattern whose distribution has no windows.
+        None if the pattern has no windows.
     """
     if not isinstance(pattern, BlockPattern):
         return None
@@ -215,22 +215,22 @@ def windows_text(pattern: Pattern, layers: Mapping[str, tuple[tuple[int, ...], f
     return ", ".join(f"{text} in {count}" for text, count in found) or None
 
 
-# What the two hierarchical patterns share: whole groups go first, then 2:4 halves what is left.
+# Shared by block_2_4 and tile_2_4: prune whole groups, then 2:4 halves the rest.
 
 WINDOW = Window(2, 4)
 
 
 def outer_sparsity(sparsity: float) -> float:
-    """How much the groups take, so that 2:4 inside the rest makes `sparsity`: 1 - s = (1 - s1) / 2."""
+    """The sparsity s1 of the groups that reaches `sparsity` with 2:4 inside: 1 - s = (1 - s1) / 2."""
     return max(0.0, 2 * sparsity - 1)
 
 
 def check_halved_sparsity(pattern: str, sparsity: float) -> None:
-    """Raise InvalidSetting below a half, which 2:4 takes of every group that stays."""
+    """Raise InvalidSetting below 0.5, the sparsity of 2:4 alone."""
     if sparsity < WINDOW.sparsity:
         raise InvalidSetting("sparsity", sparsity, f"{pattern} keeps 2 of 4 in every group: at least {WINDOW.sparsity}")
 
 
 def halved_unsupported_reason(sparsity: float) -> str | None:
-    """Why no layer can have this sparsity, or None: an allocation may ask for less in a layer than in the network."""
+    """Why no layer can have this sparsity, or None; an allocation may give a layer less than the network's sparsity."""
     return None if sparsity >= WINDOW.sparsity else f"sparsity {sparsity:g} is below the {WINDOW.sparsity} of 2:4"

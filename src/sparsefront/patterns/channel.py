@@ -1,6 +1,4 @@
-"""Whole outputs or whole inputs of a layer are kept or pruned, or whole heads and hidden features of a network: what is left is
-smaller and dense.
-"""
+"""Structured pruning of whole outputs or inputs of a layer, or of whole heads and hidden features of a network."""
 
 import math
 from typing import ClassVar, Literal
@@ -15,24 +13,24 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class Channel(Pattern):
-    """Keep the best outputs (rows of W), or the best inputs (columns), of every layer; or the best heads and hidden features.
+    """Keep the best outputs (rows of W) or inputs (columns) of every layer, or the best heads and hidden features.
 
-    A channel is a block as wide as the layer. With outputs and inputs channels are not tied across
-    layers: a pruned output gives zero for every X, and its bias, if any, still reaches the next layer. Of a convolution an
-    output is a filter, and an input is one column of the weight view: one kernel position of one input channel.
+    A channel is a block as wide as the layer. With axis=outputs and axis=inputs, channels are not tied across layers: a
+    pruned output is zero for every X, but its bias still reaches the next layer. In a convolution an output is a filter,
+    and an input is one column of the weight matrix: one kernel position of one input channel.
 
-    With `axis=width` they are tied: a head goes in query, key, value and output projection at once, a hidden feature in the
-    layer that makes it and the one that reads it (`patterns.width`). What is left is a narrower dense network. It takes
-    sparse kernels no more than any dense one.
+    With axis=width, channels are tied: a head is pruned in query, key, value and output projection at once, a hidden
+    feature in the layer that computes it and the one that reads it (`patterns.width`). The result is a narrower dense
+    network, which uses dense kernels.
 
     Args:
         axis: outputs, inputs or width.
-        aggregate: score of a channel: l2_over_length, rms or mean (l1 / length); see `group_score`. Within a layer all
-            channels are equally long, so that the first two differ between layers only. A head has many times the weights of
-            a hidden feature: with `axis=width` and one threshold over both take rms or mean.
+        aggregate: score of a channel: l2_over_length, rms or mean (l1 / length); see `group_score`. The first two rank
+            differently only across layers, because channels of one layer have equal length. A head has many times the
+            weights of a hidden feature: with axis=width and one threshold for both, use rms or mean.
     Source: "structured" sparsity of the PyTorch talk (whole rows or columns); filter pruning as in Li et al., "Pruning
-        Filters for Efficient ConvNets", 2017, which prunes the smallest filters of each layer:
-        a threshold over the whole network may take every channel of a layer, and with it the network.
+        Filters for Efficient ConvNets", 2017, which prunes the smallest filters of each layer: a global threshold may
+        remove every channel of a layer and thereby break the network.
     """
 
     axis: Literal["outputs", "inputs", "width"] = "outputs"
@@ -63,8 +61,8 @@ class Channel(Pattern):
         return (BlockStep(sparsity, self._block(shape), aggregate=self.aggregate),)
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
-        """One tile holds all outputs that are left: the smaller dense layer, and which of W's rows and columns it is. Tied layers
-        are stored as they are.
+        """One tile of all remaining outputs: the smaller dense layer and the indices of its rows and columns in W. Tied layers
+        are stored dense.
         """
         if self.tied:
             return "dense", {}
@@ -89,7 +87,7 @@ class Channel(Pattern):
             )
 
     def _block(self, shape: tuple[int, int]) -> tuple[int, int]:
-        """(outputs, inputs) of one channel; of tied ones of the larger of both."""
+        """(outputs, inputs) of one channel; for tied layers, the larger of a row and a column."""
         if self.tied:
             return (1, shape[1]) if shape[1] > shape[0] else (shape[0], 1)
         return (1, shape[1]) if self.axis == "outputs" else (shape[0], 1)

@@ -11,7 +11,7 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class Dense(Pattern):
-    """Keeps every weight at every sparsity, so that a sweep over patterns holds its own baseline."""
+    """Keep every weight at every sparsity, so that a sweep over patterns includes its own baseline."""
 
     name: ClassVar[str] = "dense"
     prunes: ClassVar[bool] = False

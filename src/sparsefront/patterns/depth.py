@@ -1,4 +1,4 @@
-"""Whole blocks of the network: a smaller dense network, the rival that every sparse one has."""
+"""Remove whole blocks of the network: a shallower dense network, the alternative to every sparse one."""
 
 import math
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class Depth(Pattern):
-    """Whole blocks go, such as the layers of a transformer or the residual blocks of a stage; the others keep every weight. The
-    network then runs without them (`pruning.prune_blocks`), and what is left is dense.
+    """Remove whole blocks, such as transformer layers or the residual blocks of a stage; the others keep every weight. The
+    shallower network (`pruning.prune_blocks`) is dense.
 
-    A sparsity is a share of the blocks that are alike, rounded to whole ones, half up.
+    The sparsity is the share of identical blocks to remove, rounded half up to whole blocks.
 
     Args:
-        choose: even: the blocks that stay are spread over the network, the first and the last among them, as
-            students of distillation are made (Sanh et al., "DistilBERT", 2019, take every other layer; Sajjad et al.,
-            "On the Effect of Dropping Layers of Pre-trained Transformer Models", 2020, call it alternate dropping).
-            importance: the blocks with the least block influence go, 1 - the cosine similarity of what a block is given and what
-            it gives, the mean over calibration data (Men et al., "ShortGPT", 2024, section 3.1). Of a text each token is
-            compared, of images all features of a sample. Group `importance`, which scores weights, is not read.
+        choose: even: the remaining blocks are spread over the network, including the first and the last, as students for
+            distillation are initialized (Sanh et al., "DistilBERT", 2019, take every other layer; Sajjad et al., "On the
+            Effect of Dropping Layers of Pre-trained Transformer Models", 2020, call it alternate dropping).
+            importance: the blocks with the least block influence are removed: 1 - the cosine similarity of a block's input and
+            output, averaged over calibration data (Men et al., "ShortGPT", 2024, section 3.1), per token of a text and over
+            all features of an image. The `importance` group, which scores weights, is not used.
         batches: of training data, for choose=importance.
     """
 
@@ -39,10 +39,10 @@ class Depth(Pattern):
         return False
 
     def count(self, blocks: int, sparsity: float) -> int:
-        """How many of so many blocks go.
+        """Number of blocks to remove out of `blocks`.
 
         Raises:
-            InvalidSetting: none, or all of them; names the nearest sparsity that works.
+            InvalidSetting: it rounds to none or all of them; names the nearest sparsity that works.
         """
         found = math.floor(sparsity * blocks + 0.5 + 1e-9)
         if sparsity > 0 and found == 0:
@@ -58,11 +58,11 @@ class Depth(Pattern):
         return found
 
     def dropped(self, blocks: Sequence[str], count: int, influence: Sequence[float] | None = None) -> list[str]:
-        """The blocks that go, in the network's order.
+        """Select the blocks to remove, in network order.
 
         Args:
-            blocks: all of them.
-            influence: of each block; needed for choose=importance, ties take the later block.
+            blocks: names of all blocks.
+            influence: of each block; required for choose=importance. Ties remove the later block.
         """
         if self.choose == "even":
             stay = len(blocks) - count
@@ -77,7 +77,7 @@ class Depth(Pattern):
         raise TypeError("pattern depth divides no layer: whole blocks of the network go")
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
-        """The layers that are left are dense."""
+        """The remaining layers are dense."""
         return "dense", {}
 
     def rounding_unit(self, shape: tuple[int, int]) -> int:

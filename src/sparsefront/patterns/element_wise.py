@@ -1,4 +1,4 @@
-"""Every weight on its own: the finest pattern, and the accuracy that the others are compared with."""
+"""Unstructured pruning: the finest pattern and the accuracy reference for the others."""
 
 from typing import ClassVar, Literal
 
@@ -8,7 +8,7 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class ElementWise(BlockPattern):
-    """Keep the most important weights wherever they are.
+    """Keep the most important weights, wherever they are.
 
     Source: unstructured pruning, called element-wise (EW) in the Tile-Wise talk, whose public code ranks all weights of
         the network against one threshold; allocation=global_threshold.

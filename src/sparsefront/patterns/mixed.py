@@ -1,4 +1,4 @@
-"""Several patterns in one network: each layer obeys the one that the allocation chooses for it."""
+"""Several patterns in one network: the allocation chooses one per layer."""
 
 import inspect
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ Candidate = str | dict[str, str | int | float | bool | None]
 
 @settings_class()
 class Mixed(Pattern):
-    """Every layer gets one of the candidates at one of the sparsities, or stays dense.
+    """Each layer gets one of the candidates at one of the sparsities, or stays dense.
 
-    It has no structure of its own: what a layer obeys is in the layout of its masks, and the allocation puts it there.
+    The pattern has no structure of its own: the allocation writes each layer's choice into the mask spec.
 
     Args:
-        candidates: patterns, as `tile_wise`, `tile_wise:64` with a granularity, or a mapping of its settings with its `name`
-            (`{name: n_m, m: 4}`) or, of a user's own, its class under `_target_`.
-        sparsities: levels of a layer; those above the root's sparsity, which is a ceiling, are not used.
-        granularity: of candidates that have groups of a size and name none.
+        candidates: patterns: `tile_wise`, `tile_wise:64` (with a granularity), or a mapping of settings with a `name`
+            (`{name: n_m, m: 4}`) or, for user patterns, a class under `_target_`.
+        sparsities: levels of a layer; levels above the configured sparsity, which is a ceiling, are not used.
+        granularity: default for candidates that have a granularity and do not set it.
     Raises:
-        InvalidSetting: a candidate that does not exist, prunes nothing, is itself mixed, or has a wrong setting.
+        InvalidSetting: a candidate is unknown, prunes nothing, is itself mixed, or has an invalid setting.
     """
 
     candidates: Annotated[
@@ -54,7 +54,7 @@ class Mixed(Pattern):
 
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:
-        """The candidates."""
+        """The candidate patterns."""
         return tuple(self._pattern(candidate) for candidate in self.candidates)
 
     @property
@@ -103,7 +103,7 @@ class Mixed(Pattern):
         return max(pattern.rounding_unit(shape) for pattern in self.patterns)
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
-        """Raise ValueError where the mask obeys none of the candidates."""
+        """Raise ValueError if the mask obeys none of the candidates."""
         reasons = []
         for pattern in self.patterns:
             try:
@@ -123,7 +123,7 @@ class Mixed(Pattern):
             ValueError,
             ImportError,
             AttributeError,
-        ) as error:  # of a class or settings that a user named
+        ) as error:  # from a user's class or settings
             raise InvalidSetting("candidates", candidate, f"cannot be made: {first_line(error)}") from error
         if isinstance(found, Pattern) and found.tied:
             raise InvalidSetting(
@@ -141,7 +141,7 @@ class Mixed(Pattern):
         else:
             settings = {key: value for key, value in candidate.items() if key not in ("name", CLASS)}
             if CLASS in candidate:
-                # The user's configuration names it; of a record the classes inside were looked at before (`from_record`).
+                # From the user's configuration, hence trusted; classes in records were checked before (`from_record`).
                 return from_record(candidate, trust=[str(candidate[CLASS]).rpartition(".")[0]])
             name = str(candidate.get("name"))
         if self.granularity is not None and "granularity" in _settings_of(name):
@@ -150,7 +150,7 @@ class Mixed(Pattern):
 
 
 def _settings_of(name: str) -> Mapping[str, Any]:
-    """The settings of a pattern by its name."""
+    """The settings of a pattern, looked up by name."""
     found = option_classes("sparsefront.patterns").get(name)
     return {} if found is None else inspect.signature(found).parameters
 

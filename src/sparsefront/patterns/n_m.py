@@ -1,4 +1,4 @@
-"""n:m sparsity: exactly n weights kept of every m consecutive ones along K; searched orders of inputs, transposable tiles."""
+"""n:m sparsity: exactly n of every m consecutive weights along K are kept; input permutations and transposable tiles."""
 
 import functools
 import itertools
@@ -17,18 +17,18 @@ from sparsefront.patterns.base import Step, Window, WindowSize
 from sparsefront.patterns.blocks import BlockPattern, BlockStep, in_blocks
 from sparsefront.settings_class import settings_class
 
-# 4x4 tiles in which every row and every column keeps two weights: 2:4 for W and for its transpose.
+# Transposable tiles: 4x4 tiles that keep two weights per row and column, so that W and its transpose are both 2:4.
 
 SIDE = 4
 
 
 @functools.cache
 def tile_candidates(kept: int) -> Tensor:
-    """Every mask of a 4x4 tile that keeps `kept` weights in each row and each column.
+    """All masks of a 4x4 tile that keep `kept` weights in each row and each column.
 
     Returns:
-        bool [candidates, 16], a tile read row by row: 90 for 2, 24 for 3, 1 for 4. Candidates that keep earlier places come
-        first: as binary numbers, first place highest, they descend. On the CPU.
+        bool [candidates, 16] on the CPU, row-major: 90 candidates for 2, 24 for 3, 1 for 4. They are sorted in descending
+        order as binary numbers, so that ties keep earlier positions.
     """
     rows = [row for row in itertools.product((True, False), repeat=SIDE) if sum(row) == kept]
     tiles = itertools.product(rows, repeat=SIDE)
@@ -38,27 +38,26 @@ def tile_candidates(kept: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TransposableStep:
-    """Let every 4x4 tile choose one of the candidates that lie within what is left of it.
+    """Select, for each 4x4 tile, the best candidate within its current mask.
 
-    Masks on the way to a schedule's end keep 4, 3, then 2 of each row and column, and they nest: where one weight per row
-    and column is pruned, what is left is a regular bipartite graph, which always holds another such set (a perfect
-    matching), so there is a candidate within every earlier mask.
+    A schedule keeps 4, 3, then 2 weights per row and column, and the masks are nested: a tile that keeps 4 or 3 per row and
+    column is a regular bipartite graph, which always contains a perfect matching to prune next.
 
     Args:
-        target: see `Step`: what `kept` implies.
+        target: see `Step`; implied by `kept`.
         kept: weights kept per row and column of a tile: 2, 3 or 4.
     Source: Hubara et al., "Accelerated Sparse Neural Training: A Provable and Efficient Method to Find N:M Transposable
-        Masks", NeurIPS 2021, who find a tile's best mask as a minimum-cost flow; a tile of 4x4 has few enough candidates to
-        score them all, which is exact too.
+        Masks", NeurIPS 2021, who find a tile's best mask as a minimum-cost flow. Scoring all candidates of a 4x4 tile is
+        cheap and exact too.
     """
 
     target: float
     kept: int
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
-        """Scores [tiles, candidates], the importance that each keeps; one per tile survives, ties to the lower index."""
+        """Scores [tiles, candidates]: the importance that each keeps. One per tile survives; ties go to the lower index."""
         candidates = tile_candidates(self.kept).to(importance.device)
-        # float64 holds sums of so few float32 exactly: no device, and no order of summation, breaks a tie another way
+        # float64 sums of 16 float32 values are exact, so ties do not depend on device or summation order
         scores = (_tiles(importance).double() @ candidates.double().t()).to(importance.dtype)
         if not bool(mask.all()):
             outside = _tiles(~mask).to(importance.dtype) @ candidates.to(importance.dtype).t()
@@ -66,7 +65,7 @@ class TransposableStep:
         return Groups(scores, self.kept * SIDE, keep_of_last=1)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-        """Every tile as the candidate that it chose."""
+        """Replace each tile by its selected candidate."""
         n, k = mask.shape
         chosen = tile_candidates(self.kept).to(mask.device)[kept.byte().argmax(dim=1)]
         tiles = chosen.view(n // SIDE, k // SIDE, SIDE, SIDE).transpose(1, 2)
@@ -74,40 +73,39 @@ class TransposableStep:
 
 
 def _tiles(matrix: Tensor) -> Tensor:
-    """[N, K] as [tiles, 16], tiles and their places row by row."""
+    """[N, K] as [tiles, 16], both row-major."""
     return in_blocks(matrix, (SIDE, SIDE)).transpose(1, 2).reshape(-1, SIDE * SIDE)
 
 
-# An order of the inputs in which n:m windows keep more importance: bounded column swaps with escapes.
+# Channel permutation: an order of the inputs in which n:m windows keep more importance; column swaps with escapes.
 
-SMALLEST_GAIN = 1e-5  # of the layer's importance per swap: below it lie the roundings of float32 sums
+SMALLEST_GAIN = 1e-5  # of the layer's importance per swap; smaller gains are float32 rounding
 SEED = 0
 
 
 def permuted_inputs(importance: Tensor, window: Window, rounds: int) -> Tensor | None:
     """Permute the inputs of a layer so that the best n of every m consecutive ones hold more importance.
 
-    A round knows the exact gain of every swap of two inputs of different windows. It carries out the best of them among
-    windows that have not been touched in this round, so that their gains add up. Where no swap gains any more, the order
-    is kept if it is the best so far, and the search continues from the best after one random input of every window has
-    moved to another (an escape; the random numbers have a fixed seed). The gain of bringing input c into a window in
-    place of input d is, summed over outputs,
+    Each round computes the exact gain of every swap of two inputs in different windows and applies the best swaps between
+    windows not yet touched in this round, so that gains add up. When no swap gains, the order is kept if it is the best so
+    far, and the search restarts from the best order after moving one random input of every window (an escape, with a fixed
+    seed). The gain of replacing input d in a window by input c, summed over outputs, is
 
         relu(I[c] - t) + (top n without d) - (top n),   t = the n-th largest importance of the window without d,
 
-    so one l1 distance between columns of importance and of thresholds serves all pairs of a round.
+    so one l1 distance between columns of importance and of thresholds covers all pairs of a round.
 
     Args:
         importance: float32 [N, K]; m divides K.
         window: n of m.
-        rounds: at most this many rounds, escapes included; each costs N * K^2 operations at most, in later rounds only
-            the windows that changed are computed again.
-    Returns:
-        int64 [K], place i holds input order[i]; each window and the list of windows ascend. None where no order was found
-        that keeps more importance than the inputs' own.
-    Source: Pool and Yu, "Channel Permutations for N:M Sparsity", NeurIPS 2021: greedy swaps of columns between stripes
-        with bounded escapes from local optima. Departures: any n:m, all stripes in one round instead of one pair at a
-        time, and no exhaustive search within groups of stripes.
+            rounds: maximum number of rounds, escapes included; each costs at most N * K^2 operations, later ones less because
+                only changed windows are recomputed.
+        Returns:
+            int64 [K]: position i holds input order[i]; each window and the list of windows are ascending. None if no order
+            keeps more importance than the original.
+        Source: Pool and Yu, "Channel Permutations for N:M Sparsity", NeurIPS 2021: greedy column swaps between stripes with
+            bounded escapes from local optima. Departures: any n:m, all stripes in one round instead of one pair at a time,
+            and no exhaustive search within groups of stripes.
     """
     inputs = importance.shape[1]
     if window.n == window.m or window.m == inputs:
@@ -129,32 +127,32 @@ def permuted_inputs(importance: Tensor, window: Window, rounds: int) -> Tensor |
 
 
 def kept_importance(importance: Tensor, order: Tensor, window: Window) -> float:
-    """Importance [N, K] that the best n of every m inputs hold, with the inputs in an order (int64 [K]); in float64."""
+    """Importance [N, K] kept by the best n of every m inputs in this order (int64 [K]), summed in float64."""
     windows = importance[:, order].unflatten(1, (-1, window.m))
     return float(windows.topk(window.n, dim=2).values.sum(dtype=torch.float64))
 
 
 class _Swaps:
-    """An order on its way, with the gains of all swaps; tensors are indexed by input, not by place."""
+    """The current order and the gains of all swaps; tensors are indexed by input, not by position."""
 
     def __init__(self, importance: Tensor, order: Tensor, window: Window) -> None:
         self.importance, self.window, self.order = importance, window, order.clone()
         self.least = SMALLEST_GAIN * float(importance.abs().sum(dtype=torch.float64)) / importance.shape[1]
         inputs = importance.shape[1]
-        self.without = importance.new_empty(inputs)  # what a window loses with this input, before another one comes
-        self.brings = importance.new_empty(inputs, inputs)  # [c, d]: what c brings to the window instead of d
+        self.without = importance.new_empty(inputs)  # what its window loses without this input, before replacement
+        self.brings = importance.new_empty(inputs, inputs)  # [c, d]: what c adds to d's window in place of d
         self._renew(torch.arange(inputs // window.m, device=order.device))
 
     def move_to(self, order: Tensor) -> None:
-        """Go on from another order."""
+        """Continue from another order."""
         changed = (order != self.order).unflatten(0, (-1, self.window.m)).any(dim=1)
         self.order = order
         self._renew(changed.nonzero().flatten())
 
     def improve(self) -> bool:
-        """Carry out the best swaps of a round; False where there is none."""
+        """Apply the best swaps of a round; returns False if there are none."""
         windows, m = len(self.order) // self.window.m, self.window.m
-        gains = self.without[:, None] + self.brings  # [c, d] for c coming, d going; both directions of a swap add up
+        gains = self.without[:, None] + self.brings  # [c, d] for c in, d out; a swap gains in both directions
         gains = (gains + gains.t())[self.order][:, self.order]
         by_pair = gains.view(windows, m, windows, m).transpose(1, 2).reshape(windows, windows, m * m)
         most, places = by_pair.max(dim=2)
@@ -169,14 +167,14 @@ class _Swaps:
         return True
 
     def _renew(self, windows: Tensor) -> None:
-        """Compute again what depends on the members of these windows."""
+        """Recompute the gains that depend on the members of these windows."""
         n, m = self.window
         inputs = self.order.unflatten(0, (-1, m))[windows]  # [w, m]
         members = self.importance[:, inputs]  # [N, w, m]
         largest = members.topk(n + 1, dim=2).values
         last, next_best = largest[..., n - 1 : n], largest[..., n:]
         among_best = members >= last
-        # a window that loses one of its best takes in the next best; one that loses another stays as it is
+        # without one of its best n, a window takes its next best; without any other input, it keeps the same n
         lost = torch.where(among_best, next_best - members, 0.0).sum(dim=0)
         threshold = torch.where(among_best, next_best, last)
         places = inputs.flatten()
@@ -187,17 +185,17 @@ class _Swaps:
 def _positive_differences(importance: Tensor, threshold: Tensor) -> Tensor:
     """[c, d] = sum over outputs of relu(importance[:, c] - threshold[:, d]).
 
-    relu(a - b) = (|a - b| + a - b) / 2, and the sum of |a - b| over outputs is the l1 distance of two columns: no
-    intermediate [N, c, d].
+    relu(a - b) = (|a - b| + a - b) / 2, and the sum of |a - b| over outputs is the l1 distance of two columns, so no
+    intermediate [N, c, d] is needed.
     """
     distance = torch.cdist(importance.t().contiguous(), threshold.t().contiguous(), p=1)
     return (distance + importance.sum(dim=0)[:, None] - threshold.sum(dim=0)[None, :]).div_(2)
 
 
 def _disjoint_pairs(gains: Tensor, least: float) -> tuple[Tensor, Tensor]:
-    """Pairs of windows (first < second), none in two pairs: those that are each other's best, again and again.
+    """Select disjoint pairs of windows (first < second) by repeatedly matching windows that are each other's best.
 
-    gains: symmetric [windows, windows]; pairs that gain no more than `least` are left alone. Ties go to the lower index.
+    gains: symmetric [windows, windows]; pairs that gain at most `least` are skipped. Ties go to the lower index.
     """
     places = torch.arange(len(gains), device=gains.device)
     free = gains.clone()
@@ -218,7 +216,7 @@ def _disjoint_pairs(gains: Tensor, least: float) -> tuple[Tensor, Tensor]:
 
 
 def _escaped(order: Tensor, window: Window, generator: torch.Generator) -> Tensor:
-    """The order after one input of every window, drawn at random, has gone to another window in a random cycle."""
+    """Move one random input of every window to another window, along a random cycle."""
     windows = len(order) // window.m
     moved = torch.randperm(windows, generator=generator)
     places = moved * window.m + torch.randint(window.m, (windows,), generator=generator)
@@ -229,7 +227,7 @@ def _escaped(order: Tensor, window: Window, generator: torch.Generator) -> Tenso
 
 
 def _ascending(order: Tensor, window: Window) -> Tensor:
-    """The same windows, each with its inputs ascending, in the order of their first inputs."""
+    """The same windows with ascending inputs, sorted by their first inputs."""
     windows = order.unflatten(0, (-1, window.m)).sort(dim=1).values
     return windows[windows[:, 0].argsort()].flatten()
 
@@ -241,23 +239,23 @@ TRANSPOSABLE = Window(2, SIDE)
 class NM(BlockPattern):
     """Keep the n most important of every m consecutive weights along K; 2:4 is n=2, m=4.
 
-    n counts the kept weights (SparseGPT and Wanda count the removed ones). Convolutions are windowed along their
-    inputs kh*kw*C_in: a window holds neighboring channels of one tap where m divides C_in, as NVIDIA's ASP has it, and
-    spans taps where it does not. "VW-16" of the Tile-Wise talk is this pattern with m=16.
+    n counts the kept weights (SparseGPT and Wanda count the removed ones). The windows of a convolution run along kh*kw*C_in:
+    if m divides C_in, a window holds neighboring channels of one kernel position, as in NVIDIA's ASP; otherwise it spans
+    positions. "VW-16" of the Tile-Wise talk is this pattern with m=16.
 
     Args:
         n: kept per window; None derives it from the sparsity.
         m: window; None takes the smallest from 4 to 64 that divides K and brings n/m within 0.01 of the density.
-        permutation: "search" forms the windows from the inputs in an order found to keep more importance (see
-            `permuted_inputs`); "none" takes them as they are. The order lives in storage, so no other layer changes;
-            a kernel reads X through it.
-        permutation_rounds: bounds that search.
-        transposable: 2:4 in both directions: 4x4 tiles with two weights kept in every row and every column, so that W and
-            its transpose (the backward pass) are both 2:4. Of a tile's 90 masks the one that keeps most importance is
-            taken. Without it 2:4 runs along strips of a row.
+        permutation: "search" forms the windows after a permutation of the inputs that keeps more importance (see
+            `permuted_inputs`); "none" keeps the original order. The permutation is part of the storage, so no other layer
+            changes; kernels read X through it.
+        permutation_rounds: maximum number of search rounds.
+        transposable: 2:4 in both directions: 4x4 tiles keep two weights in every row and column, so that W and its
+            transpose (the backward pass) are both 2:4. Of the 90 masks of a tile, the one with the most importance is used.
+            Otherwise 2:4 windows run along rows.
     Source: Lin et al., "Efficient GPU Kernels for N:M-Sparse Weights in Deep Learning" (nmSPARSE), which extends
-        NVIDIA's ASP from 2:4 to any n:m; each window is decided alone, so layers are not ranked together. Strips and tiles:
-        the PyTorch talk, whose transposable tiles are those of Hubara et al., NeurIPS 2021.
+            NVIDIA's ASP from 2:4 to any n:m; windows are pruned independently, so layers are not ranked together. Row windows
+            and tiles: the PyTorch talk, whose transposable tiles are those of Hubara et al., NeurIPS 2021.
     """
 
     n: Annotated[PositiveInt | None, Field(description="null: from the sparsity")] = None
@@ -353,5 +351,5 @@ class NM(BlockPattern):
 
 
 def _in_tiles(step: BlockStep) -> TransposableStep:
-    """The step whose tiles keep, per row and column, what the step's windows keep."""
+    """The transposable step with the same density."""
     return TransposableStep(step.target, step.window.n)

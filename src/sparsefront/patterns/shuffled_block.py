@@ -1,4 +1,4 @@
-"""Vectors of outputs that need not be neighbors: vector-wise after a permutation of the outputs that is searched here."""
+"""Vector-wise pruning after a searched permutation of the outputs, so that vectors need not be neighbors."""
 
 import functools
 from typing import ClassVar
@@ -12,31 +12,33 @@ from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.blocks import BlockPattern, BlockStep
 from sparsefront.settings_class import settings_class
 
-# An order of the outputs in which vectors of neighbors keep more importance.
+# Find an order of the outputs in which vectors keep more importance.
 
 
 def shuffled_outputs(importance: Tensor, length: int, sparsity: float, rounds: int) -> Tensor | None:
     """Group the outputs of a layer so that vector-wise pruning inside the groups keeps more importance.
 
-    1. Prune weight by weight to the sparsity and compare outputs by the cosine of their masks; starting from the first
-       output that is left, each group takes the `length - 1` that are most like it.
-    2. Prune vector-wise in these groups. What output r would keep in group g is then a sum over g's inputs, A[r, g]. Every
-       pair of groups in turn (a round-robin) redistributes its outputs so that the sum of A is largest. Prune again;
-       repeat while more is kept. The same from the outputs' own order: neighbors of one attention head may be alike in
-       ways that masks do not show. The better of both is taken.
+    1. Prune element-wise to the sparsity and compare outputs by the cosine similarity of their masks. Starting from the
+       first ungrouped output, each group takes the `length - 1` most similar ones.
+    2. Prune vector-wise in these groups. Output r would then keep A[r, g] in group g, a sum over g's inputs. Each pair of
+       groups in turn (a round-robin) redistributes its outputs to maximize the sum of A. Prune again; repeat while more
+       importance is kept.
+
+    Step 2 also starts from the original order, because neighboring outputs of one attention head may be similar in ways
+    that masks do not show. The better result wins.
 
     Args:
         importance: float32 [N, K]; `length` divides N.
         length: outputs per group.
         sparsity: fraction of zeros.
-        rounds: how often step 2 is repeated at most.
+        rounds: maximum number of repetitions of step 2.
     Returns:
-        int64 [N], place i holds output order[i]; groups and the list of groups ascend. None where the outputs' own order
-        keeps as much.
+        int64 [N]: position i holds output order[i]; each group and the list of groups are ascending. None if the original
+        order keeps as much.
     Source: Huang et al., "Shfl-BW: Accelerating Deep Neural Network Inference with Tensor-Core Aware Weight Pruning", DAC
         2022, searches in the same two stages: a mask pruned without structure, then outputs with like masks grouped (by
-        k-means). Departures: groups are of equal size from the start, and step 2 maximizes the importance that is really
-        kept instead of a distance between masks.
+            k-means). Departures: groups have equal size from the start, and step 2 maximizes the kept importance itself
+            instead of a distance between masks.
     """
     if length in (1, importance.shape[0]):
         return None
@@ -48,7 +50,7 @@ def shuffled_outputs(importance: Tensor, length: int, sparsity: float, rounds: i
 
 
 def _searched(importance: Tensor, groups: Tensor, sparsity: float, rounds: int) -> tuple[float, Tensor]:
-    """Step 2 from these groups (int64 [G, v]) on: what is kept in the end, and the groups that keep it."""
+    """Run step 2 from these groups (int64 [G, v]); returns the kept importance and the final groups."""
     most, inputs = _kept_importance(importance, groups, sparsity)
     for _ in range(rounds):
         moved = _redistributed(groups, importance @ inputs.to(importance.dtype).t())
@@ -60,7 +62,7 @@ def _searched(importance: Tensor, groups: Tensor, sparsity: float, rounds: int) 
 
 
 def _kept_importance(importance: Tensor, groups: Tensor, sparsity: float) -> tuple[float, Tensor]:
-    """What vector-wise pruning keeps with these groups (int64 [G, v]), and which inputs each keeps (bool [G, K])."""
+    """The importance that vector-wise pruning keeps in these groups (int64 [G, v]), and their kept inputs (bool [G, K])."""
     permuted = importance[groups.flatten()]
     step = BlockStep(sparsity, (groups.shape[1], 1))
     vectors = step.groups(permuted, torch.ones_like(permuted, dtype=torch.bool))
@@ -70,14 +72,14 @@ def _kept_importance(importance: Tensor, groups: Tensor, sparsity: float) -> tup
 
 
 def _element_wise(importance: Tensor, sparsity: float) -> Tensor:
-    """The mask [N, K] without structure."""
+    """The unstructured mask [N, K]."""
     step = BlockStep(sparsity, (1, 1))
     groups = step.groups(importance, torch.ones_like(importance, dtype=torch.bool))
     return select_in_layer(groups, importance.numel(), sparsity)
 
 
 def _alike(mask: Tensor, length: int) -> Tensor:
-    """Outputs with like masks in groups, int64 [G, length]; each group begins with the first output that is left."""
+    """Group outputs with similar masks, int64 [G, length]; each group starts with the first ungrouped output."""
     rows = mask.float()
     rows = rows / rows.norm(dim=1, keepdim=True).clamp(min=1)
     likeness = rows @ rows.t()
@@ -91,13 +93,13 @@ def _alike(mask: Tensor, length: int) -> Tensor:
 
 
 def _redistributed(groups: Tensor, worth: Tensor) -> Tensor:
-    """Groups whose outputs have moved to where they are worth more, pair of groups by pair.
+    """Move outputs to the group where they keep more, one pair of groups at a time.
 
     Args:
         groups: int64 [G, v].
-        worth: [N, G], what an output would keep in a group.
+        worth: [N, G]: importance that an output would keep in a group.
     Returns:
-        int64 [G, v]. No sum over a pair's outputs has fallen; outputs that are worth the same stay where they are.
+        int64 [G, v]; no pair's sum decreases, and outputs of equal worth are not moved.
     """
     groups, count = groups.clone(), len(groups)
     for first, second in _round_robin(count, groups.device):
@@ -110,8 +112,8 @@ def _redistributed(groups: Tensor, worth: Tensor) -> Tensor:
 
 @functools.cache
 def _round_robin(count: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """Every pair of `count` groups once, in rounds of disjoint pairs (first < second), as a tournament is drawn up."""
-    seats = count + count % 2  # with an odd count one seat stays empty, and whatever is paired with it waits
+    """All pairs of `count` groups, in rounds of disjoint pairs (first < second), like a round-robin tournament."""
+    seats = count + count % 2  # if count is odd, one seat is empty and its opponent pauses
     rounds = []
     circle = torch.arange(1, seats)
     for turn in range(seats - 1):
@@ -123,25 +125,24 @@ def _round_robin(count: int, device: torch.device) -> list[tuple[Tensor, Tensor]
 
 
 def _ascending(groups: Tensor) -> Tensor:
-    """The same groups as one order: each ascending, in the order of their first outputs."""
+    """Flatten the groups into one order: each group ascending, sorted by their first outputs."""
     groups = groups.sort(dim=1).values
     return groups[groups[:, 0].argsort()].flatten()
 
 
 @settings_class()
 class ShuffledBlock(BlockPattern):
-    """Keep the best vectors of v outputs at one input k, the outputs grouped so that more importance is kept.
+    """Keep the best vectors of v outputs at one input k, with outputs grouped so that more importance is kept.
 
-    The groups are found once, from the first scores and at the final sparsity (the layer's own where the allocation assigns
-    one); see `shuffled_outputs`. The order lives in storage (the tiles of the gathered format name their outputs), so the
-    function of the network is unchanged. In a layer where no grouping keeps more than neighbors do, at that sparsity, the
-    outputs stay in their own order.
+    The groups are found once, from the first scores and at the final sparsity (the layer's own if the allocation assigns
+    one); see `shuffled_outputs`. The tiles of the gathered format store the output indices, so the function of the network
+    is unchanged. A layer keeps its original order if no grouping keeps more importance.
 
     Args:
-        granularity: v, outputs per group; it divides N.
-        search_rounds: how often groups exchange outputs at most; 0 leaves them as first formed.
+        granularity: v, outputs per group; must divide N.
+        search_rounds: maximum number of rounds in which groups exchange outputs; 0 keeps the initial groups.
     Source: Huang et al., "Shfl-BW: Accelerating Deep Neural Network Inference with Tensor-Core Aware Weight Pruning", DAC
-        2022. The selection of vectors is that of `vector_wise`, and so is the source's allocation.
+        2022. Vectors are selected as in `vector_wise`, also in the source's allocation.
     """
 
     granularity: PositiveInt = 32
@@ -169,7 +170,7 @@ class ShuffledBlock(BlockPattern):
         return "gathered", {"tile": self.granularity, "drop_empty_outputs": False}
 
     def check(self, mask: Tensor, sparsity: float, permutation: Permutation | None = None) -> None:
-        """As for every pattern; without a permutation any order will do that puts equal outputs side by side."""
+        """Like `Pattern.check`; without a permutation, any order that puts equal outputs next to each other is accepted."""
         if permutation is None and mask.dtype == torch.bool and mask.dim() == 2:
             kinds = torch.unique(mask, dim=0, return_inverse=True)[1]
             permutation = Permutation(outputs=kinds.argsort(stable=True))

@@ -1,4 +1,4 @@
-"""Tiles whose panels are 2:4 sparse themselves."""
+"""Tiles that are 2:4 sparse inside."""
 
 import math
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from sparsefront.settings_class import settings_class
 
 @dataclass(frozen=True)
 class TileWindowStep:
-    """Keep 2 of every 4 consecutive inputs of a tile's list, output by output.
+    """Keep 2 of every 4 consecutive kept inputs of a tile, separately for each output.
 
-    Windows are formed on the panel, for its K axis is what a sparse tensor core would read. A last window of r < 4 inputs
+    Windows run along the K axis of the panel, which is what a sparse tensor core reads. A last window of r < 4 inputs
     keeps min(2, r).
 
     Args:
-        target: sparsity when the step is done; the windows imply it.
+        target: sparsity after the step; the windows imply it.
         width: of a tile, in surviving outputs.
     """
 
@@ -37,7 +37,7 @@ class TileWindowStep:
     width: int
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
-        """Scores [surviving outputs, windows, 4]; -inf fills what the last window lacks."""
+        """Scores [surviving outputs, windows, 4]; -inf pads the last window."""
         rows = surviving_outputs(mask)
         places, count = self._places(mask[rows])
         scores = importance.new_full((len(rows), count + 1), -math.inf)
@@ -53,17 +53,17 @@ class TileWindowStep:
         return result
 
     def _places(self, kept: Tensor) -> tuple[Tensor, int]:
-        """Where in the windows each input of an output lies, and how many places there are.
+        """Map each input of an output to its slot in the windows.
 
-        Outputs of a tile that differ show that the windows have been decided: each then holds 2 inputs of every output,
-        and deciding again changes nothing. An input that all outputs have dropped has left no trace by then, so that
-        counting by 4 would build other windows. Where all outputs of all tiles agree (scores that are equal throughout)
-        nothing shows it, and deciding again would halve again: a schedule makes its last mask once.
+        If outputs of one tile differ, the windows were already pruned: each holds 2 inputs of every output, and repeating
+        the step changes nothing. Windows are then counted by 2, because inputs that every output dropped left no trace. If
+        all outputs of all tiles agree (all scores equal), a pruned mask cannot be recognized and would be halved again, so
+        a schedule makes its last mask only once.
 
         Args:
             kept: bool [outputs, K].
         Returns:
-            int64 [outputs, K], 4 * window + place in it, and one past the last place for what is not kept; that last.
+            int64 [outputs, K] with 4 * window + slot, or the number of slots for inputs that are not kept; and that number.
         """
         per_window = WINDOW.n if _tiles_differ(kept, self.width) else WINDOW.m
         order = kept.cumsum(dim=1)
@@ -74,31 +74,30 @@ class TileWindowStep:
 
 
 def _tiles_differ(kept: Tensor, width: int) -> bool:
-    """Whether two outputs of one tile keep different inputs; bool [surviving outputs, K]."""
+    """Whether any two outputs of one tile keep different inputs; `kept` is bool [surviving outputs, K]."""
     place = torch.arange(len(kept), device=kept.device)
     return not torch.equal(kept, kept[place - place % width])
 
 
 @settings_class()
 class Tile24(Pattern):
-    """tile_wise first, then half of what is left: 2 of every 4 consecutive kept inputs of a tile, for each output.
+    """tile_wise, then 2:4 inside: each output keeps 2 of every 4 consecutive kept inputs of its tile.
 
-    The densities multiply: outputs and tile inputs go until 2s - 1 of the weights are gone, so that halving the rest makes
-    s. The allocation decides on outputs and inputs; the windows leave it nothing. A last window with fewer than four inputs
-    keeps two, so that a layer may keep up to one weight per output more than its share.
+    The densities multiply: outputs and tile inputs are pruned to 2s - 1, so that halving the rest gives s. The allocation
+    decides only on outputs and inputs. A last window with fewer than four inputs keeps two, so a layer may keep up to one
+    weight per output too many.
 
-    On the way to a final sparsity masks are tile-wise, first towards 2s - 1, then unchanged; the last mask halves them. There
-    is no 3:4 on the way, as block_2_4 has it: where all outputs of a tile drop the same input, the next mask could not tell
-    which windows there were.
+    During a schedule the masks are tile-wise up to 2s - 1 and then unchanged; the last mask halves them. Unlike block_2_4
+    there is no 3:4 in between: if all outputs of a tile dropped the same input, the next step could not recover the windows.
 
-    Stored as gathered panels of half the values and their places. On Hopper sparse tensor cores multiply by these, in tiles of
-    multiples of 64 outputs; every other kernel multiplies by dense panels, zeros inside, so that the windows then save no time.
+    Stored as gathered panels with half the values and their indices. Hopper kernels run them on sparse tensor cores for tiles
+    of multiples of 64 outputs; every other kernel multiplies dense panels with zeros, so the windows save no time there.
 
     Args:
         granularity: g, the width of a tile in surviving outputs, at least 2; the last tile may be narrower.
-    Source: "Blocks that are 2:4 sparse themselves" under "Future Work" of the PyTorch talk, with tiles for blocks; Guo et
-        al., "Accelerating Sparse DNNs Based on Tiled GEMM", 2024, propose the same pair as tile-vector-wise (TVW): tiles in
-        global memory, 2:4 inside the sparse tensor core.
+    Source: "Blocks that are 2:4 sparse themselves" under "Future Work" of the PyTorch talk, with tiles instead of blocks;
+        Guo et al., "Accelerating Sparse DNNs Based on Tiled GEMM", 2024, propose the same combination as tile-vector-wise
+        (TVW): tiles in global memory, 2:4 inside the sparse tensor core.
     """
 
     granularity: Annotated[int, Field(ge=2, description="a tile is known by its outputs' agreement")] = 128
@@ -107,7 +106,7 @@ class Tile24(Pattern):
 
     @property
     def tiles(self) -> TileWise:
-        """The outer pattern, as in its source: what suits the kernels of tile_wise does nothing where there is none."""
+        """The outer pattern as in its source; the settings for tile_wise kernels have no benefit here."""
         return TileWise(self.granularity, **SOURCES)
 
     @property

@@ -1,4 +1,4 @@
-"""The steps of tile-wise pruning: whole outputs, then whole inputs of every tile of surviving outputs; apriori tuning."""
+"""The steps of tile-wise pruning: whole outputs, then whole inputs of each tile; overlay and apriori tuning."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ class OutputStep:
 
     Args:
         target: sparsity when the step is done.
-        multiple: a layer keeps a multiple of this many outputs, or all of them. Above 1 its best ones stay in any case,
-            one multiple or all: what single outputs would leave of a layer must not be rounded to nothing.
+        multiple: a layer keeps a multiple of this many outputs, or all of them. If above 1, at least one multiple of its
+            best outputs stays, so that rounding never empties a layer.
         aggregate: score of a group, see `group_score`.
     """
 
@@ -34,8 +34,8 @@ class OutputStep:
         alive = mask.sum(dim=1)
         scores = group_score(importance, (1,), importance.shape[1], self.aggregate)
         if ((alive > 0) & (alive < mask.shape[1])).any():
-            # Tiles have lost inputs already. Without one of its outputs a tile would take in the next tile's first,
-            # which keeps other inputs.
+            # Tiles have lost inputs already. If one of their outputs went too, a tile would take over the next tile's first
+            # output, which keeps other inputs.
             scores = torch.full_like(scores, math.inf)
         elif self.multiple > 1:
             best = scores.masked_fill(alive == 0, -math.inf).sort(descending=True, stable=True).indices
@@ -43,13 +43,13 @@ class OutputStep:
         return Groups(scores.masked_fill(alive == 0, -math.inf), alive, multiple=self.multiple)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-        """An output keeps all the inputs it had, or none."""
+        """Prune whole rows of the mask."""
         return mask & kept[:, None]
 
 
 @dataclass(frozen=True)
 class TileInputStep:
-    """Keep or prune whole inputs of a tile; tiles are formed again from `width` surviving outputs each.
+    """Keep or prune whole inputs of a tile; tiles are re-formed from `width` surviving outputs each.
 
     The last tile may be narrower. Scores and sizes are [tiles, K].
 
@@ -67,7 +67,7 @@ class TileInputStep:
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
         rows = surviving_outputs(mask)
-        # A group's length is its tile's width, also where an earlier, looser mask has already taken it out.
+        # The length of a group is the width of its tile, also for groups that an earlier mask already pruned.
         starts = torch.arange(0, len(rows), self.width, device=mask.device)
         length = (len(rows) - starts).clamp(max=self.width)[:, None]
         scores = group_score(self._tiles(importance, rows), (1,), length, self.aggregate)
@@ -75,15 +75,15 @@ class TileInputStep:
         return Groups(scores.masked_fill(alive == 0, -math.inf), alive, multiple=self.multiple)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-        """All outputs of a tile keep the tile's inputs."""
+        """All outputs of a tile keep the same inputs."""
         rows = surviving_outputs(mask)
         result = torch.zeros_like(mask)
         result[rows] = kept.repeat_interleave(min(self.width, max(1, len(rows))), dim=0)[: len(rows)] & mask[rows]
         return result
 
     def _tiles(self, matrix: Tensor, rows: Tensor) -> Tensor:
-        """The given rows of [N, K] as [tiles, width, K]; what the last tile lacks is zero."""
-        width = min(self.width, max(1, len(rows)))  # a wider tile holds no more outputs, and no zeros are made for it
+        """Gather these rows of [N, K] into [tiles, width, K], zero-padding the last tile."""
+        width = min(self.width, max(1, len(rows)))  # no padding beyond the rows there are
         tiles = math.ceil(len(rows) / width)
         padded = matrix.new_zeros(tiles * width, matrix.shape[1])
         padded[: len(rows)] = matrix[rows]
@@ -91,44 +91,44 @@ class TileInputStep:
 
 
 def surviving_outputs(mask: Tensor) -> Tensor:
-    """Indices of the rows of a bool mask [N, K] that keep any input, ascending; int64."""
+    """Indices of the rows of a bool mask [N, K] that keep any input, int64, ascending."""
     return mask.any(dim=1).nonzero().flatten()
 
 
 @dataclass(frozen=True)
 class OverlayStep:
-    """Element-wise overlay: out of all that the tiles took, bring single weights back until `target` is reached.
+    """Element-wise overlay: restore the most important single weights that the tiles pruned until `target` is reached.
 
-    Those with the highest importance come back. What an earlier mask of the schedule pruned stays pruned, so that masks nest.
+    What an earlier mask of the schedule pruned stays pruned, so that masks are nested.
     """
 
     target: float
     regrows: ClassVar[bool] = True
 
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
-        """Scores [N, K], one per weight: what the tiles hold stays, the rest of what is allowed is ranked."""
+        """Scores [N, K], one per weight: weights in tiles stay, the other allowed ones are ranked."""
         return Groups(importance, 1, stays=mask, gone=~allowed)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
         return kept
 
 
-# Apriori tuning: what element-wise pruning would keep guides which outputs and tile inputs go.
+# Apriori tuning: an element-wise mask guides which outputs and tile inputs are pruned.
 #
-# Element-wise sparsity is uneven: some outputs and some inputs of a tile hold hardly a weight that it would keep,
-# others hold many. The first step makes the element-wise mask and hands it on in the place of a mask; the guided
-# steps read densities from it and bring back all that belongs to the outputs and inputs that stay, hence `regrows`.
+# Element-wise sparsity is uneven: some outputs and tile inputs lose almost all weights, others few. The first step
+# returns the element-wise mask in place of the pattern's mask; the guided steps read densities from it and restore all
+# weights of the outputs and inputs that stay, hence `regrows`.
 #
 # Shapes: N outputs, K inputs, tiles of g surviving outputs.
 
 
 def tuned(steps: tuple[OutputStep | TileInputStep, ...], share: float, element_sparsity: float) -> tuple[Step, ...]:
-    """The steps of tile_wise, guided.
+    """Wrap the steps of tile_wise with the guidance of an element-wise mask.
 
     Args:
         steps: outputs, or outputs and then tile inputs.
-        share: of what a step takes, and of what it leaves, that the element-wise mask decides.
-        element_sparsity: of that mask.
+        share: fraction of what a step prunes, and of what it keeps, that the element-wise mask decides.
+        element_sparsity: sparsity of that mask.
     """
     outputs, *inputs = steps
     guided = [GuidedOutputStep(**vars(outputs), share=share, hands_on=bool(inputs))]
@@ -138,11 +138,11 @@ def tuned(steps: tuple[OutputStep | TileInputStep, ...], share: float, element_s
 
 @dataclass(frozen=True)
 class GuidedOutputStep(OutputStep):
-    """Keep or prune whole outputs, those first that element-wise pruning empties most.
+    """Keep or prune whole outputs, starting with those that element-wise pruning empties most.
 
     Args:
         share: see `tuned`.
-        hands_on: another guided step follows and needs the element-wise mask of the outputs that stay.
+        hands_on: another guided step follows and needs the element-wise mask of the remaining outputs.
     """
 
     share: float
@@ -150,7 +150,7 @@ class GuidedOutputStep(OutputStep):
     regrows: ClassVar[bool] = True
 
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
-        """Scores [N]; `mask` is the element-wise one."""
+        """Scores [N]; `mask` is element-wise."""
         groups = super().groups(importance, allowed)
         return _guided(groups, mask.sum(dim=1, dtype=torch.int32), self.share, start=0.0)
 
@@ -158,18 +158,18 @@ class GuidedOutputStep(OutputStep):
         left = super().to_mask(kept, importance, allowed)
         if not self.hands_on:
             return left
-        # An output that stays although element-wise pruning empties it would not be seen among the survivors: it counts
-        # as one that element-wise pruning leaves alone.
+        # An output that stays although its element-wise mask is empty would look pruned to the next step: treat it as
+        # untouched by element-wise pruning.
         return left & (mask | ~mask.any(dim=1, keepdim=True))
 
 
 @dataclass(frozen=True)
 class GuidedTileInputStep(TileInputStep):
-    """Keep or prune whole inputs of a tile, those first that element-wise pruning empties most.
+    """Keep or prune whole inputs of a tile, starting with those that element-wise pruning empties most.
 
     Args:
         share: see `tuned`.
-        start: the target of the step before.
+        start: target of the step before.
     """
 
     share: float
@@ -177,7 +177,7 @@ class GuidedTileInputStep(TileInputStep):
     regrows: ClassVar[bool] = True
 
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
-        """Scores [tiles, K]; `mask` is the element-wise one of the outputs that stay."""
+        """Scores [tiles, K]; `mask` is the element-wise mask of the remaining outputs."""
         left = allowed & mask.any(dim=1, keepdim=True)
         groups = super().groups(importance, left)
         counts = self._tiles(mask, surviving_outputs(left)).sum(dim=1, dtype=torch.int32)
@@ -188,7 +188,7 @@ class GuidedTileInputStep(TileInputStep):
 
 
 def _guided(groups: Groups, counts: Tensor, share: float, *, start: float) -> Groups:
-    """The groups with the density of the element-wise mask as their guide; what is gone or must stay remains so."""
+    """Attach the density of the element-wise mask as the guide; groups that are pruned or must stay remain so."""
     density = counts / groups.sizes.clamp(min=1)
     density = density.where(groups.scores.abs() < math.inf, groups.scores)
     return replace(groups, guide=Guide(density, share, start))

@@ -1,4 +1,4 @@
-"""Tile-wise: first whole outputs go, then, in every tile of surviving outputs, whole inputs."""
+"""Tile-wise pruning: whole outputs first, then whole inputs of every tile of surviving outputs."""
 
 import math
 from typing import Annotated, ClassVar
@@ -25,47 +25,44 @@ SOURCES = {"whole_tiles": False, "input_multiple": 1, "aggregate": "l2_over_leng
 
 @settings_class()
 class TileWise(Pattern):
-    """Keep, in every tile of g surviving outputs, the same inputs for all of them.
+    """Keep the same inputs for all g surviving outputs of a tile.
 
-    Step 1 takes outputs until 1 - sqrt(1 - s) of the weights are gone, step 2 takes inputs per tile until s are. Both
-    count weights, not groups, so the total is s within one group. No step exceeds its target, so that an output is
-    never taken where s leaves it a share.
+    Step 1 prunes outputs until 1 - sqrt(1 - s) of the weights are gone, step 2 prunes inputs per tile until s are. Both
+    count weights, not groups, and never exceed their target, so the total is s within one group.
 
-    With an overlay (TEW) the tiles are pruned to s + delta, then the best delta of all pruned weights come back: single
-    weights anywhere, also in outputs that no tile holds. On the way of a schedule masks are plain tiles; the overlay comes
-    with the last one and brings back nothing that an earlier one had pruned.
+    With an overlay (TEW), the tiles are pruned to s + delta, then the best delta of all pruned weights are restored: single
+    weights anywhere, also in pruned outputs. A schedule applies plain tiles until its last mask, which adds the overlay but
+    restores nothing that an earlier mask pruned.
 
-    With apriori tuning the mask of element-wise pruning to s guides both steps. Of the weights that a step takes, the share
-    a comes from the outputs (step 2: tile inputs) in which element-wise pruning keeps the smallest fraction; of those that
-    it leaves, the share a belongs to those in which it keeps the largest; scores decide between the rest. a = 0 is
-    tile-wise pruning alone, a = 1 leaves everything to the element-wise mask.
+    With apriori tuning, the element-wise mask at s guides both steps. Of the weights that a step prunes, the share a comes
+    from the outputs (step 2: tile inputs) where element-wise pruning keeps the smallest fraction; of those that it keeps,
+    the share a comes from where it keeps the largest; scores decide the rest. a = 0 is plain tile-wise pruning, a = 1
+    follows the element-wise mask alone.
 
-    `whole_tiles` and `input_multiple` suit the hardware: a layer keeps a multiple of g outputs, its best ones and at least one
-    tile of them, and a tile a multiple of inputs. Each may instead keep all that it has, so a layer of at most g outputs
-    loses none in step 1. Step 2 makes up for what step 1 leaves, so the total is s within one group of step 2:
-    input_multiple inputs of a tile.
+    `whole_tiles` and `input_multiple` are for the hardware: a layer keeps a multiple of g outputs (at least one tile of its
+    best) or all, and a tile keeps a multiple of `input_multiple` inputs or all. A layer of at most g outputs thus loses none
+    in step 1. Step 2 makes up for the rounding of step 1, so the total is s within `input_multiple` inputs of a tile.
 
-    The sources' variant has neither, and scores by l2_over_length: see `SOURCES`.
+    The sources use neither, and score by l2_over_length: see `SOURCES`.
 
     Args:
-        granularity: g, the width of a tile in surviving outputs; the last tile may be narrower, so every layer fits;
-            a run is rejected where no layer has g outputs.
+        granularity: g, the width of a tile in surviving outputs; the last tile may be narrower, so every layer fits.
+            A run is rejected if no layer has g outputs.
         element_overlay: delta, a fraction of all prunable weights, at least 0; s + delta stays below 1.
         apriori_tuning: a, from 0 to 1.
-        whole_tiles: only a layer that keeps all of its outputs has a narrower last tile.
-        input_multiple: 1, or what the instructions of a tensor core take at once: 16.
-        aggregate: score of an output or tile input: rms, mean or l2_over_length (see `group_score`). Within a step of one layer
-            rms and l2_over_length differ for a narrower last tile only, between layers for outputs of different length.
+        whole_tiles: only a layer that keeps all of its outputs may have a narrower last tile.
+        input_multiple: 1, or the K of a tensor core instruction: 16.
+        aggregate: score of an output or tile input: rms, mean or l2_over_length (see `group_score`). rms and l2_over_length
+            rank differently only for a narrower last tile and across layers whose outputs differ in length.
     Source: Guo et al., "Accelerating Sparse DNN Models without Hardware-Support via Tile-Wise Sparsity", 2020. The
         square-root split, the l2/length scores, the global threshold of each step and the overlay are from the authors'
-        public code (TileSparsity, `tiled_wise_2d` and `tiled_wise_2d_mix`). Departures: a threshold there counts groups
-        and so misses s; a tile's length there includes the pruned outputs that lie between its surviving ones. Whole
-        tiles, inputs in multiples, rms and mean are ours, from what uneven tiles cost on a GPU. Apriori tuning is named in the
-        talk, beside a picture of how uneven element-wise sparsity is. The public code holds its outcome for BERT: lists
-        of blocks of 8 to 64 outputs, those where pruning leaves the most, written down by number for two tasks, whose
-        scores it sets to 0 or to infinity before the threshold. How the lists were made it does not say. Here they are
-        made for any network: the groups that element-wise pruning empties most count as worthless and those that it
-        empties least as indispensable; how many of either is our setting.
+        public code (TileSparsity, `tiled_wise_2d` and `tiled_wise_2d_mix`). Departures: their threshold counts groups and
+        so misses s, and their tile length includes the pruned outputs between its surviving ones. Whole tiles, input
+        multiples, rms and mean are ours, because uneven tiles are slow on a GPU. The talk mentions apriori tuning next to a
+        picture of uneven element-wise sparsity. The public code contains only its result for BERT on two tasks: hard-coded
+        lists of blocks of 8 to 64 outputs whose scores are set to 0 or infinity before the threshold, without saying how
+        they were made. Here the lists are computed for any network: groups that element-wise pruning empties most are
+        pruned, those that it empties least are kept; how many of each is our setting.
     """
 
     granularity: PositiveInt = 128
@@ -88,9 +85,9 @@ class TileWise(Pattern):
             raise InvalidSetting("element_overlay", self.element_overlay, allowed)
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
-        """On the way to a final sparsity the outputs go first: once they are fixed, tiles keep their members."""
+        """During a schedule the outputs are pruned first: once they are fixed, tiles keep their members."""
         final = sparsity if final_sparsity is None else final_sparsity
-        tiles_final = min(1.0, final + self.element_overlay)  # an allocation may ask a layer for more than there is
+        tiles_final = min(1.0, final + self.element_overlay)  # an allocation may ask a layer for more than it has
         overlay = (OverlayStep(final),) if self.element_overlay > 0 and sparsity == final else ()
         steps = self._tile_steps(tiles_final if overlay else sparsity, tiles_final)
         if self.apriori_tuning > 0:
@@ -98,7 +95,7 @@ class TileWise(Pattern):
         return *steps, *overlay
 
     def _tile_steps(self, sparsity: float, final: float) -> tuple[OutputStep | TileInputStep, ...]:
-        """Outputs, then inputs per tile, of the tiles alone."""
+        """The steps without the overlay: outputs, then inputs per tile."""
         split = 1 - math.sqrt(1 - final)
         multiple = self.granularity if self.whole_tiles else 1
         if sparsity <= split < final:
@@ -112,19 +109,19 @@ class TileWise(Pattern):
         return "gathered", {"tile": self.granularity, "drop_empty_outputs": True}
 
     def rounding_unit(self, shape: tuple[int, int]) -> int:
-        """One group of the last step: the inputs of a tile that go together."""
+        """One group of the last step: `input_multiple` inputs of a tile."""
         return min(self.granularity, shape[0]) * min(self.input_multiple, shape[1])
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
-        """Every tile of surviving outputs keeps the same inputs, and as many outputs and inputs as the settings say.
+        """Check that all outputs of a tile keep the same inputs, and that `whole_tiles` and `input_multiple` hold.
 
-        With an overlay any mask of one layer is allowed: ranked over the network, a layer may hold many times delta of its
-        own weights beside its tiles, up to all that it keeps. What one layer can show is how its storage splits it.
+        With an overlay any mask of a single layer is valid: weights are ranked over the network, so one layer may hold many
+        times delta of its own weights outside its tiles. The storage format shows how a mask splits.
         """
         if self.element_overlay > 0:
             return
         rows = surviving_outputs(mask)
-        # Step 2 may empty a tile, so a layer that step 1 left whole is known by the width of its last tile alone.
+        # Step 2 may empty a tile, so only the width of the last tile shows that step 1 left the layer whole.
         if self.whole_tiles and len(rows) % self.granularity not in (0, len(mask) % self.granularity):
             raise ValueError(
                 f"tile_wise: {len(rows)} outputs survive: a part of a tile of granularity {self.granularity} is gone"
@@ -145,5 +142,5 @@ class TileWise(Pattern):
 
     def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:
         if self.element_overlay > 0:
-            return Boundaries()  # outputs that no tile holds have weights too, so the mask does not tell tiles apart
+            return Boundaries()  # pruned outputs have overlay weights too, so the mask does not show the tiles
         return Boundaries(rows=surviving_outputs(mask)[self.granularity :: self.granularity].tolist())

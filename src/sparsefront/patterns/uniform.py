@@ -1,4 +1,4 @@
-"""Every row of a layer keeps the same number of weights, or of blocks."""
+"""Every row of a layer keeps the same number of weights or blocks."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -16,12 +16,12 @@ from sparsefront.settings_class import settings_class
 
 @dataclass(frozen=True)
 class RankStep:
-    """Keep or prune rank columns: rank r holds the r-th best block of every row of blocks.
+    """Keep or prune ranks: rank r is the column of the r-th best blocks of all block rows.
 
     Args:
         target: see `Step`.
-        side: of a block; it divides the layer.
-        per_row: divide a column's l2 norm by the root of its length: rms.
+        side: of a block; must divide the layer.
+        per_row: divide the l2 norm of a rank by the square root of its length (rms).
     """
 
     target: float
@@ -39,13 +39,13 @@ class RankStep:
         return Groups(scores.masked_fill(gone, -torch.inf), ranked.shape[0] * self.side**2)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-        """Scatter back: every row keeps as many of its best blocks as ranks survive, ties to the lower index."""
+        """Each row keeps its `count` best blocks, where `count` ranks survive; ties go to the lower index."""
         count = int(kept.sum())
         if count == 0:
             return torch.zeros_like(mask)
         alive = self._alive(mask)
         blocks = self._blocks(importance).masked_fill(~alive, -torch.inf)
-        # The count-th best of each row, and as many of its equals as are still wanted: cheaper than a stable sort.
+        # Everything above the count-th best of each row, plus the first of its ties: cheaper than a stable sort.
         limit = blocks.kthvalue(blocks.shape[1] - count + 1, dim=1, keepdim=True).values
         better, equal = blocks > limit, (blocks == limit) & alive
         wanted = count - better.sum(dim=1, keepdim=True, dtype=torch.int32)
@@ -53,33 +53,32 @@ class RankStep:
         return chosen.repeat_interleave(self.side, dim=0).repeat_interleave(self.side, dim=1) & mask
 
     def _blocks(self, importance: Tensor) -> Tensor:
-        """Scores of the blocks [N / side, K / side]; single weights keep theirs as it is."""
+        """Block scores [N / side, K / side]; single weights keep their importance unchanged."""
         if self.side == 1:
             return importance
         return signed_norm(in_blocks(importance, (self.side, self.side)), (1, 3))
 
     def _alive(self, mask: Tensor) -> Tensor:
-        """Which blocks are still there, bool like `_blocks`."""
+        """Which blocks are not pruned yet, bool like `_blocks`."""
         return mask if self.side == 1 else in_blocks(mask, (self.side, self.side)).any(dim=3).any(dim=1)
 
 
 @settings_class()
 class Uniform(BlockPattern):
-    """Keep the same number of weights in every row of a layer, its best ones.
+    """Keep the same number of the best weights in every row of a layer.
 
-    Within each row weights are sorted by importance, best first; the l2 norm of each column of the sorted matrix, one
-    column per rank, is that rank's score; one threshold over the ranks of all layers says how many survive in each. With
-    blocks the group's score is the l2 norm of a block, and every row of blocks keeps the same number of them.
+    Each row is sorted by importance, best first; the score of a rank is the l2 norm of that column of the sorted matrix.
+    One threshold over the ranks of all layers determines how many survive in each layer. With blocks, the l2 norm of a block
+    is what is sorted, and every row of blocks keeps the same number.
 
-    With allocation=per_layer every layer keeps the same fraction, and the pattern is the per-output comparison group of
-    Wanda (Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2023, section 3).
+    With allocation=per_layer every layer keeps the same fraction: the per-output comparison group of Wanda (Sun et al.,
+    "A Simple and Effective Pruning Approach for Large Language Models", 2023, section 3).
 
     Args:
-        granularity: side of a block, which divides the layer: 1, 2 or 4.
-        aggregate: l2, the norm of a rank column as in the paper, or rms, the same per row, which does not favor layers
-            with many rows.
+        granularity: side of a block: 1, 2 or 4; must divide the layer.
+        aggregate: l2, the norm of a rank as in the paper, or rms, which does not favor layers with many rows.
     Source: Muralidharan, "Uniform Sparsity in Deep Neural Networks", 2023, sections 2.2 and 4.2 ("Blocked Uniform
-        Sparsity"). The paper sorts by |w|; here importance is sorted, which is |w| where it is the magnitude.
+        Sparsity"). The paper sorts by |w|; here any importance is sorted.
     """
 
     granularity: PositiveInt = 1
@@ -90,7 +89,7 @@ class Uniform(BlockPattern):
     uses_granularity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.granularity not in (1, 2, 4):  # no Literal, to which true is 1
+        if self.granularity not in (1, 2, 4):  # not a Literal, which would accept true as 1
             raise InvalidSetting("granularity", self.granularity, "1, 2 or 4, the side of a block")
 
     @property
@@ -108,7 +107,7 @@ class Uniform(BlockPattern):
         return "ell", {"block": self.granularity}
 
     def rounding_unit(self, shape: tuple[int, int]) -> int:
-        """One rank: a block in every row of blocks."""
+        """One rank: one block in every row of blocks."""
         return shape[0] * self.granularity
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:

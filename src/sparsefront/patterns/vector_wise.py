@@ -13,15 +13,15 @@ from sparsefront.settings_class import settings_class
 class VectorWise(FreeOrBalanced):
     """Keep the best vectors of v consecutive outputs at one input k.
 
-    "Vector-wise" is used here as nmSPARSE and NM-SpMM use it: a vector runs along the outputs, so that the outputs of
-    one vector row read the same inputs. (The Tile-Wise talk calls windows of single weights vector-wise: that is n_m.)
+    "Vector-wise" means what it means in nmSPARSE and NM-SpMM: a vector runs along the outputs, so all outputs of a vector
+    row read the same inputs. (What the Tile-Wise talk calls vector-wise, windows of single weights, is n_m.)
 
     Args:
-        granularity: v, the vector length; it divides N. 4...128 is what the kernels are made for.
+        granularity: v, the vector length; must divide N. The kernels are made for 4 to 128.
         distribution: free, or balanced = n of every m vectors along K in each vector row (VW-N:M).
         m: window of the balanced distribution; None chooses it as n_m does.
-        aggregate: score of a vector: l2, the norm of its importance, or l1, the sum. The sources of the balanced ones do not say
-            which; the Tile-Wise authors' code takes l2.
+        aggregate: score of a vector: l2, the norm of its importance, or l1, the sum. The sources of the balanced
+            distribution do not say which; the Tile-Wise authors' code uses l2.
     Source: balanced: Lin et al., nmSPARSE, and Ma et al., NM-SpMM. free: the one-dimensional variant of the Tile-Wise
         authors' public code, which ranks the vectors of the whole network (allocation=global_threshold).
     """

@@ -1,8 +1,8 @@
-"""Whole attention heads and whole hidden features, tied across the layers that share them: which there are, and which go.
+"""Tied pruning of whole attention heads and hidden features across the layers that share them.
 
-A head is rows of query, key and value and columns of the output projection; a hidden feature is a row of the layer that
-makes it and a column of the layer that reads it; so is a channel inside a residual block of convolutions. A bias of what is
-pruned does not matter: nobody reads it. What is left is a narrower dense network of the same function (`pruning.narrow`).
+A head is a set of rows of query, key and value and of columns of the output projection. A hidden feature is a row of the
+layer that computes it and a column of the layer that reads it; so is a channel inside a residual block of convolutions.
+Biases of pruned units are never read. The result is a narrower dense network with the same function (`pruning.narrow`).
 """
 
 import inspect
@@ -22,20 +22,20 @@ from sparsefront.patterns.base import Pattern
 NO_TIES = "no tied layers found: it is neither in an attention nor in a feed-forward block that is known"
 Shapes = Mapping[str, tuple[int, int]]
 Select = Callable[[Mapping[str, Groups], Mapping[str, int], float], dict[str, Tensor]]
-"""Ranks groups of all layers together, as `GlobalAllocation.select`."""
+"""Ranks the groups of all layers together; see `GlobalAllocation.select`."""
 
 
 @dataclass(frozen=True)
 class Tie:
-    """Units (heads, hidden features, channels) that go or stay in several layers at once.
+    """Units (heads, hidden features, channels) that are kept or pruned in several layers at once.
 
     Args:
-        outputs: layers of whose outputs unit i is number i * size to (i + 1) * size - 1.
+        outputs: layers that compute the units; unit i is their outputs i * size to (i + 1) * size - 1.
         inputs: the layer that reads them, in the same order.
-        count: units.
-        size: outputs of a unit, the width of a head; 1 of features and channels.
-        attention: module whose number of heads this is; None of features and channels.
-        heads: attribute of it that holds that number.
+        count: number of units.
+        size: outputs per unit: the head dimension, or 1 for features and channels.
+        attention: module that stores the number of heads; None for features and channels.
+        heads: name of that attribute.
         norms: batch norms between outputs and inputs.
     """
 
@@ -52,15 +52,15 @@ class Tie:
         return *self.outputs, self.inputs
 
     def weights_of_unit(self, shapes: Shapes) -> int:
-        """How many weights one unit holds; `shapes`: layer -> [N, K]."""
+        """Number of weights in one unit; `shapes`: layer -> [N, K]."""
         return sum(math.prod(shapes[layer]) for layer in self.layers) // self.count
 
 
-# Which layers share units: blocks that are known by the names of their parts.
+# Known blocks, recognized by the names of their submodules.
 
 
 class _Attention(NamedTuple):
-    """Names below a module: the three projections, the one after them, and where the number of heads stands."""
+    """Paths below a module: the three input projections, the output projection, and the attributes with the head counts."""
 
     outputs: tuple[str, str, str]
     inputs: str
@@ -85,7 +85,7 @@ ATTENTIONS = (
     _Attention(("q_proj", "k_proj", "v_proj"), "o_proj", "", "num_attention_heads", "head_dim"),  # ViT
     _Attention(("q", "k", "v"), "out", "", "heads", None),  # our own
 )
-# Only of these is it known that the number of heads is read from the module, and the rest from the tensors.
+# In these packages, attention reads only the number of heads from the module and everything else from tensor shapes.
 PACKAGES_OF_ATTENTIONS = ("transformers", "sparsefront")
 FEED_FORWARDS = (
     (("intermediate.dense",), "output.dense"),
@@ -95,7 +95,7 @@ FEED_FORWARDS = (
 )
 RESIDUAL_BLOCKS = (("conv1", "bn1", "conv2"), ("conv2", "bn2", "conv3"))
 PACKAGES_OF_RESIDUAL_BLOCKS = ("torchvision", "timm")
-# Modules of which feature i of the result follows from feature i of the input alone.
+# Modules in which feature i of the output depends on feature i of the input only.
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Hardswish, nn.Tanh, nn.Sigmoid, nn.Softplus),
     *(nn.Identity, nn.Dropout, nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
@@ -104,10 +104,10 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 def find_ties(net: nn.Module, layers: Iterable[str]) -> list[Tie]:
-    """The ties among layers of a network, in its order. A tie counts only where all of its layers are among them.
+    """Find the ties among these layers of a network, in module order; a tie counts only if it contains no other layer.
 
     Args:
-        net: also on the meta device: only names and shapes are read.
+        net: may be on the meta device: only names and shapes are read.
         layers: names of Linear and Conv2d layers.
     """
     among = set(layers)
@@ -147,8 +147,8 @@ def _heads(name: str, module: nn.Module) -> Iterator[Tie]:
 
 
 def _has_nothing_per_head(owner: nn.Module, projections: Sequence[nn.Module | None]) -> bool:
-    """Whether the projections alone have weights, and no argument adds distances between positions, which are of each head;
-    those of MPNet are known.
+    """Whether only the projections have weights and `forward` takes no relative positions, whose bias would be per head.
+    MPNet's `position_bias` is allowed: `pruning.narrow` selects its heads.
     """
     others = [part for part in owner.children() if not any(part is projection for projection in projections)]
     asked = inspect.signature(type(owner).forward).parameters
@@ -172,13 +172,13 @@ def _features(name: str, module: nn.Module) -> Iterator[Tie]:
         assert beside is not None and isinstance(read, nn.Linear)
         others = [part for part in beside.children() if not any(part is layer for layer in (*made, read))]
         if not encoder and any(True for part in others for _ in part.parameters()):
-            continue  # such as a norm over the hidden features
+            continue  # for example a norm over the hidden features
         if {layer.out_features for layer in made} == {read.in_features}:  # type: ignore[union-attr]
             yield Tie(tuple(_below(name, path) for path in outputs), _below(name, inputs), read.in_features)
 
 
 def _in_sequence(name: str, module: nn.Sequential) -> Iterator[Tie]:
-    """Layers of one kind with nothing but elementwise modules and batch norms between them."""
+    """Consecutive layers of one type with only elementwise modules and batch norms in between."""
     if type(module).forward is not nn.Sequential.forward:
         return
     before, made, norms = "", None, []  # type: ignore[var-annotated]
@@ -194,7 +194,7 @@ def _in_sequence(name: str, module: nn.Sequential) -> Iterator[Tie]:
 
 
 def _of_residual_block(name: str, module: nn.Module) -> Iterator[Tie]:
-    """Channels inside a block of convolutions with batch norms; those at its ends are of the whole network."""
+    """Channels inside a residual block with batch norms; its first inputs and last outputs belong to the whole network."""
     if type(module).__module__.partition(".")[0] not in PACKAGES_OF_RESIDUAL_BLOCKS:
         return
     known = {*sum(RESIDUAL_BLOCKS, ()), "bn3", "downsample"}
@@ -227,26 +227,26 @@ def _below(name: str, path: str) -> str:
     return f"{name}.{path}".strip(".")
 
 
-# How many units go.
+# How many units to prune.
 
 
 def untied_reasons(ties: Iterable[Tie], layers: Iterable[str]) -> dict[str, str]:
-    """Those of the layers that no tie holds -> why they stay dense."""
+    """The layers without a tie -> why they stay dense."""
     tied = {layer for tie in ties for layer in tie.layers}
     return {layer: NO_TIES for layer in layers if layer not in tied}
 
 
 def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> list[int]:
-    """How many units of each tie go where each block loses the same share; at least one of each stays.
+    """Number of units to prune in each tie so that every block loses the same share; at least one unit stays.
 
-    Heads round to the nearest whole number in each attention: 12 at 0.3 lose 4. Hidden features and channels then lose the
-    share that brings the total over all weights nearest to the sparsity from below.
+    The number of heads is rounded to the nearest integer in each attention: 12 at 0.3 lose 4. Hidden features and
+    channels then lose the share that brings the total as close to `sparsity` as possible from below.
 
     Args:
-        shapes: layer -> [N, K], of all layers of the ties.
+        shapes: layer -> [N, K], for all layers of the ties.
         sparsity: over all weights of these layers, in [0, 1).
     Raises:
-        InvalidSetting: the sparsity, above 0, takes no unit.
+        InvalidSetting: a sparsity above 0 that rounds to no unit.
     """
 
     def units(share: float) -> list[int]:
@@ -271,12 +271,12 @@ def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> list
 
 
 def planned_sparsities(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> dict[str, float]:
-    """Layer -> its own sparsity where units go as `units_to_prune` says."""
+    """Layer -> its sparsity after `units_to_prune`."""
     return _layer_sparsities(ties, shapes, units_to_prune(ties, shapes, sparsity))
 
 
 def _overlap(ties: Sequence[Tie]) -> bool:
-    """Whether a layer makes units of one tie and reads those of another."""
+    """Whether any layer belongs to two ties, computing units of one and reading those of the other."""
     return any(number > 1 for number in Counter(layer for tie in ties for layer in tie.layers).values())
 
 
@@ -293,7 +293,7 @@ def _sparsity(ties: Sequence[Tie], shapes: Shapes, gone: Sequence[int]) -> float
     return sum(share * math.prod(shapes[layer]) for layer, share in own.items()) / sum(map(math.prod, shapes.values()))
 
 
-# Which units go.
+# Which units to prune.
 
 
 def tied_masks(
@@ -305,16 +305,16 @@ def tied_masks(
     allowed: Mapping[str, Tensor],
     select: Select | None,
 ) -> dict[str, Tensor]:
-    """The masks of layers that share units: as many of each tie go as its block loses, or all are ranked together. On the way to
-    the final sparsity every tie has gone the same part of its way.
+    """Compute the masks of tied layers: either every block loses the same share, or all units are ranked together. During a
+    schedule, every tie has lost the same fraction of what it will lose.
 
     Args:
         importance: layer -> float [N, K].
-        pattern: whose `aggregate` scores a unit.
-        ties: of these layers, each in one or two.
+        pattern: its `aggregate` scores a unit.
+        ties: of these layers; each layer is in one or two.
         sparsity, final: now, and at the end of the schedule.
-        allowed: layer -> bool [N, K]: what earlier masks left.
-        select: ranks all together; None: each block loses the same share.
+        allowed: layer -> bool [N, K]: the earlier masks.
+        select: ranks all units together; None: every block loses the same share.
     Returns:
         layer -> bool [N, K].
     """
@@ -332,7 +332,7 @@ def tied_masks(
     }
     numel = {str(place): tie.count * tie.weights_of_unit(shapes) for place, tie in enumerate(ties)}
     low, high = 0.0, 1.0
-    for _ in range(16 if _overlap(ties) else 0):  # a layer in two ties loses what either takes, less than their sum
+    for _ in range(16 if _overlap(ties) else 0):  # losses overlap in a layer of two ties: less than their sum
         middle = (low + high) / 2
         gone = [int((~units).sum()) for units in select(groups, numel, middle).values()]
         low, high = (middle, high) if _sparsity(ties, shapes, gone) <= sparsity else (low, middle)
@@ -341,10 +341,10 @@ def tied_masks(
 
 
 def unit_scores(tie: Tie, importance: Mapping[str, Tensor], aggregate: str) -> Tensor:
-    """float32 [units]: the score of each, over all of its tied weights; `aggregate`: see `group_score`.
+    """Score each unit over all of its tied weights; returns float32 [units]. `aggregate`: see `group_score`.
 
     Args:
-        importance: layer -> float [N, K]; of a convolution the columns lie tap by tap, as of all matrices here.
+        importance: layer -> float [N, K]; the columns of a convolution are ordered (kh, kw, C_in).
     """
     parts = [importance[layer].float().reshape(tie.count, -1) for layer in tie.outputs]
     read = importance[tie.inputs].float()
@@ -354,26 +354,26 @@ def unit_scores(tie: Tie, importance: Mapping[str, Tensor], aggregate: str) -> T
 
 
 def _unit_groups(tie: Tie, scores: Tensor, shapes: Shapes) -> Groups:
-    """The units as groups of a ranking over several ties, the best of them marked as staying."""
+    """The units of a tie as groups for a global ranking; the best one must stay."""
     stays = torch.zeros_like(scores, dtype=torch.bool)
     stays[scores.argmax()] = True
     return Groups(scores, tie.weights_of_unit(shapes), stays=stays)
 
 
 def _best_units(scores: Tensor, gone: int) -> Tensor:
-    """bool [units], all but the `gone` lowest; those at -inf, which went before, count among them."""
+    """Bool [units]: all but the `gone` lowest, where units at -inf, already pruned, count toward `gone`."""
     before = int((scores == -math.inf).sum())
     (kept,) = keep_best([Groups(scores, 1)], max(0, gone - before))
     return kept
 
 
 def _units_left(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor:
-    """bool [units], from masks [N, K]."""
+    """Bool [units] that are still alive in masks [N, K]."""
     return masks[tie.outputs[0]].reshape(tie.count, -1).any(dim=1)
 
 
 def _masks_of_units(ties: Sequence[Tie], kept: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:
-    """Layer -> bool [N, K], from the units [units] of each tie that stay."""
+    """Build layer -> bool [N, K] from the surviving units of each tie."""
     device = kept[0].device
     masks = {layer: torch.ones(shape, dtype=torch.bool, device=device) for layer, shape in shapes.items()}
     for tie, units in zip(ties, kept, strict=True):

@@ -1,1 +1,1 @@
-"""When masks are made and how they are applied: from scores to masks, and masks kept exact while weights train."""
+"""Pruning: make masks from scores, and apply them while weights train."""

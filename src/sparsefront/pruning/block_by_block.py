@@ -1,11 +1,11 @@
-"""A network that writes text, block by block: one block on the device at a time, with what its inputs are by then.
+"""Run a causal language model block by block, with only one block on the device at a time.
 
     embedding -> block 0 -> block 1 -> block 2 -> ...
                  known      runs       not reached
 
-Of each batch what the last block has returned is kept. To run the next one, the network itself is called: the blocks before
-return that at once, the block runs, and what would follow is left. So each block is called as the network calls it, with its
-masks, its positions and its caches, whatever the architecture; and nothing needs more room than one block and its activations.
+The outputs of the last block are kept for every batch. To run the next block, the whole network is called: earlier blocks
+return the kept outputs, the block runs, and the forward is aborted. Each block is thus called with its own masks, positions
+and caches, whatever the architecture, and memory never exceeds one block and its activations.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +22,8 @@ from sparsefront.models.base import block_names, is_of_transformers
 
 
 def chain_of_blocks(net: nn.Module, layers: Sequence[str]) -> list[str]:
-    """The blocks that the layers lie in, in their order, where the network is one that transformers writes text with: one list of
-    blocks, each called once, on what the one before returned. Empty for any other.
+    """The blocks that contain the layers, in order, if the network is a causal language model of transformers: one list of
+    blocks, each called once, on the output of the previous one. Empty for any other network.
     """
     generates: Any = getattr(net, "can_generate", None)
     if not is_of_transformers(net) or generates is None or not generates():
@@ -38,16 +38,16 @@ def chain_of_blocks(net: nn.Module, layers: Sequence[str]) -> list[str]:
 
 
 class _Done(Exception):
-    """The block has run."""
+    """Raised to abort a forward after the block has run."""
 
 
 class BlockRun:
-    """One block, while it is on the device.
+    """One block while it is on the device.
 
     Attributes:
         name: of the block in the network.
-        last: whether no block comes after it.
-        changed: the caller sets it after it has changed weights: what the block returns is then computed once more.
+        last: whether it is the last block.
+        changed: set by the caller after changing weights: the block's outputs are then recomputed.
     """
 
     def __init__(self, name: str, run: Callable[[int], Any], batches: int, *, last: bool) -> None:
@@ -55,11 +55,11 @@ class BlockRun:
         self._run, self._returned = run, [None] * batches
 
     def __call__(self, batch: int) -> None:
-        """Run the block on a batch, by its number."""
+        """Run the block on a batch, by index."""
         self._returned[batch] = self._run(batch)
 
     def returned(self) -> list[Any]:
-        """What it returns for each batch, with the weights as they are."""
+        """The block's output for each batch, with its current weights."""
         if self.changed:
             self._returned, self.changed = [None] * len(self._returned), False
         for batch, known in enumerate(self._returned):
@@ -72,15 +72,15 @@ class BlockRun:
 def run_blocks(
     net: nn.Module, blocks: Sequence[str], forward: Callable[[Any], Any], batches: Sequence[Any], device: torch.device
 ) -> Iterator[BlockRun]:
-    """Each block in its turn, on the device; the block goes back to where it was before the next comes.
+    """Yield each block in order, on the device; it is moved back before the next one.
 
     Args:
-        net: in eval mode, its embedding where the batches are.
-        blocks: as `chain_of_blocks` gives them.
+        net: in eval mode, with its embedding on the batches' device.
+        blocks: from `chain_of_blocks`.
         forward: calls the network with a batch.
-        device: of the block's weights and of what it is given and returns.
+        device: of the block's weights, inputs and outputs.
     Raises:
-        ValueError: a block that the network does not call in its turn; names it.
+        ValueError: the network does not call a block in order; names it.
     """
     modules = [net.get_submodule(name) for name in blocks]
     known: list[Any] = [None] * len(batches)
@@ -107,7 +107,7 @@ def run_blocks(
 
 @contextmanager
 def _others_known(modules: Sequence[nn.Module], returned: Any) -> Iterator[None]:
-    """While open, these modules return what is known, and compute nothing."""
+    """Context in which these modules return a known value without computing."""
     for module in modules:
         module.forward = lambda *args, **kwargs: returned
     try:
@@ -119,7 +119,9 @@ def _others_known(modules: Sequence[nn.Module], returned: Any) -> Iterator[None]
 
 @contextmanager
 def _stopping_behind(module: nn.Module, device: torch.device) -> Iterator[list[Any]]:
-    """While open, the module is given tensors on the device, and ends the forward; the list then holds what it returned."""
+    """Context in which the module's inputs are moved to the device and its call aborts the forward; yields a list that then
+    holds its output.
+    """
     found: list[Any] = []
 
     def give(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -142,15 +144,15 @@ def _stopping_behind(module: nn.Module, device: torch.device) -> Iterator[list[A
 
 
 def inside(block: str, layers: Sequence[str]) -> list[str]:
-    """Those of the layers that lie in a block."""
+    """The layers that lie in a block."""
     return [layer for layer in layers if layer.startswith(f"{block}.")]
 
 
 def require_chain(importance: Any, net: nn.Module, layers: Sequence[str]) -> None:
-    """Raise InvalidSetting where an importance is to go from block to block of a network that is no chain of them.
+    """Raise InvalidSetting if an importance is sequential but the network is not a chain of blocks.
 
     Args:
-        net: also on the meta device.
+        net: may be on the meta device.
     """
     if getattr(importance, "sequential", False) and not chain_of_blocks(net, layers):
         allowed = "goes from block to block, as in networks of transformers that write text, and this is none"

@@ -1,4 +1,4 @@
-"""What scores ask of a network and its data: batches, the inputs of its layers, gradients."""
+"""Calibration: the batches, layer inputs and gradients that scores are computed from."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,13 +37,12 @@ from sparsefront.tasks.plain_task import (
 
 MasksOf = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
-# Networks that read one text and write another one: the attention mask of a batch is that of the encoder's text
-# alone.
+# In networks with two texts (encoder and decoder), the attention mask of a batch belongs to the encoder's text only.
 
 
 def in_encoder(net: nn.Module) -> Callable[[nn.Module], bool]:
-    """Whether a module of the network sees the text of the attention mask: in a network that translates, or an encoder-decoder
-    network of transformers, those of its encoder, in any other network all.
+    """Return a predicate: does a module see the text of the attention mask? In translation networks and encoder-decoder networks
+    of transformers, only modules of the encoder do; in any other network, all.
     """
     encoder = _encoder(net)
     inside = set(net.modules() if encoder is None else encoder.modules())
@@ -52,8 +51,8 @@ def in_encoder(net: nn.Module) -> Callable[[nn.Module], bool]:
 
 @contextmanager
 def given_encoder_text(net: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[Callable[[str, Tensor], bool]]:
-    """While open, tells of a layer and what it is given in a forward whether that is of the text of the attention mask: in a
-    decoder only what the encoder returned, which cross-attention reads. Lengths don't tell: both texts may have the same.
+    """Context that yields a predicate of (layer, input): does this input belong to the text of the attention mask? In a decoder
+    only the encoder's output does, which cross-attention reads; lengths cannot tell, since both texts may have the same.
     """
     encoder, inside = _encoder(net), in_encoder(net)
     returned: list[Tensor] = []
@@ -66,7 +65,7 @@ def given_encoder_text(net: nn.Module, modules: Mapping[str, nn.Module]) -> Iter
 
 
 def _encoder(net: nn.Module) -> nn.Module | None:
-    """The encoder of a network that translates, or of an encoder-decoder network of transformers; these may be a part of it."""
+    """The encoder of a translation network or an encoder-decoder network of transformers, which may be a submodule."""
     for module in net.modules():
         if isinstance(module, TranslationNetwork):
             return module.encoder
@@ -77,33 +76,32 @@ def _encoder(net: nn.Module) -> nn.Module | None:
     return None
 
 
-# What the layers of a network multiply with their weights, seen while it runs.
+# Layer inputs, recorded while the network runs.
 
 
 def as_rows(module: nn.Module, x: Tensor, real: Tensor | None = None) -> Tensor:
-    """The matrix X [rows, K] of the layer's product Y = X W^T, with W the weight seen as a matrix [N, K].
+    """The matrix X [rows, K] of the layer's product Y = X W^T, where W is the weight as a matrix [N, K].
 
     Args:
-        module: Linear, or Conv2d in one group.
+        module: Linear, or Conv2d without groups.
         x: [..., K], or [B, C_in, height, width], any float dtype.
-        real: bool [B, positions], the positions of a text that are no padding: of an x [B, positions, K] only these are
-            rows. Of whatever is computed at padding nothing reaches the loss.
+        real: bool [B, positions], True for tokens that are not padding: of x [B, positions, K] only these become rows,
+            because padding does not affect the loss.
     Returns:
-        float32; a convolution's has one row per output pixel and columns in the order of
-            the weight seen as a matrix.
+        float32; for a convolution, one row per output pixel, with columns in the order of the weight matrix.
     """
     x = x.float()
     if not isinstance(module, nn.Conv2d):
         padded = real is not None and x.shape[:-1] == real.shape
         return x[real] if padded else x.reshape(-1, x.shape[-1])
-    if x.dim() == 3:  # Conv2d also takes a single image
+    if x.dim() == 3:  # Conv2d also accepts a single image
         x = x.unsqueeze(0)
     x = F.pad(x, _padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
     return pixel_rows(x, module.kernel_size, dilation=module.dilation, stride=module.stride)
 
 
 def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
-    """Left, right, top, bottom, as `F.pad` wants it; "same" puts an odd pixel right and below."""
+    """Left, right, top and bottom padding for `F.pad`; "same" puts an odd pixel right and below."""
     if module.padding == "valid":
         return 0, 0, 0, 0
     if module.padding == "same":
@@ -123,18 +121,18 @@ def sum_over_inputs(
     real_positions: Callable[[Any], Tensor | None] = lambda batch: None,
     of_that_text: Callable[[str, Tensor], bool] = lambda name, x: True,
 ) -> dict[str, Tensor]:
-    """Per layer the sum of `statistic(X)` over all its calls; no X outlives its call.
+    """Layer name -> sum of `statistic(X)` over all its calls; inputs are not kept.
 
     Args:
         forward: runs the network on a batch.
-        real_positions: of a batch: `real` of `as_rows`.
-        of_that_text: whether what a layer is given has these positions, where its shape says that it may.
-        modules: layer name -> module; one that is called several times in a forward adds up all of them.
-        statistic: of X, float32 [rows, K]; adds up over rows.
+        real_positions: returns `real` of `as_rows` for a batch.
+        of_that_text: whether an input belongs to the text of these positions, given that its shape fits.
+        modules: layer name -> module; several calls in one forward are summed.
+        statistic: of X, float32 [rows, K]; must be additive over rows.
     Raises:
-        ValueError: a layer that a batch did not reach; names it.
+        ValueError: a batch does not reach a layer; names it.
     """
-    # Of no rows: zeros of the right shape, where there is no batch to read.
+    # Zeros of the right shape, from an X without rows, if there are no batches.
     sums = {
         name: statistic(weight.new_zeros((0, weight[0].numel()), dtype=torch.float32))
         for name, weight in ((name, layer_weight(module)) for name, module in modules.items())
@@ -157,11 +155,11 @@ def sum_over_inputs(
 
 @torch.no_grad()
 def in_order_of_use(forward: Callable[[Any], Any], batch: Any, modules: dict[str, nn.Module]) -> list[list[str]]:
-    """Layers in the order of their first call; those called in turn on the very same tensor (query, key and value of an
-    attention) are one group, because none of them can change what the others are given.
+    """Layers in the order of their first call; layers called consecutively with the same tensor (query, key and value of an
+    attention) form one group, because they cannot change each other's inputs.
 
     Raises:
-        ValueError: a layer that the batch does not reach; names it.
+        ValueError: the batch does not reach a layer; names it.
     """
     groups: list[list[str]] = []
     seen: set[str] = set()
@@ -199,13 +197,13 @@ def score_weights(
     masks_of: MasksOf | None = None,
     device: torch.device | None = None,
 ) -> dict[str, Tensor]:
-    """Scores of the layers' weights as they are now; the same on every rank of a distributed run. Layers that share one weight
-    have the mean of theirs.
+    """Score the layers' current weights; identical on every rank of a distributed run. Layers that share a weight get their
+    mean score.
 
     Args:
         task: the network and its loss, on the device where scores are wanted.
         open_loader, masks_of, device: see `NetworkCalibration`.
-        movement: the accumulator of the training, where the scores come from it.
+        movement: the accumulator of the training, for scores that need it.
     Returns:
         layer name -> float32 [N, K], larger = more worth keeping.
     """
@@ -219,21 +217,19 @@ def score_weights(
 
 
 class NetworkCalibration:
-    """`importance.base.Calibration` of a network.
+    """Implements `importance.base.Calibration` for a network.
 
-    Dropout is off and batch normalization uses its running statistics, so scores depend on no draw and leave no trace.
-    Of the batches, rank r of R reads r, r + R, r + 2R, ...; the data goes round where there are too few.
-    What layers are given at the padding of a text is left out.
+    Dropout is off and BatchNorm uses its running statistics, so scores do not depend on random draws and leave no trace. Rank r
+    of R reads the batches r, r + R, r + 2R, ...; the data repeats if there are too few. Inputs at padding tokens are ignored.
 
     Args:
         task: the network and its loss, on the device of the computation.
-        layers: names of Linear and Conv2d modules (in one group).
-        open_loader: gives a new loader of training batches, each time from the same first batch and the same on every
-            rank. So scores follow from the weights alone, and a resumed training makes the masks that it would have made.
+        layers: names of Linear and Conv2d modules (without groups).
+        open_loader: returns a new loader of training batches, which starts from the same first batch each time and on every
+            rank. Scores then follow from the weights alone, and a resumed training makes the masks it would have made.
         movement: see `score_weights`.
-        masks_of: scores of some layers -> their masks, bool [N, K]; needed where an importance goes from block to block of a
-            pruned network.
-        device: where a block of a network that writes text runs (see `block_by_block`); None: where its weights are.
+        masks_of: scores of some layers -> their masks, bool [N, K]; required for sequential importances.
+        device: where blocks of a causal language model run (see `block_by_block`); None = where its weights are.
     """
 
     def __init__(
@@ -256,7 +252,7 @@ class NetworkCalibration:
         weights = [layer_weight(module) for module in self._modules.values()]
         with in_eval_mode(self._task.net):
             for batch in self.batches(batches):
-                # Left before yielding: a suspended generator would restore the gradient mode at the wrong time.
+                # Leave these contexts before yielding: a suspended generator would restore the gradient mode at the wrong time.
                 with torch.enable_grad(), _requiring_gradients(weights):
                     loss = self._task.loss(self._forward(batch), batch)
                     require_gradient(loss)
@@ -267,14 +263,14 @@ class NetworkCalibration:
         """See `Calibration`.
 
         Raises:
-            ValueError: a layer that the network never calls; names it.
+            ValueError: the network never calls a layer; names it.
         """
         return self.sums_over(list(self._modules), self.batches(batches), statistic)
 
     def sums_over(
         self, layers: list[str], batches: Iterable[Batch], statistic: Callable[[Tensor], Tensor]
     ) -> dict[str, Tensor]:
-        """`input_sums` of some of the layers over batches of this rank that were read before."""
+        """`input_sums` of some layers, over batches of this rank that were already read."""
         modules = {name: self._modules[name] for name in layers}
         with in_eval_mode(self._task.net), given_encoder_text(self._task.net, modules) as of_that_text:
             return sum_over_inputs(
@@ -306,14 +302,14 @@ class NetworkCalibration:
     def totals_in_order(
         self, batches: list[Batch], statistic: Callable[[Tensor], Tensor]
     ) -> Iterator[dict[str, Tensor]]:
-        """`total` of the sums of one group of layers after another, in the order of use, over batches of this rank that were read
-        before. Between two groups the caller may change weights: later layers are given what earlier ones return by then.
+        """Yield the `total` of sums for one group of layers after another, in order of use, over batches of this rank that were
+        already read. The caller may change weights between groups: later layers then see the new outputs of earlier ones.
         """
         if not self._blocks:
             for group in self.order_of_use():
                 yield self.total(self.sums_over(group, batches, statistic))
             return
-        some = batches or [self._on_device(next(self._all_batches()))]  # a rank without its own learns the order
+        some = batches or [self._on_device(next(self._all_batches()))]  # a rank without batches still learns the order
         for block in self._run_blocks(some):
             modules = {name: self._modules[name] for name in inside(block.name, list(self._modules))}
             for group in in_order_of_use(block, 0, modules):
@@ -342,7 +338,7 @@ class NetworkCalibration:
         return sum_over_inputs(block, range(len(batches)), modules, statistic, real_positions=real)
 
     def order_of_use(self) -> list[list[str]]:
-        """The layers in groups, in the order of the network: see `in_order_of_use`. The same on every rank."""
+        """The layers grouped in call order (see `in_order_of_use`), identical on every rank."""
         with in_eval_mode(self._task.net):
             return in_order_of_use(self._forward, self._on_device(next(self._all_batches())), self._modules)
 
@@ -353,8 +349,8 @@ class NetworkCalibration:
         return self._movement.sums()
 
     def total(self, statistics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See `Calibration`. Ranks pass the same layers in the same order."""
-        for name in statistics:  # one at a time: a rank's own sum is freed as soon as the total is there
+        """See `Calibration`. Ranks must pass the same layers in the same order."""
+        for name in statistics:  # one at a time, to free a rank's own sum once the total exists
             statistics[name] = distributed.all_reduce_sum(statistics[name])
         return statistics
 
@@ -362,7 +358,7 @@ class NetworkCalibration:
         """This rank's share of the first `count` batches, on the network's device.
 
         Raises:
-            ValueError: there is no training data.
+            ValueError: there are no training batches.
         """
         for batch in islice(self._all_batches(), distributed.rank(), count, distributed.world_size()):
             yield_gpu(self._device)
@@ -382,7 +378,7 @@ class NetworkCalibration:
         return layer_weight(next(iter(self._modules.values()))).device
 
     def _on_device(self, batch: Batch) -> Batch:
-        """Copies: some are kept while the loader gives the next batch, perhaps in the same tensors."""
+        """Copy a batch: some are kept while the loader produces the next one, perhaps in the same tensors."""
         return {
             key: value.to(self._device, copy=True) if torch.is_tensor(value) else value for key, value in batch.items()
         }
@@ -393,7 +389,7 @@ class NetworkCalibration:
 
 @contextmanager
 def _requiring_gradients(weights: list[Tensor]) -> Iterator[None]:
-    """Frozen weights are scored as others are, and are frozen afterwards."""
+    """Context in which frozen weights require gradients, so that they are scored too."""
     frozen = [weight for weight in weights if not weight.requires_grad]
     try:
         for weight in frozen:
@@ -405,16 +401,16 @@ def _requiring_gradients(weights: list[Tensor]) -> Iterator[None]:
 
 
 def real_positions(batch: Batch) -> Tensor | None:
-    """Bool [B, length], the tokens of a text batch that are no padding, of two texts the first's, of a translation the source's;
-    None where batches are not text.
+    """Bool [B, length], True for tokens of a text batch that are not padding; of two texts, those of the first (the source). None
+    if batches are not text.
     """
     return next((batch[name].bool() for name in ("attention_mask", "source_mask") if name in batch), None)
 
 
-# The batches that scores are computed from.
+# The calibration batches.
 
 Batches = Iterable | Callable[[], Iterable]
-"""Batches as a training loop has them; or a function that opens a loader of such, as this package's data do."""
+"""Batches as in a training loop, or a function that opens a loader of them, as this package's data modules do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,7 +424,7 @@ class Calibration:
         return iter(self.open_loader())
 
     def first_inputs(self) -> dict[str, Any]:
-        """What the network is called with for the first batch, on its device."""
+        """The network's arguments for the first batch, on its device."""
         batch = PlainTask(self.net, None).net_inputs(next(iter(self())))
         device = device_of(self.net)
         return {
@@ -440,10 +436,10 @@ class Calibration:
 def open_calibration(
     net: nn.Module, batches: Batches | None, importance: Importance, allocation: Allocation, pattern: Pattern
 ) -> Calibration:
-    """The loader of calibration batches. Of an iterable without a length no more are read than these three ask for.
+    """Open the calibration loader. At most as many batches as these three ask for are read from an iterable without a length.
 
     Raises:
-        InvalidSetting: none are given, and the importance needs them; they have another form; or nothing bounds them.
+        InvalidSetting: the importance needs batches and there are none, they have the wrong form, or nothing bounds them.
     """
     if callable(batches):
         allowed = "is a DataLoader, another iterable of batches, or a function that opens one"
@@ -460,10 +456,10 @@ def open_calibration(
 
 
 def asked_batches(importance: Importance, *others: object) -> int | None:
-    """How many batches of data these parts ask for, at least 1; None where the importance does not say.
+    """Number of batches that these parts ask for, at least 1; None if the importance does not say.
 
     Args:
-        others: a part that says nothing of batches asks for none.
+        others: parts without a number of batches ask for none.
     """
     asked = [
         count
@@ -477,10 +473,10 @@ def asked_batches(importance: Importance, *others: object) -> int | None:
 
 
 def _opened(open_loader: Callable[[], Iterable], by_name: NamedBatch) -> Iterator[Batch]:
-    """The batches that a function opens a loader of, in the forms of a training loop.
+    """The batches of a loader that a function opens, in the forms of a training loop.
 
     Raises:
-        InvalidSetting: it returns no loader, or one without a batch, such as an iterator that was read before.
+        InvalidSetting: it returns no loader, or an empty one, such as an exhausted iterator.
     """
     loader = open_loader()
     if isinstance(loader, str) or not isinstance(loader, Iterable):

@@ -1,4 +1,4 @@
-"""What rounding makes of a sparsity: layers that nothing is pruned of, layers emptied or all but emptied, missed targets."""
+"""How rounding to whole groups changes a sparsity: no pruning at all, empty layers, missed targets."""
 
 import math
 import re
@@ -10,34 +10,33 @@ from sparsefront.allocation.base import Allocation, GlobalAllocation, PerLayerAl
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import LARGEST_M, Pattern
 
-# What was asked for: a sparsity, which a network has or misses, or a budget, for which the sparsity is a ceiling.
+# The target: either a sparsity to reach, or a latency budget, for which the sparsity is only a ceiling.
 
-BUDGET_KEYS = ("speedup", "latency_ms")  # of an allocation that is given a budget
-MOST_MISSED = 0.02  # of the sparsity that was asked for, where it still names the network
+BUDGET_KEYS = ("speedup", "latency_ms")  # settings of allocations with a budget
+MOST_MISSED = 0.02  # largest deviation at which the target still describes the network
 
 
 def misses(achieved: float, target: float) -> bool:
-    """Whether a sparsity lies so far from the one that was asked for that it is another one."""
+    """Whether the achieved sparsity is so far off that the target no longer describes it."""
     return round(abs(achieved - target), 6) > MOST_MISSED
 
 
-# Sparsities that rounding to whole groups turns into no pruning, or into layers without a weight: found from shapes
-# alone.
+# Sparsities that round to no pruning or to empty layers, determined from shapes alone.
 
-CLOSE = 1e-3  # how near to the border the sparsity lies that a message names, as a share of it
+CLOSE = 1e-3  # relative precision of the nearest sparsity in messages
 WeightShapes = Mapping[str, tuple[int, ...]]
 
 
 def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: WeightShapes, sparsity: float) -> None:
-    """Require that some layer loses a weight, and that none loses all of them.
+    """Check that pruning removes at least one weight and empties no layer.
 
-    Of an allocation that ranks all layers together only totals are known: it is rejected where no layer would lose a weight even
-    if it alone gave up what the network does, or where every layer would lose all. What an allocation reads from scores or from
-    measured times is not looked at, nor patterns that tie layers: those plan whole units (`patterns.width`).
+    If layers are ranked together, only totals are known: rejected are sparsities at which no layer would lose a weight even if
+    it alone gave up all of them, or at which every layer would be emptied. Not checked: allocations that depend on scores or
+    measured times, and patterns that tie layers, which plan whole units (`patterns.width`).
 
     Args:
-        weight_shapes: layer that is pruned -> shape of its weight: Linear (N, K), Conv2d (C_out, C_in, kh, kw).
-        sparsity: the final one; 0 asks for no change.
+        weight_shapes: layer to prune -> shape of its weight: Linear (N, K), Conv2d (C_out, C_in, kh, kw).
+        sparsity: the final one; 0 is accepted.
     Raises:
         InvalidSetting: key `sparsity`, with the nearest one that works.
     """
@@ -48,7 +47,7 @@ def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: Weig
     total = sum(map(math.prod, weight_shapes.values()))
 
     def levels(asked: float, *, at_most: bool) -> dict[str, float]:
-        """The sparsity of each layer; `at_most`: that it may reach where layers are ranked together."""
+        """The sparsity of each layer; with `at_most`, the highest that it may reach if layers are ranked together."""
         if isinstance(allocation, PerLayerAllocation):
             return allocation.layer_sparsities(weight_shapes, asked, lambda layer, level: 0.0)
         shares = {layer: total / math.prod(shape) if at_most else 1.0 for layer, shape in weight_shapes.items()}
@@ -81,7 +80,7 @@ def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: Weig
 
 
 def _allows(pattern: Pattern, sparsity: float) -> bool:
-    """Whether layers of some shape can express this sparsity."""
+    """Whether layers of some shape can have this sparsity."""
     try:
         pattern.check_sparsity(sparsity)
     except InvalidSetting:
@@ -90,7 +89,7 @@ def _allows(pattern: Pattern, sparsity: float) -> bool:
 
 
 def _prunes(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
-    """Whether a layer [N, K] on its own loses a weight, of scores that let the smallest groups go first."""
+    """Whether a layer [N, K] on its own loses a weight, if the smallest groups are pruned first."""
     if sparsity <= 0 or sparsity >= 1:
         return sparsity >= 1
     if pattern.unsupported_reason(shape, sparsity) is not None:
@@ -101,20 +100,20 @@ def _prunes(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
 
 
 def _empties(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
-    """Whether a layer [N, K] on its own loses every weight."""
+    """Whether a layer [N, K] on its own is emptied."""
     if sparsity <= 0 or (1 - sparsity) * math.prod(shape) > pattern.rounding_unit(shape):
         return False
     return pattern.unsupported_reason(shape, sparsity) is None and _kept(pattern, shape, sparsity) == 0
 
 
 def _kept(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> int:
-    """Weights that a mask keeps, of scores that fall from output to output: a narrower last tile goes first."""
+    """Number of weights kept for scores that decrease with the output, so that a narrower last tile is pruned first."""
     scores = torch.arange(math.prod(shape), 0, -1, dtype=torch.float32).view(shape)
     return int(pattern.layer_mask(scores, torch.ones(shape, dtype=torch.bool), sparsity).sum())
 
 
 def _least(pattern: Pattern, sparsity: float, works: Callable[[float], bool]) -> float | None:
-    """The lowest sparsity above this one that works, or one close to it; None where there is none."""
+    """The lowest sparsity above this one that works, approximately; None if there is none."""
     if pattern.balanced:
         windows = {1 - n / m for m in range(2, LARGEST_M + 1) for n in range(1, m)}
         return next((round(level, 6) for level in sorted(windows) if level > sparsity and works(level)), None)
@@ -132,7 +131,7 @@ def _least(pattern: Pattern, sparsity: float, works: Callable[[float], bool]) ->
 
 
 def _down(sparsity: float) -> str:
-    """As text, rounded down, with as many digits as its distance to 1 needs."""
+    """Format rounded down, with as many digits as its distance to 1 needs."""
     digits = 2 - math.floor(math.log10(1 - sparsity))
     return f"{math.floor(sparsity * 10**digits) / 10**digits:.{digits}f}".rstrip("0")
 
@@ -142,21 +141,21 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 NEARLY = 0.1  # of the target density: a layer that keeps less has collapsed
-LEAST = 0.01  # and one that keeps less than this, though at most half of the target density, where that is lower still
+LEAST = 0.01  # density below which a layer has collapsed too, capped at half of the target density
 ALIKE = "allocation=per_layer"
 AT_LEAST = "allocation=global_threshold allocation.min_density_share=0.2"
 
 
 def collapsed_layers(sparsities: Mapping[str, float], target: float) -> dict[str, float]:
-    """The layers that keep less than a tenth of the target density or less than 1 %, among them those that lost every weight.
+    """Find layers that keep less than a tenth of the target density or less than 1 %, including empty ones.
 
-    Where the target density itself comes near 1 %, half of it counts: not every layer can have collapsed.
+    If the target density itself is near 1 %, half of it is the limit instead: not every layer can have collapsed.
 
     Args:
         sparsities: layer -> its fraction of zeros.
-        target: sparsity wanted over all prunable weights, in [0, 1).
+        target: sparsity over all prunable weights, in [0, 1).
     Returns:
-        layer -> the density that it keeps; exactly 0 where every weight is gone.
+        layer -> its density; exactly 0 if it is empty.
     """
     limit = max(NEARLY * (1 - target), min(LEAST, (1 - target) / 2))
     densities = {layer: 1 - sparsity for layer, sparsity in sparsities.items()}
@@ -164,11 +163,11 @@ def collapsed_layers(sparsities: Mapping[str, float], target: float) -> dict[str
 
 
 def collapse_warning(sparsities: Mapping[str, float], target: float, allocation: str) -> str | None:
-    """One line with the layers that collapsed and the settings that help; None where none did.
+    """One line that lists the collapsed layers and the settings that help; None if no layer collapsed.
 
     Args:
         sparsities, target: see `collapsed_layers`.
-        allocation: name of the one in use; a floor helps a global threshold, one sparsity for all helps every other.
+        allocation: name of the one in use: a global threshold needs a minimum density, the others the same sparsity everywhere.
     """
     collapsed = collapsed_layers(sparsities, target)
     if not collapsed:
@@ -182,7 +181,7 @@ def collapse_warning(sparsities: Mapping[str, float], target: float, allocation:
 
 
 def collapse_text(collapsed: Mapping[str, float]) -> str:
-    """The layers by name: `blocks.[0,1].fc2 lost every weight, blocks.2.fc2 kept at most 0.012`; none: "none"."""
+    """Format the layers: `blocks.[0,1].fc2 lost every weight, blocks.2.fc2 kept at most 0.012`, or "none"."""
     lost = [layer for layer, density in collapsed.items() if density == 0]
     nearly = {layer: density for layer, density in collapsed.items() if density > 0}
     parts = [f"{_joined(lost)} lost every weight"] if lost else []
@@ -192,11 +191,11 @@ def collapse_text(collapsed: Mapping[str, float]) -> str:
 
 
 def _joined(layers: Iterable[str]) -> str:
-    """Names that differ in their first number alone are written as one: `blocks.[0,3].fc2`."""
+    """Merge names that differ only in their first number: `blocks.[0,3].fc2`."""
     numbers: dict[tuple[str, str], list[str]] = {}
     for layer in layers:
         parts = re.fullmatch(r"(\D*)(\d*)(.*)", layer)
-        assert parts is not None  # each of the three may be empty
+        assert parts is not None  # the regular expression always matches
         before, number, after = parts.groups()
         numbers.setdefault((before, after), []).append(number)
     names = []

@@ -1,4 +1,4 @@
-"""Which layers of a network are pruned, and why the others stay dense."""
+"""Which layers are pruned, and why the others stay dense."""
 
 import fnmatch
 import math
@@ -22,9 +22,9 @@ from sparsefront.patterns.width import Tie, find_ties, units_to_prune, untied_re
 @dataclass(frozen=True)
 class PruningPlan:
     """Args:
-    shapes: every prunable layer -> [N, K] of its weight as a matrix, in the network's order.
-    dense_reasons: those of them that stay dense -> why.
-    ties: what the layers share, of a pattern that ties them.
+    shapes: every prunable layer -> [N, K] of its weight matrix, in the network's order.
+    dense_reasons: prunable layers that stay dense -> why.
+    ties: ties between layers, for patterns that need them.
     """
 
     shapes: dict[str, tuple[int, int]]
@@ -33,12 +33,12 @@ class PruningPlan:
 
     @property
     def layers(self) -> list[str]:
-        """The layers that are pruned."""
+        """The layers to prune."""
         return [name for name in self.shapes if name not in self.dense_reasons]
 
     @property
     def pruned_shapes(self) -> dict[str, tuple[int, int]]:
-        """Layer that is pruned -> [N, K]."""
+        """Layer to prune -> [N, K]."""
         return {name: self.shapes[name] for name in self.layers}
 
 
@@ -51,15 +51,15 @@ def plan_pruning(
     ignored: Mapping[str, str],
     reads_inputs: str | None = None,
 ) -> PruningPlan:
-    """Sort the prunable layers into pruned and dense.
+    """Split the prunable layers into those to prune and those that stay dense.
 
     Args:
-        net: also on the meta device: only shapes are read.
+        net: may be on the meta device: only shapes are read.
         prunable: names of Linear and Conv2d layers.
-        ignored: those of them that stay dense because somebody wants it -> why.
-        reads_inputs: the part that looks at what a layer multiplies, such as "importance=wanda": see `_grouped_reason`.
+        ignored: prunable layers that the user keeps dense -> why.
+        reads_inputs: the option that reads layer inputs, such as "importance=wanda": see `_grouped_reason`.
     Raises:
-        InvalidSetting: a pattern that ties layers, and a sparsity that takes nothing of any of them.
+        InvalidSetting: the pattern ties layers, and the sparsity removes nothing from any of them.
     """
     shapes: dict[str, tuple[int, int]] = {}
     reasons: dict[str, str] = {}
@@ -70,7 +70,7 @@ def plan_pruning(
         if name in ignored:
             reasons[name] = ignored[name]
         elif not has_own_weight(module):
-            reasons[name] = "its weight is computed from other parameters"  # zeros in it would not last
+            reasons[name] = "its weight is computed from other parameters"  # zeros would be overwritten
         elif in_groups(module) and (reason := _grouped_reason(module, pattern, reads_inputs)) is not None:
             reasons[name] = reason
         elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
@@ -86,12 +86,12 @@ def plan_pruning(
 
 
 def in_groups(module: nn.Module) -> bool:
-    """Whether it is a convolution whose groups of outputs read groups of inputs, each its own."""
+    """Whether a module is a grouped convolution."""
     return getattr(module, "groups", 1) != 1
 
 
 def _grouped_reason(module: Any, pattern: Pattern, reads_inputs: str | None) -> str | None:
-    """Why a convolution in groups stays dense, or None where each of its groups [N / groups, K] can obey the pattern."""
+    """Why a grouped convolution stays dense; None if each of its groups [N / groups, K] can obey the pattern."""
     outputs, what = module.out_channels // module.groups, f"convolution in {module.groups} groups"
     if pattern.takes_blocks:
         return what
@@ -105,11 +105,11 @@ def _grouped_reason(module: Any, pattern: Pattern, reads_inputs: str | None) -> 
 
 
 def require_no_groups(net: nn.Module, layers: Iterable[str], recovery: str) -> None:
-    """Raise InvalidSetting where a recovery that looks at what pruned layers multiply would get a convolution in groups.
+    """Raise InvalidSetting if a recovery that reads layer inputs would get a pruned grouped convolution.
 
     Args:
-        layers: names of those that are pruned.
-        recovery: its name.
+        layers: names of the pruned layers.
+        recovery: name of the recovery.
     """
     found = [name for name in layers if in_groups(net.get_submodule(name))]
     if found:
@@ -123,12 +123,12 @@ def require_no_groups(net: nn.Module, layers: Iterable[str], recovery: str) -> N
 
 
 def has_own_weight(module: nn.Module) -> bool:
-    """Whether `weight` is a parameter, and not computed as by weight_norm, spectral_norm and other parametrizations."""
+    """Whether `weight` is a parameter, not computed by weight_norm, spectral_norm or another parametrization."""
     return "weight" in module._parameters
 
 
 def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> InvalidSetting:
-    """The complaint about a plan that prunes nothing: each reason once, with its first layer and how many others.
+    """The error for a plan that prunes nothing: each reason once, with its first layer and the number of others.
 
     Args:
         ignore: expressions of layers that stay dense, as in `recipe.ignore`.
@@ -158,12 +158,12 @@ def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> 
 
 
 def require_whole_groups(plan: PruningPlan, pattern: Pattern, ignored: Iterable[str]) -> None:
-    """Require a layer as large as a group; of a mixed pattern, as a group of each candidate.
+    """Check that some layer is at least as large as a group (for a mixed pattern, a group of each candidate).
 
     Args:
-        ignored: layers that stay dense because somebody wants it.
+        ignored: layers that the user keeps dense.
     Raises:
-        InvalidSetting: key `granularity`, `m` or `candidates`: no layer is as large; names the largest.
+        InvalidSetting: key `granularity`, `m` or `candidates`: no layer is that large; names the largest.
     """
     names = plan.layers or [name for name in plan.shapes if name not in set(ignored)]
     shapes = {name: plan.shapes[name] for name in names}
@@ -181,7 +181,7 @@ def require_whole_groups(plan: PruningPlan, pattern: Pattern, ignored: Iterable[
 
 
 def narrower_than_tiles(plan: PruningPlan, pattern: Pattern) -> str | None:
-    """A line about pruned layers that are smaller than a group, as tiles may be; None where there are none."""
+    """One line about pruned layers that are smaller than a group, which tiles allow; None if there are none."""
     size = pattern.sizes.get("granularity")
     narrower = [name for name in plan.layers if size is not None and not _holds(plan.shapes[name], size)]
     if not narrower:
@@ -195,16 +195,16 @@ def _holds(shape: tuple[int, int], size: tuple[int, int]) -> bool:
 
 
 def require_matches(ignore: Iterable[str], net: nn.Module, prunable: list[str]) -> None:
-    """Each expression of layers to ignore must find a layer of the network.
+    """Check that each expression of layers to ignore matches a layer of the network.
 
-    One that finds only layers which are never pruned (an embedding, the head) states a fact and may stay.
+    An expression that matches only layers that are never pruned (an embedding, the head) is allowed.
 
     Args:
         ignore: regular expressions, as in `recipe.ignore`.
-        net: also on the meta device: only names are read.
-        prunable: names of the layers that may be pruned, for the message.
+        net: may be on the meta device: only names are read.
+        prunable: names of prunable layers, for the message.
     Raises:
-        InvalidSetting: an expression that finds nothing; names the layers that there are.
+        InvalidSetting: an expression matches nothing; lists the layers.
     """
     layers = [name for name, module in net.named_modules() if getattr(module, "weight", None) is not None]
     for expression in ignore:
@@ -214,14 +214,14 @@ def require_matches(ignore: Iterable[str], net: nn.Module, prunable: list[str]) 
 
 
 def numbered_alike(names: list[str]) -> list[str]:
-    """The names with block numbers as N, each once, in their order: `blocks.N.attn.q`."""
+    """The distinct names with block numbers replaced by N: `blocks.N.attn.q`."""
     return list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name) for name in names))
 
 
-# Which layers of a network are pruned, and why the others are not.
+# Layer selection.
 
 Layers = str | Sequence[str] | Callable[[str, nn.Module], bool]
-"""Names of layers or glob patterns of them, or a predicate of name and module."""
+"""Layer names or glob patterns, or a predicate of (name, module)."""
 
 FIRST_CONVOLUTION = "the first convolution, which reads the input"
 LAST_LINEAR = "the last Linear, the head"
@@ -235,15 +235,15 @@ NAMED_AT_MOST = 8
 def choose_layers(
     net: nn.Module, layers: Layers | None, inputs: dict[str, Tensor] | None
 ) -> tuple[list[str], dict[str, str]]:
-    """The Linear and Conv2d layers that `layers` means, in the order of the network.
+    """Select the Linear and Conv2d layers that `layers` describes, in network order.
 
     Args:
         layers: None = all but the first convolution and the last Linear that the inputs reach.
-        inputs: keyword arguments of one forward; None: the order of the modules stands for the order of the calls.
+        inputs: keyword arguments of one forward; None: module order is taken as call order.
     Returns:
-        the chosen layers, and of the others the reason why they were left out: all of them under None, else none.
+        the chosen layers; and, for layers=None only, the others -> why they were left out.
     Raises:
-        InvalidSetting: a name or a pattern that finds no layer, or a choice that leaves none.
+        InvalidSetting: a name or pattern matches no layer, or no layer is left.
     """
     weighted = weighted_layers(net)
     if layers is None:
@@ -268,7 +268,7 @@ def choose_layers(
 
 
 def weighted_layers(net: nn.Module) -> list[str]:
-    """Names of all Linear and Conv2d modules, in the order of the network; one that two parents share is named once."""
+    """Names of all Linear and Conv2d modules in network order; a module with two parents is listed once."""
     return [name for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
 
 
@@ -278,7 +278,7 @@ def weight_of(net: nn.Module, name: str) -> Tensor:
 
 
 def called_layers(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
-    """The Linear and Conv2d layers in the order of their first call in one forward, which leaves no trace."""
+    """The Linear and Conv2d layers in the order of their first call in one forward, without side effects."""
     modules = {name: net.get_submodule(name) for name in weighted_layers(net)}
     called: dict[str, None] = {}
     with in_eval_mode(net), before_forward(modules, lambda name, *_: called.setdefault(name)), torch.no_grad():
@@ -287,7 +287,7 @@ def called_layers(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
 
 
 def _read_layers(net: nn.Module, layers: Iterable[str], inputs: dict[str, Tensor]) -> set[str]:
-    """Those of the layers whose weight some operation of one forward reads, which leaves no trace."""
+    """The layers whose weight is read by an operation of one forward, without side effects."""
     read = ReadTensors({name: weight_of(net, name) for name in layers})
     with in_eval_mode(net), torch.no_grad(), read:
         net(**inputs)
@@ -298,7 +298,7 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
     called = weighted if inputs is None else called_layers(net, inputs)
     convolutions = [name for name in called if isinstance(net.get_submodule(name), nn.Conv2d)]
     linears = [name for name in called if isinstance(net.get_submodule(name), nn.Linear)]
-    if linears and isinstance(net.get_submodule(linears[-1]), GateLinear):  # a network of features has no head
+    if linears and isinstance(net.get_submodule(linears[-1]), GateLinear):  # a feature extractor has no head
         linears = []
     uncalled = [name for name in weighted if name not in called]
     read = set() if inputs is None or not uncalled else _read_layers(net, uncalled, inputs)
@@ -318,7 +318,7 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
 
 
 def _could_be_pruned(net: nn.Module, name: str) -> bool:
-    """Whether a layer has a weight of its own that no module of another kind reads too, such as an embedding."""
+    """Whether a layer has its own weight that no module of another kind, such as an embedding, reads too."""
     module = net.get_submodule(name)
     others = (other for other in net.modules() if not isinstance(other, nn.Linear | nn.Conv2d))
     return has_own_weight(module) and all(
@@ -332,12 +332,12 @@ def _few(names: list[str]) -> str:
 
 
 def ignored_layers(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """Of the chosen layers those that stay dense all the same -> why.
+    """The chosen layers that stay dense nevertheless -> why.
 
     Args:
         ignore: names or glob patterns, or a dict of them -> why.
     Raises:
-        InvalidSetting: a name or a pattern that finds none of the chosen layers.
+        InvalidSetting: a name or pattern matches none of the chosen layers.
     """
     names = [ignore] if not isinstance(ignore, Iterable) or isinstance(ignore, str) else ignore
     reasons = ignore if isinstance(ignore, Mapping) else {pattern: f"ignore={pattern}" for pattern in names}
@@ -354,16 +354,16 @@ def ignored_layers(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[
     return found
 
 
-# Pruned layers that no kernel can stand in for: a swap leaves them dense, and multiplies the zeros in them.
+# Pruned layers that no kernel supports: `swap` leaves them dense, zeros included.
 
 METHODS: dict[type[nn.Module], tuple[str, ...]] = {nn.Linear: ("forward",), nn.Conv2d: ("forward", "_conv_forward")}
 
 
 def layer_unsupported_reason(layer: nn.Module) -> str | None:
-    """Why no kernel can stand in for this layer, or None.
+    """Why no kernel can replace this layer; None if one can.
 
-    A kernel computes what Linear and Conv2d do. A subclass may do more, such as LoRA's second product or padding of its own, and
-    hooks may read or change what the layer gives.
+    Kernels compute exactly what Linear and Conv2d do. Subclasses may do more, such as LoRA's second product or custom padding,
+    and hooks may read or change the output.
     """
     name = type(layer).__name__
     kind = next((kind for kind in METHODS if isinstance(layer, kind)), None)
@@ -378,7 +378,7 @@ def layer_unsupported_reason(layer: nn.Module) -> str | None:
 
 
 def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
-    """Why this convolution cannot be one product, or None."""
+    """Why this convolution cannot run as one matrix product; None if it can."""
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         return (
             f"convolution with padding {layer.padding} of mode {layer.padding_mode}: only zeros, given as numbers, work"
@@ -387,7 +387,7 @@ def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
 
 
 def nested_tensor_reason(net: nn.Module, layer: str) -> str | None:
-    """Why a layer needs the fast path, which alone reads the nested tensors that an encoder makes of padded inputs; or None."""
+    """Why a layer needs the fast path, the only one that reads the nested tensors of nn.TransformerEncoder; or None."""
     for name in accumulate(layer.split(".")[:-1], "{}.{}".format, initial=""):
         encoder = net.get_submodule(name.removeprefix("."))
         if isinstance(encoder, nn.TransformerEncoder) and encoder.use_nested_tensor:
@@ -396,10 +396,10 @@ def nested_tensor_reason(net: nn.Module, layer: str) -> str | None:
 
 
 def dense_at_swap(net: nn.Module, layers: Sequence[str], inputs: dict[str, Tensor] | None) -> dict[str, str]:
-    """Of the layers to prune those that a swap will leave dense whatever it times -> why.
+    """The layers to prune that `swap` will leave dense in any case -> why.
 
     Args:
-        inputs: keyword arguments of one forward; None: all layers are taken to be called.
+        inputs: keyword arguments of one forward; None: all layers are assumed to be called.
     """
     reasons: dict[str, str] = {}
     for name in layers:
@@ -414,11 +414,11 @@ def dense_at_swap(net: nn.Module, layers: Sequence[str], inputs: dict[str, Tenso
     return {name: READ if name in read else UNREACHED for name in uncalled if name not in reasons} | reasons
 
 
-# All else that has weights: it stays dense.
+# Everything else with weights stays dense.
 
 
 class DenseWeight(NamedTuple):
-    """A module, or a parameter of one, that stays dense: its name, the kind of the module, and why."""
+    """A module, or a parameter of one, that stays dense: its name, the module's type, and why."""
 
     name: str
     kind: str
@@ -426,13 +426,13 @@ class DenseWeight(NamedTuple):
 
 
 def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCHOSEN) -> list[DenseWeight]:
-    """All modules and parameters with weights beside the known layers, in the order of the network.
+    """All modules and parameters with weights other than the known layers, in network order.
 
-    A weight has two dims or more that are larger than 1: biases, norms and scales have not.
+    A parameter counts as a weight if at least two of its dims are larger than 1, which excludes biases, norms and scales.
 
     Args:
-        net: also on the meta device.
-        known: layers that are pruned, or of which it is known why they are not.
+        net: may be on the meta device.
+        known: layers that are pruned, or known to stay dense.
         unchosen: why other Linear and Conv2d layers stay dense.
     """
     found: list[DenseWeight] = []
@@ -440,7 +440,7 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
         kind = type(module).__name__
         weights = [own for own, parameter in module._parameters.items() if _is_weight(parameter)]
         if isinstance(module, nn.utils.parametrize.ParametrizationList):
-            continue  # what a weight is computed from: listed as that weight
+            continue  # listed as the weight that is computed from it
         if nn.utils.parametrize.is_parametrized(module):
             kind = nn.utils.parametrize.type_before_parametrizations(module).__name__
             computed = module.parametrizations.items()
@@ -470,7 +470,7 @@ def _why_no_kernel(name: str, module: nn.Module, kind: str) -> str:
 
 
 def count_weights(net: nn.Module) -> int:
-    """Of all layers, modules and parameters that `dense_weights` may list, each shared one once."""
+    """Number of weights in everything that `dense_weights` may list, shared ones counted once."""
     weights = {
         id(parameter): parameter.numel()
         for module in net.modules()
@@ -488,5 +488,5 @@ def _is_weight(parameter: Tensor | None) -> bool:
 
 
 def _of_torch(module: nn.Module) -> bool:
-    """A kind that PyTorch names; attention calls nothing for its first products, and reads a parameter."""
+    """Whether PyTorch defines this module and calls it (attention reads a parameter for its input projections instead)."""
     return type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.MultiheadAttention)

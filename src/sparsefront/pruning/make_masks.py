@@ -1,4 +1,4 @@
-"""From importance to masks: a pattern's steps, each decided by an allocation across the layers."""
+"""From importance to masks: run a pattern's steps, each decided by an allocation across the layers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,17 +24,17 @@ from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Batch, Task
 
-# How masks are made: the choices that every part of a pruning looks at.
+# The settings of a pruning.
 
 
 @dataclass(frozen=True)
 class PruningSettings:
-    """The parts of a pruning.
+    """How masks are made.
 
     Args:
         pattern: which weights are kept or pruned together.
         sparsity: the final one, a fraction of zeros in [0, 1).
-        importance, allocation: what is worth keeping, and how much of each layer goes.
+        importance, allocation: what is worth keeping, and how much to prune in each layer.
         schedule: when masks change on the way to the final sparsity.
     """
 
@@ -46,26 +46,26 @@ class PruningSettings:
 
     @property
     def reads_inputs(self) -> str | None:
-        """The part that looks at what layers multiply with their weights; None where none does."""
+        """The option that reads layer inputs, for messages; None if none does."""
         if self.importance.source == "inputs":
             return f"importance={self.importance.name}"
         return f"allocation={self.allocation.name}" if isinstance(self.allocation, MeasuringAllocation) else None
 
     @property
     def first_sparsity(self) -> float:
-        """Of the masks that the schedule begins with."""
+        """Sparsity of the schedule's first masks."""
         return self.schedule.sparsity_at(0.0, self.sparsity)
 
 
-# A search for the pattern, order and sparsity of every layer, as far as a pruning asks for one.
+# The interface of a latency search, which decides the pattern, permutation and sparsity of every layer.
 
 
 class SearchRecord(Protocol):
-    """What a search did."""
+    """What a search found."""
 
     @property
     def layers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Layer -> its pattern and sparsity, and what the search knew of them."""
+        """Layer -> its pattern and sparsity, and the search's data about them."""
         ...
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class SearchRecord(Protocol):
 
 
 class LayoutSearch(Protocol):
-    """Such as `latency_search.search.Search`."""
+    """A search such as `latency_search.search.Search`."""
 
     def spec(
         self,
@@ -85,17 +85,17 @@ class LayoutSearch(Protocol):
         inputs: dict[str, Tensor] | None,
         tell: Callable[[str], None],
     ) -> tuple[MaskSpec, SearchRecord]:
-        """Search.
+        """Run the search.
 
         Args:
             task: the dense network and its loss.
-            scores: layer that may be pruned -> float32 [N, K].
+            scores: prunable layer -> float32 [N, K].
             pruning: with an allocation that measures.
             calibration: opens a loader of training batches.
-            inputs: keyword arguments of the network, where `sf.prune` was given some.
-            tell: gets a line for each step.
+            inputs: keyword arguments of the network, if `sf.prune` got any.
+            tell: receives a line per step.
         Raises:
-            InvalidSetting: what is asked for is out of reach, its key written from the root.
+            InvalidSetting: the target cannot be reached; names the full key.
         """
         ...
 
@@ -113,29 +113,29 @@ def make_masks(
     weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
     ties: Sequence[Tie] = (),
 ) -> dict[str, Tensor]:
-    """The masks of all layers at a sparsity.
+    """Make the masks of all layers at a sparsity.
 
     Args:
         importance: layer name -> [N, K], any float dtype, on one device, larger = more worth keeping. Only layers that
-            the pattern can divide (`pattern.unsupported_reason` is None); sparsity counts their weights.
-        pattern: which weights are kept or pruned together, in layers to which `spec` gives no pattern of their own.
-        allocation: how much goes in which layer.
+            the pattern can divide (`pattern.unsupported_reason` is None); sparsity refers to their weights.
+        pattern: of layers to which `spec` assigns no pattern of their own.
+        allocation: how much to prune in each layer.
         sparsity: fraction of zeros, in [0, 1).
-        final_sparsity: where a schedule ends, while `sparsity` is only on the way; None: at `sparsity`.
-        previous: layer name -> bool, [N, K] or shaped like the weight: masks that this function made earlier in the
-            same schedule. The result keeps no weight that they prune. None: everything is still there.
-        nested: False: `previous` binds nothing, and the masks have the structure of `sparsity` itself (see
-            `Schedule.masks_nest`). The layers' shares, where the allocation gives them, are those of the final sparsity.
-        spec: fixed before for the whole schedule; None: it is fixed now, from this importance.
-        weight_shapes: layer name -> the weight's own shape, where it is not [N, K]: convolutions.
-        ties: what the layers share, each layer in one of them at least; only of a pattern that ties layers.
+        final_sparsity: the end of the schedule; None = `sparsity`.
+        previous: layer name -> bool, [N, K] or shaped like the weight: masks that this function made earlier in the same
+            schedule. The result keeps no weight that they prune. None: nothing is pruned yet.
+        nested: False: `previous` is ignored, and the masks have the structure of `sparsity` itself (see
+            `Schedule.masks_nest`). Layer sparsities set by the allocation still follow from the final sparsity.
+        spec: fixed for the whole schedule; None: fixed now, from this importance.
+        weight_shapes: layer name -> the weight's own shape if it is not [N, K] (convolutions).
+        ties: only for patterns that tie layers; each layer is in at least one.
     Returns:
-        layer name -> bool [N, K] on importance's device, in the network's order, True = keep; the same input gives the
-        same masks. A free pattern prunes at most `sparsity`, short of it by less than one group.
+        layer name -> bool [N, K] on importance's device, in the network's order, True = keep; deterministic. A free pattern
+        prunes at most `sparsity`, and less by less than one group.
     Raises:
-        InvalidSetting: a sparsity out of range, or one that the settings of pattern or allocation cannot express; a pattern
-            whose steps lead to a mask that it does not allow.
-        ValueError: importance that is not finite, or a layer that the pattern cannot divide; names the layer.
+        InvalidSetting: a sparsity that is out of range or that pattern or allocation cannot express; a pattern whose steps
+            make a mask that it rejects.
+        ValueError: importance is not finite, or the pattern cannot divide a layer; names the layer.
     """
     final = sparsity if final_sparsity is None else final_sparsity
     validate_sparsity(sparsity)
@@ -157,7 +157,7 @@ def make_masks(
             layer: _layer_mask(layer, values, pattern, sparsity, final, allowed[layer], spec, nested=nested)
             for layer, values in importance.items()
         }
-    if sparsity == final:  # on the way there, groups may still be whole
+    if sparsity == final:  # before that, groups may still be whole
         _require_structure(masks, pattern, final, spec)
     return masks
 
@@ -173,7 +173,7 @@ def _layer_mask(
     *,
     nested: bool,
 ) -> Tensor:
-    """The mask of a layer with a sparsity of its own. On the way every layer has gone the same part of its way."""
+    """The mask of a layer with its own sparsity. During a schedule, every layer has covered the same fraction of its way."""
     layer_final = spec.sparsity_of(layer, final)
     if layer_final == 0:
         return allowed
@@ -194,40 +194,40 @@ def _ranked_together(
     allowed: Mapping[str, Tensor],
     spec: MaskSpec,
 ) -> dict[str, Tensor]:
-    """The masks of all layers, each step decided over the whole network. `final`: the sparsity that structure follows from."""
+    """The masks of all layers, with each step decided over the whole network. `final` determines the structure."""
     permuted = {layer: spec.permutation(layer).apply for layer in importance}
     scores = {layer: permuted[layer](values.float()) for layer, values in importance.items()}
     allowed = {layer: permuted[layer](mask) for layer, mask in allowed.items()}
     numel = {layer: values.numel() for layer, values in importance.items()}
     masks = dict(allowed)
     per_layer = (pattern.steps(sparsity, (values.shape[0], values.shape[1]), final) for values in importance.values())
-    for steps in zip(*per_layer, strict=True):  # the same step of every layer
+    for steps in zip(*per_layer, strict=True):  # the same step in every layer
         step_of = dict(zip(scores, steps, strict=True))
         groups: dict[str, Groups] = {}
         for layer, step in step_of.items():
             found = step_groups(step, scores[layer], masks[layer], allowed[layer])
             if found.keep_of_last is None:
                 groups[layer] = found
-            else:  # windows are decided one by one: nothing to rank, and no need to keep the scores of other layers
+            else:  # windows are decided independently: no ranking, and no need to keep the scores of other layers
                 survivors = select_in_layer(found, numel[layer], step.target)
                 masks[layer] = new_mask(step, survivors, scores[layer], masks[layer], allowed[layer])
         kept = allocation.select(groups, numel, steps[0].target) if groups else {}
         ranked = list(groups)
-        del groups  # the scores of the whole network: freed before the new masks are made
+        del groups  # free the scores of the whole network before making the new masks
         for layer in ranked:
             masks[layer] = new_mask(step_of[layer], kept.pop(layer), scores[layer], masks[layer], allowed[layer])
     return {layer: spec.permutation(layer).invert(mask) for layer, mask in masks.items()}
 
 
 def _allowed(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | None) -> Tensor:
-    """What is still there before the first step: bool [N, K]."""
+    """The weights that may be kept: bool [N, K]."""
     if previous is None:
         return torch.ones_like(importance, dtype=torch.bool)
     return as_matrix(previous[layer]).to(importance.device)
 
 
 def _require_structure(masks: Mapping[str, Tensor], pattern: Pattern, sparsity: float, spec: MaskSpec) -> None:
-    """`require_structure` of all layers: a pattern of the user's own may be wrong."""
+    """`require_structure` for all layers: a user's pattern may be wrong."""
     for layer, mask in masks.items():
         own, of_layer = spec.pattern_of(layer, pattern), spec.sparsity_of(layer, sparsity)
         if of_layer > 0:
@@ -235,7 +235,7 @@ def _require_structure(masks: Mapping[str, Tensor], pattern: Pattern, sparsity: 
 
 
 def require_structure(layer: str, mask: Tensor, pattern: Pattern, sparsity: float, permutation: Permutation) -> None:
-    """Raise InvalidSetting where a layer's mask [N, K], in the network's order, breaks the pattern that made it."""
+    """Raise InvalidSetting if a layer's mask [N, K], in the network's order, violates the pattern that made it."""
     try:
         pattern.check(mask, sparsity, permutation)
     except ValueError as error:
@@ -251,17 +251,17 @@ def _require_divisible(importance: Mapping[str, Tensor], pattern: Pattern, spars
             raise ValueError(f"layer {layer}: {error}") from None
 
 
-# Masks of a network as it is at the moment.
+# Masks from a network's current weights.
 
 
 @dataclass(frozen=True, eq=False)
 class MaskMaker:
-    """Called with a sparsity, and the masks so far, it scores the task's network and makes masks of it.
+    """Scores the task's network and makes masks, when called with a sparsity and the current masks.
 
     Args:
         pruning: how masks are made.
         task: the network and its loss, on the device where scores are wanted.
-        layers: those that are pruned.
+        layers: the layers to prune.
         spec: fixed before the first masks.
         open_loader, movement: see `score_weights`.
     """

@@ -1,4 +1,4 @@
-"""What is fixed before the first mask: of each layer its permutation, sparsity and pattern; and masks on disk."""
+"""What is fixed before the first mask (each layer's permutation, sparsity and pattern), and mask files."""
 
 import json
 import math
@@ -20,10 +20,10 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.base import Pattern, from_record, to_record
 
-# Masks on disk: one bit a weight.
+# Mask files: one bit per weight.
 #
-# A safetensors file: layer -> uint8 [ceil(weights / 8)], row-major, the first weight in the lowest bit, 1 = keep; the
-# shapes stand in its metadata under `shapes`, as JSON. NumPy alone reads it: `unpackbits(packed, count=...,
+# A safetensors file: layer -> uint8 [ceil(weights / 8)], row-major, first weight in the lowest bit, 1 = keep. The shapes
+# are in its metadata under `shapes`, as JSON. NumPy alone can read it: `unpackbits(packed, count=...,
 # bitorder="little")`.
 
 SHAPES = "shapes"
@@ -37,10 +37,10 @@ def save_masks(masks: Mapping[str, Tensor], file: Path) -> None:
 
 
 def load_masks(file: Path) -> dict[str, Tensor]:
-    """Layer name -> bool mask, on the CPU. A file of bool tensors, as earlier versions wrote them, is read as well.
+    """Layer name -> bool mask, on the CPU. Also reads files of bool tensors from earlier versions.
 
     Raises:
-        ValueError: a shape that is missing, or is not that of so many bits; OSError, SafetensorError: no such file.
+        ValueError: a shape is missing or does not match the number of bits; OSError, SafetensorError: no such file.
     """
     with safe_open(file, framework="pt") as stored:
         shapes = json.loads((stored.metadata() or {}).get(SHAPES, "{}"))
@@ -66,12 +66,12 @@ def mask_shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def pack(mask: Tensor) -> Tensor:
-    """bool of any shape -> uint8 [ceil(size / 8)]."""
+    """Pack a bool tensor of any shape into uint8 [ceil(size / 8)]."""
     return torch.from_numpy(np.packbits(mask.cpu().numpy().reshape(-1), bitorder="little"))
 
 
 def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The bool mask that `pack` was given. Raises ValueError where the shape is not of so many bits."""
+    """Inverse of `pack`. Raises ValueError if the shape does not match the number of bits."""
     if packed.dtype != torch.uint8 or packed.dim() != 1 or packed.numel() != -(-math.prod(shape) // 8):
         raise ValueError(f"a mask of shape {list(shape)} is not {packed.numel()} bytes of {packed.dtype}")
     bits = np.unpackbits(packed.numpy(), count=math.prod(shape), bitorder="little")
@@ -84,15 +84,14 @@ BLOCKS = "blocks.json"
 
 @dataclass(frozen=True, eq=False)
 class MaskSpec:
-    """Masks that change on the way to a final sparsity nest only where their spec does not change with them.
+    """What must stay fixed while masks change on the way to a final sparsity, so that they are nested.
 
     Args:
-        permutations: layer -> the order in which it obeys the pattern; absent where that is its own, and of a dense one.
-        sparsities: layer -> its own final sparsity, where the allocation gives it one; None where one threshold
-            spans the layers, and a layer's sparsity is an outcome.
-        patterns: layer -> its own pattern, of the layers that are pruned; None where all obey the same one.
-        blocks: module of the dense network -> its name in the network without the blocks that a pattern took out, None of a block
-            that is gone; of all members of the lists that blocks are in. None where the pattern takes no blocks.
+        permutations: layer -> the permutation under which it obeys the pattern; absent for identity and dense layers.
+        sparsities: layer -> its own final sparsity, if the allocation assigns one; None if one threshold spans the layers.
+        patterns: pruned layer -> its own pattern; None if all share one.
+        blocks: module of the dense network -> its name after whole blocks were removed, None for removed ones; for all
+            members of the lists that contain blocks. None if the pattern removes no blocks.
     """
 
     permutations: Mapping[str, Permutation] = field(default_factory=dict)
@@ -102,32 +101,31 @@ class MaskSpec:
 
     @classmethod
     def of_dense(cls, layers: Iterable[str]) -> "MaskSpec":
-        """Of layers whose masks were lifted: each keeps every weight."""
+        """The spec of layers whose masks were lifted: each keeps every weight."""
         return cls(sparsities=dict.fromkeys(layers, 0.0))
 
     def name_left(self, name: str) -> str | None:
-        """What a module of the dense network is called in the network without its blocks; None of one that went with a block."""
+        """The name of a dense network's module after blocks were removed; None if it was removed with one."""
         for block, left in (self.blocks or {}).items():
             if f"{name}.".startswith(f"{block}."):
                 return None if left is None else left + name[len(block) :]
         return name
 
     def permutation(self, layer: str) -> Permutation:
-        """The order of a layer."""
+        """The permutation of a layer."""
         return self.permutations.get(layer, Permutation())
 
     def sparsity_of(self, layer: str, sparsity: float) -> float:
-        """The final sparsity of a layer in a network whose final sparsity is given."""
+        """The final sparsity of a layer, given that of the network."""
         return sparsity if self.sparsities is None else self.sparsities[layer]
 
     def pattern_of(self, layer: str, pattern: Pattern) -> Pattern:
-        """The pattern of a layer in a network of this one; of a layer that stays dense, that of the network."""
+        """The pattern of a layer, given that of the network; layers that stay dense have the latter."""
         return pattern if self.patterns is None else self.patterns.get(layer, pattern)
 
     def save(self, folder: Path) -> None:
-        """Write layer_sparsities.json, layer_patterns.json (class and settings) where layers have their own, blocks.json where
-        blocks were taken out, and permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); what another spec left
-        there is gone.
+        """Write layer_sparsities.json, layer_patterns.json (class and settings, if layers have their own), blocks.json (if blocks
+        were removed), and permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); removes files of another spec.
         """
         (folder / SPARSITIES).write_text(json.dumps(self.sparsities), encoding="utf-8")
         patterns = None if self.patterns is None else {name: to_record(own) for name, own in self.patterns.items()}
@@ -145,13 +143,13 @@ class MaskSpec:
 
     @classmethod
     def load(cls, folder: Path, *, trust: Iterable[str] = ()) -> "MaskSpec":
-        """What `save` wrote, on the CPU; of a folder where nothing was saved, what holds for most: nothing is fixed.
+        """Load what `save` wrote, on the CPU; an empty folder gives the default spec.
 
         Args:
             trust: packages besides sparsefront whose patterns may be imported (`patterns.base.from_record`).
         Raises:
-            InvalidSetting: a pattern that is not trusted, or does not take its settings.
-            ValueError: a file that `save` did not write.
+            InvalidSetting: a pattern is not trusted or has invalid settings.
+            ValueError: `save` did not write a file.
         """
         if not (folder / SPARSITIES).exists():
             return cls()
@@ -170,10 +168,10 @@ class MaskSpec:
 
 
 def load_blocks(folder: Path) -> dict[str, str | None] | None:
-    """`MaskSpec.blocks`, as `MaskSpec.save` wrote them; None where no block was taken out.
+    """`MaskSpec.blocks` as written by `MaskSpec.save`; None if no block was removed.
 
     Raises:
-        ValueError: a file that `save` did not write.
+        ValueError: `save` did not write the file.
     """
     if not (folder / BLOCKS).exists():
         return None
@@ -184,7 +182,7 @@ def load_blocks(folder: Path) -> dict[str, str | None] | None:
 
 
 def _permutations(orders: Mapping[str, Tensor]) -> dict[str, Permutation]:
-    """From "<layer>.outputs" and "<layer>.inputs"; each holds every index once."""
+    """Build permutations from "<layer>.outputs" and "<layer>.inputs"; each must contain every index once."""
     sides: dict[str, dict[str, Tensor]] = {}
     for name, order in orders.items():
         layer, _, side = name.rpartition(".")
@@ -211,20 +209,20 @@ def fix_spec(
     *,
     weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> MaskSpec:
-    """Decide what follows from the first scores alone; a layer's order at its own sparsity, where it has one.
+    """Fix the mask spec from the first scores; permutations are computed at each layer's own sparsity, if it has one.
 
     Args:
         importance: layer name -> [N, K], finite, of layers that the pattern can divide.
         sparsity: the final one.
-        weight_shapes: layer name -> the weight's own shape, where it is not [N, K]: convolutions.
+        weight_shapes: layer name -> the weight's own shape if it is not [N, K] (convolutions).
     Raises:
-        InvalidSetting: an allocation that cannot reach what it is asked for with these layers, or gives one of them no
-            sparsity in [0, 1).
+        InvalidSetting: the allocation cannot reach its target with these layers, or assigns one of them no sparsity in
+            [0, 1).
     """
     searched: dict[tuple[str, float], Permutation | None] = {}
 
     def permutation(layer: str, layer_sparsity: float) -> Permutation | None:
-        """The order of a layer at a sparsity of its own; a dense layer needs none."""
+        """The permutation of a layer at its own sparsity; None for dense layers."""
         if layer_sparsity == 0:
             return None
         if (layer, layer_sparsity) not in searched:
@@ -248,7 +246,7 @@ def fix_spec(
 
 
 def _per_layer(allocation: Allocation, given: Mapping[str, float], layers: Iterable[str]) -> dict[str, float]:
-    """What an allocation gives the layers, as plain numbers: a user's own may return tensors, or forget a layer."""
+    """The allocation's layer sparsities as floats: user classes may return tensors, or omit a layer."""
     for layer in layers:
         if layer not in given:
             raise InvalidSetting("allocation", allocation.name, f"gives layer {layer} no sparsity")

@@ -1,4 +1,4 @@
-"""Applying the masks of a network, while it trains too, and layers that share a weight."""
+"""Apply masks to a network, also during training; layers that share a weight."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +16,11 @@ from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.networks import BUFFER, layer_weight
 from sparsefront.schedule.base import Schedule
 
-# Layers that share one weight: what the mask of one prunes is gone in all of them, so that they need one mask.
+# Layers that share a weight need one mask, because what one prunes is gone in all of them.
 
 
 def sharing_layers(net: nn.Module, layers: Iterable[str]) -> dict[str, list[str]]:
-    """Each of the layers -> all of them that have its weight, itself included; also on the meta device."""
+    """Each layer -> all layers that have its weight, itself included; also on the meta device."""
     weights = {name: layer_weight(net.get_submodule(name)) for name in layers}
     names_of: dict[tuple, list[str]] = {}
     for name, weight in weights.items():
@@ -29,14 +29,14 @@ def sharing_layers(net: nn.Module, layers: Iterable[str]) -> dict[str, list[str]
 
 
 def require_none_dense(net: nn.Module, layers: Iterable[str], key: str, value: object) -> None:
-    """Zeros in a pruned weight must be in no parameter or buffer that is to stay dense.
+    """Check that no pruned weight shares memory with a parameter or buffer that should stay dense.
 
     Args:
-        net: also on the meta device.
-        layers: all that are pruned.
-        key, value: the argument that says what stays dense, for the message.
+        net: may be on the meta device.
+        layers: all pruned layers.
+        key, value: the argument that keeps modules dense, for the message.
     Raises:
-        InvalidSetting: a module which is not pruned, or another of its tensors, shares the memory of a layer's weight; names
+        InvalidSetting: another tensor, of this or of a module that is not pruned, shares the memory of a layer's weight; names
             both.
     """
     pruned = {name: layer_weight(net.get_submodule(name)) for name in layers}
@@ -56,17 +56,17 @@ def require_none_dense(net: nn.Module, layers: Iterable[str], key: str, value: o
 
 
 def _storage(tensor: Tensor) -> int:
-    """The same number for tensors of one storage, which on the meta device has no address."""
+    """A number that identifies a tensor's storage, also on the meta device, where it has no address."""
     return tensor.untyped_storage()._cdata
 
 
 def _place(tensor: Tensor) -> tuple:
-    """The same for a parameter under two names, and for two parameters made of one tensor."""
+    """A key that is equal for a parameter with two names and for two parameters made of one tensor."""
     return _storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one storage have elements in common: parts of a flat buffer have none."""
+    """Whether two tensors of one storage have elements in common; parts of a flat buffer have none."""
     if one.dtype != other.dtype or _place(one) == _place(other):
         return True
     elements = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
@@ -76,7 +76,7 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
 
 def require_none_shared(net: nn.Module, layers: Iterable[str], allocation: str) -> None:
     """Raises:
-    InvalidSetting: an allocation that chooses for layers one by one, and a weight that several of them share.
+    InvalidSetting: the allocation chooses per layer, but several layers share a weight.
     """
     for sharing in sharing_layers(net, layers).values():
         if len(sharing) > 1:
@@ -88,7 +88,7 @@ def require_one_sparsity(
     net: nn.Module, layers: Iterable[str], allocation: str, sparsities: Mapping[str, float] | None
 ) -> None:
     """Raises:
-    InvalidSetting: layers that share one weight and have been given different sparsities; None: all have the same.
+    InvalidSetting: layers that share a weight got different sparsities (None: all layers have the same).
     """
     for name, sharing in sharing_layers(net, layers).items():
         for other in sharing:
@@ -103,16 +103,15 @@ def require_one_sparsity(
 class MaskedWeights:
     """Keeps pruned weights at exactly zero.
 
-    A mask is a bool buffer `networks.BUFFER` on its layer, shaped like the weight, True = keep. As a buffer it moves with the
-    network to other devices and is copied with it; it is not part of the state dict, so checkpoints stay plain. Weights
-    are zeroed in place after every optimizer step, so neither momentum nor weight decay nor an AMP scaler can revive them.
-    As a context it takes the masks off the network at its end, also where something fails.
+    A mask is a bool buffer `networks.BUFFER` on its layer, shaped like the weight, True = keep. It moves and is copied with
+    the network, but is not in the state dict, so checkpoints stay plain. Weights are zeroed in place after every optimizer
+    step, so momentum, weight decay and AMP scalers cannot revive them. As a context manager, removes the masks on exit.
 
     Args:
-        net: the network; masks already on it are taken over.
-        layers: names of the modules with a `weight`.
+        net: the network; masks already on it are reused.
+        layers: names of modules with a `weight`.
     Raises:
-        InvalidSetting: a module that has an attribute of the buffer's name which is not a mask.
+        InvalidSetting: a module has an attribute of the buffer's name that is not a mask.
     """
 
     def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
@@ -121,7 +120,7 @@ class MaskedWeights:
             if hasattr(module, BUFFER) and not _holds_mask(module):
                 allowed = f"has an attribute {BUFFER} in {name}, where its mask is kept: rename that attribute"
                 raise InvalidSetting("net", type(net).__name__, allowed)
-        # layer -> its mask, that one's version, the weight's strides, the inverse
+        # layer -> its mask, the mask's version, the weight's strides, and the inverted mask
         self._inverses: dict[str, tuple[Tensor, int, tuple[int, ...], Tensor]] = {}
 
     def __enter__(self) -> Self:
@@ -131,12 +130,12 @@ class MaskedWeights:
         self.remove()
 
     def set(self, masks: dict[str, Tensor]) -> None:
-        """Replace masks and zero what they prune. In a distributed training rank 0's masks count on every rank.
+        """Replace masks and zero what they prune. In distributed training, every rank uses rank 0's masks.
 
         Args:
             masks: layer name -> bool [N, K], or shaped like the weight, on any device.
         Raises:
-            ValueError: a mask that is not bool or does not match its weight; names the layer.
+            ValueError: a mask is not bool or does not match its weight; names the layer.
         """
         for name, mask in masks.items():
             module = self._modules[name]
@@ -151,19 +150,19 @@ class MaskedWeights:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Zero every pruned weight in place, whatever it has become: NaN and infinity too.
+        """Zero every pruned weight in place, even if it is NaN or infinite.
 
-        One kernel per layer. A product with the mask would leave NaN as it is, and converts the mask on the way.
+        One kernel per layer. Multiplying by the mask would keep NaN, and convert the mask first.
         """
         for name, module in self._modules.items():
-            # Looked up where they lie: a module's own lookup by attribute costs as much as the launch of a kernel.
+            # Read `_buffers` directly: nn.Module's attribute lookup costs as much as a kernel launch.
             mask = module._buffers.get(BUFFER)
             weight = module._parameters["weight"]
             if mask is not None and weight is not None:
                 weight.masked_fill_(self._pruned(name, mask, weight), 0.0)
 
     def _pruned(self, name: str, mask: Tensor, weight: Tensor) -> Tensor:
-        """The inverse of a layer's mask, laid out as the weight, made again where one of them changed."""
+        """The inverse of a layer's mask in the weight's memory layout, cached until one of them changes."""
         held = self._inverses.get(name)
         if held is None or held[0] is not mask or held[1:3] != (mask._version, weight.stride()):
             inverse = torch.empty_like(weight, dtype=torch.bool).copy_(~mask)
@@ -171,7 +170,7 @@ class MaskedWeights:
         return held[3]
 
     def attach(self, optimizer: Optimizer) -> RemovableHandle:
-        """Apply the masks after every step that this optimizer really takes; a step skipped by an AMP scaler changes nothing."""
+        """Apply the masks after every step of this optimizer; steps skipped by an AMP scaler change nothing."""
         return optimizer.register_step_post_hook(lambda *_: self.apply())
 
     def masks(self) -> dict[str, Tensor]:
@@ -179,7 +178,7 @@ class MaskedWeights:
         return {name: getattr(m, BUFFER) for name, m in self._modules.items() if hasattr(m, BUFFER)}
 
     def remove(self) -> None:
-        """Take the buffers off the network; the zeros stay."""
+        """Remove the buffers from the network; the zeros stay."""
         for module in self._modules.values():
             if hasattr(module, BUFFER):
                 delattr(module, BUFFER)
@@ -187,7 +186,7 @@ class MaskedWeights:
 
     def check(self) -> None:
         """Raises:
-        ValueError: a pruned weight is not zero; names the layer and how many.
+        ValueError: a pruned weight is not zero; names the layer and the number of such weights.
         """
         for name, mask in self.masks().items():
             weight = layer_weight(self._modules[name]).detach()
@@ -197,28 +196,28 @@ class MaskedWeights:
 
 
 def _holds_mask(module: nn.Module) -> bool:
-    """Whether what a module has under the buffer's name is a mask that was set here: bool, and in no state dict."""
+    """Whether a module's buffer of this name is a mask set here: bool and not persistent."""
     mask = module._buffers.get(BUFFER)
     fitting = mask is not None and mask.dtype == torch.bool and mask.shape == layer_weight(module).shape
     return fitting and BUFFER in module._non_persistent_buffers_set
 
 
-# Lightning callback that applies the masks while a network trains, tightens them where the schedule says so, and may lift them.
+# Lightning callback that applies masks during training, tightens them on schedule, and may lift them.
 
 
 class ApplyMasks(pl.Callback):
-    """Zeroes pruned weights after every optimizer step; before the steps named by the schedule, makes the masks again.
+    """Zeroes pruned weights after every optimizer step, and remakes masks before the steps that the schedule names.
 
     Args:
-        masked: the masks of the network that is trained, already set to the sparsity that the round begins with.
+        masked: the masks of the network, already at the round's initial sparsity.
         schedule: when masks change in a round.
         sparsity: the final one.
-        make_masks: (sparsity, previous masks, shaped like the weights) -> masks for the network's weights as they are at that
-            moment, nested in the previous ones.
+        make_masks: (sparsity, previous masks, shaped like the weights) -> masks for the network's current weights, within the
+            previous ones.
         total_steps: optimizer steps of this training.
-        dense_from: optimizer step, counted from 0, before which all masks are lifted; None = they stay.
+        dense_from: optimizer step, from 0, before which all masks are lifted; None = never.
     Raises:
-        InvalidSetting: a schedule that does not end at the final sparsity.
+        InvalidSetting: the schedule does not end at the final sparsity.
     """
 
     def __init__(
@@ -245,7 +244,7 @@ class ApplyMasks(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
         if step in self.due:
-            current = self.due.pop(step)  # once: with gradient accumulation several batches share one step
+            current = self.due.pop(step)  # once per step, even if it accumulates several batches
             self._lift() if step == self.dense_from else self._tighten(current)
             self.reached.append((step, current))
             module.log("train/sparsity", current)
@@ -258,7 +257,7 @@ class ApplyMasks(pl.Callback):
         self.masked.check()
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks, which no state dict of the network holds, and what is still due: both belong to a checkpoint."""
+        """The masks, which are in no state dict of the network, and the pending updates; both belong to a checkpoint."""
         return {"masks": self.masked.masks(), "due": list(self.due.items()), "reached": list(self.reached)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -273,12 +272,12 @@ class ApplyMasks(pl.Callback):
         self.masked.set({name: torch.ones_like(mask) for name, mask in self.masked.masks().items()})
 
 
-# Masks that are tried.
+# Temporary masks.
 
 
 @contextmanager
 def masked(net: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
-    """While open, what the masks prune is zero; the weights are then as they were.
+    """Context in which pruned weights are zero; the weights are restored on exit.
 
     Args:
         masks: layer -> bool [N, K], True = keep, on any device.

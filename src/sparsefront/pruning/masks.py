@@ -1,4 +1,4 @@
-"""Masks of a network: what is known of how they came about, and how they are held in a training loop of one's own."""
+"""Masks of a network and how they were made; `sf.hold`, which applies them in any training loop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,14 +27,14 @@ from sparsefront.tasks.plain_task import require_network
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What a round cost and did.
+    """What a round did and took.
 
     Args:
-        seconds: of training, those before a kill included.
-        earlier_seconds: the part of them before a kill.
-        epochs, steps, samples: trained, as counted: see `training.fit.Trained`.
-        updates: (step, sparsity) of every change of the masks while it trained.
-        sparsity, sparsity_achieved: what was asked of the masks that it began with, and what those at its end have.
+        seconds: of training, including those before a kill.
+        earlier_seconds: those before a kill.
+        epochs, steps, samples: trained: see `training.fit.Trained`.
+        updates: (step, sparsity) of every change of masks during training.
+        sparsity, sparsity_achieved: requested of the first masks, and reached by the final ones.
     """
 
     seconds: float = 0.0
@@ -48,20 +48,20 @@ class RoundRecord:
 
 
 class Masks(dict[str, Tensor]):
-    """Layer name -> bool mask shaped like its weight, True = keep: a dict, with what `swap` and `recover` go by.
+    """Layer name -> bool mask shaped like its weight, True = keep: a dict with metadata for `swap` and `recover`.
 
-    Any dict of masks serves in its place. Then a layer's storage follows from its mask, and a recovery that makes new
-    masks has nothing to make them with.
+    Any dict of masks can be used instead. Storage then follows from the masks alone, and a recovery that needs new masks
+    cannot make them.
 
     Args:
         masks: layer name -> bool mask.
-        pruning: how they were made; None where nobody knows.
+        pruning: how they were made; None if unknown.
         spec: the layers' permutations and final sparsities, fixed before the first masks.
-        ignored: layers that could have been pruned and stayed dense -> why.
-        dense: all else that has weights, layers that were not chosen among them -> why: embeddings, recurrent layers,
-            parameters that are read without a call of a layer. The network's own names.
-        rounds: what each round of a recovery took and did.
-        search: what a search for a latency found; None where none was made.
+        ignored: prunable layers that stayed dense -> why.
+        dense: everything else with weights, including layers that were not chosen -> why: embeddings, recurrent layers,
+            parameters that are read without a layer call. In the network's own names.
+        rounds: a record of each round of a recovery.
+        search: result of a latency search; None if there was none.
     """
 
     def __init__(
@@ -87,21 +87,20 @@ class Masks(dict[str, Tensor]):
 
     @classmethod
     def of(cls, masks: Mapping[str, Tensor]) -> "Masks":
-        """The same masks; a plain dict is taken as one of which nothing else is known."""
+        """Wrap masks; a plain dict gets no metadata."""
         return masks if isinstance(masks, cls) else cls(masks)
 
     @property
     def sparsity(self) -> float:
-        """The fraction of zeros in the masked layers."""
+        """Fraction of zeros in the masked layers."""
         total = sum(mask.numel() for mask in self.values())
         return 1 - sum(int(mask.sum()) for mask in self.values()) / total if total else 0.0
 
     def __or__(self, other: Any) -> Any:
-        """The layers of two prunings, each in its own pattern; of a layer in both, the second one's. Beside a plain dict: a
-        plain dict.
+        """Merge the layers of two prunings, each with its own pattern; the right operand wins. With a plain dict: a plain dict.
 
         Raises:
-            InvalidSetting: they differ, and the schedule of one is still to go on.
+            InvalidSetting: they differ, and the schedule of one has not ended yet.
         """
         if not isinstance(other, Masks):
             return super().__or__(other)
@@ -117,7 +116,7 @@ class Masks(dict[str, Tensor]):
         return self
 
     def update(self, *given: Any, **named: Tensor) -> None:
-        """As of a dict; of the masks of another pruning as `|`."""
+        """Like dict.update; masks of another pruning are merged as by `|`."""
         if len(given) == 1 and isinstance(given[0], Masks):
             merged = self | given[0]
             super().update(merged)
@@ -131,8 +130,8 @@ class Masks(dict[str, Tensor]):
 
 
 def _join(merged: Masks, *parts: Masks) -> None:
-    """Give merged masks what is known of all of their parts; of one of which nothing is known, the structure of its masks
-    would have to say it, and so it does of all.
+    """Give merged masks the metadata of all parts. If one part has none, the result has none, and storage follows from the masks
+    alone.
     """
     if any(part.spec.blocks is not None for part in parts):
         allowed = "took blocks out of the network, whose layers have other names since: its masks join no others"
@@ -169,7 +168,7 @@ def _join(merged: Masks, *parts: Masks) -> None:
 def _pattern_of_all(
     known: Sequence[PruningSettings], patterns: Mapping[str, Pattern], sparsities: Mapping[str, float]
 ) -> Pattern:
-    """The pattern that all pruned layers have, or one that is made of theirs."""
+    """The pattern shared by all pruned layers, or a mixed one of theirs."""
     records: list[Candidate] = [to_record(pattern) for pattern in patterns.values()]
     different = [record for place, record in enumerate(records) if record not in records[:place]]
     if len(different) > 1:
@@ -178,11 +177,11 @@ def _pattern_of_all(
 
 
 def masks_left(net: nn.Module, masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The masks of the layers that a network has: those given, except where a pattern took whole blocks out. Then those of the
-    layers left, by their names there, which keep every weight.
+    """The masks of the layers that a network still has: the given ones, or, after whole blocks were removed, those of the
+    remaining layers under their new names, which keep every weight.
 
     Raises:
-        InvalidSetting: the network still has the blocks that were taken out, or is another one.
+        InvalidSetting: the network still has the removed blocks, or is another one.
     """
     blocks = masks.spec.blocks if isinstance(masks, Masks) else None
     if not isinstance(masks, Masks) or blocks is None:
@@ -194,12 +193,12 @@ def masks_left(net: nn.Module, masks: Mapping[str, Tensor]) -> Mapping[str, Tens
 
 
 def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
-    """Every mask must belong to a layer of the network and be shaped like its weight, or like the matrix [N, K] of it, in whose
-    columns the taps of a filter come one after the other, each with all of its input channels (`masks.weight_view`).
+    """Check that every mask belongs to a layer and is shaped like its weight or like its matrix [N, K], whose columns are
+    ordered (kh, kw, C_in) for a convolution (`masks.weight_view`).
 
     Raises:
-        InvalidSetting: no network, no masks, no such layer, one whose weight is computed, a network that was swapped, or a mask
-            that is not bool, has another shape, or differs from that of a layer with the same weight; names the layer.
+        InvalidSetting: not a network, no masks, no such layer, a computed weight, a swapped network, or a mask that is not
+            bool, has the wrong shape, or differs from that of a layer with the same weight; names the layer.
     """
     require_network(net)
     _require_dict(masks)
@@ -232,22 +231,22 @@ def _require_dict(masks: object) -> None:
         raise InvalidSetting("masks", given, "is a dict with at least one layer name and its bool mask")
 
 
-# Masks in a training loop of one's own.
+# Masks in any training loop.
 
 
 def hold(net: nn.Module, masks: Mapping[str, Tensor]) -> "HeldMasks":
-    """Keep pruned weights at exactly zero in a training loop of one's own, from now on until the end of a `with`.
+    """Keep pruned weights at exactly zero in your own training loop, from now on until the end of a `with`.
 
         with sf.hold(net, masks):
             ...  # any loop, any optimizer
 
     Args:
-        net: the network that is trained, or a wrapper of it (torch.compile, DataParallel, DDP); it may be wrapped later too.
+        net: the network that is trained, or a wrapper of it (torch.compile, DataParallel, DDP); may also be wrapped later.
         masks: from `prune`, `recover` or `load`; or any dict of layer name -> bool mask, True = keep.
     Returns:
-        a handle: a context, `zero_()`, `remove()`, and `trainer_callback()` for the Trainer of transformers.
+        a handle: a context manager with `zero_()`, `remove()`, and `trainer_callback()` for the Trainer of transformers.
     Raises:
-        InvalidSetting: masks that do not fit the network, or a pruned weight that another module keeps dense.
+        InvalidSetting: masks do not fit the network, or another module keeps a pruned weight dense.
     """
     net = unwrapped(net)
     require_network(net)
@@ -258,9 +257,9 @@ def hold(net: nn.Module, masks: Mapping[str, Tensor]) -> "HeldMasks":
 
 
 class HeldMasks:
-    """What `hold` gives. Pruned weights are zeroed now, after each step of any optimizer of torch, before each forward and
-    each state dict of the network, and at the end; so neither momentum nor weight decay regrows them. Copies of the network
-    are not held.
+    """The handle returned by `hold`. Pruned weights are zeroed immediately, after each step of any torch optimizer, before each
+    forward and state dict of the network, and at the end, so momentum and weight decay cannot regrow them. Copies of the
+    network are not held.
     """
 
     def __init__(self, net: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -268,7 +267,7 @@ class HeldMasks:
         self._layers = {name: net.get_submodule(name) for name in masks}
         self._pruned = {name: like_weight(~mask, layer_weight(self._layers[name])) for name, mask in masks.items()}
         self._handles: list[RemovableHandle] = []
-        self.zero_()  # before hooks are on the network and on every optimizer: this may fail
+        self.zero_()  # may fail, so before registering hooks on the network and on every optimizer
         self._handles = [
             net.register_forward_pre_hook(self._before, prepend=True),
             net.register_state_dict_pre_hook(self._before),
@@ -282,21 +281,21 @@ class HeldMasks:
         self.remove()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy of the network, or one that is stored whole, has hooks that do nothing."""
+        """Hooks in copies and pickles of the network do nothing."""
         return vars(self) | {"_handles": [], "_pruned": {}}
 
     @torch.no_grad()
     def zero_(self) -> None:
-        """Zero every pruned weight in place, whatever it has become."""
+        """Zero every pruned weight in place, even if it is NaN or infinite."""
         for name, pruned in self._pruned.items():
             weight = layer_weight(self._layers[name])
             if pruned.device != weight.device:
                 pruned = self._pruned[name] = pruned.to(weight.device)
-            # Through `data`: between two forwards of one backward, autograd must not take the weight for another one.
+            # Via `data`: autograd must not see a modification between two forwards of one backward.
             weight.data.masked_fill_(pruned, 0.0)
 
     def remove(self) -> None:
-        """Zero a last time, and hold no more."""
+        """Zero a last time and release the network."""
         if self._handles:
             self.zero_()
         for handle in self._handles:
@@ -304,7 +303,7 @@ class HeldMasks:
         self._handles = []
 
     def trainer_callback(self) -> Any:
-        """A `transformers.TrainerCallback` that zeroes after every step, and removes this handle when the training ends."""
+        """A `transformers.TrainerCallback` that zeroes after every step and removes this handle when training ends."""
         from transformers import TrainerCallback
 
         held = self
@@ -319,7 +318,7 @@ class HeldMasks:
         return HoldMasksCallback()
 
     def _before(self, net: nn.Module, *_: object) -> None:
-        if net is self._net and self._handles and not torch.compiler.is_compiling():  # compiled code keeps to the steps
+        if net is self._net and self._handles and not torch.compiler.is_compiling():  # then only steps zero
             self.zero_()
 
     @torch.compiler.disable
@@ -328,13 +327,13 @@ class HeldMasks:
 
 
 class HoldMasks(pl.Callback):
-    """Lightning callback that holds masks while a Trainer fits: `pl.Trainer(callbacks=[sf.HoldMasks(masks)])`.
+    """Lightning callback that holds masks during a fit: `pl.Trainer(callbacks=[sf.HoldMasks(masks)])`.
 
     Args:
-        masks: as of `hold`.
-        net: whose layers they name; None: the LightningModule, or the one part of it that has all of these layers.
+        masks: as in `hold`.
+        net: the network with these layers; None: the LightningModule, or its only submodule that has all of them.
     Raises:
-        InvalidSetting: no masks, or no network; and when the fit begins, masks that do not fit, or no such part, or several.
+        InvalidSetting: no masks, or not a network; when the fit begins: masks do not fit, or no unique such submodule.
     """
 
     def __init__(self, masks: Mapping[str, Tensor], net: nn.Module | None = None) -> None:
@@ -360,7 +359,7 @@ class HoldMasks(pl.Callback):
 
 
 def _part_with(module: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
-    """The module, or the one part of it, that has all layers that the masks name, with weights of their shapes."""
+    """The module, or its only submodule, with all masked layers and weights of matching shapes."""
 
     def has(part: nn.Module, name: str, mask: object) -> bool:
         layer: Any = part

@@ -1,6 +1,6 @@
-"""The narrower dense network that is left where whole heads, hidden features or channels are pruned: `sf.narrow`.
+"""`sf.narrow`: turn a network with pruned heads, hidden features or channels into a narrower dense one.
 
-Its outputs are those of the masked network to rounding: what goes multiplied by zeros, whatever its bias.
+Its outputs equal those of the masked network up to rounding, because pruned units are multiplied by zeros, biases included.
 """
 
 import copy
@@ -29,11 +29,11 @@ HEADS_OF_CONFIG = ("num_attention_heads", "n_heads")
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What became narrower.
+    """The layers that became narrower.
 
     Args:
-        layers: layer -> its new and its old shape, as text: "[384, 768] of [768, 768]".
-        not_in_config: why the network's configuration of transformers does not describe it; None where it does.
+        layers: layer -> its new and old shape, as text: "[384, 768] of [768, 768]".
+        not_in_config: why the network's transformers config cannot describe it; None if it does.
     """
 
     layers: dict[str, str] = field(default_factory=dict)
@@ -45,19 +45,19 @@ class Narrowed:
 
 
 def narrow(net: nn.Module, masks: Mapping[str, Tensor]) -> Narrowed:
-    """Take what whole pruned heads, hidden features and channels hold out of the network, in place.
+    """Remove pruned heads, hidden features and channels from the network, in place.
 
-    Linear and Conv2d layers, batch norms between them and numbers of heads become smaller. Where a configuration of
-    transformers can describe the result, the network's own does so afterwards: `net.save_pretrained(folder)` then writes what
-    `from_pretrained(folder)` opens. Layers whose masks share no whole units stay as they are.
+    Linear and Conv2d layers, the batch norms between them and head counts become smaller. If a transformers config can
+    describe the result, the network's config is updated, and `net.save_pretrained(folder)` writes what `from_pretrained`
+    loads. Layers whose masks share no whole units are not changed.
 
     Args:
         net: masked: pruned weights are zero.
-        masks: layer -> bool, [N, K] or shaped like the weight; of pattern channel with axis=width.
+        masks: layer -> bool, [N, K] or shaped like the weight; from pattern channel with axis=width.
     Returns:
         which layers became narrower: `print(narrowed)`.
     Raises:
-        InvalidSetting: masks that do not belong to the network.
+        InvalidSetting: masks do not belong to the network.
     """
     net = unwrapped(net)
     require_masks_of(net, masks)
@@ -66,16 +66,16 @@ def narrow(net: nn.Module, masks: Mapping[str, Tensor]) -> Narrowed:
 
 
 def narrow_layers(net: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, str]:
-    """`narrow` of masks that are known to fit; the configuration stays.
+    """Like `narrow`, for validated masks and without updating the config.
 
     Returns:
-        layer that became narrower -> why it runs no kernel.
+        layer that became narrower -> why it runs no sparse kernel.
     """
     return {name: f"a narrower dense layer, {shapes}" for name, shapes in _narrow_all(net, masks)[0].items()}
 
 
 def save_narrower(folder: Path, net: nn.Module, masks: Mapping[str, Tensor]) -> None:
-    """`narrow`, and `save_pretrained` into the folder where transformers can open the result; a line says which it is."""
+    """`narrow`, then `save_pretrained` into the folder if transformers can load the result; logs which is the case."""
     if (why := narrow(net, masks).not_in_config) is not None:
         log.info("export: sf.load makes the narrower network; transformers cannot open it: %s", why)
         return
@@ -84,7 +84,7 @@ def save_narrower(folder: Path, net: nn.Module, masks: Mapping[str, Tensor]) -> 
 
 
 def _narrow_all(net: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, str], list[tuple[Tie, Tensor]]]:
-    """`Narrowed.layers`, and the ties that lost units with those that stay, bool [units]."""
+    """`Narrowed.layers`, and the ties that lost units with those that remain, bool [units]."""
     matrices = {name: as_matrix(mask) for name, mask in masks.items()}
     found = [(tie, units) for tie in find_ties(net, masks) if (units := _units(tie, matrices)) is not None]
     before = {layer: list(layer_weight(net.get_submodule(layer)).shape) for tie, _ in found for layer in tie.layers}
@@ -95,7 +95,7 @@ def _narrow_all(net: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, 
 
 
 def _units(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor | None:
-    """bool [units], those that any of the layers uses; None where all are, or the layers do not agree on whole ones."""
+    """Bool [units]: those that any layer uses; None if all are used, or the layers' masks do not share whole units."""
     rows = [masks[layer].any(dim=1).view(tie.count, tie.size) for layer in tie.outputs]
     read = masks[tie.inputs].any(dim=0).view(-1, tie.count, tie.size)
     units = rows[0].any(dim=1)
@@ -144,7 +144,7 @@ def _keep(module: nn.Module, names: tuple[str, ...], kept: Tensor, dim: int) -> 
 
 @functools.cache
 def _with_kept_heads(kind: type[nn.Module]) -> type[nn.Module]:
-    """The same attention, which takes of a position bias [..., heads, T, T], made once for all blocks, its own heads."""
+    """A subclass of the attention that selects its heads from a position bias [..., heads, T, T] shared by all blocks."""
 
     def forward(
         self: Any, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, **others: Any
@@ -157,9 +157,7 @@ def _with_kept_heads(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def _describe(net: nn.Module, found: list[tuple[Tie, Tensor]]) -> str | None:
-    """Have the network's configuration describe what is left, where a network that is built from it has the same shapes;
-    else why it does not.
-    """
+    """Update the network's config if a network built from it has the same shapes; otherwise return why it cannot describe it."""
     if not is_of_transformers(net):
         return f"{type(net).__name__} has no configuration of transformers"
     config: Any = net.config
@@ -177,7 +175,7 @@ def _describe(net: nn.Module, found: list[tuple[Tie, Tensor]]) -> str | None:
     try:
         with torch.device("meta"):
             built = type(net)(described)
-    except Exception as error:  # of a network of anyone's, or a configuration that checks its numbers
+    except Exception as error:  # from user networks, or configs that validate their numbers
         return f"{type(config).__name__} does not allow it: {first_line(error)}"
     own = {name: tensor.shape for name, tensor in net.state_dict().items()}
     if own != {name: tensor.shape for name, tensor in built.state_dict().items()}:

@@ -1,10 +1,10 @@
-"""Masks for the operator benchmark from the patterns' own code.
+"""Masks for the operator benchmark, made by the patterns' own code.
 
     python -m sparsefront_kernels.bench --distribution pattern --masks sparsefront.pruning.operator_masks:pattern_masks \\
         --mask-settings pattern=tile_wise,checkpoint=model.safetensors
 
-Random weights are uneven, as trained ones are: outputs and inputs differ in size, so that a pattern prunes whole outputs that
-are scattered, and its tiles keep unequally many inputs.
+Like trained weights, the random weights are uneven: outputs and inputs differ in size, so a pattern prunes scattered
+outputs, and its tiles keep different numbers of inputs.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ Spread = Annotated[float, Field(ge=0, le=3)]
 
 @settings_class()
 class UnevenWeights:
-    """Normally distributed weights whose rows and columns are scaled by exp(spread · normal).
+    """Normally distributed weights with rows and columns scaled by exp(spread · normal).
 
     Args:
-        row_spread, column_spread: standard deviations of the logarithms of the scales of outputs and of inputs.
-        seed: of the weight; a shape's weight is the same at every granularity and sparsity.
+        row_spread, column_spread: standard deviations of the log scales of outputs and inputs.
+        seed: of the weight, which is the same at every granularity and sparsity.
     """
 
     row_spread: Spread = 0.25
@@ -55,12 +55,11 @@ class UnevenWeights:
 
 @dataclass(frozen=True)
 class CheckpointWeights:
-    """Weights of a network.
+    """Weights from a checkpoint.
 
     Args:
         checkpoint: a safetensors file.
-        layer: name of the weight; None takes the first, in the order of names, that is [n, k] (a convolution's as
-            [outputs, window · inputs]).
+        layer: name of the weight; None takes the first by name that is [n, k] (convolutions as [outputs, window · inputs]).
     """
 
     checkpoint: str
@@ -94,10 +93,10 @@ class CheckpointWeights:
 
 @dataclass(frozen=True)
 class PatternMasks:
-    """What the benchmark asks for masks: a `sparsefront_kernels.bench.masks.MaskSource`.
+    """Mask source for the benchmark: a `sparsefront_kernels.bench.masks.MaskSource`.
 
     Args:
-        compact: whether pruned outputs are left out of the product, as between two products of a network.
+        compact: drop pruned outputs from the product, as between two products of a network.
     """
 
     of: Pattern
@@ -118,11 +117,11 @@ class PatternMasks:
         return " ".join(f"{name}={_text(value)}" for name, value in every.items())
 
     def draw(self, n: int, k: int, sparsity: float, device: torch.device) -> MaskedWeight:
-        """A weight [n, k] with the mask of this layer alone.
+        """A weight [n, k] with its mask, pruned on its own.
 
         Raises:
             InvalidSetting: the checkpoint has no such weight.
-            ValueError: a shape that the pattern cannot divide.
+            ValueError: the pattern cannot divide this shape.
         """
         weight = self.weights.weight(n, k, device)
         scores = self.importance.of(weight)
@@ -132,10 +131,10 @@ class PatternMasks:
         return MaskedWeight(weight, mask, self._storage((n, k), sparsity, orders), self.compact)
 
     def _storage(self, shape: tuple[int, int], sparsity: float, orders: dict[str, Any]) -> Storage:
-        """The pattern's own family, and others whose structure its masks have too."""
+        """The pattern's kernel family, and other families that can store its masks."""
         family, parameters = self.of.storage(shape, sparsity)
         storage: Storage = {family: parameters | orders}
-        if family == "blocked":  # the outputs of a row of blocks keep the same inputs
+        if family == "blocked":  # all outputs of a block row keep the same inputs
             storage["gathered"] = {"tile": parameters["block"][0], "drop_empty_outputs": False}
         if family == "blocked_2_4":
             storage["blocked"] = parameters | {"fill": True}
@@ -160,17 +159,17 @@ def pattern_masks(
     compact: bool = False,
     **settings: Any,
 ) -> PatternMasks:
-    """Masks of a pattern, for `--masks sparsefront.pruning.operator_masks:pattern_masks`.
+    """Create a mask source of a pattern, for `--masks sparsefront.pruning.operator_masks:pattern_masks`.
 
     Args:
-        granularity: the pattern's.
-        pattern: its name.
-        checkpoint, layer: see `CheckpointWeights`; None: `UnevenWeights` of the spreads and the seed.
-        norm: of the importance, as `Magnitude` takes it.
-        compact: pruned outputs are left out of Y, as between two products of a network; False: they are zeros in Y.
-        settings: the pattern's other settings; its own defaults where they are not given.
+        granularity: of the pattern.
+        pattern: name of the pattern.
+        checkpoint, layer: see `CheckpointWeights`; None: `UnevenWeights` with the spreads and the seed.
+        norm: of the importance, as in `Magnitude`.
+        compact: drop pruned outputs from Y, as between two products of a network; False: they are zeros in Y.
+        settings: other settings of the pattern.
     Raises:
-        InvalidSetting: no such pattern, a setting that it does not have, or a value that cannot be used.
+        InvalidSetting: no such pattern or setting, or an invalid value.
     """
     patterns = option_classes("sparsefront.patterns")
     if (kind := patterns.get(pattern)) is None:
@@ -179,7 +178,7 @@ def pattern_masks(
     for key, value in settings.items():
         if key not in allowed:
             raise InvalidSetting(key, value, f"is no setting of {pattern}, which has {', '.join(allowed)}")
-    assert issubclass(kind, Pattern)  # every option of that package is one
+    assert issubclass(kind, Pattern)  # true for every option of that package
     made = kind(**({"granularity": granularity} if kind.uses_granularity else {}), **settings)
     if layer is not None and checkpoint is None:
         raise InvalidSetting("layer", layer, "is a layer of a checkpoint, which is not given")
@@ -192,6 +191,6 @@ def _product(sizes: list[int]) -> int:
 
 
 def _text(value: Any) -> str:
-    """As `--mask-settings` reads it."""
+    """Format a value for `--mask-settings`."""
     words = {True: "true", False: "false", None: "null"}
     return words[value] if value is None or isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Prune a network: scores of its weights become masks, and what they prune becomes zero."""
+"""`sf.prune`: scores become masks, and pruned weights become zero."""
 
 import logging
 from collections import Counter
@@ -79,38 +79,37 @@ def prune(
     device: str | torch.device | None = None,
     tell: Callable[[str], None] = print,
 ) -> Masks:
-    """Decide which weights go, and set them to zero in place; with pattern depth, which whole blocks, and take them out.
+    """Select weights and set them to zero in place; with pattern depth, select whole blocks and remove them.
 
     Args:
-        net: any network with Linear or Conv2d layers, on any device; of `torch.compile`, DataParallel and
-            DistributedDataParallel what is in it, as in all functions here. Conv1D of transformers, nn.MultiheadAttention
-            and nn.LSTM become Linears.
-        pattern: name of a pattern, or one with settings: `sf.patterns.TileWise(64)`.
+        net: any network with Linear or Conv2d layers, on any device; `torch.compile`, DataParallel and
+            DistributedDataParallel are unwrapped, as in all functions here. Conv1D of transformers, nn.MultiheadAttention
+            and nn.LSTM are converted to Linears.
+        pattern: name of a pattern, or an instance with settings: `sf.patterns.TileWise(64)`.
         sparsity: fraction of zeros over the pruned layers, in [0, 1).
-        granularity: of a pattern given by name: size of the group that is kept or pruned together; None = its own default.
-        importance: name or object: what a weight is worth. Some need `calibration`, and taylor and fisher a `loss`.
-        allocation: name or object: how much of each layer goes.
-        schedule: name or object; the masks are those that it begins with, and `recover` continues from there.
-        calibration: batches as a training loop has them: (inputs, target), inputs alone, or dicts by name; or a function that
-            opens a loader of such.
-        loss: (output, target) -> scalar; None where the network returns its own.
+        granularity: for a pattern given by name: size of a group that is kept or pruned together; None = its default.
+        importance: name or instance: how weights are scored. Some need `calibration`; taylor and fisher also a `loss`.
+        allocation: name or instance: how much to prune in each layer.
+        schedule: name or instance; the result has its first masks, and `recover` continues from there.
+        calibration: batches as in a training loop: (inputs, target), inputs only, or dicts by name; or a function that opens
+            a loader of them.
+        loss: (output, target) -> scalar; None if the network returns its own.
         layers: names, glob patterns, or a predicate of (name, module); None = every Linear and Conv2d but the first
             convolution and the last Linear that the example inputs reach.
         ignore: names or glob patterns of layers that stay dense; or a dict of them -> why.
-        example_inputs: what the network is called with, such as (x,); by name a value may be no tensor, such as use_cache=False.
-            None: the first batch of `calibration`, and where there is none either, the order of the modules stands for the order
-            of the calls.
-        task: instead of `loss`, for tasks of this package.
-        search: how an allocation that measures the network times and evaluates it, such as `sf.Search()`; others need none.
-        device: of a network of transformers that writes text, where scores that come from inputs are computed, with one block
-            there at a time; None: where the network is.
-        tell: gets a line at the beginning: how many layers are pruned, what was left out, and what will run dense after a
-            swap; and one at the end: the sparsity
-            of the pruned layers and of all weights, and what else stays dense, by its kind. Of a search more.
+        example_inputs: arguments of the network, such as (x,); dicts may contain other values, such as use_cache=False.
+            None: the first batch of `calibration`; without that, module order is taken as call order.
+        task: replaces `loss` for tasks of this package.
+        search: times and evaluates networks for allocations that measure, such as `sf.Search()`; unused by others.
+        device: for causal language models of transformers: where scores from inputs are computed, with one block there at
+            a time; None = where the network is.
+        tell: receives a line at the start (number of pruned layers, what was left out, what will run dense after a swap)
+            and one at the end (sparsity of the pruned layers and of all weights, other dense weights by kind). More during
+            a search.
     Returns:
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
     Raises:
-        InvalidSetting: an argument that cannot be used; names it, its value and what is allowed.
+        InvalidSetting: an invalid argument; names it, its value and what is allowed.
     """
     net = unwrapped(net)
     require_network(net)
@@ -119,7 +118,7 @@ def prune(
     if not pruning.pattern.prunes:
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
     _require_types(loss, layers, tell, task, search)
-    if not pruning.pattern.takes_blocks:  # what is left then is a plain network of the same classes
+    if not pruning.pattern.takes_blocks:  # the result of depth is a plain network of the same classes
         as_linears(net)
     open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation, pruning.pattern)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
@@ -144,7 +143,7 @@ def prune(
     with calling():
         stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
     tell(_told(pruning, len(plan.layers), ignored, stays))
-    movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
+    movement = AccumulateMovement(net, plan.layers)  # all scores are zero before any training
     require_chain(pruning.importance, net, plan.layers)
     scores = score_weights(
         task,
@@ -186,9 +185,9 @@ def prune(
             weights[name].masked_fill_(~mask, 0.0)
     sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
-        log.warning("prune: %s", warning)  # now: what follows may train for hours
+        log.warning("prune: %s", warning)  # immediately: the following steps may train for hours
     dense = dense_weights(net, {*masks, *ignored})
-    whole = [name for name, gone in sparsities.items() if gone == 0 and first == sparsity]  # later masks take some away
+    whole = [name for name, gone in sparsities.items() if gone == 0 and first == sparsity]  # later masks may prune them
     tell(_achieved(net, masks, dense, whole))
     others = {found.name: found.why for found in dense}
     return Masks(masks, pruning=pruning, spec=spec, ignored=ignored, dense=others, search=record)
@@ -197,7 +196,7 @@ def prune(
 def pruning_settings(
     pattern: object, sparsity: float, granularity: object, importance: object, allocation: object, schedule: object
 ) -> PruningSettings:
-    """The parts that arguments name, checked against each other as far as no network is needed.
+    """Build the pruning settings from arguments and check all that does not need the network.
 
     Raises:
         InvalidSetting: names the argument.
@@ -205,7 +204,7 @@ def pruning_settings(
     if isinstance(sparsity, bool) or not isinstance(sparsity, Real) or not 0 <= sparsity < 1:
         shown = sparsity if isinstance(sparsity, Real) else " ".join(repr(sparsity).split())
         raise InvalidSetting("sparsity", shown, "is the fraction of zeros, in [0, 1)")
-    sparsity = float(sparsity)  # what NumPy counts with is a number too
+    sparsity = float(sparsity)  # accept NumPy scalars
     if isinstance(granularity, Integral) and not isinstance(granularity, bool):
         granularity = int(granularity)
     made = PruningSettings(
@@ -227,7 +226,7 @@ def pruning_settings(
 
 
 def _require_types(loss: object, layers: object, tell: object, task: object, search: object) -> None:
-    """Raises InvalidSetting for what cannot be called as it will be, and for a task or a search of another kind."""
+    """Raise InvalidSetting for values that cannot be called as needed, and for tasks or searches of another type."""
     if loss is not None:
         require_callable("loss", loss, "output", "target", allowed="is a function (output, target) -> scalar, or None")
     if callable(layers):
@@ -255,7 +254,7 @@ def _require_layers(net: nn.Module, plan: PruningPlan, pruning: PruningSettings)
 
 
 def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str], stays: Mapping[str, str]) -> str:
-    """One line: what is pruned, each reason against it once, with its layers, and what a swap will leave dense."""
+    """One line: what is pruned, the layers left out by reason, and what a swap will leave dense."""
     left_out = f"; left out: {_by_reason(ignored)}" if ignored else ""
     if stays:
         left_out += f"; pruned, but run dense after a swap: {_by_reason(stays)}"
@@ -273,9 +272,7 @@ def _by_reason(reasons: Mapping[str, str]) -> str:
 
 
 def _achieved(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight], whole: Sequence[str]) -> str:
-    """One line: the sparsity of the pruned layers and of all weights, how much else stays dense, by its kind, and which masks
-    take no weight away.
-    """
+    """One line: the sparsity of the pruned layers and of all weights, other dense weights by kind, masks that prune nothing."""
     once = {id(weight_of(net, name)): mask for name, mask in masks.items()}  # layers may share a weight
     gone, total = (sum(count) for count in zip(*((int((~m).sum()), m.numel()) for m in once.values()), strict=True))
     kinds = Counter(found.kind for found in dense)

@@ -1,4 +1,4 @@
-"""Prune by whole blocks: which blocks of a network are alike, how much each changes, and which of them go."""
+"""Depth pruning: find identical blocks, score them, and remove some."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -18,19 +18,20 @@ from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks
 from sparsefront.tasks.base import Batch, Task
 
-# Which blocks of a network are alike: each can then go, and what is left still fits together.
+# Identical blocks: any of them can be removed, and the rest still fits together.
 
 
 def alike_blocks(net: nn.Module, layers: Collection[str]) -> list[str]:
-    """The members of a ModuleList or Sequential that are of one class and have parameters of the same shapes, two or more.
+    """Find two or more blocks: members of a ModuleList or Sequential with the same class and parameter shapes.
 
-    Of several such lists the longest decides the class; further ones of that class belong to it: the stages of a ResNet.
+    If there are several such lists, the longest determines the class, and all blocks of that class count: the stages of a
+    ResNet.
 
     Args:
-        net: also on the meta device.
-        layers: those that may be pruned; a block holds at least one, and is no bare layer.
+        net: may be on the meta device.
+        layers: the prunable layers; a block contains at least one and is not itself a layer.
     Returns:
-        names in the network's order; empty where no two are alike.
+        names in network order; empty if there are none.
     """
     lists: dict[tuple[Any, ...], list[str]] = {}
     for name, module in net.named_modules():
@@ -44,7 +45,7 @@ def alike_blocks(net: nn.Module, layers: Collection[str]) -> list[str]:
     several = {key: names for key, names in lists.items() if len(names) > 1}
     if not several:
         return []
-    longest = max(several, key=lambda key: len(several[key]))  # of equally long ones the first, which is the outermost
+    longest = max(several, key=lambda key: len(several[key]))  # ties go to the first, which is the outermost
     found: list[str] = []
     for (kind, *_), names in several.items():
         if kind is longest[0]:
@@ -56,13 +57,13 @@ def alike_blocks(net: nn.Module, layers: Collection[str]) -> list[str]:
 def removable_blocks(
     net: nn.Module, layers: Collection[str], ignored: Iterable[str], pattern: Depth, sparsity: float
 ) -> tuple[list[str], int]:
-    """The blocks that may go, and how many of them a sparsity takes.
+    """The removable blocks, and how many of them a sparsity removes.
 
     Args:
-        layers: that may be pruned.
-        ignored: layers that somebody wants to stay: so do their blocks.
+        layers: the prunable layers.
+        ignored: layers that the user keeps, and therefore their blocks.
     Raises:
-        InvalidSetting: no two blocks are alike, the network has an encoder and a decoder, or the sparsity rounds to none or all.
+        InvalidSetting: no identical blocks, an encoder-decoder network, or a sparsity that rounds to none or all blocks.
     """
     if getattr(getattr(net, "config", None), "is_encoder_decoder", False):
         allowed = (
@@ -83,28 +84,28 @@ def removable_blocks(
     return blocks, pattern.count(len(blocks), sparsity)
 
 
-# How much a block changes what passes through it.
+# Block influence.
 
 
 @torch.no_grad()
 def block_influence(
     task: Task, blocks: list[str], layers: list[str], open_loader: Callable[[], Iterable[Batch]], batches: int
 ) -> list[float]:
-    """1 - the mean cosine similarity of what each block is given and what it gives; see `Depth`.
+    """1 - the mean cosine similarity of each block's input and output; see `Depth`.
 
     Args:
         task: the network, on the device of the computation.
-        layers: any of the network's.
+        layers: any layers of the network.
         open_loader: see `NetworkCalibration`.
-        batches: how many, all ranks together.
+        batches: number of batches of all ranks together.
     Raises:
-        InvalidSetting: a block that gives another shape than it is given.
+        InvalidSetting: a block's output has another shape than its input.
     """
     calibration = NetworkCalibration(task, layers, open_loader)
     device = weight_of(task.net, layers[0]).device
     sums = {
         block: torch.zeros(2, dtype=torch.float64, device=device) for block in blocks
-    }  # of similarities, of positions
+    }  # sums of similarities, numbers of positions
     real: list[Tensor | None] = [None]
 
     def compare(block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
@@ -133,7 +134,7 @@ def block_influence(
     return [1 - float(totals[block][0] / totals[block][1]) for block in blocks]
 
 
-# Pruning by whole blocks.
+# Remove blocks.
 
 
 def prune_blocks(
@@ -145,19 +146,19 @@ def prune_blocks(
     open_loader: Callable[[], Iterable[Batch]] | None,
     tell: Callable[[str], None],
 ) -> Masks:
-    """Decide which blocks of the task's network go, and take them out, in place.
+    """Select blocks of the task's network and remove them, in place.
 
     Args:
         pruning: with pattern depth.
-        layers: that may be pruned.
-        stay: layers that somebody wants to stay, with their blocks.
+        layers: the prunable layers.
+        stay: layers that the user keeps, with their blocks.
         ignored: all layers that stay dense -> why, for the masks.
-        open_loader: of calibration batches; None where there are none.
+        open_loader: opens a loader of calibration batches; None if there are none.
     Returns:
-        masks of the layers in all blocks that are alike, by their names before: nothing of a block that went is kept, all of the
+        masks of the layers in all identical blocks, by their original names: all zeros in removed blocks, all ones in the
         others.
     Raises:
-        InvalidSetting: see `removable_blocks` and `block_influence`; or calibration that is missing.
+        InvalidSetting: see `removable_blocks` and `block_influence`; or calibration is missing.
     """
     net, pattern = task.net, pruning.pattern
     assert isinstance(pattern, Depth)

@@ -1,7 +1,7 @@
-"""What a pattern, which may be a user's own, names for the storage of its layers, checked before anything is trained.
+"""Check a pattern's `storage`, which may be user code, before anything is trained.
 
-It reads the storage formats of the kernel package and changes no mask: keys of stages leave this file out (`BOOKKEEPING` of
-`artifacts.code_digest`), so that an edited format repeats no pruning and no training.
+This reads the kernel package's formats but changes no mask, so keys of stages exclude this file (`BOOKKEEPING` of
+`artifacts.code_digest`): editing a format repeats no pruning or training.
 """
 
 import inspect
@@ -14,11 +14,11 @@ from sparsefront.patterns.base import Pattern
 
 
 def require_storable(pattern: Pattern, shapes: Iterable[tuple[int, int]], sparsity: float) -> None:
-    """Check `Pattern.storage` for layers of these shapes [N, K], of a mixed pattern that of its candidates.
+    """Check `Pattern.storage` for layers of these shapes [N, K]; for a mixed pattern, that of its candidates.
 
     Raises:
-        InvalidSetting: key `pattern`: it names no family with its parameters, no family that there is, or parameters that the
-            family's `from_dense` does not take.
+        InvalidSetting: key `pattern`: it returns no (family, parameters) pair, an unknown family, or parameters that the
+            family's `from_dense` does not accept.
     """
     for shape in dict.fromkeys(shapes):
         for own, level in pattern.choices(shape, sparsity):
@@ -29,7 +29,7 @@ def require_storable(pattern: Pattern, shapes: Iterable[tuple[int, int]], sparsi
 
 
 def _complaint(named: object) -> str | None:
-    """What is wrong with what `storage` returned; None: nothing."""
+    """What is wrong with the value that `storage` returned; None if nothing."""
     family, parameters = named if isinstance(named, tuple | list) and len(named) == 2 else (None, None)
     if not isinstance(family, str) or not isinstance(parameters, Mapping):
         return f"{named!r}, not a family and its parameters as in ('csr', {{}})"

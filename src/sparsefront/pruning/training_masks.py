@@ -1,4 +1,4 @@
-"""Lightning callbacks that score weights, or make masks, while a network trains."""
+"""Lightning callbacks that accumulate scores or make masks during training."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,17 +11,17 @@ from torch.optim import Optimizer
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.networks import layer_weight
 
-# Lightning callback that adds up, while a network trains, which way its weights move.
+# Movement scores.
 
 
 class AccumulateMovement(pl.Callback):
     """Sums -w * dL/dw at every optimizer step, with the weight before the step.
 
-    The gradient is the one that the step is about to use, before clipping: unscaled under AMP, averaged over the ranks
-    under DDP (so every rank holds the same sum) and over the batches of an accumulated step. A step that an AMP scaler is
-    going to skip because a gradient overflowed adds nothing. Pruned weights are zero and so add nothing either.
+    The gradient is the one used by the step, before clipping: unscaled under AMP, averaged over ranks under DDP (so every
+    rank has the same sum) and over the batches of an accumulated step. Steps that an AMP scaler skips because a gradient
+    overflowed add nothing, and neither do pruned weights, which are zero.
 
-    The sums are part of a checkpoint; one callback may see several trainings, and goes on adding.
+    The sums are saved in checkpoints, and continue across several trainings with one callback.
 
     Args:
         net: the network that is trained.
@@ -33,8 +33,8 @@ class AccumulateMovement(pl.Callback):
         self._sums: dict[str, Tensor] = {}
 
     def sums(self) -> dict[str, Tensor]:
-        """Layer name -> float32 [N, K] on the weight's device; zero before the first step. To be read
-        only: of a Linear it is the sum itself."""
+        """Layer name -> float32 [N, K] on the weight's device; zero before the first step. Read-only: for a Linear it is
+        the accumulator itself."""
         return {name: as_matrix(self._sum_of(name)) for name in self._modules}
 
     @torch.no_grad()
@@ -45,9 +45,7 @@ class AccumulateMovement(pl.Callback):
             gradient = weight.grad
             if gradient is None:
                 continue
-            if (
-                finite is not None
-            ):  # decided on the device: waiting for the answer would cost every step a synchronization
+            if finite is not None:  # on the device: reading the result would synchronize every step
                 gradient = torch.where(finite, gradient, torch.zeros_like(gradient))
             self._sum_of(name).addcmul_(weight, gradient, value=-1)
 
@@ -58,7 +56,7 @@ class AccumulateMovement(pl.Callback):
         self._sums = {name: state_dict[name].clone() for name in self._modules}
 
     def _sum_of(self, name: str) -> Tensor:
-        """On the device where the weight is by now: the network moves to its own when training begins."""
+        """The sum on the weight's current device: the network moves when training begins."""
         weight = layer_weight(self._modules[name])
         if name not in self._sums:
             self._sums[name] = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)
@@ -68,25 +66,24 @@ class AccumulateMovement(pl.Callback):
 
 
 def _all_finite(optimizer: Optimizer) -> Tensor:
-    """Bool scalar: whether an AMP scaler is going to take this step."""
+    """Bool scalar: False if an AMP scaler is going to skip this step."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     return torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
 
 
 class StraightThrough(pl.Callback):
-    """Forward and backward with W * M(W), M made from W before every optimizer step; the step changes all of W.
+    """Trains with W * M(W) in forward and backward, where M is made from W before every optimizer step; the step updates all W.
 
-    The gradient by the masked weights is taken for that by W (straight through the mask), and pruned weights are drawn
-    towards zero, so that masks settle:
+    The gradient of the masked weights is used for W (straight through the mask), and pruned weights decay towards zero, so
+    that masks settle:
 
         W <- step of the optimizer on W with the gradient  dL/d(W * M) + decay * (1 - M) * W
 
-    Between steps the layers hold W * M, during a step W: no module is changed, so state dict, DDP and gradient
-    checkpointing see plain parameters. The added term is part of what gradient clipping sees. Under AdamW it also enters
-    the moments.
+    Between steps the layers hold W * M, during a step W. No module changes, so state dict, DDP and gradient checkpointing
+    see plain parameters. Gradient clipping includes the decay term, and under AdamW so do the moments.
 
     Args:
-        net: the network that is trained; it holds W, unmasked, whenever no training or validation runs.
+        net: the network that is trained; holds W, unmasked, whenever no training or validation runs.
         layers: names of its modules with a `weight`.
         make_masks: layer name -> weight, to layer name -> bool mask, [N, K] or shaped like the weight.
         decay: lambda_W; 0 = the plain straight-through estimator.
@@ -108,13 +105,13 @@ class StraightThrough(pl.Callback):
         self._masks: dict[str, Tensor] = {}
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        if not self._dense:  # while gradients accumulate, the masks stay
+        if not self._dense:  # not again within an accumulated step
             self._mask()
 
     @torch.no_grad()
     def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
         for name, weight in self._weights.items():
-            if weight.grad is None:  # a frozen layer, which no step changes
+            if weight.grad is None:  # frozen layer
                 continue
             pruned = self._dense[name].masked_fill(self._masks[name], 0.0)
             weight.grad.add_(pruned, alpha=self.decay)
@@ -127,7 +124,7 @@ class StraightThrough(pl.Callback):
         self._unmask()
 
     def masks(self) -> dict[str, Tensor]:
-        """The masks of the weights as they are: layer name -> bool, shaped like the weight."""
+        """Make masks from the current weights: layer name -> bool, shaped like the weight."""
         made = self._make_masks({name: weight.detach() for name, weight in self._weights.items()})
         return {name: like_weight(made[name], weight) for name, weight in self._weights.items()}
 

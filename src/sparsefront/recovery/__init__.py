@@ -1,4 +1,4 @@
-"""How accuracy comes back after pruning: what is trained, for how long, along which learning-rate curve."""
+"""Recovery after pruning: what is trained, for how long, and with which learning rates."""
 
 from sparsefront.options import option_class
 

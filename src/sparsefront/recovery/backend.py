@@ -1,6 +1,6 @@
-"""`recovery.backend`: what multiplies while a pruned network is trained.
+"""`recovery.backend`: which kernels train a pruned network.
 
-The sparse one is `sparse_backend.py`, imported only where it is asked for: results of dense trainings do not depend on kernels.
+The sparse backend is in `sparse_backend.py`, imported only on use, so that results of dense training do not depend on kernels.
 """
 
 from importlib import import_module
@@ -14,19 +14,19 @@ from sparsefront.options import options_where
 from sparsefront.recovery.base import RecoverySetup
 
 Backend = Literal["dense", "sparse", "auto"]
-"""What multiplies in training: dense products under masks, kernels that skip what is pruned, or the faster of both."""
+"""Training with dense products under masks, with kernels that skip pruned weights, or with the faster of both."""
 DenseBackend = Annotated[
     Literal["dense"],
     Field(description="its update needs gradients of pruned weights, which the sparse backend does not compute"),
 ]
-"""The backend of a recovery that trains pruned weights as well."""
+"""The backend of recoveries that also train pruned weights."""
 
 KEY = "recovery.backend"
 SPARSE_BACKEND = "sparsefront.recovery.sparse_backend"
 
 
 def check_backend(backend: Backend, setup: RecoverySetup, *, quantize: bool) -> None:
-    """Require, of backend sparse, what its kernels can train.
+    """Check that the sparse backend, if selected, can train this setup.
 
     Raises:
         InvalidSetting: key `recovery.backend`, with the reason.
@@ -36,7 +36,7 @@ def check_backend(backend: Backend, setup: RecoverySetup, *, quantize: bool) -> 
 
 
 def backend_unsupported_reason(setup: RecoverySetup, *, quantize: bool) -> str | None:
-    """Why the kernels of backend sparse cannot train what is set up, or None."""
+    """Why the sparse backend cannot train this setup; None if it can."""
     pattern, schedule, importance = setup.pruning.pattern, setup.pruning.schedule, setup.pruning.importance
     if not any(part.trains_sparse for part in (pattern.parts if pattern.mixed else (pattern,))):
         trained = ", ".join(options_where("sparsefront.patterns", lambda other: other.trains_sparse))
@@ -53,5 +53,5 @@ def backend_unsupported_reason(setup: RecoverySetup, *, quantize: bool) -> str |
 
 
 def sparse_backend() -> ModuleType:
-    """`SPARSE_BACKEND`, by its name: what imports it otherwise would depend on kernels."""
+    """Import the sparse backend by name: a static import would make results depend on kernels."""
     return import_module(SPARSE_BACKEND)

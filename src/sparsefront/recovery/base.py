@@ -1,4 +1,4 @@
-"""What every recovery provides, what it is given in each round of the schedule, and batch statistics taken again."""
+"""The recovery interface, its per-round inputs, and re-estimation of BatchNorm statistics."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -31,21 +31,21 @@ from sparsefront.training.trainer import TrainerSettings
 LayerMasks = dict[str, Tensor]
 StateDict = Mapping[str, Tensor]
 MakeMasks = Callable[[float, LayerMasks | None], LayerMasks]
-"""(Sparsity, masks so far) -> masks for the network's weights as they are."""
+"""(Sparsity, current masks) -> masks for the network's current weights."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecoverySetup:
-    """What a recovery goes by, the same in all rounds.
+    """What a recovery needs that is the same in all rounds.
 
     Args:
         pruning: how masks are made.
         recipe: optimizer, learning rates and epochs of the training.
-        trainer: on what it runs.
-        architecture: gives the network without its weights, for checks; also on the meta device.
-        prunable: names of the layers of a network that may be pruned.
-        epoch_weights: whether the weights of the dense run's epochs can be had.
-        lr_argument: what sets the learning rate, for messages, where it is no setting of a run; None = the plan's `lr_key`.
+        trainer: device, precision and other settings of the Lightning Trainer.
+        architecture: builds the network without its weights, for checks; may be on the meta device.
+        prunable: returns the names of a network's prunable layers.
+        epoch_weights: whether the per-epoch weights of the dense run are available.
+        lr_argument: name of the learning-rate argument in messages if it is not a setting; None = the plan's `lr_key`.
     """
 
     pruning: PruningSettings
@@ -59,28 +59,28 @@ class RecoverySetup:
 
 @dataclass(eq=False)
 class Round:
-    """One round of the schedule: new masks, to be recovered from.
+    """One round of the schedule: new masks to recover from.
 
     Args:
         setup: see `RecoverySetup`.
-        index: which round this is, from 0.
+        index: of the round, from 0.
         sparsity: of `masks`.
-        net: fp32; in the first round the dense weights, unpruned; later what the round before left.
-        masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet, within those of the round before where the
-            schedule nests masks.
-        masked: applies the masks of `net`; in the first round it has none yet, later those of the round before.
+        net: in fp32; the unpruned dense weights in the first round, then the result of the previous round.
+        masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet. If the schedule nests masks, they lie
+            within those of the previous round.
+        masked: applies the masks of `net`; empty in the first round, then holds the previous round's masks.
         spec: the layers' permutations and final sparsities, fixed before the first masks.
-        data: of training; its loader starts from the same order each time.
-        make_masks: (sparsity, masks so far) -> masks for the weights of `net` as they are when it is called.
+        data: training data; its loader starts from the same order each time.
+        make_masks: (sparsity, current masks) -> masks for the weights of `net` at the time of the call.
         make_task: (optimization, or None to evaluate only) -> a task around `net`.
-        initial_net: a fresh network with the weights that the dense run started from.
-        dense_net: a fresh copy of the trained dense network.
-        epoch_weights: epoch of the dense run, counted from 0 -> the weights at its start.
+        initial_net: returns a new network with the initial weights of the dense run.
+        dense_net: returns a new copy of the trained dense network.
+        epoch_weights: epoch of the dense run, from 0 -> the weights at its start.
         folder: where the training may write.
-        resume_dir: folder where the state of this round's training outlives a killed run; None = it does not.
+        resume_dir: where the state of this round's training survives a killed run; None = nowhere.
         loggers: of every fit.
-        callbacks: that every fit of this round takes along.
-        first_step: optimizer steps that all rounds before it took, for curves that go on.
+        callbacks: added to every fit of this round.
+        first_step: optimizer steps of all previous rounds, to continue logged curves.
     """
 
     setup: RecoverySetup
@@ -109,68 +109,68 @@ class Round:
 
 
 class Recovery(ABC):
-    """Brings accuracy back after pruning; subclasses are frozen dataclasses, fields as in their YAML.
+    """Recovers accuracy after pruning. Subclasses are frozen dataclasses whose fields are the keys of their YAML.
 
     Attributes:
-        several_rounds: it may be called again, with new masks for the weights that it left.
-        mask_updates: it lets masks change while it trains, as `ApplyMasks` does.
-        repeats: every round trains for the whole budget, by definition; otherwise the rounds share it.
-        reads_inputs: it looks at what pruned layers multiply with their weights.
+        several_rounds: can be called again, with new masks for the weights it returned.
+        mask_updates: masks may change during its training, as in `ApplyMasks`.
+        repeats: every round trains for the full budget; otherwise the rounds share it.
+        reads_inputs: reads the inputs of pruned layers.
     """
 
     name: ClassVar[str]
     fingerprinted: ClassVar[frozenset[str]] = frozenset()
-    """Settings that `fingerprint` speaks for, so that keys of stored stages do without them."""
+    """Settings that `fingerprint` covers, so that keys of stored stages leave them out."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What of `dense_net`, `initial_net` and `epoch_weights` it cannot do without."""
+    """Which of `dense_net`, `initial_net` and `epoch_weights` it requires."""
     starts_dense: ClassVar[bool] = False
-    """Whether it starts from the dense weights, also of what is pruned."""
+    """Whether it starts from the dense weights, including those that are pruned."""
     several_rounds: ClassVar[bool] = False
     mask_updates: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     reads_inputs: ClassVar[bool] = False
     trains_as_found: ClassVar[bool] = False
-    """Whether it trains the network that it is given, and so also one that whole blocks were taken out of."""
+    """Whether it trains the network as given, and so also works after whole blocks were removed."""
     reads_logits: ClassVar[bool] = False
-    """Whether its loss compares what two networks predict."""
+    """Whether its loss compares the predictions of two networks."""
     has_teacher: ClassVar[bool] = False
-    """Whether another network teaches the pruned one: `taught_by` says how."""
+    """Whether it has a teacher network (see `taught_by`)."""
 
     @property
     def leaves_dense(self) -> bool:
-        """Whether it lifts the masks before its end, so that what it leaves is a dense network."""
+        """Whether it lifts the masks before its end and returns a dense network."""
         return False
 
     @property
     def training(self) -> "Recovery | None":
-        """What trains the pruned network, itself or in part, and so has a plan; None = nothing does."""
+        """The recovery that trains the pruned network, itself or a part of it, and so has a plan; None = nothing trains."""
         return None
 
     def follows(self, schedule: Schedule, sparsity: float) -> bool:
-        """Whether this recovery does all that a schedule asks for on its way to the final `sparsity`."""
+        """Whether this recovery supports everything the schedule does on its way to the final `sparsity`."""
         one_round = len(schedule.round_sparsities(sparsity)) == 1
         return (one_round or self.several_rounds) and (self.mask_updates or not schedule.in_training)
 
     def check_schedule(self, schedule: Schedule, sparsity: float) -> None:
-        """Check that this recovery follows a schedule.
+        """Check that this recovery supports a schedule.
 
         Raises:
-            InvalidSetting: with its key written from the root, and the schedules that it follows.
+            InvalidSetting: it does not; names the full key and the supported schedules.
         """
         self._validate_schedule(schedule, sparsity, "recovery", self.name)
 
     def _validate_schedule(self, schedule: Schedule, sparsity: float, key: str, value: str) -> None:
-        """The error of `check_schedule`; key and value are of the setting that rules the schedule out."""
+        """Raise the error of `check_schedule`; `key` and `value` are the setting that rules the schedule out."""
         if self.follows(schedule, sparsity):
             return
         followed = options_where("sparsefront.schedule", lambda other: self.follows(other, sparsity))
         raise InvalidSetting(key, value, f"goes with schedule {', '.join(followed)}, not with {schedule.name}")
 
     def check_pattern(self, pattern: Pattern) -> None:
-        """Check that this recovery can train what a pattern leaves.
+        """Check that this recovery can train a network pruned with this pattern.
 
         Raises:
-            InvalidSetting: key `recovery`, with those that can.
+            InvalidSetting: key `recovery`; names the recoveries that can.
         """
         if pattern.takes_blocks and not self.trains_as_found:
             met = options_where("sparsefront.recovery", lambda other: other.trains_as_found)
@@ -178,54 +178,53 @@ class Recovery(ABC):
             raise InvalidSetting("recovery", self.name, allowed)
 
     def check(self, setup: RecoverySetup) -> None:
-        """Validate, before anything is trained, that it works with the rest of the setup.
+        """Check, before any training, that this recovery works with the rest of the setup.
 
         Raises:
-            InvalidSetting: with its key written from the root.
+            InvalidSetting: names the full key.
         """
 
     def taught_by(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
     ) -> pl.Callback:
-        """Of a recovery that `has_teacher`: the callback that brings its teacher and its loss into any fit of the same network.
+        """Return the callback that adds this recovery's teacher and loss to any fit of the same network (if it `has_teacher`).
 
         Args:
-            dense_net: makes a fresh copy of the trained dense network, which teaches where no other one was named.
-            spec: of the masks of the network that is taught, which may lack blocks; None: it is whole.
+            dense_net: returns a new copy of the trained dense network, the default teacher.
+            spec: mask spec of the student, which may lack blocks; None = it has all of them.
         """
         raise NotImplementedError(f"{self.name} has no teacher")
 
     def fingerprint(self) -> dict[str, Any]:
-        """What changes the result beside the settings themselves, JSON-able, for the keys of stored stages."""
+        """What else determines the result besides the settings, JSON-able, for the keys of stored stages."""
         return {}
 
     @abstractmethod
     def recover(self, round: Round) -> RoundRecord:
-        """Apply the round's masks and bring accuracy back, in place.
+        """Apply the round's masks and recover accuracy, in place.
 
-        Afterwards `round.masked` has the masks that the network ends the round with, and every weight that they prune
-        is exactly zero; where it `leaves_dense`, they prune none.
+        Afterwards `round.masked` holds the network's final masks of this round, and every weight that they prune is exactly
+        zero. If the recovery `leaves_dense`, they prune nothing.
         """
 
 
-# Running statistics of batch normalization, taken again where nothing trains after pruning.
+# Re-estimation of BatchNorm statistics when nothing trains after pruning.
 #
-# What a pruned layer gives has another mean and variance than what the next BatchNorm was trained with. Training
-# repairs that by itself; without any, the statistics of the dense network can cost more accuracy than the pruned
-# weights did.
+# Pruning changes the mean and variance of a layer's output, which the next BatchNorm was trained with. Training adapts
+# them; without it, the dense statistics can cost more accuracy than the pruned weights did.
 
 log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
 def retake_batch_norm(round: Round, batches: int | None) -> None:
-    """Take the running mean and variance of every BatchNorm of `round.net` anew, in place, as plain averages over batches.
+    """Re-estimate the running mean and variance of every BatchNorm of `round.net` in place, as plain averages over batches.
 
-    All else stays in eval mode: `torch.optim.swa_utils.update_bn` would switch on dropout, which disturbs what is averaged. A
-    batch of one row has no variance and is left out. Ranks average theirs.
+    Everything else stays in eval mode (`torch.optim.swa_utils.update_bn` would turn on dropout, which disturbs the
+    averages). Batches with one row have no variance and are skipped. Statistics are averaged over ranks.
 
     Args:
-        batches: of training data, at most one epoch; None = the statistics stay. A network without BatchNorm reads none.
+        batches: number of training batches, at most one epoch; None = keep the statistics. Without BatchNorm none are read.
     """
     norms = [norm for norm in round.net.modules() if isinstance(norm, _BatchNorm) and norm.running_mean is not None]
     if batches is None or not norms:
@@ -239,7 +238,7 @@ def retake_batch_norm(round: Round, batches: int | None) -> None:
     with in_eval_mode(round.net):
         for norm in norms:
             norm.reset_running_stats()
-            norm.momentum = None  # of a cumulative average
+            norm.momentum = None  # cumulative average
             norm.train()
         for batch in calibration.batches(min(batches, len(round.data.train_dataloader()))):
             inputs = task.net_inputs(batch)
@@ -257,13 +256,13 @@ def retake_batch_norm(round: Round, batches: int | None) -> None:
 
 
 def _statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
-    """Running mean and variance of a norm that has them."""
+    """Running mean and variance of a norm that tracks them."""
     assert norm.running_mean is not None and norm.running_var is not None
     return norm.running_mean, norm.running_var
 
 
 def _average_over_ranks(norms: list[_BatchNorm], read: int) -> None:
-    """By how many batches each rank read."""
+    """Average the statistics over ranks, weighted by the number of batches each rank read."""
     total = sum(distributed.all_gather(read))
     if distributed.world_size() == 1 or total == 0:
         return

@@ -1,4 +1,4 @@
-"""Train on densely while the weights that are to be pruned are drawn to zero, and the dense network teaches."""
+"""CAST: dense training that decays the weights to be pruned towards zero, with the dense network as teacher."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -24,24 +24,24 @@ from sparsefront.training.recipe import AdamS, Optimization, Recipe
 
 @settings_class()
 class Cast(TrainingRecovery):
-    """Settings of `recovery=cast`: the dense network trains on with AdamS, whose l1 decay draws the weights outside of the
-    mask to zero, more strongly step by step and adapted to each weight. The forward pass stays dense, the masks follow the
-    weights every few steps, scales of parts of rows make up for what the decay takes, and the dense network as it was
-    teaches. In the end the masks of the last weights prune what is left, and the scales become part of the weights. The
-    prune stage's masks only say which layers take part.
+    """Settings of `recovery=cast`: continue training the dense network with AdamS, whose l1 decay pulls weights outside the
+    mask towards zero, more strongly with each step and adapted per weight. The forward pass stays dense, masks are remade
+    from the weights every few steps, learned scales of row parts compensate the decay, and the original dense network is the
+    teacher. In the end, masks of the final weights prune the rest, and the scales are multiplied into the weights. The prune
+    stage's masks only determine which layers take part.
 
     Args:
-        decay: lambda of AdamS, on the scale of the gradients' momentum: 4e-7 for LLaMA2-7B and 7500 steps in the source. A
-            short training needs more: on the digits, after 126 steps, 1e-5 changes nothing and 1e-3 gives 7 points at 1:4.
-        mask_every: steps after which the masks are made again.
-        scale_groups: parts of a row with a scale of their own.
-        hardness: eta, the weight of the teacher; 1 - hardness is that of the labels.
+        decay: lambda of AdamS, relative to the gradients' momentum: 4e-7 for LLaMA2-7B and 7500 steps in the source. Short
+            trainings need more: on the digits, with 126 steps, 1e-5 changes nothing and 1e-3 gives 7 points at 1:4.
+        mask_every: steps between mask updates.
+        scale_groups: parts of a row, each with its own scale.
+        hardness: eta, the weight of the teacher; the labels have weight 1 - hardness.
         epochs: of this training; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
         backend: dense: pruned weights are trained too.
     Source: Huang et al., "CAST: Continuous and Differentiable Semi-Structured Sparsity-Aware Training for Large Language
-        Models", 2025: algorithms 1 and 2, equations 11 to 13. Departure: the rate has the recipe's curve, down to zero, which
-        brings pruned weights closer to zero than a constant one; the source names no curve.
+        Models", 2025: algorithms 1 and 2, equations 11 to 13. Departure: the learning rate follows the recipe's curve down to
+        zero, which brings pruned weights closer to zero than a constant rate; the source does not specify a curve.
     """
 
     decay: Annotated[NonNegativeFloat, Field(description="0: masks settle by the momentum alone")] = 1e-3
@@ -69,7 +69,7 @@ class Cast(TrainingRecovery):
             )
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
-        """A whole learning-rate curve of its own."""
+        """A full learning-rate curve of its own."""
         epochs = recovery_epochs(self.epochs, recipe)
         lr = self.lr or recipe.recovery_lr or recipe.lr
         return TrainingPlan(epochs, Optimization(recipe, lr=lr, total_steps=epochs * steps_per_epoch), "recovery.lr")
@@ -95,7 +95,7 @@ class Cast(TrainingRecovery):
 
 @dataclass(frozen=True)
 class DecayingOptimization(Optimization):
-    """AdamS along a learning-rate curve, without another weight decay.
+    """AdamS with a learning-rate curve and no other weight decay.
 
     Args:
         decay, masks: see `AdamS`.
@@ -110,14 +110,14 @@ class DecayingOptimization(Optimization):
 
 
 class PeriodicMasks(pl.Callback):
-    """Lightning callback that makes masks of the weights before step 0 and then every few optimizer steps.
+    """Lightning callback that makes masks from the weights before step 0 and then every few optimizer steps.
 
     Args:
-        weights: layer name -> the parameter that trains.
+        weights: layer name -> trained parameter.
         make_masks: layer name -> weight, to layer name -> bool mask, [N, K] or shaped like the weight.
-        every: steps.
+        every: number of steps.
     Attributes:
-        by_weight: parameter -> the present mask, shaped like it.
+        by_weight: parameter -> its current mask, shaped like it.
     """
 
     def __init__(self, weights: Mapping[str, nn.Parameter], *, make_masks: WindowMasks, every: int) -> None:
@@ -126,18 +126,18 @@ class PeriodicMasks(pl.Callback):
         self._made_at: int | None = None
 
     def make(self) -> dict[str, Tensor]:
-        """The masks of the weights as they are: layer name -> bool, shaped like the weight."""
+        """Make masks from the current weights: layer name -> bool, shaped like the weight."""
         made = self._make_masks({layer: weight.detach() for layer, weight in self._weights.items()})
         return {layer: like_weight(mask, self._weights[layer]) for layer, mask in made.items()}
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
-        if step % self.every == 0 and step != self._made_at:  # while gradients accumulate, the masks stay
+        if step % self.every == 0 and step != self._made_at:  # not again within an accumulated step
             self._set(self.make())
             self._made_at = step
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks: those of the next steps are of weights that a checkpoint no longer has."""
+        """The masks: they come from earlier weights, which a checkpoint no longer has."""
         masks = {layer: self.by_weight[weight] for layer, weight in self._weights.items() if weight in self.by_weight}
         return {"masks": masks, "made_at": self._made_at}
 

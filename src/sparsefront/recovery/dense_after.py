@@ -1,4 +1,4 @@
-"""`recovery.dense_after`: sparse to dense, training that lifts the masks before its end."""
+"""`recovery.dense_after`: sparse-to-dense training, which lifts the masks before its end."""
 
 from typing import Annotated
 
@@ -10,12 +10,12 @@ from sparsefront.recovery.base import RecoverySetup
 from sparsefront.schedule.one_shot import OneShot
 
 DenseAfter = Annotated[float | None, Field(gt=0, lt=1, description="null: the masks stay")]
-"""Part of the optimizer steps after which the masks are lifted."""
+"""Fraction of the optimizer steps after which the masks are lifted."""
 KEY = "recovery.dense_after"
 
 
 def check_dense_after(value: float, setup: RecoverySetup, backend: Backend) -> None:
-    """Require masks that can be lifted.
+    """Check that the masks can be lifted.
 
     Raises:
         InvalidSetting: key `recovery.dense_after`, with the reason.
@@ -33,7 +33,7 @@ def check_dense_after(value: float, setup: RecoverySetup, backend: Backend) -> N
 
 
 def first_dense_step(dense_after: float, steps: int) -> int:
-    """The optimizer step, counted from 0, before which the masks are lifted: at least one step comes before and one after.
+    """The optimizer step, from 0, before which the masks are lifted; at least one step comes before it and one after.
 
     Raises:
         InvalidSetting: there is only one step.

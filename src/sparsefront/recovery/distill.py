@@ -1,4 +1,4 @@
-"""Train on while the dense network teaches."""
+"""Knowledge distillation from the dense network."""
 
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
@@ -18,19 +18,19 @@ from sparsefront.settings_class import LearningRate, OneOrMore, Share, settings_
 
 @settings_class()
 class Distill(TaughtRecovery):
-    """Settings of `recovery=distill`: the surviving weights are trained to give the dense network's outputs, on the labels
-    and on the teacher's softened predictions, for as long and at the rates that `along` says (Hinton, Vinyals and Dean,
-    "Distilling the Knowledge in a Neural Network", 2015; `Distillation` states the loss).
+    """Settings of `recovery=distill`: train the surviving weights on the labels and on the teacher's softened predictions,
+    with the epochs and learning rates of `along` (Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network",
+    2015; `Distillation` states the loss).
 
     Args:
-        along: finetune or lr_rewind; it goes with the schedules that this one goes with.
-        epochs, lr: as of that recovery.
-        hardness: weight of the teacher; 1 - hardness is that of the labels.
-        temperature: T, by which both networks' logits are divided.
-        hidden_states: weight of the squared difference of hidden states; 0 = outputs alone.
-        hidden_layers: names of the modules whose outputs these are; null = every block.
-        teacher: checkpoint of a network of the same architecture, head included; null = the weights of the dense run.
-        quantize, backend, dense_after: as of that recovery: the pruned network's, not the teacher's.
+        along: finetune or lr_rewind, which also determines the supported schedules.
+        epochs, lr: as in that recovery.
+        hardness: weight of the teacher; the labels have weight 1 - hardness.
+        temperature: T, by which the logits of both networks are divided.
+        hidden_states: weight of the mean squared difference of hidden states; 0 = outputs only.
+        hidden_layers: names of the modules whose outputs are compared; null = every block.
+        teacher: checkpoint of a network of the same architecture, including the head; null = the weights of the dense run.
+        quantize, backend, dense_after: as in that recovery, for the student only.
     """
 
     along: Literal["finetune", "lr_rewind"] = "finetune"

@@ -1,4 +1,4 @@
-"""Recoveries with a teacher: the losses, the hidden states compared, and the callback that brings the teacher in."""
+"""Distillation: losses, hidden states, and the callback that runs the teacher."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Batch, Task, with_square_mask
 from sparsefront.training.recipe import Recipe
 
-# What the blocks of a network return on the way, read off by forward hooks.
+# Hidden states, recorded by forward hooks.
 
 
 class HiddenStates:
-    """Keeps the output of named modules of a network, of one forward at a time.
+    """Records the outputs of named modules during one forward pass.
 
     Args:
         net: the network; hooks stay on it until `remove`.
@@ -40,20 +40,20 @@ class HiddenStates:
         self._handles = [net.get_submodule(name).register_forward_hook(self._keep(name)) for name in names]
 
     def listen(self) -> None:
-        """Forget what was kept; keep what the next forward returns."""
+        """Discard recorded states and record the next forward pass."""
         self._found.clear()
         self._listening = True
 
     def take(self) -> list[Tensor]:
-        """The hidden states of the forward since `listen`, in the order of `names`; afterwards none are kept.
+        """Return the hidden states since `listen`, in the order of `names`, and discard them.
 
-        Activations that are recomputed in the backward pass (gradient checkpointing) come later, and are not listened to.
+        Recomputation in the backward pass (gradient checkpointing) is not recorded.
         """
         self._listening = False
         return [self._found.pop(name) for name in self._names]
 
     def remove(self) -> None:
-        """Take the hooks off the network."""
+        """Remove the hooks from the network."""
         for handle in self._handles:
             handle.remove()
 
@@ -65,21 +65,21 @@ class HiddenStates:
         return hook
 
 
-# The callback that brings a teacher into a training, whatever loss compares the two networks.
+# The teacher callback, independent of the loss that compares the two networks.
 
 StatePairs = list[tuple[Tensor, Tensor]]
-"""Hidden states of the trained network and of the teacher, module by module."""
+"""(Student, teacher) hidden states, module by module."""
 
 
 class TeacherCallback(pl.Callback, ABC):
-    """Lightning callback that runs a teacher beside the trained network. While the fit lasts it sets the task's objective to
-    `loss`. The teacher stays in eval mode and without gradients, on the device of the student; as no part of the task it is
-    in no checkpoint. It runs in the precision of the training step.
+    """Lightning callback that runs a teacher next to the trained network and sets the task's objective to `loss` for the
+    duration of the fit. The teacher runs in eval mode, without gradients, on the student's device and in the precision of the
+    training step. It is not part of the task and so of no checkpoint.
 
     Args:
-        teacher: takes the same inputs as the trained network.
+        teacher: takes the same inputs as the student.
         hidden_layers: names of the teacher's modules whose outputs are compared.
-        learnt_layers: of the trained network's; None = the same names.
+        learnt_layers: the corresponding names in the student; None = the same names.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class TeacherCallback(pl.Callback, ABC):
 
     @abstractmethod
     def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
-        """What a training step minimizes, a scalar.
+        """The scalar loss of a training step.
 
         Args:
-            output, target: what the trained network and the teacher returned for this batch.
+            output, target: what the student and the teacher returned for this batch.
             states: of `hidden_layers`.
         """
 
@@ -115,7 +115,7 @@ class TeacherCallback(pl.Callback, ABC):
         self._learnt.remove()
 
     def objective(self, task: Task, output: Any, batch: Batch) -> Tensor:
-        """See `loss`; `output` is what the trained network returned in this training step."""
+        """See `loss`; `output` is what the student returned in this training step."""
         self._taught.listen()
         with torch.no_grad():
             target = task.call(self.teacher, with_square_mask(task.net_inputs(batch), self.teacher))
@@ -126,8 +126,8 @@ class TeacherCallback(pl.Callback, ABC):
 def soft_target_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """T^2 * KL(teacher || student) of the distributions softmax(logits / T), mean over the predictions, in fp32.
 
-    The factor T^2 keeps the size of the gradient when T changes. A single column is a score and no distribution: its
-    squared difference is taken.
+    The factor T^2 makes the gradient's magnitude independent of T. A single column is a regression score, for which the
+    squared difference is used.
 
     Args:
         student, teacher: logits [predictions, classes], any float dtype.
@@ -142,17 +142,17 @@ def soft_target_loss(student: Tensor, teacher: Tensor, temperature: float) -> Te
 
 
 def prediction_loss(task: Task, output: Any, target: Any, temperature: float) -> Tensor:
-    """`soft_target_loss` of what two networks returned, the mean over the task's distributions where it predicts several."""
+    """Mean `soft_target_loss` over the distributions that the task predicts."""
     pairs = list(zip(task.logits(output), task.logits(target), strict=True))
     first, *others = (soft_target_loss(student, teacher, temperature) for student, teacher in pairs)
     return sum(others, first) / len(pairs)
 
 
 class Distillation(TeacherCallback):
-    """Trains the network to give what a teacher gives: (1 - hardness) * loss + hardness * T^2 * KL(teacher || student), the
-    mean over the task's distributions where it predicts several, plus `hidden_states` times the mean squared difference of
-    the hidden states (Hinton et al., 2015; hidden states as in Jiao et al., "TinyBERT", 2020, without its projection, since
-    both networks are equally wide). Losses are taken in fp32.
+    """Distillation loss: (1 - hardness) * loss + hardness * T^2 * KL(teacher || student), the mean over the distributions that
+    the task predicts, plus `hidden_states` times the mean squared difference of the hidden states (Hinton et al., 2015; hidden
+    states as in Jiao et al., "TinyBERT", 2020, without its projection, because both networks have the same width). Computed in
+    fp32.
 
     Args:
         teacher, hidden_layers, learnt_layers: see `TeacherCallback`.
@@ -183,17 +183,17 @@ class Distillation(TeacherCallback):
         return loss + self.hidden_states * distance
 
 
-# What recoveries with a teacher share: for how long they train, who teaches, and which hidden states are compared.
+# What recoveries with a teacher share: the training plan, the teacher, and the compared hidden states.
 
 
 class TaughtRecovery(TrainingRecovery):
-    """Trains as another recovery does, for the loss of a teacher. Subclasses are settings classes with these fields.
+    """Trains like another recovery, but with a teacher's loss. Subclasses are settings classes with these fields.
 
     Attributes:
-        along: finetune or lr_rewind; it goes with the schedules that this one goes with.
-        epochs, lr: as of that recovery.
+        along: finetune or lr_rewind, which also determines the supported schedules.
+        epochs, lr: as in that recovery.
         hidden_layers: names of the modules whose outputs are compared; None = every block.
-        teacher: checkpoint of a network of the same architecture, head included; None = the weights of the dense run.
+        teacher: checkpoint of a network of the same architecture, including the head; None = the weights of the dense run.
     """
 
     along: Literal["finetune", "lr_rewind"]
@@ -212,7 +212,7 @@ class TaughtRecovery(TrainingRecovery):
     @property
     @abstractmethod
     def compares_hidden_states(self) -> bool:
-        """Whether hidden states are part of the loss."""
+        """Whether the loss includes hidden states."""
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # of the instance: a checkpoint may teach instead
@@ -223,11 +223,11 @@ class TaughtRecovery(TrainingRecovery):
         return self._along.repeats
 
     def follows(self, schedule: Schedule, sparsity: float) -> bool:
-        """What `along` follows."""
+        """Whatever `along` supports."""
         return self._along.follows(schedule, sparsity)
 
     def check_schedule(self, schedule: Schedule, sparsity: float) -> None:
-        """`along` rules schedules out, not the teacher."""
+        """Blame `along`, not the teacher, for an unsupported schedule."""
         self._validate_schedule(schedule, sparsity, "recovery.along", self.along)
 
     @property
@@ -247,14 +247,14 @@ class TaughtRecovery(TrainingRecovery):
         return {} if self.teacher is None else {"teacher": weights_fingerprint(self.teacher)}
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
-        """That of `along`."""
+        """The plan of `along`."""
         return self._along.plan(recipe, steps_per_epoch)
 
     def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
         return (self.taught_by(round.dense_net, round.setup, round.spec),)
 
     def make_teacher(self, dense_net: Callable[[], nn.Module]) -> nn.Module:
-        """The teacher, read anew: it is no part of any training's state."""
+        """Load the teacher anew: it is not part of any training state."""
         teacher = dense_net()
         if self.teacher is not None:
             load_state(teacher, self._teacher_weights(self.teacher, teacher))
@@ -264,7 +264,7 @@ class TaughtRecovery(TrainingRecovery):
         """Names of the modules whose outputs are compared.
 
         Raises:
-            InvalidSetting: names that the network does not have, or no blocks to be found in it.
+            InvalidSetting: the network lacks a name, or has no known blocks.
         """
         if not self.compares_hidden_states:
             return []
@@ -279,13 +279,12 @@ class TaughtRecovery(TrainingRecovery):
     def compared_pairs(
         self, teacher: nn.Module, setup: RecoverySetup, spec: MaskSpec | None
     ) -> tuple[list[str], list[str]]:
-        """Names of the modules whose outputs are compared, in the teacher and in the trained network; those of blocks that the
-        latter lacks are left out.
+        """Names of the compared modules in the teacher and in the student, except in blocks that the student lacks.
 
         Args:
-            spec: of the trained network's masks; None: it is whole.
+            spec: the student's mask spec; None = it has all blocks.
         Raises:
-            InvalidSetting: all of them are in such blocks.
+            InvalidSetting: the student lacks all of these blocks.
         """
         taught = self.compared_layers(teacher, setup)
         if spec is None or spec.blocks is None or not has_blocks(teacher, spec.blocks):
@@ -297,10 +296,10 @@ class TaughtRecovery(TrainingRecovery):
         return list(pairs), list(pairs.values())
 
     def _teacher_weights(self, path: str, net: nn.Module) -> dict:
-        """The state dict of the teacher's checkpoint, at `path`.
+        """Load the state dict of the teacher's checkpoint at `path`.
 
         Raises:
-            InvalidSetting: a file that does not exist or cannot be read, or that does not fit this architecture.
+            InvalidSetting: the file is missing, cannot be read, or does not fit this architecture.
         """
         try:
             weights = read_weights(path)

@@ -1,4 +1,4 @@
-"""Training in fp8: products see weights and activations rounded as the fp8 network will round them, gradients do not."""
+"""fp8-aware training: weights and activations are rounded as in the fp8 network, gradients are not."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class _Rounded(torch.autograd.Function):
-    """The straight-through estimator: rounded forward, and backward as if it were not."""
+    """Straight-through estimator: rounds in the forward pass, identity in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -24,19 +24,19 @@ class _Rounded(torch.autograd.Function):
 
 
 def rounded(x: Tensor) -> Tensor:
-    """x as e4m3 holds it, with one scale for each row (`quantize`). A zero stays zero.
+    """Round x to e4m3 with one scale per row (`quantize`); zeros stay zero.
 
     Args:
         x: [..., K], any float dtype.
     Returns:
-        of x's shape and dtype.
+        of x's shape and dtype
     """
     rows = x.detach().reshape(-1, x.shape[-1])
     return dequantize(quantize(rows, "fp8")).view(x.shape).to(x.dtype)
 
 
 def quantized_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """What a Linear gives in fp8: weights with a scale per output, activations with one per row.
+    """Compute a Linear in fp8, with one scale per output for weights and one per row for activations.
 
     Args:
         x: [..., K].
@@ -47,12 +47,12 @@ def quantized_linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 class FakeQuantize(pl.Callback):
-    """While a fit lasts its Linear layers compute what fp8 ones would. Weights stay as they are in memory, in checkpoints and
-    under masks: a pruned one is zero in fp8 too.
+    """Lightning callback that makes Linear layers compute as in fp8 during a fit. The weights in memory, checkpoints and masks
+    are unchanged; pruned weights stay zero in fp8.
 
     Args:
         net: the network that is trained.
-        layers: names of its modules; of others than Linear nothing changes.
+        layers: names of its modules; only Linear layers are affected.
     """
 
     def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Train on after pruning."""
+"""Fine-tuning after pruning."""
 
 from typing import Annotated, ClassVar
 
@@ -13,16 +13,16 @@ from sparsefront.training.recipe import Optimization, Recipe
 
 @settings_class()
 class Finetune(TrainingRecovery):
-    """Settings of `recovery=finetune`: the surviving weights are trained on with a fresh optimizer. With one_shot the masks
-    are fixed (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021: prune once, repeat the schedule); with
-    iterative every round trains so, for its share of the epochs; with gradual the masks tighten meanwhile.
+    """Settings of `recovery=finetune`: train the surviving weights with a fresh optimizer. With one_shot, masks are fixed
+    (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021: prune once, repeat the schedule); with iterative, every
+    round trains for its share of the epochs; with gradual, masks tighten during training.
 
     Args:
-        epochs: of all rounds together, which share them; null = the recipe's recovery_epochs, else its epochs.
+        epochs: of all rounds together; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
-        quantize: products of the prunable layers round as precision=fp8 does (`FakeQuantize`), which trains for it.
-        backend: dense multiplies by zeros too; sparse by kept blocks or outputs alone; auto by what takes less time for a step.
-        dense_after: part of the optimizer steps after which the masks are lifted and all weights train on, which leaves a dense
+        quantize: round products of the prunable layers as precision=fp8 does (`FakeQuantize`), to train for it.
+        backend: dense also multiplies by zeros; sparse only by kept blocks or outputs; auto by the backend with the faster step.
+        dense_after: fraction of the optimizer steps after which the masks are lifted and all weights train, which yields a dense
             network; null = the masks stay.
     """
 
@@ -38,7 +38,7 @@ class Finetune(TrainingRecovery):
     mask_updates: ClassVar[bool] = True
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
-        """A whole learning-rate curve of its own, warm-up included."""
+        """A full learning-rate curve of its own, including warm-up."""
         epochs = recovery_epochs(self.epochs, recipe)
         lr = self.lr or recipe.recovery_lr or recipe.lr
         return TrainingPlan(epochs, Optimization(recipe, lr=lr, total_steps=epochs * steps_per_epoch), "recovery.lr")

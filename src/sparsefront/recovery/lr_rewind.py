@@ -1,4 +1,4 @@
-"""Train on along the learning rates of the dense run."""
+"""Retrain with the last learning rates of the dense run."""
 
 from typing import ClassVar
 
@@ -11,13 +11,13 @@ from sparsefront.training.recipe import Recipe
 
 @settings_class()
 class LearningRateRewind(TrainingRecovery):
-    """Settings of `recovery=lr_rewind`: the weights stay, the learning rate goes back to what it was `epochs` before the end
-    of the dense run and follows the same curve to its end; with iterative it does so in every round (Renda, Frankle and
-    Carbin, "Comparing Rewinding and Fine-tuning", 2020). The Uniform-sparsity paper rewinds once, all the way (K = T).
+    """Settings of `recovery=lr_rewind`: keep the weights, reset the learning rate to its value `epochs` before the end of the
+    dense run, and follow the same curve to its end; with iterative, in every round (Renda, Frankle and Carbin, "Comparing
+    Rewinding and Fine-tuning", 2020). The Uniform-sparsity paper rewinds once, to the start (K = T).
 
     Args:
         epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
-        quantize, backend, dense_after: as of finetune.
+        quantize, backend, dense_after: as in finetune.
     """
 
     epochs: Epochs = None

@@ -11,10 +11,10 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class NoRecovery(Recovery):
-    """Settings of `recovery=none`: the pruned weights are measured as they are.
+    """Settings of `recovery=none`: measure the pruned weights unchanged.
 
     Args:
-        batch_norm_batches: training batches from which BatchNorm statistics are taken again; null = those of the dense network.
+        batch_norm_batches: training batches for re-estimating BatchNorm statistics; null = keep those of the dense network.
     """
 
     batch_norm_batches: PositiveInt | None = 100

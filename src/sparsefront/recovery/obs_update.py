@@ -1,4 +1,4 @@
-"""No training: the surviving weights of each layer make up for the pruned ones, in closed form."""
+"""SparseGPT's closed-form update of the surviving weights, layer by layer, without training."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -34,21 +34,21 @@ from sparsefront.tasks.base import Batch
 @settings_class()
 class ObsUpdate(Recovery):
     """Settings of `recovery=obs_update`: SparseGPT's update (Frantar and Alistarh, "SparseGPT: Massive Language Models Can
-    Be Accurately Pruned in One-Shot", 2023, algorithm 1). Layer by layer, in the order in which the network calls them,
-    a few batches of training data give the Hessian of the layer's squared output error, and one sweep over the weight's
-    columns zeroes what is pruned and moves the weights to its right. Biases stay.
+    Be Accurately Pruned in One-Shot", 2023, algorithm 1). Layer by layer, in call order, a few batches of training data give
+    the Hessian of the layer's squared output error; one sweep over the weight's columns zeroes pruned weights and updates the
+    weights to their right. Biases do not change.
 
     Args:
-        batches: calibration batches of training data, held in memory while the layers are gone through.
-        damping: what is added to the Hessian's diagonal, as a fraction of its mean.
-        block: columns that are swept before the rest of the matrix is brought up to date; with `reselect` of single
-            weights also those among which the sweep chooses.
-        reselect: the sweep chooses which weights go, from what they cost once those to their left are gone; as many per
-            layer (per window) as the masks say. false: the masks stand, whatever importance they come from.
-        sequential: a layer's inputs are what it is given by the layers before it as they are by now; false: as the
-            unpruned network gives them, all layers at once (each Hessian is [K, K] in fp32). A network that writes text is gone
-            through block by block, and only one is on the device.
-        batch_norm_batches: as of `recovery=none`.
+        batches: calibration batches of training data, kept in memory throughout.
+        damping: added to the Hessian's diagonal, as a fraction of its mean.
+        block: columns per sweep block, after which the rest of the matrix is updated; with `reselect` of single weights also
+            the columns among which the sweep chooses.
+        reselect: let the sweep choose which weights to prune, by their cost after the weights to their left are pruned; the
+            masks give the count per layer (or window). false: keep the masks, whatever their importance.
+        sequential: compute a layer's inputs with the already updated layers before it; false: with the unpruned network,
+            for all layers at once (each Hessian is [K, K] in fp32). Causal language models run block by block, with only
+            one block on the device.
+        batch_norm_batches: as in `recovery=none`.
     """
 
     batches: PositiveInt = 16
@@ -99,23 +99,23 @@ class ObsUpdate(Recovery):
     def _hessians(
         self, calibration: NetworkCalibration, layers: list[str], batches: list[Batch]
     ) -> Iterator[dict[str, Tensor]]:
-        """Layer -> [K, K], of the layers that can be pruned at once; of the next ones when those are."""
+        """Layer -> [K, K], for the layers that can be updated at once; for the next ones after those."""
         if self.sequential:
             return calibration.totals_in_order(batches, input_hessian)
         return iter([calibration.total(calibration.sums_over(layers, batches, input_hessian))])
 
     @torch.no_grad()
     def _update(self, round: Round, layer: str, hessian: Tensor) -> Tensor:
-        """Prune one layer of the network in place; its mask, bool [N, K].
+        """Prune and update one layer in place; returns its mask, bool [N, K].
 
         Raises:
-            InvalidSetting: a Hessian that cannot be inverted, or an update that is not finite; names the layer.
+            InvalidSetting: the Hessian is not invertible or the update is not finite; names the layer.
         """
         weight = layer_weight(round.net.get_submodule(layer))
         mask = as_matrix(round.masks[layer]).to(weight.device)
         if bool(mask.all()):
             return mask
-        # In the order in which the layer obeys its pattern, so that windows are neighbors; rows do not meet in a sweep.
+        # In permuted order, so that windows are contiguous; rows are independent in a sweep.
         inputs = round.spec.permutation(layer).inputs if self.reselect else None
         order = torch.arange(mask.shape[1]) if inputs is None else inputs
         order = order.to(weight.device)
@@ -130,12 +130,12 @@ class ObsUpdate(Recovery):
             too_large = f"the update of {layer} is not finite, {found.counts} values; raise it"
             raise InvalidSetting("recovery.damping", self.damping, too_large)
         back = torch.argsort(order)
-        # Every rank has the same Hessian; rank 0's result makes sure that they also go on with the same bits.
+        # Every rank has the same Hessian; broadcast so that they also continue with identical bits.
         weight.copy_(like_weight(distributed.broadcast(updated[:, back]), weight))
         return kept[:, back]
 
     def _selection(self, round: Round, layer: str, mask: Tensor, order: Tensor) -> Selection:
-        """What decides which weights of a layer are kept; `mask`: bool [N, K] of this round, in the network's order."""
+        """Select which weights of a layer are kept; `mask`: bool [N, K] of this round, in the network's order."""
         if not self.reselect:
             return Given(mask[:, order])
         pruning = round.setup.pruning
@@ -145,5 +145,5 @@ class ObsUpdate(Recovery):
         window = round.spec.pattern_of(layer, pruning.pattern).window((mask.shape[0], mask.shape[1]), final)
         if window is None:
             return InBlocks(int(mask.sum()), allowed)
-        # On the way of an iterative schedule more are kept than in the window of the final sparsity.
+        # Earlier rounds of an iterative schedule keep more than the final window.
         return InWindows(int(mask.sum()) * window.m // mask.numel(), window.m, allowed)

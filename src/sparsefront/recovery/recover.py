@@ -1,4 +1,4 @@
-"""Bring accuracy back after pruning: any recovery, on a plain training loop."""
+"""`sf.recover`: run any recovery on a plain network, data loader and loss."""
 
 import copy
 import tempfile
@@ -46,10 +46,10 @@ from sparsefront.training.resume import random_state, set_random_state
 from sparsefront.training.trainer import TrainerSettings
 
 Network = nn.Module | Callable[[], nn.Module]
-"""A network, or a function that gives a fresh copy of it."""
+"""A network, or a function that returns a new copy of it."""
 
 Data = Iterable | pl.LightningDataModule | Callable[[int], Iterable | pl.LightningDataModule]
-"""Training batches, or a function that gives those of each round, counted from 0."""
+"""Training batches, or a function that returns those of each round (from 0)."""
 
 
 def recover(
@@ -72,46 +72,46 @@ def recover(
     task: Callable[[nn.Module, Optimization | None], Task] | None = None,
     context: RunContext | None = None,
 ) -> Masks:
-    """Train the surviving weights (or update them in closed form) in place, while pruned ones stay exactly zero, unless
-    `dense_after` ends that.
+    """Train the surviving weights (or update them in closed form) in place. Pruned weights stay exactly zero unless
+    `dense_after` lifts the masks.
 
     Args:
-        net: as `prune` left it; obs_update, sparse_swaps and cast put the dense weights back first. In training mode it trains
-            as it is: a module that is in eval mode, such as a frozen BatchNorm, stays so. In eval mode all of it trains. Every
-            module is left in the mode in which it was.
-        masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
-        train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
-            iterable copies of all batches are held in memory, of one without a length no more than `limit_batches` of the
-            trainer and the recovery ask for. A LightningDataModule is prepared and set up, and its training loader is
-            read. Or a function: number of a round, from 0 -> one of these.
-        loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
+        net: the network returned by `prune`; obs_update, sparse_swaps and cast restore the dense weights first. In training
+            mode, submodules in eval mode, such as a frozen BatchNorm, stay so; in eval mode, all of it trains. All modes are
+            restored at the end.
+        masks: from `prune` or `load`, or any dict of layer name -> bool mask, which then never changes.
+        train_dataloader: batches (inputs, target), inputs only, or dicts by name. A DataLoader is iterated; batches of
+            another iterable are copied to memory, and without a length at most `limit_batches` of the trainer and what the
+            recovery asks for. A LightningDataModule is prepared and set up for its training loader. Or a function: index of
+            a round, from 0 -> one of these.
+        loss: (output, target) -> scalar; for dict batches the target is the batch. None: the output's own `loss`.
         recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
-            none, or one with its settings.
-        epochs, lr: of the recipe: how long all rounds together (each one that rewinds) train, and at which peak rate. Not
-            beside a recovery that has its own, nor one that trains nothing.
-        backend: of the recovery: dense, sparse (trains by kept weights alone, of blocks and tiles) or auto (the one whose step
-            takes less time); None = as the recovery has it, dense by default.
-        dense_after: of the recovery (finetune, lr_rewind, distill): part of the optimizer steps, between 0 and 1, after which the
-            masks are lifted and all weights train on; None = as the recovery has it, never by default.
-        recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
-            as that of the dense training.
-        trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk. Of several
-            devices each is a process that `python run.py` starts; here there is one.
-        dense_net: the trained network before pruning: the teacher of distill, square_head and cast; obs_update, sparse_swaps
-            and cast start from it. What it teaches is the mean over all predictions: classes are the last dim of outputs
-            [B, classes] and [B, T, classes], and dim 1 of [B, classes, H, W].
-        initial_net: the network before the dense training, where sr_ste starts.
+            none, or an instance with settings.
+        epochs, lr: override the recipe: epochs of all rounds together (of each, when rewinding) and peak learning rate. Not
+            allowed if the recovery sets its own or trains nothing.
+        backend: overrides the recovery's: dense, sparse (trains only kept weights, for blocks and tiles) or auto (the faster
+                one); None = as the recovery has it, dense by default.
+        dense_after: overrides the recovery's (finetune, lr_rewind, distill): fraction of the optimizer steps, between 0 and
+            1, after which the masks are lifted and all weights train; None = as the recovery has it, never by default.
+        recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. For rewinding,
+            the recipe of the dense training.
+        trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, without checkpoints. Several
+            devices need the processes of `python run.py`; here there is one.
+        dense_net: the trained network before pruning: the teacher of distill, square_head and cast, and the start of
+            obs_update, sparse_swaps and cast. Distillation averages over all predictions: classes are the last dim of
+            outputs [B, classes] and [B, T, classes], and dim 1 of [B, classes, H, W].
+        initial_net: the network before the dense training, the start of sr_ste.
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
-        prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.
-        task: instead of `loss`, for tasks of this package and its data modules: (net, optimization) -> task.
-        context: folders, loggers and seeds of a training that outlives a killed process: the same call then resumes from
-            `context.resume_dir`, if `trainer.checkpoint` is on. A call with other weights, masks or settings is rejected there;
-            data and loss are not compared. Nothing is left there at the end.
+        prunable: returns the prunable layers; distill may compare hidden states of their blocks.
+        task: replaces `loss` for tasks and data modules of this package: (net, optimization) -> task.
+        context: folders, loggers and seeds of a training that survives a killed process: the same call then resumes from
+            `context.resume_dir` if `trainer.checkpoint` is on. Different weights, masks or settings are rejected; data and
+            loss are not compared. The folder is emptied at the end.
     Returns:
-        the masks that the network ends with, and in `rounds` what each round took and did. Of a schedule that tightens them
-        they are new ones; after `dense_after` they keep every weight; otherwise they are those that were given.
+        the final masks, with a record of each round in `rounds`. They are new if the schedule tightens them, keep every
+        weight after `dense_after`, and are otherwise the given ones.
     Raises:
-        InvalidSetting: an argument that cannot be used, that the recovery lacks, or that does not go with the others.
+        InvalidSetting: an argument is invalid, missing for this recovery, or conflicts with another one.
         Diverged: the loss or the weights are not finite.
     """
     net = unwrapped(net)
@@ -146,7 +146,7 @@ def recover(
     trainer = trainer or TrainerSettings(checkpoint=False)
     _require_ranks(trainer, chosen, library=context is None)
     trained, initial = (net if given is None else given for given in (dense_net, initial_net))
-    taken = known.spec.blocks is not None  # whole blocks, so that a teacher has more of them
+    taken = known.spec.blocks is not None  # whole blocks were removed, so the teacher has more
     setup = RecoverySetup(
         pruning=pruning,
         recipe=_recipe(recipe, epochs, lr),
@@ -183,10 +183,10 @@ def recover(
         )
     net.to(device)
     records = found.records
-    if taken:  # the network lacks their layers: the masks say what it was before
+    if taken:  # the network lacks these layers; the masks describe the network before
         records = tuple(replace(record, sparsity_achieved=known.sparsity) for record in records)
     left = {name: mask.to(device) for name, mask in (known if taken else found.masks).items()}
-    # the schedule has come to its end: what is trained from here on keeps these masks
+    # the schedule has ended: further training keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
     spec = MaskSpec.of_dense(left) if chosen.leaves_dense else known.spec
     return Masks(left, pruning=done, spec=spec, ignored=known.ignored, dense=known.dense, rounds=records)
@@ -199,7 +199,7 @@ OF_RECOVERIES = {
 
 
 def _with_own(recovery: Recovery, backend: Backend | None, dense_after: float | None) -> Recovery:
-    """The recovery with these settings; raises InvalidSetting where it has no such one, or not this value."""
+    """Replace these settings of the recovery; raises InvalidSetting if it lacks one or the value is invalid."""
     own: set[str] = {setting.name for setting in fields(recovery)} if is_dataclass(recovery) else set()
     given = {"backend": backend, "dense_after": dense_after}
     for name, value in given.items():
@@ -210,9 +210,7 @@ def _with_own(recovery: Recovery, backend: Backend | None, dense_after: float | 
 
 
 def _pattern_of(masks: Mapping[str, Tensor], recovery: Recovery) -> Pattern:
-    """Of masks of which nothing is known: blocks, where kernels that train blocks are asked for and all masks consist of them;
-    else single weights.
-    """
+    """The pattern of plain masks: blocks if the backend trains blocks and all masks consist of them, else single weights."""
     if getattr(recovery, "backend", "dense") == "dense":
         return ElementWise()
     return sparse_backend().pattern_of_blocks(masks) or ElementWise()
@@ -221,11 +219,11 @@ def _pattern_of(masks: Mapping[str, Tensor], recovery: Recovery) -> Pattern:
 def _data_of_round(
     given: Data, net: nn.Module, *, named: bool, most: int | None
 ) -> Callable[[int], pl.LightningDataModule]:
-    """Number of a round, from 0 -> its data.
+    """Return a function from a round's index (from 0) to its data.
 
     Args:
-        named: data modules are of this package, whose batches have the names that the network takes.
-        most: as of `NamedBatches`.
+        named: data modules are from this package, with batches named like the network's arguments.
+        most: see `NamedBatches`.
     """
 
     def opened(data: Iterable | pl.LightningDataModule) -> pl.LightningDataModule:
@@ -244,13 +242,13 @@ def _data_of_round(
 def _after_first(
     first: pl.LightningDataModule, others: Callable[[int], pl.LightningDataModule], index: int
 ) -> pl.LightningDataModule:
-    """The data of a round, of which those of round 0 were opened before."""
+    """The data of a round; those of round 0 are already open."""
     return first if index == 0 else others(index)
 
 
 def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataModule) -> None:
-    """Raises InvalidSetting where what the network returns for the first batch does not name its logits, in eval mode and as it
-    trains, or names more of them in one than in the other. Nothing is drawn, and buffers are as they were.
+    """Raise InvalidSetting unless the network's output for the first batch names its logits, equally many in training and eval
+    mode. Random states and buffers are restored.
     """
     task, loader, state = PlainTask(net, loss), data.train_dataloader(), random_state()
     drawn, device = loader.generator.get_state(), device_of(net)
@@ -278,7 +276,7 @@ def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataMod
 
 
 def _most_batches(recovery: Recovery, setup: RecoverySetup) -> int | None:
-    """How many batches of an epoch anything reads; None = all of them, or nobody says."""
+    """The most batches of an epoch that anything reads; None = all, or unknown."""
     asked = asked_batches(setup.pruning.importance, recovery)
     if recovery.training is not None:
         limit = setup.trainer.limit_batches
@@ -288,7 +286,7 @@ def _most_batches(recovery: Recovery, setup: RecoverySetup) -> int | None:
 
 
 def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
-    """Raises InvalidSetting where `epochs` or `lr` was given and the recovery would not train by it."""
+    """Raise InvalidSetting if `epochs` or `lr` is given but the recovery would not use it."""
     if value is None:
         return
     if recovery.training is None:
@@ -298,7 +296,7 @@ def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
 
 
 def _require_types(loss: object, recipe: object, trainer: object, context: object) -> None:
-    """Raises InvalidSetting naming the first argument of another type."""
+    """Raise InvalidSetting for the first argument with a wrong type."""
     if loss is not None:
         allowed = "is a function (output, target) -> scalar, or None where the network has its own"
         require_callable("loss", loss, "output", "target", allowed=allowed)
@@ -311,12 +309,12 @@ def _require_types(loss: object, recipe: object, trainer: object, context: objec
 
 
 def _start_dense(net: nn.Module, trained: Network) -> None:
-    """Put the dense weights into the network, in place; raises InvalidSetting where they are of another architecture."""
+    """Load the dense weights into the network in place; raises InvalidSetting if the architectures differ."""
     net.load_state_dict(_require_same(_fresh(trained, "dense_net"), net, "dense_net"))
 
 
 def _require_same(given: nn.Module, net: nn.Module, argument: str) -> StateDict:
-    """The weights of a network of our own; raises InvalidSetting where it is of another architecture."""
+    """The weights of a given network; raises InvalidSetting if its architecture differs from `net`."""
     as_linears(given, dict(net.named_modules()))
     weights = given.state_dict()
     if complaint := misfit_of(weights, net.state_dict()):
@@ -325,7 +323,7 @@ def _require_same(given: nn.Module, net: nn.Module, argument: str) -> StateDict:
 
 
 def _require_weights(epoch_weights: object) -> None:
-    """Raises InvalidSetting for anything else than epochs with state dicts."""
+    """Raise InvalidSetting unless this maps epochs to state dicts."""
     if epoch_weights is None:
         return
     if not isinstance(epoch_weights, Mapping):
@@ -337,7 +335,7 @@ def _require_weights(epoch_weights: object) -> None:
 
 
 def _require_trainable(net: nn.Module, recovery: Recovery, setup: RecoverySetup) -> None:
-    """Raises InvalidSetting where the recovery trains and every parameter is frozen, or one is in fp16 and cannot be trained."""
+    """Raise InvalidSetting if the recovery trains but every parameter is frozen, or one is in fp16."""
     if recovery.training is None:
         return
     trained = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
@@ -356,10 +354,10 @@ def _require_trainable(net: nn.Module, recovery: Recovery, setup: RecoverySetup)
 
 
 def _require_ranks(trainer: TrainerSettings, recovery: Recovery, *, library: bool) -> None:
-    """Raises InvalidSetting for devices that train together where no processes are there that could.
+    """Raise InvalidSetting if several devices are to train together but their processes do not exist.
 
     Args:
-        library: no run of the program asks, which trains nothing with some recoveries, and then in one process.
+        library: called outside of a run. (A run uses one process for recoveries that train nothing.)
     """
     if trainer.world_size in (1, distributed.world_size()) or not (library or recovery.training is not None):
         return
@@ -377,7 +375,7 @@ def _require_ranks(trainer: TrainerSettings, recovery: Recovery, *, library: boo
 
 
 def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:
-    """The recipe with the epochs and the rate of this training; of a rewinding, of the dense one."""
+    """The recipe with this training's epochs and rate; for rewinding, the dense recipe's own."""
     chosen = recipe or Recipe()
     if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1):
         allowed = "must be a whole number of at least 1; recovery=none trains nothing"
@@ -388,7 +386,7 @@ def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Reci
 
 
 def _fresh(network: Network, argument: str) -> nn.Module:
-    """A copy that may be trained, or moved to another device."""
+    """Copy a network, so that it can be trained or moved to another device."""
     made = copy.deepcopy(unwrapped(network)) if isinstance(network, nn.Module) else unwrapped(network())
     require_network(made, argument=f"{argument}()")
     return made

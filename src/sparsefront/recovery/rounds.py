@@ -1,4 +1,4 @@
-"""Round by round, a network is pruned and its accuracy brought back; a killed recovery goes on after its last round."""
+"""Prune and recover a network round by round; a killed recovery resumes after its last finished round."""
 
 import dataclasses
 import json
@@ -30,19 +30,19 @@ from sparsefront.tasks.base import Task
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import WEIGHTS, save_weights
 
-# What a recovery is: digests of all that defines it, so that it resumes from no other one's state.
+# The identity of a recovery: digests of everything that defines it, so that it never resumes from another one's state.
 
 Identity = dict[str, str]
-"""What is compared -> its digest."""
+"""Name of what is compared -> its digest."""
 
 
 def identity_of(
     nets: Mapping[str, nn.Module], masks: LayerMasks, spec: MaskSpec, recovery: Recovery, setup: RecoverySetup
 ) -> Identity:
-    """Of the weights, masks and settings that a recovery begins with. Its data and its loss are not compared.
+    """Digests of the initial weights, masks and settings of a recovery; data and loss are not compared.
 
     Args:
-        nets: what each network is called -> the network.
+        nets: name -> network.
         masks: of the first round.
     """
     pruning = setup.pruning
@@ -71,8 +71,8 @@ def _settings(part: object) -> list[Any]:
     ]
 
 
-# What outlives a killed recovery: whose it is, the end of the last round that was done, and the training of the next
-# one.
+# What survives a killed recovery: its identity, the result of the last finished round, and the state of the next
+# round's training.
 
 log = logging.getLogger(__name__)
 RECORDS, MOVEMENT, CHECKSUMS = "rounds.json", "movement.safetensors", "checksums.json"
@@ -80,13 +80,13 @@ IDENTITY = "identity.json"
 
 
 class FinishedRounds:
-    """Keeps all that the next round depends on: weights, masks, movement, and the records of the rounds so far.
+    """Stores everything that the next round depends on: weights, masks, movement, and the records of finished rounds.
 
     Args:
-        folder: outlives a killed run; None = nothing is kept, nor looked for.
+        folder: survives a killed run; None = store and restore nothing.
         net: the network that the rounds train.
         masked: applies its masks.
-        movement: the accumulator that all rounds share, where the importance has one.
+        movement: the accumulator shared by all rounds, if the importance has one.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class FinishedRounds:
         self.net, self.masked, self.movement = net, masked, movement
 
     def training_of(self, index: int) -> Path | None:
-        """Where the training of a round, counted from 0, keeps its own state."""
+        """Folder for the training state of a round (from 0)."""
         return self.folder and _training(self.folder, index)
 
     def begin(self, identity: Identity) -> None:
-        """Require that what the folder holds is of this recovery, before anything is restored.
+        """Check, before anything is restored, that the folder's contents belong to this recovery.
 
         Raises:
-            InvalidSetting: it is of another one; names in what they differ.
+            InvalidSetting: they belong to another one; names the differences.
         """
         assert self.folder is not None
         file = self.folder / IDENTITY
@@ -121,13 +121,13 @@ class FinishedRounds:
                 new.write_text(json.dumps(identity), encoding="utf-8")
 
     def forget(self) -> None:
-        """After the last round, on rank 0: what comes next in this folder begins anew. Other files stay."""
+        """After the last round, on rank 0: remove the stored state; other files stay."""
         if self.folder is None or distributed.rank() != 0:
             return
         for state in self._states():
             shutil.rmtree(state, ignore_errors=True)
         (self.folder / IDENTITY).unlink(missing_ok=True)
-        with suppress(OSError):  # it holds other files
+        with suppress(OSError):  # not empty
             self.folder.rmdir()
 
     def _states(self) -> list[Path]:
@@ -137,11 +137,11 @@ class FinishedRounds:
         return sorted(path for kind in ("after_*_rounds", "round_*") for path in folder.glob(kind))
 
     def restore(self) -> list[RoundRecord]:
-        """Put the network where the last finished round left it.
+        """Load the result of the last finished round into the network.
 
         Returns:
-            the records of all finished rounds, all of whose time counts as earlier; empty where there are none, or what
-            they left is damaged, and nothing is touched.
+            the records of all finished rounds, with all of their time counted as earlier; empty, without touching anything, if
+            there are none or they are damaged.
         """
         found = sorted(self.folder.glob("after_*_rounds")) if self.folder else []
         if not found:
@@ -159,7 +159,7 @@ class FinishedRounds:
         return [replace(record, earlier_seconds=record.seconds) for record in records]
 
     def keep(self, records: list[RoundRecord]) -> None:
-        """After a round that others follow; whole or not at all, on rank 0. What it was itself made from is forgotten."""
+        """Store the state after a round (except the last), atomically, on rank 0; removes the state that the round began from."""
         if self.folder is None or distributed.rank() != 0:
             return
         done = _after(self.folder, len(records))
@@ -188,7 +188,7 @@ def _training(folder: Path, index: int) -> Path:
 
 
 def _damage(folder: Path) -> str | None:
-    """Which file is not what was kept, and how."""
+    """Describe which stored file is damaged, and how; None if none is."""
     try:
         [RoundRecord(**record) for record in json.loads((folder / RECORDS).read_text(encoding="utf-8"))]
         return find_damage(folder, json.loads((folder / CHECKSUMS).read_text(encoding="utf-8")))
@@ -198,10 +198,10 @@ def _damage(folder: Path) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a recovery learns from.
+    """Data, tasks and networks of a recovery.
 
     Args:
-        data_of_round: number of a round, from 0 -> its training data; a round's loader starts from the same order each time.
+        data_of_round: index of a round, from 0 -> its training data; a round's loader starts from the same order each time.
         make_task, dense_net, initial_net, epoch_weights: see `Round`.
     """
 
@@ -213,21 +213,21 @@ class Source:
 
     @property
     def networks(self) -> dict[str, Callable[[], nn.Module]]:
-        """By their names in `Recovery.needs`."""
+        """The networks by their names in `Recovery.needs`."""
         return {"dense_net": self.dense_net, "initial_net": self.initial_net}
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where a recovery trains.
+    """Folders, loggers and hooks of a recovery.
 
     Args:
         folder: exists; the training may write below it.
-        resume_dir: outlives a killed run: the same recovery resumes from it, another one ends with an error. Empty at the end;
-            None = nothing is kept.
-        loggers: Lightning's, of every fit.
-        begin_round: called with the number of each round, from 0, before it draws anything: to seed.
-        keep_finished: `resume_dir` stays at the end too, for a caller that removes it once the network is stored.
+        resume_dir: survives a killed run: the same recovery resumes from it, a different one raises an error. Empty at the
+            end; None = nothing is stored.
+        loggers: Lightning loggers of every fit.
+        begin_round: called with the index of each round, from 0, before any random draw, to seed it.
+        keep_finished: keep `resume_dir` at the end for a caller that removes it after storing the network.
     """
 
     folder: Path
@@ -239,7 +239,7 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Recovered:
-    """How the rounds ended.
+    """The result of all rounds.
 
     Args:
         masks: layer name -> bool, shaped like the weight.
@@ -262,12 +262,12 @@ def run_rounds(
     """Run the schedule's rounds on a network, in place.
 
     Args:
-        net: the dense weights, or what is left of them under `masks`.
+        net: the dense weights, or what `masks` leave of them.
         masks: of the first round, layer name -> bool, [N, K] or shaped like the weight.
         spec: fixed before the first masks.
     Raises:
-        InvalidSetting: a recovery that leaves layers without masks, returns no record or leaves weights that are not finite,
-            or the state of another one in `context.resume_dir`.
+        InvalidSetting: the recovery leaves layers without masks, returns no record or leaves non-finite weights, or
+            `context.resume_dir` holds the state of another recovery.
     """
     pruning, layers = setup.pruning, list(masks)
     with MaskedWeights(net, layers) as masked:
@@ -333,7 +333,7 @@ def run_rounds(
 
 
 def _require_contract(recovery: Recovery, done: object, masks: LayerMasks, layers: Sequence[str]) -> None:
-    """What `Recovery.recover` promises, which a user's own may forget."""
+    """Check what `Recovery.recover` promises; user classes may break it."""
     if without := [layer for layer in layers if layer not in masks]:
         allowed = f"left {without[0]} without a mask: `recover` passes the round's masks to round.masked.set"
         raise InvalidSetting("recovery", recovery.name, allowed)
@@ -343,7 +343,7 @@ def _require_contract(recovery: Recovery, done: object, masks: LayerMasks, layer
 
 
 def _with_sparsity(done: RoundRecord, sparsity: float, masked: MaskedWeights) -> RoundRecord:
-    """The record of a round with what was asked for and what was reached at its end."""
+    """Add the requested and the achieved sparsity to a round's record."""
     masks = masked.masks().values()
     kept = sum(int(mask.sum()) for mask in masks)
     achieved = 1 - kept / sum(mask.numel() for mask in masks)

@@ -1,8 +1,8 @@
-"""`recovery.backend`: training that multiplies by kept blocks or kept outputs alone, instead of by zeros under a mask.
+"""`recovery.backend=sparse`: training that multiplies only by kept blocks or kept outputs, not by masked zeros.
 
-While a fit lasts, pruned Linear layers of the network are modules whose parameter holds what is kept. Optimizer, clipping, weight
-decay, averages, checkpoints and the exchange of gradients then see nothing else. Afterwards the layers are there again, with the
-trained weights in place.
+During a fit, pruned Linear layers are replaced by modules whose parameter holds only the kept weights. Optimizer, clipping,
+weight decay, weight averages, checkpoints and gradient exchange therefore see nothing else. Afterwards the original layers
+are restored with the trained weights.
 """
 
 import itertools
@@ -40,12 +40,12 @@ log = logging.getLogger(__name__)
 
 Trainable = TrainableBlockedLinear | TrainableTilesLinear
 
-MASK = "kept"  # after a layer's name in a state dict
-CHOICE = "backend.json"  # what `auto` chose, for a run that resumes
+MASK = "kept"  # suffix of a layer's mask in a state dict
+CHOICE = "backend.json"  # the backend that `auto` chose, for resumed runs
 
 
 def pattern_of_blocks(masks: Mapping[str, Tensor]) -> BlockWise | None:
-    """Of masks of which nothing is known: blocks that divide those of every layer; None where a layer keeps single weights."""
+    """The block pattern of plain masks, with blocks that divide every layer; None if a layer keeps single weights."""
     found = [mask_structure(mask.flatten(1)) for mask in masks.values()]
     blocks = [parameters["block"] for family, parameters in found if family == "blocked"]
     if not blocks or any(family not in ("blocked", "dense") for family, _ in found):
@@ -57,15 +57,15 @@ def pattern_of_blocks(masks: Mapping[str, Tensor]) -> BlockWise | None:
 def sparse_layers(
     backend: Backend, round: Round, optimization: Optimization, *, quantize: bool
 ) -> Iterator[tuple[MaskedWeights, MakeMasks]]:
-    """Within, the pruned layers of `round.net` are as the backend trains them; afterwards they are themselves.
+    """Context in which the pruned layers of `round.net` are replaced as the backend needs; they are restored on exit.
 
     Args:
         round: its masks are applied.
         optimization: of this round, for `auto`.
     Returns:
-        what applies the masks, and what makes them where they change: as if all layers were themselves.
+        the masked weights and the function that remakes masks, both as if no layer were replaced.
     Raises:
-        InvalidSetting: of backend sparse: a layer whose weight is frozen or shared, or none that can be trained.
+        InvalidSetting: with backend sparse, a weight is frozen or shared, or no layer can be trained.
     """
     chosen = _chosen(backend, round, optimization, quantize=quantize)
     with _converted(round) if chosen == "sparse" else nullcontext(round.masked) as masked:
@@ -91,7 +91,7 @@ def _converted(round: Round) -> Iterator["TrainedMasks"]:
             undo.enter_context(held.in_checkpoints())
         _require_right(net, trained, _dtype(round), torch.device(round.setup.trainer.device))
         fast = [part for part in net.modules() if isinstance(part, nn.TransformerEncoderLayer)]
-        for layer in fast:  # their fast path reads dense weights: see `inference.network_modules.disable_fast_path`
+        for layer in fast:  # the fast path reads dense weights: see `inference.network_modules.disable_fast_path`
             undo.callback(setattr, layer, "activation_relu_or_gelu", layer.activation_relu_or_gelu)
             layer.activation_relu_or_gelu = 0
         yield held
@@ -103,7 +103,7 @@ def _first(dense: dict[str, str]) -> str:
 
 
 def _sorted_layers(net: nn.Module, masks: dict[str, Tensor], round: Round) -> tuple[list[str], dict[str, str]]:
-    """Layers that are trained sparse, and those that stay dense under their masks -> why.
+    """Split the layers into those trained sparse and those that stay dense under masks (-> reason).
 
     Raises:
         InvalidSetting: a frozen or shared weight.
@@ -135,7 +135,7 @@ def _pattern_of(layer: str, round: Round) -> Pattern:
 
 
 def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear:
-    """Put what is trained in a layer's place, whose weight it takes; the layer as it was."""
+    """Replace a layer by its trainable sparse version, which takes over its weight; returns the original layer."""
     linear = net.get_submodule(name)
     assert isinstance(linear, nn.Linear)
     _, parameters = _pattern_of(name, round).storage(tuple(linear.weight.shape), round.sparsity)  # type: ignore[arg-type]
@@ -145,13 +145,13 @@ def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear
             layer = TrainableBlockedLinear.from_masked(linear, mask, parameters["block"])
         else:
             layer = TrainableTilesLinear.from_masked(linear, mask)
-    except ValueError as error:  # somebody changed the masks
+    except ValueError as error:  # the masks were changed by the user
         raise InvalidSetting(
             KEY, "sparse", f"trains whole blocks, and the mask of {name} has others ({error}); use dense"
         ) from error
     layer.train(linear.training)
     net.set_submodule(name, layer)
-    linear.weight.data, linear.weight.grad = linear.weight.new_empty(0), None  # its memory is free meanwhile
+    linear.weight.data, linear.weight.grad = linear.weight.new_empty(0), None  # free its memory meanwhile
     return linear
 
 
@@ -159,7 +159,7 @@ LARGEST_ERROR = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-4}
 
 
 def _require_right(net: nn.Module, layers: list[str], dtype: torch.dtype, device: torch.device) -> None:
-    """Raises InvalidSetting where kernels of the GPU at hand give another product or gradient of a layer than float64 does."""
+    """Raise InvalidSetting if the kernels' product or gradient of a layer differs from float64 on this GPU."""
     for name in layers if device.type == "cuda" else ():
         layer = net.get_submodule(name)
         error = layer.largest_error(dtype, device) if isinstance(layer, TrainableBlockedLinear) else 0.0
@@ -177,20 +177,20 @@ def _restore(net: nn.Module, name: str, linear: nn.Linear) -> None:
     net.set_submodule(name, linear.to(layer.weight.device))
 
 
-# Masks that change while they are trained.
+# Masks that change during sparse training.
 
 
 class TrainedMasks(MaskedWeights):
-    """The masks of all pruned layers, of which some are trained by what they keep.
+    """The masks of all pruned layers, some of which are trained sparse.
 
-    A layer whose mask changes keeps its parameter, with other values in it. What the optimizer holds for it changes with it, and
-    a weight that comes back begins at zero. A checkpoint holds the masks that its weights belong to.
+    When a layer's mask changes, its parameter stays the same object with new values; optimizer state is remapped with it, and
+    regrown weights start at zero. Checkpoints contain the masks that their weights belong to.
 
     Args:
-        dense: the layers under masks.
-        trained: layer name -> mask [N, K] of the others, which are not converted yet.
+        dense: layers trained dense under masks.
+        trained: layer name -> mask [N, K] of the other layers, which are not replaced yet.
     Attributes:
-        linears: layer name -> the module that it is outside of the training.
+        linears: layer name -> its original module.
     """
 
     def __init__(self, net: nn.Module, dense: Sequence[str], trained: Mapping[str, Tensor]) -> None:
@@ -209,7 +209,7 @@ class TrainedMasks(MaskedWeights):
                 self._change(name, masks[name])
 
     def check(self) -> None:
-        MaskedWeights(self._net, list(self._modules)).check()  # others have no pruned weights
+        MaskedWeights(self._net, list(self._modules)).check()  # sparse layers hold no pruned weights
 
     def attach(self, optimizer: torch.optim.Optimizer) -> RemovableHandle:
         self._optimizers.append(optimizer)
@@ -234,7 +234,7 @@ class TrainedMasks(MaskedWeights):
         self._trained[name], self._changed = mask, True
 
     def making(self, make_masks: MakeMasks) -> MakeMasks:
-        """The function that makes masks, for the network itself."""
+        """Wrap a function that makes masks so that it sees the network with its original layers."""
 
         def make(sparsity: float, previous: LayerMasks | None) -> LayerMasks:
             layers = {name: self._net.get_submodule(name) for name in self.linears}
@@ -250,13 +250,13 @@ class TrainedMasks(MaskedWeights):
         return make
 
     def hand_over(self, masked: MaskedWeights) -> None:
-        """Set masks that have changed, once the layers are themselves."""
+        """Set changed masks after the original layers are restored."""
         if self._changed:
             masked.set(self._trained)
 
     @contextmanager
     def in_checkpoints(self) -> Iterator[None]:
-        """Within, the network's state dict holds the masks, and what is loaded is of those that it holds."""
+        """Context in which the network's state dict includes the masks, and loading one restores them."""
 
         def save(module: nn.Module, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
             state.update({f"{prefix}{name}.{MASK}": mask.cpu() for name, mask in self._trained.items()})
@@ -273,7 +273,7 @@ class TrainedMasks(MaskedWeights):
                 handle.remove()
 
 
-# Which backend trains: asked for, or by the time of a step.
+# Backend selection: as configured, or by measured step time.
 
 WARM_UP, STEPS = 3, 5
 
@@ -305,7 +305,7 @@ def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quant
 
 
 def _kernels_unsupported_reason(round: Round) -> str | None:
-    """Why blocks cannot be trained on the device at hand, or None; tiles can on any."""
+    """Why blocks cannot be trained on this device, or None; tiles work on any."""
     pattern = round.setup.pruning.pattern
     if not any(isinstance(part, BlockWise) for part in (pattern.parts if pattern.mixed else (pattern,))):
         return None
@@ -322,14 +322,14 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _dtype(round: Round) -> torch.dtype:
-    """What products of the training multiply."""
+    """The dtype of the training's products."""
     return {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}.get(
         round.setup.trainer.real_precision, torch.float32
     )
 
 
 def _faster(round: Round, optimization: Optimization) -> Backend:
-    """The backend whose step takes less time, by that of rank 0. Weights, buffers and random numbers are as they were."""
+    """The backend with the faster step, as measured on rank 0. Weights, buffers and random states are restored."""
     device = torch.device(round.setup.trainer.device)
     net = round.net.to(device)
     state, drawn = {name: tensor.clone() for name, tensor in net.state_dict().items()}, random_state()
@@ -356,8 +356,8 @@ def _faster(round: Round, optimization: Optimization) -> Backend:
 def _step_seconds(
     round: Round, optimization: Optimization, masked: MaskedWeights, batches: list[Any], device: torch.device
 ) -> float:
-    """The median of a few steps, of forward, backward, optimizer and masks; compiled and recorded as the training is, where sizes
-    of batches repeat, and without a teacher.
+    """Median seconds of a few steps: forward, backward, optimizer and masks; compiled and captured as in training if batch sizes
+    repeat, and without a teacher.
     """
     task, net, trainer = round.make_task(None), round.net, round.setup.trainer
     optimizer = optimization.make_optimizer(net)

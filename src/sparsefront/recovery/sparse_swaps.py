@@ -1,4 +1,4 @@
-"""Exchange kept weights for pruned ones where the layer's output comes back closer; train afterwards on request."""
+"""SparseSwaps: refine masks by exchanging kept and pruned weights to reduce each layer's output error."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -27,21 +27,21 @@ log = logging.getLogger(__name__)
 
 @settings_class()
 class SparseSwaps(Recovery):
-    """Settings of `recovery=sparse_swaps`: the dense weights stay, the masks get better. Layer by layer, in the order in which
-    the network calls them, a few batches of training data give the Gram matrix of the layer's inputs, and each row takes the
-    best exchange of a kept for a pruned weight until none lowers the squared error of its output (`exchange_weights`). Rows, and
-    windows of n:m, keep their counts. Whatever importance made the masks is where the search starts. Layers that share one
-    weight have one mask, for the inputs of all of them; it is searched where the first of them is called.
+    """Settings of `recovery=sparse_swaps`: keep the dense weights and improve the masks. Layer by layer, in call order, a few
+    batches of training data give the Gram matrix of the layer's inputs, and each row applies the best exchange of a kept for
+    a pruned weight until none lowers the squared error of its output (`exchange_weights`). Rows, and windows of n:m, keep
+    their counts. The search starts from the given masks, whatever their importance. Layers that share a weight share one mask,
+    computed for the inputs of all of them when the first is called.
 
     Args:
-        batches: calibration batches of training data, held in memory while the layers are gone through.
-        limit: most exchanges of a row; null = until none helps.
-        sequential: a layer's inputs are what it is given by the pruned layers before it; false: by the unpruned ones.
-        along: finetune or lr_rewind trains afterwards, on the new masks; none trains nothing, as the source.
-        epochs, lr: as of that recovery.
-        batch_norm_batches: as of `recovery=none`; with along=none.
-    Source: Zimmer et al., "SparseSwaps: Tractable LLM Pruning Mask Refinement at Scale", 2025. Departure: rows of
-        element_wise may keep different counts, which the masks decide.
+        batches: calibration batches of training data, kept in memory throughout.
+        limit: maximum number of exchanges per row; null = until none helps.
+        sequential: compute a layer's inputs with the pruned layers before it; false: with the unpruned ones.
+        along: finetune or lr_rewind trains afterwards with the new masks; none trains nothing, as in the source.
+        epochs, lr: as in that recovery.
+        batch_norm_batches: as in `recovery=none`; used with along=none.
+    Source: Zimmer et al., "SparseSwaps: Tractable LLM Pruning Mask Refinement at Scale", 2025. Departure: with
+        element_wise, rows may keep different counts, as given by the masks.
     """
 
     batches: PositiveInt = 16
@@ -97,7 +97,7 @@ class SparseSwaps(Recovery):
         return RoundRecord(seconds=working_time() - start)
 
     def _swap(self, round: Round) -> LayerMasks:
-        """The new masks, which the network already obeys."""
+        """Compute the new masks and apply them to the network."""
         round.net.to(torch.device(round.setup.trainer.device))
         layers = list(round.masks)
         calibration = NetworkCalibration(round.make_task(None), layers, round.data.train_dataloader)
@@ -109,7 +109,7 @@ class SparseSwaps(Recovery):
             first = {sharing[layer][0]: None for layer in group if layer not in found}
             seen = [layer for one in first for layer in sharing[one]]
             grams = calibration.total(calibration.sums_over(seen, batches, input_hessian))
-            for layer in first:  # outputs of layers that share a weight come closer together
+            for layer in first:  # layers that share a weight are optimized together
                 gram = torch.stack([grams.pop(one) for one in sharing[layer]]).sum(0)
                 swapped = self._exchange_in_layer(round, layer, gram, previous.get(layer))
                 found |= dict.fromkeys(sharing[layer], swapped)
@@ -129,18 +129,18 @@ class SparseSwaps(Recovery):
     def _exchange_in_layer(
         self, round: Round, layer: str, gram: torch.Tensor, previous: torch.Tensor | None
     ) -> "Exchanged":
-        """Exchange weights of one layer; its mask, bool [N, K], in the network's order.
+        """Exchange weights of one layer; returns its mask, bool [N, K], in the network's order.
 
         Args:
-            previous: the mask of the round before, which the new one stays within; None = there is none.
+            previous: the previous round's mask, within which the new one stays; None = unrestricted.
         Raises:
-            InvalidSetting: inputs that are not finite; names the layer.
+            InvalidSetting: inputs are not finite; names the layer.
         """
         if not bool(gram.diagonal().isfinite().all()):
             raise InvalidSetting("recovery", self.name, f"the inputs of {layer}, or their squares, are not finite")
         weight = as_matrix(layer_weight(round.net.get_submodule(layer)).detach())
         pattern, permutation = round.setup.pruning.pattern, round.spec.permutation(layer)
-        order = permutation.inputs  # windows are neighbors in the order in which the layer obeys its pattern
+        order = permutation.inputs  # windows are contiguous in permuted order
         order = torch.arange(weight.shape[1]) if order is None else order
         order = order.to(weight.device)
         span = None
@@ -163,11 +163,11 @@ class SparseSwaps(Recovery):
         return replace(swapped, mask=swapped.mask[:, torch.argsort(order)])
 
 
-# Of a row's own size: what a gain has to exceed, so that rounding cannot exchange two weights back and forth.
+# Minimum gain relative to a row's output norm, so that rounding cannot exchange two weights back and forth.
 SMALLEST_GAIN = 1e-9
-# Weights of either kind that are paired in a long row: first few, and more only where the bound on the others asks for it.
+# Candidates of each kind that are paired in a long row: few at first, more only if the bound on the others requires it.
 CANDIDATES = (64, 512)
-# Pairs of weights in memory at once, 8 bytes each, a few times over.
+# Maximum number of weight pairs in memory at once, 8 bytes each in a few buffers.
 PAIRS = 2**24
 
 
@@ -175,7 +175,7 @@ PAIRS = 2**24
 class Exchanged:
     """Args:
     mask: bool [N, K], True = keep.
-    exchanges: exchanges of all rows together.
+    exchanges: number of exchanges in all rows.
     error_before, error_after: sum of L over the rows.
     """
 
@@ -195,19 +195,19 @@ def exchange_weights(
     allowed: Tensor | None = None,
     limit: int | None = None,
 ) -> Exchanged:
-    """The mask that is left when no single exchange within a span of a row lowers the error any more.
+    """Exchange weights until no single exchange within a span of a row lowers the error.
 
-    Each row takes its best exchange at a time, in float64. Every span keeps as many weights as before.
+    Each row applies its best exchange at a time, in float64. Every span keeps its number of weights.
 
     Args:
         weight: [N, K], unpruned, any float dtype.
-        mask: bool [N, K], where it starts.
+        mask: bool [N, K], the start.
         gram: [K, K], symmetric, positive semidefinite, up to a factor.
-        span: neighboring columns within which weights change places; it divides K. None = the whole row.
-        allowed: bool [N, K]: nothing else is brought back; None = everything may be.
-        limit: most exchanges of a row; None = as many as help.
+        span: neighboring columns within which weights are exchanged; must divide K. None = the whole row.
+        allowed: bool [N, K]: weights that may be kept; None = all.
+        limit: maximum number of exchanges per row; None = as many as help.
     Source: Zimmer et al., "SparseSwaps: Tractable LLM Pruning Mask Refinement at Scale", 2025, the 1-swap algorithm. The
-        bounds by which most pairs of a long row need no look are ours; they change no result.
+        bounds that skip most pairs of a long row are ours and do not change the result.
     """
     weight, gram = weight.double(), gram.double()
     mask, pairs = mask.clone(), _Pairs(gram, span)
@@ -232,7 +232,7 @@ def exchange_weights(
 
 
 Exchange = tuple[Tensor, Tensor, Tensor]
-"""Of each row: change of L, column to prune, column to bring back."""
+"""Per row: change of L, column to prune, column to restore."""
 
 
 class _Pairs:
@@ -246,7 +246,7 @@ class _Pairs:
         self.gram, self.span = gram, span
         size = gram.diagonal().sqrt()
         cosines = (gram / (size[:, None] * size)).nan_to_num(0.0).abs().fill_diagonal_(0.0)
-        # |G_pu| <= coherence_p sqrt(G_pp G_uu) for every other u; a little more, for rounding.
+        # |G_pu| <= coherence_p sqrt(G_pp G_uu) for every other u, with a margin for rounding.
         self.coherence = cosines.amax(dim=1).clamp(max=1.0) * (1 + 1e-9)
 
     def best(self, weight: Tensor, prune: Tensor, restore: Tensor, wanted: Tensor) -> Exchange:
@@ -254,8 +254,8 @@ class _Pairs:
 
         Args:
             weight: [rows, K].
-            prune, restore: [rows, K], the change of L by one weight alone; infinite where it cannot be.
-            wanted: [rows], changes that are larger need not be told apart.
+            prune, restore: [rows, K], the change of L by one weight alone; infinite if not allowed.
+            wanted: [rows]; larger changes need not be resolved.
         """
         rows, columns = weight.shape
         if (span := self.span) is not None and span < columns:
@@ -288,7 +288,7 @@ class _Pairs:
         return change, out, back
 
     def _in_windows(self, weight: Tensor, prune: Tensor, restore: Tensor, span: int) -> Exchange:
-        """The best exchange within a span of columns, of each row."""
+        """The best exchange of each row within a span of columns."""
         rows, columns = weight.shape
         windows = columns // span
         places = torch.arange(columns, device=weight.device).reshape(windows, span)
@@ -310,7 +310,7 @@ class _Pairs:
 
 
 def _in_parts(found, rows: int, pairs: int) -> Exchange:
-    """What `found` gives for all rows, of as many at a time as memory takes; `pairs`: of a row."""
+    """Apply `found` to chunks of rows that fit in memory; `pairs`: weight pairs per row."""
     parts = torch.arange(rows).split(max(1, PAIRS // pairs))
     change, out, back = zip(*(found(part) for part in parts), strict=True)
     return torch.cat(change), torch.cat(out), torch.cat(back)
@@ -322,12 +322,12 @@ def _largest(size: Tensor, change: Tensor) -> Tensor:
 
 
 def _lowest(bound: Tensor, count: int) -> Tensor:
-    """The columns of the lowest bounds, [rows, count], in the order of the columns."""
+    """The columns with the lowest bounds, [rows, count], ascending."""
     return bound.topk(count, dim=1, largest=False).indices.sort(dim=1).values
 
 
 def _next(bound: Tensor, count: int) -> Tensor:
-    """The lowest bound but for the `count` lowest, [rows]; infinite where there is none."""
+    """The lowest bound after the `count` lowest, [rows]; infinite if there is none."""
     if count == bound.shape[1]:
         return torch.full_like(bound[:, 0], torch.inf)
     return bound.kthvalue(count + 1, dim=1).values

@@ -1,4 +1,4 @@
-"""Train on while every block of the dense network teaches the same block of the pruned one."""
+"""SquareHead distillation: each block of the dense network teaches the same block of the pruned one."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
@@ -19,19 +19,19 @@ from sparsefront.tasks.base import Batch, Task
 
 @settings_class()
 class SquareHead(TaughtRecovery):
-    """Settings of `recovery=square_head`: the surviving weights are trained on the labels and on the hidden states of every
-    block of the dense network, each block's error relative to the size of what it should give, so that no block outweighs
-    the others and no weight of the loss needs a search. For as long and at the rates that `along` says.
+    """Settings of `recovery=square_head`: train the surviving weights on the labels and on the hidden states of every block of
+    the dense network. Each block's error is relative to the size of its target, so that no block dominates and no loss weight
+    needs tuning. Epochs and learning rates are those of `along`.
 
     Args:
-        along: finetune or lr_rewind; it goes with the schedules that this one goes with.
-        epochs, lr: as of that recovery.
-        hidden_states: weight of the sum over the blocks; that of the labels is 1.
+        along: finetune or lr_rewind, which also determines the supported schedules.
+        epochs, lr: as in that recovery.
+        hidden_states: weight of the sum over the blocks; the labels have weight 1.
         soft_targets: weight of the teacher's softened predictions, as in `distill`; 0 = none, as in the source.
         temperature: T of the softened predictions.
         hidden_layers: names of the modules whose outputs are compared; null = every block.
-        teacher: checkpoint of a network of the same architecture, head included; null = the weights of the dense run.
-        quantize, backend: as of that recovery: the pruned network's, not the teacher's.
+        teacher: checkpoint of a network of the same architecture, including the head; null = the weights of the dense run.
+        quantize, backend: as in that recovery, for the student only.
     Source: Kurtic et al., "Sparse Fine-tuning for Inference Acceleration of Large Language Models", 2023, section 2
         (SquareHead).
     """
@@ -73,16 +73,16 @@ def square_head_loss(states: StatePairs, positions: Tensor | None = None) -> Ten
     """Sum over the blocks of MSE(student, teacher) / MSE(0, teacher), in fp32.
 
     Args:
-        states: per block student and teacher [B, length, dim], or any other shape without `positions`.
-        positions: bool [B, length], what is no padding; None = everything counts.
-    Source: Kurtic et al., 2023, section 2; their code leaves padding out, as here. It adds the precision of bfloat16 to the
-        denominator, which here is only kept above zero: small states count in full.
+            states: (student, teacher) [B, length, dim] per block, or any other shape without `positions`.
+            positions: bool [B, length], True for tokens that are not padding; None = all count.
+        Source: Kurtic et al., 2023, section 2; like here, their code ignores padding. It adds the epsilon of bfloat16 to the
+            denominator, which here is only kept above zero, so that small states count fully.
     """
     total = torch.zeros((), device=states[0][0].device)
     for student, teacher in states:
         error, size = (student.float() - teacher.float()).square(), teacher.float().square()
         if positions is not None and student.shape[:2] == positions.shape:
-            # not by indexing, which waits for the GPU to count the positions; their number is in both sums
+            # masking instead of indexing, which would synchronize with the GPU; the number of positions cancels
             padding = ~positions.unsqueeze(-1)
             error, size = error.masked_fill(padding, 0.0), size.masked_fill(padding, 0.0)
         total = total + error.sum() / size.sum().clamp(min=torch.finfo(torch.float32).tiny)

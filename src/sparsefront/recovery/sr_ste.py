@@ -1,4 +1,4 @@
-"""Train from the initial weights with masks that change at every step."""
+"""SR-STE: train from the initial weights with masks that change at every step."""
 
 from dataclasses import asdict
 from typing import Annotated, ClassVar
@@ -17,15 +17,15 @@ from sparsefront.training.recipe import Optimization, Recipe
 
 @settings_class()
 class SrSte(TrainingRecovery):
-    """Settings of `recovery=sr_ste`: the network is trained once more from where the dense run began, pretrained or random
-    weights, with the sparse-refined straight-through estimator (`StraightThrough`). The prune stage's masks only say
-    which layers take part; the result is pruned by the mask of the last weights.
+    """Settings of `recovery=sr_ste`: retrain the network from where the dense run began (pretrained or random weights) with the
+    sparse-refined straight-through estimator (`StraightThrough`). The prune stage's masks only determine which layers take
+    part; the result is pruned by the mask of the final weights.
 
-    Made for SGD. Under Adam the masked weights spoil the estimate of the second moment and cost accuracy (Lu et al.,
-    "STEP: Learning N:M Structured Sparsity Masks from Scratch with Precondition", 2023, which fixes it otherwise).
+    Made for SGD. With Adam the masked weights distort the estimate of the second moment and cost accuracy (Lu et al.,
+    "STEP: Learning N:M Structured Sparsity Masks from Scratch with Precondition", 2023, which fixes it differently).
 
     Args:
-        decay: lambda_W, how strongly pruned weights are drawn to zero; 2e-4 in the source's experiments on ImageNet.
+        decay: lambda_W, the decay of pruned weights; 2e-4 in the source's experiments on ImageNet.
         epochs: of this training; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's lr.
         backend: dense: pruned weights are trained too.
@@ -44,7 +44,7 @@ class SrSte(TrainingRecovery):
         check_window_masks(self.name, setup)
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
-        """A whole learning-rate curve of its own."""
+        """A full learning-rate curve of its own."""
         epochs = recovery_epochs(self.epochs, recipe)
         optimization = Optimization(recipe, lr=self.lr or recipe.lr, total_steps=epochs * steps_per_epoch)
         return TrainingPlan(epochs, optimization, "recovery.lr")

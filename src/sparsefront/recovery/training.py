@@ -1,4 +1,4 @@
-"""Recoveries that train under masks: one fit per round, also from an earlier point of the dense run."""
+"""Recoveries that train under masks, with one fit per round; includes rewinding."""
 
 import math
 from abc import abstractmethod
@@ -24,9 +24,9 @@ from sparsefront.training.recipe import Optimization, Recipe
 class TrainingPlan:
     """Args:
     epochs: of recovery.
-    optimization: optimizer and learning-rate curve; always starts with a fresh optimizer state.
-    lr_key: the setting that its peak rate comes from, or may be set by.
-    steps: optimizer steps after which it ends within the last epoch; None = with that epoch.
+    optimization: optimizer and learning-rate curve; the optimizer state is always fresh.
+    lr_key: the setting that determines its peak learning rate.
+    steps: optimizer steps after which it ends within the last epoch; None = at the end of that epoch.
     """
 
     epochs: int
@@ -35,9 +35,9 @@ class TrainingPlan:
     steps: int | None = None
 
     def share(self, index: int, rounds: int, steps_per_epoch: int) -> "TrainingPlan":
-        """What one of several rounds gets: equal parts that add up to the whole, each with a learning-rate curve of its own.
+        """The plan of one of several rounds: equal parts that add up to the whole, each with its own learning-rate curve.
 
-        A round has at least one step, also of a budget that has fewer steps than rounds.
+        A round has at least one step, even if the budget has fewer steps than rounds.
         """
         whole = self.epochs * steps_per_epoch
         steps = max(1, whole * (index + 1) // rounds - whole * index // rounds)
@@ -49,10 +49,10 @@ class TrainingPlan:
 
 
 def recovery_epochs(epochs: int | None, recipe: Recipe) -> int:
-    """The one budget of all recoveries, unless a recovery's own `epochs` names another.
+    """The recovery's own `epochs`, else the budget that the recipe gives to all recoveries.
 
     Raises:
-        InvalidSetting: the recipe names none, and has no dense run whose epochs could be repeated.
+        InvalidSetting: the recipe has neither recovery_epochs nor a dense run whose epochs could be repeated.
     """
     found = epochs or recipe.recovery_epochs or recipe.epochs
     if found == 0:
@@ -62,12 +62,12 @@ def recovery_epochs(epochs: int | None, recipe: Recipe) -> int:
 
 
 class TrainingRecovery(Recovery):
-    """Trains the surviving weights; says for how long, at which rates, from which weights and for which loss.
+    """Trains the surviving weights. Subclasses define epochs, learning rates, initial weights and loss.
 
     Attributes:
-        quantize: in fp8 (`FakeQuantize`), of those that offer it as a setting: what is trained is then what precision=fp8 runs.
-        backend: what multiplies, likewise (`recovery.backend`). Gradients of kept weights alone are clipped where it is sparse.
-        dense_after: part of the optimizer steps after which the masks are lifted, likewise; None = they stay.
+        quantize: train for fp8 (`FakeQuantize`), where offered as a setting.
+        backend: `recovery.backend`, where offered. With the sparse backend, gradient clipping sees only kept weights.
+        dense_after: fraction of the optimizer steps after which masks are lifted, where offered; None = they stay.
     """
 
     quantize: bool = False
@@ -84,22 +84,22 @@ class TrainingRecovery(Recovery):
 
     @abstractmethod
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
-        """Epochs, optimizer and learning rates of all rounds together, or of each where it `repeats`.
+        """Epochs, optimizer and learning rates of all rounds together, or of each if it `repeats`.
 
         Raises:
-            InvalidSetting: what the recipe does not have, with its key written from the root.
+            InvalidSetting: the recipe lacks something; names the full key.
         """
 
     def plan_of_round(self, recipe: Recipe, steps_per_epoch: int, index: int, rounds: int) -> TrainingPlan:
-        """The plan of a round, counted from 0."""
+        """The plan of a round, from 0."""
         plan = self.plan(recipe, steps_per_epoch)
         return plan if self.repeats or rounds == 1 else plan.share(index, rounds, steps_per_epoch)
 
     def set_weights(self, round: Round) -> None:
-        """Put the weights into `round.net` that the round starts from; by default they stay as they are."""
+        """Set the initial weights of the round in `round.net`; by default they are not changed."""
 
     def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
-        """Further callbacks of the round's fit."""
+        """Additional callbacks of the round's fit."""
         return ()
 
     def check(self, setup: RecoverySetup) -> None:
@@ -110,13 +110,13 @@ class TrainingRecovery(Recovery):
 
     @property
     def loaded_modules(self) -> tuple[str, ...]:
-        """What its results depend on beyond its imports."""
+        """Modules that its results depend on beyond its imports."""
         return () if self.backend == "dense" else (SPARSE_BACKEND,)
 
     def _trained_layers(
         self, round: Round, optimization: Optimization
     ) -> AbstractContextManager[tuple[MaskedWeights, MakeMasks]]:
-        """What applies masks in the round's fit, and what makes them where they change in it."""
+        """The masked weights of the round's fit, and the function that remakes masks if they change."""
         if self.backend == "dense":
             return nullcontext((round.masked, round.make_masks))
         return sparse_backend().sparse_layers(self.backend, round, optimization, quantize=self.quantize)
@@ -166,19 +166,19 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ..
     )
 
 
-# Going back to a point of the dense run.
+# Rewinding.
 
 Epochs = Annotated[PositiveInt | None, Field(description="null: the whole dense run")]
 """K, how far to rewind."""
 
 
 def first_epoch(epochs: int | None, recipe: Recipe) -> int:
-    """T - K: the epoch of the dense run, from 0, at whose start K epochs are left of it.
+    """T - K: the epoch of the dense run, from 0, that starts K epochs before its end.
 
     Args:
         epochs: K; None = the recipe's recovery_epochs, else all (K = T).
     Raises:
-        InvalidSetting: K is more than the dense run had, or there was none.
+        InvalidSetting: K exceeds the epochs of the dense run, or there was none.
     """
     key, rewound = ("recipe.recovery_epochs", recipe.recovery_epochs) if epochs is None else ("recovery.epochs", epochs)
     if recipe.epochs == 0:
@@ -192,7 +192,7 @@ def rewound_plan(epochs: int | None, recipe: Recipe, steps_per_epoch: int) -> Tr
     """The last K epochs of the dense run's learning rates, step by step.
 
     Args:
-        epochs: K; None = as of `first_epoch`.
+        epochs: K; None = as in `first_epoch`.
     """
     first = first_epoch(epochs, recipe)
     total_steps = recipe.epochs * steps_per_epoch

@@ -1,4 +1,4 @@
-"""Train again from where the dense run once was."""
+"""Retrain from an earlier epoch of the dense run."""
 
 from typing import ClassVar
 
@@ -14,15 +14,15 @@ from sparsefront.training.recipe import Recipe
 
 @settings_class()
 class WeightRewind(TrainingRecovery):
-    """Settings of `recovery=weight_rewind`: masks come from the trained weights; then everything that survives, biases and
-    norms included, goes back to its value `epochs` before the end of the dense run, and is trained from there along the
-    same learning rates with a fresh optimizer. With iterative every round scores the weights that the one before trained
-    and then rewinds (Frankle et al., "Stabilizing the Lottery Ticket Hypothesis", 2019; Renda, Frankle and Carbin,
-    "Comparing Rewinding and Fine-tuning", 2020). All the way back (K = T) it is the lottery ticket of Frankle and Carbin.
+    """Settings of `recovery=weight_rewind`: masks come from the trained weights; then all surviving weights, biases and norms
+    are reset to their values `epochs` before the end of the dense run and retrained with the same learning rates and a fresh
+    optimizer. With iterative, every round scores the weights that the previous one trained and then rewinds (Frankle et al.,
+    "Stabilizing the Lottery Ticket Hypothesis", 2019; Renda, Frankle and Carbin, "Comparing Rewinding and Fine-tuning",
+    2020). With K = T it is the lottery ticket of Frankle and Carbin.
 
     Args:
         epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
-        quantize, backend: as of finetune.
+        quantize, backend: as in finetune.
     """
 
     epochs: Epochs = None
@@ -49,10 +49,10 @@ class WeightRewind(TrainingRecovery):
         return rewound_plan(self.epochs, recipe, steps_per_epoch)
 
     def set_weights(self, round: Round) -> None:
-        """Those of the dense run at the start of epoch T - K.
+        """Load the weights of the dense run at the start of epoch T - K.
 
         Raises:
-            InvalidSetting: they are not there.
+            InvalidSetting: they are not available.
         """
         epoch = first_epoch(self.epochs, round.setup.recipe)
         try:

@@ -1,4 +1,4 @@
-"""Masks that each layer's own weights decide, window by window, and scales of parts of its rows, while it trains."""
+"""Training-time n:m masks computed from each layer's own weights, and scales of row parts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,11 +18,11 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.base import RecoverySetup
 
-# Scales of parts of a weight's rows, trained beside the weight and multiplied into it in the end.
+# Scales of row parts, trained with the weight and multiplied into it at the end.
 
 
 class RowScales(nn.Module):
-    """Multiplies each of `groups` parts of neighboring columns of each row by a scale of its own, 1 to begin with.
+    """Multiplies each of `groups` contiguous parts of every row by a learned scale, initially 1.
 
     Args:
         weight: Linear or Conv weight, [N, K] or viewed so; K need not be a multiple of `groups`.
@@ -50,10 +50,10 @@ def _unscaled(module: nn.Module) -> nn.Parameter:
 
 @contextmanager
 def scaled_weights(net: nn.Module, layers: Iterable[str], groups: int) -> Iterator[dict[str, nn.Parameter]]:
-    """While it lasts, the layers compute with scaled weights; then these are their weights and the scales are gone.
+    """Context in which the layers compute with scaled weights; on exit the scales are multiplied into the weights and removed.
 
     Yields:
-        layer name -> the weight without its scales, which is what trains.
+        layer name -> the unscaled weight, which is what trains
     """
     modules = {layer: net.get_submodule(layer) for layer in layers}
     order = {layer: list(module._parameters) for layer, module in modules.items()}
@@ -66,13 +66,13 @@ def scaled_weights(net: nn.Module, layers: Iterable[str], groups: int) -> Iterat
     finally:
         for layer, module in modules.items():
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
-            for name in order[layer]:  # the weight came back last; optimizers and checkpoints go by the order
+            for name in order[layer]:  # restore the parameter order, which optimizers and checkpoints depend on
                 module._parameters[name] = module._parameters.pop(name)
 
 
 @dataclass(frozen=True, eq=False)
 class WindowMasks:
-    """Masks of weights by a balanced pattern, each layer on its own; of what `check_window_masks` lets pass."""
+    """Masks weights by a balanced pattern, each layer independently; for setups that pass `check_window_masks`."""
 
     pattern: Pattern
     importance: Importance
@@ -85,7 +85,7 @@ class WindowMasks:
         return {layer: self._mask(layer, weight) for layer, weight in weights.items()}
 
     def _mask(self, layer: str, weight: Tensor) -> Tensor:
-        # Unchecked: a check would wait for the GPU at every layer.
+        # Not validated: that would synchronize with the GPU at every layer.
         assert isinstance(self.importance, WeightImportance)
         scores = self.importance.of(as_matrix(weight).float())
         permutation = self.spec.permutation(layer)
@@ -98,9 +98,9 @@ def check_window_masks(recovery: str, setup: RecoverySetup) -> None:
     """Check that masks may change at any step of a training.
 
     Args:
-        recovery: name of the one that makes them.
+        recovery: name of the recovery that makes them.
     Raises:
-        InvalidSetting: a pattern without windows, scores that take more than the weights, or weights that are averaged.
+        InvalidSetting: the pattern has no windows, the scores need more than the weights, or weights are averaged (EMA).
     """
     pattern, importance = setup.pruning.pattern, setup.pruning.importance
     if not pattern.balanced:

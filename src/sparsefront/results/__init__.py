@@ -1,1 +1,1 @@
-"""Measurements become one result; results become a table, a plot, a page and a mirror in W&B."""
+"""Results: records of runs, their tables, plots and pages, and a mirror in W&B."""

@@ -1,4 +1,4 @@
-"""Results that differ in their seeds alone, taken together; what must agree before two of them share a plot."""
+"""Group results that differ only in their seeds, and determine which results may share a plot."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
 from sparsefront.results.store import rank
 
-# On what a result was measured, and where that differs from the results around it.
+# Measurement conditions of a result, and how they differ from those of other results.
 
 FIELDS = {
     "gpu": "GPU",
@@ -27,12 +27,12 @@ FIELDS = {
     "commit": "commit",
     "dataset_digest": "data",
 }
-KERNELS = "as of the commit"  # which holds their sources; the versions of torch, triton and CUDA hold what they call
+KERNELS = "as of the commit"  # which contains their sources; versions of torch, triton and CUDA cover what they call
 COMMIT_DIGITS = 9
 
 
 def provenance(result: Result) -> dict[str, str]:
-    """What -> its version or name, in words; only what is known."""
+    """Name -> version or description; only what is known."""
     found = {words: result.value_of(field) for field, words in FIELDS.items()}
     found["kernels"] = None if result.identity.commit is None else KERNELS
     found["measured"] = result.identity.time
@@ -40,10 +40,10 @@ def provenance(result: Result) -> dict[str, str]:
 
 
 def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
-    """`run_id` -> where the GPU, its software, the commit, and so the kernels, or the data differ from most of these results.
+    """`run_id` -> how GPU, software, commit (and hence kernels) or data differ from most of these results.
 
-    Only of results that differ; where two versions are as frequent, the one met first counts as the usual one. Which of the
-    kernels ran is no difference: it is chosen for each point. What was searched for is a condition of `conditions`.
+    Only results that differ are included; if two versions are equally frequent, the first one counts as usual. The chosen
+    kernels do not count, because they are chosen for each point; autotuning is covered by `conditions`.
     """
     unlike: dict[str, list[str]] = {}
     for field, words in FIELDS.items():
@@ -58,7 +58,7 @@ def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
 
 
 def uncommitted(results: Sequence[Result]) -> list[str]:
-    """A line where code was measured that no commit holds: nobody can check it out again."""
+    """A line if code was measured that is in no commit, so that nobody can check it out."""
     dirty = sum((result.identity.commit or "").endswith("-dirty") for result in results)
     if not dirty:
         return []
@@ -72,17 +72,17 @@ def _short(words: str, value: object) -> str:
     return text[:COMMIT_DIGITS] + ("-dirty" if text.endswith("-dirty") else "")
 
 
-# How sure a speedup is, by the repeats of its timing.
+# Confidence of a speedup, from repeated timings.
 
 
 def too_few_repeats(result: Result) -> int | None:
-    """How often it was timed, where that is too seldom for an interval; None where it is not, or not recorded."""
+    """The number of repeats if it is too small for an interval; None if it is not, or not recorded."""
     repeats = result.speed.repeats
     return repeats if repeats is not None and repeats < FEWEST_REPEATS else None
 
 
 def speedup_interval(result: Result, field: str = "speedup") -> tuple[float, float] | None:
-    """The 95 % interval of a speedup; None where there is none, or of too few repeats.
+    """The 95 % interval of a speedup; None if there is none, or too few repeats.
 
     Args:
         field: speedup, speedup_dataset, speedup_low_precision.
@@ -91,39 +91,39 @@ def speedup_interval(result: Result, field: str = "speedup") -> tuple[float, flo
     return None if low is None or high is None or too_few_repeats(result) else (low, high)
 
 
-# The dense network that a sparse one is held against: the one trained on for the same budget and, where the recovery had a
-# teacher, for the same loss, where there is one.
+# The dense baseline of a sparse network's accuracy: the continued dense network, trained with the same budget and, if the
+# recovery had a teacher, the same loss; if it exists.
 
 BASELINES = {
     "dense_distilled": "dense trained on with the teacher",
     "dense_continued": "dense trained on",
     "dense": "dense as it was before pruning",
 }
-"""Field -> in words, the one that is taken first where a result holds several."""
+"""Field -> description, in order of preference if a result has several."""
 
 
 def baseline_side(result: Result, *, held_out: bool = False) -> str:
-    """The field of `BASELINES` that points lost are against, without `val_`; `dense` where it holds no other."""
+    """The field of `BASELINES` for points lost, without `val_`; `dense` if the result has no other."""
     held = (side for side in BASELINES if result.value_of(_field(side, held_out)) is not None)
     return next(held, "dense")
 
 
 def baseline_quality(result: Result, *, held_out: bool = False) -> float | None:
-    """Its metric, a fraction; without a control that of the network before pruning, which was trained for less.
+    """The baseline's metric, a fraction; without a control, that of the network before pruning, which was trained for less.
 
     Args:
-        held_out: of the held-out part of train instead of the reporting split.
+        held_out: on the held-out part of train instead of the reporting split.
     """
     value: float | None = result.value_of(_field(baseline_side(result, held_out=held_out), held_out))
     return value
 
 
 def points_lost(result: Result, *, held_out: bool = False) -> float | None:
-    """What a pruned network lost against its baseline, with the sparse kernels where measured, else masked: percentage points, or
-    what `Metric.lost` says of its metric.
+    """What a pruned network lost against its baseline (sparse if measured, else masked): percentage points, or as defined by
+    `Metric.lost`.
 
     Args:
-        held_out: as of `baseline_quality`.
+        held_out: as in `baseline_quality`.
     """
     baseline = baseline_quality(result, held_out=held_out)
     sparse, masked = (result.value_of(_field(side, held_out)) for side in ("sparse", "masked"))
@@ -132,12 +132,12 @@ def points_lost(result: Result, *, held_out: bool = False) -> float | None:
 
 
 def metric_of(result: Result) -> Metric:
-    """What its qualities are of."""
+    """The metric of its qualities."""
     return Metric(result.quality.metric_name)
 
 
 def two_baselines(results: Sequence[Result]) -> list[str]:
-    """A line where these results hold other controls, or only some hold one: their points lost are against other networks."""
+    """A line if these results have different controls, or only some have one: their points lost have different baselines."""
     runs = Counter(baseline_side(result) for result in results)
     if len(runs) < 2:
         return []
@@ -151,46 +151,46 @@ def _field(side: str, held_out: bool) -> str:
     return f"val_{side}" if held_out else side
 
 
-# Results that differ in their seeds alone, taken together; and which of them may be chosen among.
+# Candidates: results that differ only in their seeds; and which candidates may be chosen among.
 #
-# Choices are made by the metric on the held-out part of train (`val_*`), never by the one that is reported.
+# Choices are made by the metric on the held-out part of train (`val_*`), never by the reported one.
 
 STRUCTURE = ("pattern", "pattern_parameters", "granularity", "kernel_mode")
-"""Fields of `choice` that make another network of it, where the others make the same one in another way."""
+"""Fields of `choice` that define the network's structure; the others define how it is obtained."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """The runs of one choice at one sparsity, one for each pair of seeds.
+    """The runs of one choice at one sparsity, one per pair of seeds.
 
     Args:
-        results: by seeds; where a pair of seeds was run again, its newest run alone, of those that have the control.
+        results: by seeds; of repeated runs only the newest, preferring those with the control.
     """
 
     results: tuple[Result, ...]
 
     @cached_property
     def pattern(self) -> str:
-        """Pattern, with its granularity and n:m where it has them, and its precision where that is a low one."""
+        """Pattern, with granularity and n:m if it has them, and with the precision if it is low."""
         first = self.results[0]
         parts = (first.choice.pattern, first.choice.granularity, first.sparsity.n_of_m, low_precision_of(first))
         return " ".join(str(part) for part in parts if part is not None)
 
     @property
     def sparsity(self) -> float:
-        """The one that was asked for."""
+        """The requested sparsity."""
         return self.results[0].sparsity.sparsity_target
 
     @cached_property
     def achieved(self) -> float | None:
-        """Mean over the runs that record it, None where none does."""
+        """Mean achieved sparsity of the runs that record it; None if none does."""
         found = [value for result in self.results if (value := result.sparsity.sparsity_achieved) is not None]
         return fmean(found) if found else None
 
     @cached_property
     def why_apart(self) -> str | None:
-        """Why it is not compared with others at its sparsity, in few words: it achieved another one, or was given a budget, for
-        which the sparsity is a ceiling. None where it is compared, as is what records no achieved sparsity.
+        """Why it is not compared with others at its sparsity: it achieved another one, or had a budget, for which the sparsity
+        is only a ceiling. None if it is compared; also if no achieved sparsity is recorded.
         """
         if self.achieved is not None and misses(self.achieved, self.sparsity):
             return f"{self.achieved:.2f} achieved"
@@ -198,7 +198,7 @@ class Candidate:
 
     @property
     def structure(self) -> str:
-        """Equal for candidates whose networks differ by training, scores and allocation alone."""
+        """Equal for candidates whose networks differ only in training, scores and allocation."""
         first = self.results[0]
         chosen = (getattr(first.choice, name) for name in STRUCTURE)
         return _text([first.sparsity.sparsity_target, low_precision_of(first), *chosen])
@@ -226,17 +226,17 @@ class Candidate:
 
     @property
     def merit(self) -> float:
-        """What choices go by: the mean on the held-out part, negated where less is better."""
+        """The value for choices: the mean on the held-out part, negated if lower is better."""
         return self.metric.sign * fmean(self.val)
 
     @cached_property
     def val(self) -> list[float]:
-        """On the held-out part, fractions, of the runs that have it."""
+        """Held-out metrics, fractions, of the runs that have them."""
         return [value for result in self.results if (value := val_quality(result)) is not None]
 
     @cached_property
     def test(self) -> list[float]:
-        """On the reporting split, fractions."""
+        """Metrics on the reporting split, fractions."""
         return [result.value_of(side_of(result)) for result in self.results]
 
     @property
@@ -244,12 +244,12 @@ class Candidate:
         return [result.speed.speedup for result in self.results if result.speed.speedup is not None]
 
     def settings(self) -> dict[str, Any]:
-        """All that was chosen, `part.key` -> value, without seeds."""
+        """All choices, `part.key` -> value, except seeds."""
         return _choice(self.results[0])
 
 
 def candidates_of(results: Iterable[Result]) -> list[Candidate]:
-    """Pruned results by what was chosen, in the order in which they are first met."""
+    """Group pruned results by their choices, in order of first appearance."""
     found: dict[str, dict[tuple, Result]] = {}
     for result in results:
         if side_of(result) is None:
@@ -262,32 +262,32 @@ def candidates_of(results: Iterable[Result]) -> list[Candidate]:
 
 
 def seeds_of(result: Result) -> tuple[int, int | None]:
-    """Of the dense network and of its recovery."""
+    """Seeds of the dense network and of its recovery."""
     again = result.identity.recovery_seed
     return result.identity.seed, result.identity.seed if again is None else again
 
 
 def asked_of(result: Result) -> str:
-    """What its allocation had to reach: a sparsity, or the speedup or latency for which the sparsity is a ceiling."""
+    """The target of its allocation: a sparsity, or a speedup or latency with the sparsity as ceiling."""
     if budget := budget_of(result):
         return f"with {budget}"
     return f"at sparsity {result.sparsity.sparsity_target:g}"
 
 
 def budget_of(result: Result) -> str | None:
-    """The speedup or latency that its allocation was given, as a setting; None where a sparsity was asked for."""
+    """The speedup or latency budget of its allocation, as a setting; None if a sparsity was requested."""
     given = result.choice.allocation_parameters
     found = (f"allocation.{key}={given[key]:g}" for key in BUDGET_KEYS if given.get(key) is not None)
     return next(found, None)
 
 
 def recovery_of(result: Result) -> str:
-    """As the setting `recovery` takes it; `none` where nothing was recovered."""
+    """The value of the setting `recovery`; `none` if nothing was recovered."""
     return result.choice.recovery or "none"
 
 
 def side_of(result: Result) -> str | None:
-    """With the sparse kernels running where that was measured, else masked; None where nothing was pruned."""
+    """`sparse` if that was measured, else `masked`; None if nothing was pruned."""
     return next((side for side in ("sparse", "masked") if result.value_of(side) is not None), None)
 
 
@@ -297,23 +297,23 @@ def is_pruned(result: Result) -> bool:
 
 
 def val_quality(result: Result) -> float | None:
-    """What a choice goes by; None where nothing may be chosen by this result."""
+    """The held-out metric for choices; None if this result may not be used for choices."""
     side = None if offers_no_choice(result) else side_of(result)
     return None if side is None else result.value_of(f"val_{side}")
 
 
 def holds_nothing_out(result: Result) -> bool:
-    """Whether it was trained on all of train on purpose."""
+    """Whether it was intentionally trained on all of train."""
     return result.choice.dataset_parameters.get("valid_fraction") == 0
 
 
 def offers_no_choice(result: Result) -> bool:
-    """Whether nothing of train was held out on purpose, or the checkpoint may have seen what is."""
+    """Whether nothing was intentionally held out, or the checkpoint may have seen what was."""
     return holds_nothing_out(result) or bool(result.quality.val_seen)
 
 
 def why_not_picked(results: Iterable[Result]) -> list[str]:
-    """One line for each reason why some of these results may decide nothing, on purpose or since data was seen."""
+    """One line per reason why some of these results cannot be used for choices, intentionally or because data was seen."""
     pruned = [result for result in results if is_pruned(result)]
     full = sum(map(holds_nothing_out, pruned))
     seen = sum(bool(result.quality.val_seen) for result in pruned)
@@ -331,7 +331,7 @@ def why_not_picked(results: Iterable[Result]) -> list[str]:
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean, and standard deviation over runs (n - 1 in the denominator); None where there are too few values."""
+    """Mean, and standard deviation over runs (n - 1 in the denominator); None if there are too few values."""
     if not values:
         return None, None
     middle = fmean(values)
@@ -342,7 +342,7 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | N
 def _choice(result: Result) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in vars(result.choice).items():
-        if name == "control":  # it adds a network beside the pruned one, which stays the same
+        if name == "control":  # does not affect the pruned network
             continue
         if not isinstance(value, dict):
             flat[name] = value
@@ -353,21 +353,21 @@ def _choice(result: Result) -> dict[str, Any]:
 
 
 def precision_of(result: Result) -> str | None:
-    """Of the products with the prunable weights; results of before version 10 ran all in one dtype."""
+    """Precision of products with the prunable weights; before version 10 all products had the dtype of the network."""
     return result.speed.dtype if result.speed.precision is None else result.speed.precision
 
 
 def low_precision_of(result: Result) -> str | None:
-    """fp8, fp8_static or int8; None where products ran in 16 bits or more."""
+    """fp8, fp8_static or int8; None for products in 16 bits or more."""
     found = precision_of(result)
     return None if found in DTYPES else found
 
 
 def low_baseline_is_faster(result: Result, field: str = "latency_dense{}_ms") -> bool:
-    """Whether the dense network in low precision is faster than the 16-bit one, so that it is the one to beat.
+    """Whether the low-precision dense network is faster than the 16-bit one, and so the baseline to beat.
 
     Args:
-        field: of the latencies, with {} for what tells the two apart.
+        field: of the latencies, with {} for the suffix of the low one.
     """
     low, dense = result.value_of(field.format("_low")), result.value_of(field.format(""))
     return low is not None and dense is not None and low < dense
@@ -377,16 +377,16 @@ def _text(content: Any) -> str:
     return json.dumps(content, sort_keys=True, default=str)
 
 
-# What must agree, beyond model, data, device, batch and dtype, before two results may share a plot.
+# What must agree, besides model, data, device, batch and dtype, before two results may share a plot.
 #
-# Each makes a quality or a speedup another quantity. What a result does not hold, being of an older version, agrees
-# with nothing that is known.
+# Each condition changes the meaning of a quality or speedup. A value missing in an older result does not equal any known
+# value.
 
 BUDGET, SPLIT = "budget", "split"
 
 
 def conditions(result: Result) -> dict[str, str]:
-    """Condition -> what it was, in words; only those that apply to this result."""
+    """Condition -> its value in words; only those that apply to this result."""
     found = {"data": _data(result), "evaluation": _evaluation(result), "held out": _held_out(result)}
     if (split := split_of(result)) is not None:
         found[SPLIT] = f"split {split}"
@@ -416,12 +416,12 @@ def _evaluation(result: Result) -> str:
 
 
 def split_of(result: Result) -> str | None:
-    """The rule by which rows of train were held out; None where none were. Before it was recorded each was held out by itself."""
+    """The rule by which rows were held out; None if none were. Older results without a rule held out row by row."""
     return None if holds_nothing_out(result) else result.choice.dataset_split or "rows"
 
 
 def splits_apart(results: Iterable[Result]) -> list[str]:
-    """A line for each data set of which different rows were held out: what such results chose by is not the same."""
+    """A line per data set whose held-out rows differ: choices based on them are not comparable."""
     found: dict[str, Counter[str]] = {}
     for result in results:
         if (split := split_of(result)) is not None:
@@ -436,7 +436,7 @@ def splits_apart(results: Iterable[Result]) -> list[str]:
 
 
 def _held_out(result: Result) -> str:
-    """By how many samples choices are made; where nothing is held out, more was trained on."""
+    """Number of held-out samples; with fewer, more was trained on."""
     samples = result.quality.val_evaluated_samples
     if samples is not None:
         return f"{samples} held-out samples" + (", maybe seen in training" if result.quality.val_seen else "")
@@ -444,8 +444,8 @@ def _held_out(result: Result) -> str:
 
 
 def _budget(result: Result) -> str:
-    """Steps, and what a full one takes. Not the samples: on the same data they differ by an epoch's last, smaller batch alone,
-    which rounds that begin anew meet more or less often; `differences` tells them.
+    """Steps, and samples per full step. Not the total of samples, which on equal data differs only by the smaller last batches
+    of epochs, depending on when rounds begin; `differences` reports it.
     """
     steps = result.cost.recovery_steps
     if steps is None:
@@ -458,7 +458,7 @@ def _budget(result: Result) -> str:
 
 
 def _samples_of_a_step(result: Result) -> str | None:
-    """`64 samples × 2 devices`; None where batch size, accumulated batches or devices are not recorded."""
+    """`64 samples × 2 devices`; None if batch size, accumulation or devices are not recorded."""
     trainer, batch_size = result.choice.trainer_parameters, result.choice.recipe_parameters.get("batch_size")
     counts = {"batches": trainer.get("accumulate_grad_batches"), "devices": trainer.get("devices")}
     if batch_size is None or None in counts.values():
@@ -474,7 +474,7 @@ def _search(result: Result) -> str:
 
 
 def processor_text(result: Result) -> str:
-    """The CPU that was measured on, with its threads."""
+    """The CPU of a measurement, with the number of threads."""
     processor, threads = result.identity.processor, result.identity.threads
     if processor is None or threads is None:
         return "processor not recorded"

@@ -1,4 +1,4 @@
-"""The columns of tables of results: what they hold, how values are written, which cells are missing."""
+"""Columns of tables of results: their values, formatting, and missing cells."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from sparsefront.results.candidates import Candidate, budget_of, metric_of, poin
 from sparsefront.results.record import SPEEDUPS_LOW, Result, result_fields
 from sparsefront.results.run_folder import override_text
 
-# What a column of a table of results holds, and how its values are written.
+# Columns and formatting of values.
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction as people read it: 0.9722 -> "97.22 %"."""
+    """Format a fraction in percent: 0.9722 -> "97.22 %"."""
     return "–" if fraction is None else f"{100 * fraction:.2f} %"
 
 
 def milliseconds(value: float | None) -> str:
-    """Three digits that count, whole numbers from 100 on."""
+    """Format with three significant digits, as an integer from 100."""
     if value is None:
         return "–"
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
@@ -46,10 +46,10 @@ def plain(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One field as a column; a `constant_aside` column is left out, and told beside the table, where all results agree.
+    """One field as a column; a `constant_aside` column on which all results agree is shown next to the table instead.
 
-    `of`: what the value is, where the field's name does not
-    tell: `dense` is headed "dense accuracy", or with the name of the metric that all results share.
+    `of`: the quantity, if the field name does not say it: `dense` is headed "dense accuracy", or with the metric shared by all
+    results.
     """
 
     field: str
@@ -59,29 +59,29 @@ class Column:
     of: str | None = None
 
     def heading(self, metric: str | None = None) -> str:
-        """Above the column: the field's name, which `sort=` takes, and what it is the value of.
+        """The heading: the field name, which `sort=` accepts, and its quantity.
 
         Args:
-            metric: name of the metric of all results of the table; None where they differ.
+            metric: the metric shared by all results of the table; None if they differ.
         """
         return self.field if self.of is None else f"{self.field} {metric or self.of}"
 
     def value(self, result: Result) -> Any:
-        """What the cell of this result holds."""
+        """The value of this result."""
         return result.value_of(self.field)
 
     def cell(self, result: Result) -> str:
-        """The value in words."""
+        """The formatted value."""
         return self.text(self.value(result))
 
     def shared(self, result: Result) -> str:
-        """The value in words where all results agree in it."""
+        """The formatted value if all results agree on it."""
         return self.text(self.value(result))
 
 
 def collapsed_in(result: Result) -> dict[str, float]:
-    """The layers that collapsed -> the density that they keep, of records too that are older than the field. Layers of whole
-    blocks that were taken out have not: the network does without them.
+    """Collapsed layers -> density, also for records older than the field. Layers in removed blocks do not count, because the
+    network works without them.
     """
     if result.choice.pattern == Depth.name:
         return {}
@@ -90,7 +90,7 @@ def collapsed_in(result: Result) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class QualityColumn(Column):
-    """The quality of one network, by its field; `<field>_standard_error` is how sure it is."""
+    """The quality of a network; its standard error is in `<field>_standard_error`."""
 
     def cell(self, result: Result) -> str:
         return metric_of(result).text(self.value(result), result.value_of(f"{self.field}_standard_error"))
@@ -101,7 +101,7 @@ class QualityColumn(Column):
 
 @dataclass(frozen=True)
 class CollapsedColumn(Column):
-    """How many layers collapsed."""
+    """Number of collapsed layers."""
 
     def value(self, result: Result) -> int | None:
         return len(collapsed_in(result)) if result.sparsity.sparsity_per_layer else None
@@ -109,7 +109,7 @@ class CollapsedColumn(Column):
 
 @dataclass(frozen=True)
 class DenseShareColumn(Column):
-    """Which part of the prunable weights lies in layers that stayed dense; unknown of records older than the field."""
+    """Share of the prunable weights in layers that stayed dense; unknown for records older than the field."""
 
     def value(self, result: Result) -> float | None:
         shares = result.sparsity.dense_weight_shares
@@ -118,7 +118,7 @@ class DenseShareColumn(Column):
 
 @dataclass(frozen=True)
 class RecoverySeedColumn(Column):
-    """The seed of a recovery that has one of its own."""
+    """The seed of the recovery, if it has its own."""
 
     def value(self, result: Result) -> int | None:
         again = result.identity.recovery_seed
@@ -127,7 +127,7 @@ class RecoverySeedColumn(Column):
 
 @dataclass(frozen=True)
 class PrecisionColumn(Column):
-    """Of the products with the prunable weights, of records too that are older than the field."""
+    """Precision of products with the prunable weights, also for records older than the field."""
 
     def value(self, result: Result) -> str | None:
         return precision_of(result)
@@ -135,7 +135,7 @@ class PrecisionColumn(Column):
 
 @dataclass(frozen=True)
 class PointsLostColumn(Column):
-    """Against the dense network trained on for the same budget, where there is one; of perplexity how many percent it is more."""
+    """Points lost against the continued dense network, if there is one; for perplexity, the increase in percent."""
 
     def value(self, result: Result) -> float | None:
         return points_lost(result)
@@ -143,7 +143,7 @@ class PointsLostColumn(Column):
 
 @dataclass(frozen=True)
 class SettingsColumn(Column):
-    """The parameters in which results of one table differ though they chose the same parts: `recovery.hardness=1.0`.
+    """The parameters that differ between results with the same parts: `recovery.hardness=1.0`.
 
     `keys`: (part, parameter).
     """
@@ -155,7 +155,7 @@ class SettingsColumn(Column):
         return " ".join(override_text(f"{part}.{key}", held[key]) for part, key, held in found if key in held) or None
 
 
-# Fields where more is better: sorted with the largest first; every other number starts with the smallest.
+# Fields for which higher is better are sorted descending; all others ascending.
 MORE_IS_BETTER = {
     "dense",
     "dense_continued",
@@ -239,13 +239,13 @@ COLUMNS = (
     Column("dtype", constant_aside=True),
     PrecisionColumn("precision", constant_aside=True),
     RUN,
-    # the last: of several kernels it is so long that others would stand far away
+    # last, because a list of several kernels is too long to put other columns after it
     Column("latency_kernel", constant_aside=True),
 )
 
 
 def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, str]]:
-    """The columns that this table needs, and field -> text of those in which all results agree."""
+    """The columns that this table needs, and field -> text of those on which all results agree."""
     aside = {
         column.field: column.shared(results[0])
         for column in COLUMNS
@@ -258,13 +258,13 @@ def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, st
 
 
 def _agree(column: Column, results: Sequence[Result]) -> bool:
-    """Whether all hold the same; stops at the first that does not."""
+    """Whether all values are equal; stops at the first difference."""
     first = column.value(results[0])
     return all(column.value(result) == first for result in results)
 
 
 def shared_metric(results: Sequence[Result]) -> str | None:
-    """The metric of all these results, in words; None where they differ."""
+    """The metric shared by all these results, in words; None if they differ."""
     names = {result.quality.metric_name for result in results}
     return names.pop().replace("_", " ") if len(names) == 1 else None
 
@@ -284,10 +284,10 @@ PARTS: dict[str, set[str]] = {
 
 
 def _differing_settings(results: Sequence[Result]) -> tuple[tuple[str, str], ...]:
-    """(part, parameter) of which two results that chose the same option of the part hold different values."""
+    """(part, parameter) pairs with different values in two results that chose the same option of the part."""
     values: dict[tuple[str, str], dict[Any, set[str]]] = {}
     for part, apart in PARTS.items():
-        firsts: dict[Any, dict[str, Any]] = {}  # option -> the parameters met first, which most results share
+        firsts: dict[Any, dict[str, Any]] = {}  # option -> parameters of its first result, which most share
         for result in results:
             option = None if part == "trainer" else result.value_of(part)  # there is one kind of trainer
             parameters = result.value_of(f"{part}_parameters")
@@ -301,15 +301,15 @@ def _differing_settings(results: Sequence[Result]) -> tuple[tuple[str, str], ...
 
 
 def is_quality(name: str) -> bool:
-    """Whether a field holds the metric of a network, of either split: then the metric says which end is better."""
+    """Whether a field is a network's metric on either split, so that the metric defines what is better."""
     return any(isinstance(one, QualityColumn) and one.field == name.removeprefix("val_") for one in COLUMNS)
 
 
 def sort_results(results: Sequence[Result], by: str) -> list[Result]:
-    """Results by one field, the best first; a leading "-" turns the order round; results without a value come last.
+    """Sort results by a field, best first; a leading "-" reverses the order; results without a value come last.
 
     Raises:
-        InvalidSetting: no field has that name, or it holds a mapping.
+        InvalidSetting: no such field, or it is a mapping.
     """
     name = by.removeprefix("-")
     sortable = [field.name for field in result_fields() if "dict" not in str(field.hint)]
@@ -319,25 +319,25 @@ def sort_results(results: Sequence[Result], by: str) -> list[Result]:
     empty = [result for result in results if result.value_of(name) is None]
 
     def place(result: Result) -> tuple:
-        # Text and numbers may meet in one column (a granularity of 64 or "4x64"): numbers come first.
+        # A column may contain text and numbers (a granularity of 64 or "4x64"): numbers come first.
         value = result.value_of(name)
         return isinstance(value, str), metric_of(result).sign * value if is_quality(name) else value
 
     return sorted(filled, key=place, reverse=(name in MORE_IS_BETTER) != by.startswith("-")) + empty
 
 
-# Which cells of a study's grid, pattern with recovery by sparsity, hold how many runs.
+# Number of runs in each cell of a study's grid of pattern and recovery by sparsity.
 
 MISSING = "missing"
 NAMED_WHERE_DIFFERENT = ("distribution", "importance", "allocation", "schedule")
 
 
 def measured_cells(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
-    """One line per pattern (with granularity or n:m) and recovery, one column per sparsity; `missing` where nothing was
-    measured. Empty where there is no grid.
+    """One line per pattern (with granularity or n:m) and recovery, one column per sparsity; `missing` if nothing was
+    measured. Empty if there is no grid.
 
-    Distribution of a pattern, importance, allocation and schedule tell lines apart too, each where two candidates chose
-    it differently. What was given a budget is no cell: its sparsity is a ceiling.
+    Lines are further split by a pattern's distribution, importance, allocation and schedule if candidates differ in them.
+    Candidates with a budget are not included, because their sparsity is a ceiling.
     """
     candidates = [candidate for candidate in candidates if budget_of(candidate.results[0]) is None]
     sparsities = sorted({candidate.sparsity for candidate in candidates})
@@ -357,7 +357,7 @@ def measured_cells(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
 
 
 def _pattern(candidate: Candidate) -> str:
-    """Without n:m, which follows from the sparsity where it was not chosen."""
+    """The pattern without n:m, if that follows from the sparsity."""
     choice = candidate.results[0].choice
     windows = choice.pattern_parameters.get("m")
     parts = (choice.pattern, choice.granularity, None if windows is None else f"m={windows}")
@@ -365,7 +365,7 @@ def _pattern(candidate: Candidate) -> str:
 
 
 def _chosen(candidate: Candidate, name: str) -> str:
-    """Empty where there was nothing to choose."""
+    """The chosen option; empty if there was none."""
     choice = candidate.results[0].choice
     chosen = choice.pattern_parameters.get(name) if name == "distribution" else getattr(choice, name)
     return chosen or ""

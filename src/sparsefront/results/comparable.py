@@ -1,9 +1,8 @@
-"""Which results may share a plot, and what each of them draws there.
+"""Group results that may share a plot, and compute what each group draws.
 
-A speedup or a latency means something only beside others of the same model, data, device, batch and dtype, evaluated on the
-same samples, recovered for as many steps and compared with a baseline from the same search: results are split by these before
-anything is drawn. What was not pruned has no recovery, and stands beside every budget.
-What else differs is reported (`differences`).
+A speedup or latency is only comparable with others of the same model, data, device, batch and dtype, evaluated on the same
+samples, with the same recovery budget and an equally autotuned baseline, so results are grouped by these first. Dense runs
+have no recovery and belong to every budget. Other differences are reported (`differences`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,24 +33,23 @@ from sparsefront.results.differences import differences
 from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
 
-# What accuracy is drawn against.
+# The horizontal axis of accuracy plots.
 #
-# Speedup is the default: each is against the dense baseline of its own process, timed in turn with it. Milliseconds
-# of different processes differ by more than many speedups do, and a point of 1.5x may come out slower than one of
-# 1.2x.
+# Speedup is the default: it is relative to the dense baseline of the same process, timed in turn. Milliseconds vary
+# between processes by more than many speedups, so a point with 1.5x could appear slower than one with 1.2x.
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A value of a result, as the horizontal axis of a plot.
+    """A value of a result as the horizontal axis of a plot.
 
     Args:
-        name: as the settings call it.
+        name: as in the settings.
         field: of the result.
         label: of the axis.
-        text: a value in words, with its unit.
+        text: formats a value with its unit.
         unit: of areas under a front.
-        larger_is_better: a front runs the other way then.
+        larger_is_better: reverses the direction of a front.
     """
 
     name: str
@@ -62,15 +60,15 @@ class Axis:
     larger_is_better: bool
 
     def value(self, result: Result) -> float | None:
-        """None where it was not measured."""
+        """The value; None if not measured."""
         return result.value_of(self.field)
 
     def interval(self, result: Result) -> tuple[float, float] | None:
-        """The 95 % interval of a result's value; None where there is none, as of a latency, or of too few repeats."""
+        """The 95 % interval of a result's value; None for a latency, or with too few repeats."""
         return speedup_interval(result, self.field) if self.larger_is_better else None
 
     def dense_low(self, results: Sequence[Result]) -> float | None:
-        """As `dense`, of the dense network in low precision: how much faster than dense, or the median of its latencies."""
+        """Like `dense`, for the low-precision dense network: its speedup over dense, or the median of its latencies."""
         ending = "_dataset" if self.field.endswith("_dataset") else ""
         field = f"latency_dense{{}}{ending}_ms"
         pairs = [(result.value_of(field.format("")), result.value_of(field.format("_low"))) for result in results]
@@ -80,14 +78,14 @@ class Axis:
         return median(dense / low if self.larger_is_better else low for dense, low in known)
 
     def dense(self, results: Sequence[Result]) -> float | None:
-        """Where the dense baseline of these results lies: at 1, or at the median of its latencies; None where not timed."""
+        """Position of the dense baseline: 1, or the median of its latencies; None if not timed."""
         latencies = [result.speed.latency_dense_ms for result in results if result.speed.latency_dense_ms is not None]
         if not latencies:
             return None
         return 1.0 if self.larger_is_better else median(latencies)
 
     def cost(self, value: float) -> float:
-        """The value so that less is better."""
+        """The value, signed so that less is better."""
         return -value if self.larger_is_better else value
 
 
@@ -103,24 +101,24 @@ AXES = {axis.name: axis for axis in (SPEEDUP, LATENCY, DATASET_SPEEDUP)}
 
 
 def axis_named(name: str) -> Axis:
-    """The axis that a setting `axis` means.
+    """The axis for a setting `axis`.
 
     Raises:
-        InvalidSetting: there is none of that name.
+        InvalidSetting: no axis has that name.
     """
     require_axis(name)
     return AXES[name]
 
 
-# The trade-off in two dimensions: which points no other point beats, and the area that they dominate.
+# Pareto fronts and dominated areas (hypervolumes) in two dimensions.
 
 CostAndQuality = tuple[float, float]  # (cost, quality): less cost is better, more quality is better
 
 
 def pareto_front(points: Sequence[CostAndQuality]) -> list[int]:
-    """Indices of the points that no other point beats, by rising cost (and so by rising quality).
+    """Indices of the Pareto-optimal points, by ascending cost (and so by ascending quality).
 
-    A point is beaten by one that costs no more and is no worse, and differs; of equal points the first stands for all.
+    A point is dominated by one that costs no more, is no worse, and differs; of equal points the first is kept.
     """
     order = sorted(range(len(points)), key=lambda index: (points[index][0], -points[index][1], index))
     front: list[int] = []
@@ -131,12 +129,12 @@ def pareto_front(points: Sequence[CostAndQuality]) -> list[int]:
 
 
 def dominated_areas(costs: np.ndarray, qualities: np.ndarray, reference: CostAndQuality) -> np.ndarray:
-    """Area between the front and a reference point that costs more and is worse (the two-dimensional hypervolume).
+    """Area between the front and a reference point that costs more and is worse (two-dimensional hypervolume).
 
-    Points that are not better than the reference in both directions add nothing.
+    Points that are not better than the reference in both dimensions add nothing.
 
     Args:
-        costs, qualities: [draws, points], float; each line is a set of points of its own.
+        costs, qualities: [draws, points], float; each row is a separate set of points.
         reference: (cost, quality).
     Returns:
         [draws].
@@ -148,17 +146,17 @@ def dominated_areas(costs: np.ndarray, qualities: np.ndarray, reference: CostAnd
     return ((ends - costs) * np.maximum(best - reference[1], 0)).sum(1)
 
 
-# What a plot draws: runs that share all but the seed become one point, with their spread.
+# Points of a plot: runs that differ only in their seeds become one point, with their spread.
 
 
 @dataclass(frozen=True)
 class Point:
-    """One candidate in a plot: means over its runs; qualities as they are shown (in percent; a perplexity as it is), with the
-    sparse kernels running where measured, else masked.
+    """One candidate in a plot: means over its runs; qualities as displayed (in percent, except perplexity), sparse if measured,
+    else masked.
 
-    `val` is the quality on the held-out part of train, by which points are picked; None where a run has none.
-    `standard_error`, in the same unit, is that of the test set, of one network; `spread` the standard deviation over
-    runs, None of a single one. `x`, on the plot's axis, and `x_interval` are None where nothing was timed.
+    `val` is the quality on the held-out part, by which points are picked; None if a run has none. `standard_error`, in the
+    same unit, is due to the test set, for one network; `spread` is the standard deviation over runs, None for a single one.
+    `x`, on the plot's axis, and `x_interval` are None if nothing was timed.
     """
 
     candidate: Candidate
@@ -172,12 +170,12 @@ class Point:
 
     @property
     def result(self) -> Result:
-        """The first of its runs, which stands for what all of them chose."""
+        """The first of its runs, which represents their choices."""
         return self.candidate.results[0]
 
     @property
     def error(self) -> float | None:
-        """The larger of the two ways in which its quality is unsure."""
+        """The larger of `standard_error` and `spread`."""
         return max((value for value in (self.standard_error, self.spread) if value is not None), default=None)
 
     @property
@@ -188,7 +186,7 @@ class Point:
 
 
 def point_of(candidate: Candidate, axis: Axis) -> Point:
-    """The point that a candidate draws."""
+    """The point of a candidate."""
     results = candidate.results
     quality, spread = mean_and_deviation(candidate.test)
     errors = [value for run in results if (value := run.value_of(f"{side_of(run)}_standard_error")) is not None]
@@ -207,7 +205,7 @@ def point_of(candidate: Candidate, axis: Axis) -> Point:
 
 
 def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:
-    """The points as one series per pattern."""
+    """The points grouped by pattern."""
     series: dict[str, list[Point]] = {}
     for point in points:
         series.setdefault(point.result.choice.pattern, []).append(point)
@@ -215,7 +213,7 @@ def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:
 
 
 def _interval(results: Sequence[Result], axis: Axis) -> tuple[float, float] | None:
-    """That of the one run; of several the ends of all."""
+    """The interval of a single run; for several, the hull of all."""
     intervals = [interval for result in results if (interval := axis.interval(result)) is not None]
     if not intervals:
         return None
@@ -233,7 +231,7 @@ CPU_NOTE = "CPU reference, not a GPU latency"
 
 @dataclass(frozen=True, eq=False)
 class ComparableResults:
-    """Results of one model, data set, device, batch and dtype, whose `conditions` agree."""
+    """Results with the same model, data set, device, batch and dtype, and equal `conditions`."""
 
     title: str
     device: str | None
@@ -243,7 +241,7 @@ class ComparableResults:
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        """The results by what was chosen: those that share all but the seed are one."""
+        """The results grouped by their choices, ignoring seeds."""
         return candidates_of(self.results)
 
     @cached_property
@@ -255,27 +253,27 @@ class ComparableResults:
         return Metric(self.metric_name)
 
     def points(self) -> list[Point]:
-        """Every candidate; a result whose sparse quality was not measured is none."""
+        """All candidates whose quality was measured."""
         return self._points
 
     @cached_property
     def speedup_points(self) -> list[Point]:
-        """As `points`, by speedup whatever the axis (`speedup_axis`), of those that were timed."""
+        """Like `points`, by `speedup_axis` whatever the axis, restricted to timed ones."""
         axis = self.speedup_axis
         points = self._points if self.axis is axis else [point_of(one, axis) for one in self.candidates]
         return [point for point in points if point.x is not None]
 
     @property
     def speedup_axis(self) -> Axis:
-        """Which speedup sentences and rankings are of: that of the axis, else at the fixed size."""
+        """The speedup for sentences and rankings: that of the axis, else at the fixed size."""
         return self.axis if self.axis.larger_is_better else SPEEDUP
 
     def timed_points(self) -> list[Point]:
-        """The points that have a value on the axis too: only these stand in a plot of accuracy against time."""
+        """The points with a value on the axis: only these are in a plot of accuracy against time."""
         return [point for point in self.points() if point.x is not None]
 
     def dense_point(self) -> tuple[float, float] | None:
-        """(value on the axis, quality as shown) of the dense baselines: the median, since every run has its own."""
+        """(value on the axis, displayed quality) of the dense baselines: medians, since every run has its own."""
         baselines = [
             result for result in self.results if None not in (result.speed.latency_dense_ms, result.quality.dense)
         ]
@@ -284,17 +282,17 @@ class ComparableResults:
         return self.axis.dense(baselines), self.metric.scale * median(result.quality.dense for result in baselines)
 
     def continued_point(self) -> tuple[float, float] | None:
-        """As `dense_point`, of the dense networks that were trained on; None where there are none."""
+        """Like `dense_point`, for the continued dense networks; None if there are none."""
         dense, quality = self.dense_point(), self.continued_quality()
         return None if dense is None or quality is None else (dense[0], quality)
 
     @cached_property
     def columns(self) -> tuple[list[Column], dict[str, str]]:
-        """What a table of these results shows, and what stands beside it: see `shown_columns`."""
+        """The columns of a table of these results, and the constants next to it: see `shown_columns`."""
         return shown_columns(self.results)
 
     def notes(self) -> list[str]:
-        """In what these results differ beyond what a plot shows, one line each."""
+        """How these results differ beyond what a plot shows, one line each."""
         return self._notes
 
     @cached_property
@@ -309,16 +307,16 @@ class ComparableResults:
         return [*lines, *uncommitted(self.results), *two_baselines(drawn), *why_not_picked(self.results)]
 
     def dense_quality(self) -> float | None:
-        """Median quality before pruning, as it is shown."""
+        """Median displayed quality before pruning."""
         return self.median_quality("dense")
 
     def distilled_point(self) -> tuple[float, float] | None:
-        """As `continued_point`, of those that were trained on with the recovery's teacher."""
+        """Like `continued_point`, for those trained with the recovery's teacher."""
         dense, quality = self.dense_point(), self.median_quality("dense_distilled")
         return None if dense is None or quality is None else (dense[0], quality)
 
     def low_point(self) -> tuple[float, float] | None:
-        """As `dense_point`, of the dense network in low precision; None where none was timed."""
+        """Like `dense_point`, for the low-precision dense network; None if none was timed."""
         value, quality = self.axis.dense_low(self.results), self.median_quality("dense_low")
         return None if value is None or quality is None else (value, quality)
 
@@ -329,19 +327,19 @@ class ComparableResults:
         return f"dense in {' or '.join(name for name in found if name)}"
 
     def continued_quality(self) -> float | None:
-        """Median quality of the dense networks that were trained on for the recovery's budget, as it is shown."""
+        """Median displayed quality of the continued dense networks."""
         return self.median_quality("dense_continued")
 
     def median_quality(self, side: str) -> float | None:
-        """Of one field of `quality` over these results, as it is shown; None where none was measured."""
+        """Median of one field of `quality`, as displayed; None if none was measured."""
         measured = [value for result in self.results if (value := result.value_of(side)) is not None]
         return self.metric.scale * median(measured) if measured else None
 
     def front(self) -> list[tuple[float, float]]:
-        """(value on the axis, quality as shown) of the points that nothing here beats, the dense ones among them.
+        """(value on the axis, displayed quality) of the Pareto-optimal points, including the dense ones.
 
-        Where the held-out part was measured it decides what beats what, and the quality is still that of the reporting
-        split. Where nothing may be chosen nothing is picked. Of older results the reporting split decides.
+        If the held-out part was measured, it decides dominance, and the quality is still that of the reporting split. If
+        nothing may be chosen, the front is empty. For older results the reporting split decides.
         """
         if self.offers_no_choice:
             return []
@@ -350,22 +348,22 @@ class ComparableResults:
         return [known[index][:2] for index in chosen]
 
     def own_front(self, series: Iterable[Point]) -> list[Point]:
-        """Those of some timed points that no other of them beats, picked as in `front`, by rising cost."""
+        """The Pareto-optimal ones of some timed points, picked as in `front`, by ascending cost."""
         if self.offers_no_choice:
             return []
         known = [point for point in series if point.x is not None and self.pick(point) is not None]
         return [known[index] for index in pareto_front([(self.axis.cost(one.x), self.merit(one)) for one in known])]
 
     def merit(self, point: Point) -> float:
-        """Of a point that has a `pick`: the more, the better."""
+        """`pick` of a point, signed so that more is better."""
         return self.metric.sign * self.pick(point)
 
     def pick(self, point: Point) -> float | None:
-        """What a choice goes by, as it is shown; None where this point is no candidate."""
+        """The displayed value for choices; None if this point cannot be chosen."""
         return point.quality if self.picked_by == "test" else point.val
 
     def _front_candidates(self) -> list[tuple[float, float, float]]:
-        """(value on the axis, quality, what a choice goes by)."""
+        """(value on the axis, quality, value for choices)."""
         candidates = [(point.x, point.quality, point.val) for point in self.timed_points()]
         if (dense := self.dense_point()) is not None:
             candidates.append((*dense, self.median_quality("val_dense")))
@@ -380,12 +378,12 @@ class ComparableResults:
 
     @cached_property
     def picked_by(self) -> str:
-        """`val`; `test` where no result here, being of an older version, holds a metric of the held-out part."""
+        """`val`; `test` if all results are of an older version without held-out metrics."""
         return "test" if all(point.val is None for point in self.points()) else "val"
 
     @cached_property
     def offers_no_choice(self) -> bool:
-        """Whether nothing here may be picked, since nothing was held out or the held-out part was seen."""
+        """Whether nothing here may be picked, because nothing was held out or the held-out part was seen."""
         return any(map(offers_no_choice, self.results))
 
     @property
@@ -393,13 +391,13 @@ class ComparableResults:
         return "Pareto front, picked on held-out data" if self.picked_by == "val" else "Pareto front"
 
     def wants_log_axis(self) -> bool:
-        """Whether the values, dense included, span too much for a linear axis."""
+        """Whether the values, including dense, span too much for a linear axis."""
         values = [point.x for point in self.timed_points()]
         values += [baseline[0] for baseline in (self.dense_point(), self.low_point()) if baseline is not None]
         return bool(values) and max(values) > LOG_FROM_RATIO * min(values)
 
     def wants_sparsity_plot(self) -> bool:
-        """Whether quality against sparsity shows more than a single timed point would."""
+        """Whether quality against sparsity shows more than a single timed point."""
         points = self.points()
         return len({point.sparsity for point in points}) > 1 or len(points) > len(self.timed_points())
 
@@ -409,14 +407,14 @@ class ComparableResults:
 
     @property
     def axis_label(self) -> str:
-        """The text of the horizontal axis; what was timed on a CPU says so."""
+        """Label of the horizontal axis; mentions timings on a CPU."""
         return self.axis.label + (f" ({CPU_NOTE})" if self.device == "cpu" else "")
 
 
 def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[ComparableResults]:
-    """The results in groups that may share a plot, the largest first, then by title; the order of results inside a group is kept.
+    """Group the results that may share a plot, largest group first, then by title; keeps the order within a group.
 
-    Groups that would have the same title get the `conditions` in which they differ into it.
+    If titles would be equal, they include the `conditions` that differ.
     """
     results, groups = list(results), {}
     for result in results:
@@ -438,7 +436,7 @@ def _largest_first(group: tuple[tuple, list[Result]]) -> tuple[int, str]:
 
 
 def _with_dense_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> dict[tuple, list[Result]]:
-    """The groups, those without a budget put into each that agrees in all else; alone where there is none."""
+    """Add the results without a budget to each group that agrees otherwise, or make a separate group if there is none."""
     place = {id(result): number for number, result in enumerate(order)}
     shared = {key: members for key, members in groups.items() if BUDGET not in dict(key[1])}
     found = {}
@@ -455,12 +453,12 @@ def _without_budget(key: tuple) -> tuple:
 
 
 def model_text(result: Result) -> str:
-    """Model, with its variant where it has several: `bert base`."""
+    """Model, with its variant if it has several: `bert base`."""
     return " ".join(filter(None, (result.choice.model, result.choice.model_variant)))
 
 
 def task_text(result: Result) -> str:
-    """Data set, with its task where it has several: `glue sst2`."""
+    """Data set, with its task if it has several: `glue sst2`."""
     return " ".join(filter(None, (result.choice.dataset, result.choice.dataset_task)))
 
 

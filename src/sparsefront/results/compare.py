@@ -1,4 +1,4 @@
-"""Compare runs: tables, a plot, a page, and the same in W&B."""
+"""Compare runs: tables, a plot, a page, and a W&B run."""
 
 import gc
 import json
@@ -40,7 +40,7 @@ from sparsefront.results.store import (
 )
 from sparsefront.results.tables import print_group
 
-# A comparison as a run of W&B: its points, its fronts, all of its results, and the page.
+# A comparison as a W&B run: its points, fronts, all of its results, and the page.
 
 POINTS = (
     *("compared", "pattern", "recovery", "schedule", "allocation", "importance", "kernel_mode", "sparsity", "seeds"),
@@ -50,7 +50,7 @@ FRONTS = ("compared", "axis", "x", "test")
 
 
 def wandb_of(request: Request) -> WandbLogging | None:
-    """Where the comparison goes; None where it does not.
+    """The W&B settings of the comparison; None if it is not logged there.
 
     Raises:
         InvalidSetting: wandb is not installed.
@@ -70,14 +70,14 @@ def log_comparison(
     logging: WandbLogging,
     sweep: str | None,
 ) -> str:
-    """Log tables `points`, `fronts` and `runs`, a plot of the points and the page, as a run of job type "compare".
+    """Log tables `points`, `fronts` and `runs`, a plot of the points and the page, as a W&B run with job type "compare".
 
     Args:
-        results: all that are compared.
-        page: the comparison's file; W&B writes beside it.
-        sweep: whose runs it is put beside: the run's group.
+        results: all compared results.
+        page: the comparison's file; W&B writes next to it.
+        sweep: the group of the W&B run, as of the sweep's runs.
     Returns:
-        where it is: an address, or the folder of a run that is kept offline.
+        its address, or the folder of an offline run.
     """
     import wandb
 
@@ -110,7 +110,7 @@ def log_comparison(
 
 
 def point_lines(group: ComparableResults) -> Iterator[list[Any]]:
-    """One line for each candidate, by `POINTS`: qualities as they are shown, seeds as the number of runs."""
+    """One line per candidate, in the order of `POINTS`: displayed qualities, seeds as the number of runs."""
     front = set(group.front())
     for point in group.points():
         yield [
@@ -125,7 +125,7 @@ def point_lines(group: ComparableResults) -> Iterator[list[Any]]:
 
 
 def front_lines(group: ComparableResults) -> Iterator[list[Any]]:
-    """The points that nothing beats, the dense ones among them, by `FRONTS`."""
+    """The Pareto-optimal points, including the dense ones, in the order of `FRONTS`."""
     for x, quality in sorted(group.front()):
         yield [group.title, group.axis.name, x, quality]
 
@@ -141,9 +141,9 @@ def _place(point: Point, front: set[tuple[float, float]]) -> list[Any]:
     return [point.x, low, high, (point.x, point.quality) in front, " ".join(point.candidate.runs)]
 
 
-# Tables of points that a study publishes: fewer columns than a store has, some under other names.
+# Published tables of points: fewer columns than a store, some with other names.
 
-# A column -> the field of a result that it fills, where that has no column of its own name.
+# Column -> the field it fills, if the field's own column is missing.
 _OTHER_NAMES = {
     "sparsity": "sparsity_target",
     "test_sparse": "sparse",
@@ -160,10 +160,10 @@ _OTHER_NAMES = {
     "call": "time",
 }
 _MEASURED = ("masked", "sparse", "latency_sparse_ms")  # a table of points has one of these
-_NOT_FILLED = ("record_sha256", "outcomes_file", "samples_file")  # they tell of a record and of files that are not here
+_NOT_FILLED = ("record_sha256", "outcomes_file", "samples_file")  # refer to records and files that are not available
 _READ_APART = ("choice", "level", "distribution", "overrides", "unsupported")
 _NOT_RECORDED = "not recorded"
-# Columns that tell a table of something else -> what it holds, and what draws it.
+# Columns that identify other tables -> their content, and the program that draws them.
 _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"shape", "latency_us", "baseline_us"}, "latencies of single products", "operators.draw"),
     ({"kernel", "block", "latency_us"}, "latencies of single products", "low_precision.operators"),
@@ -195,7 +195,7 @@ _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
 
 @dataclass(frozen=True)
 class _Published:
-    """A table of points as results, and what of it is no part of them, a line each; or why it holds no results."""
+    """A published table of points as results, with notes about ignored parts; or the reason why it holds no results."""
 
     results: list[Result]
     told: list[str] = field(default_factory=list)
@@ -204,7 +204,7 @@ class _Published:
 
 
 def _published(file: Path) -> _Published | None:
-    """The points of a CSV file that is no store; None where reading it as a store tells more."""
+    """The points of a CSV file that is not a store; None if it should be read as a store."""
     try:
         text = read_table_text(file)
         header, lines = parse_lines(whole_lines(text))
@@ -242,18 +242,18 @@ def _published(file: Path) -> _Published | None:
 
 
 def _shortened_mappings(lines: Sequence[Mapping[str, str]]) -> set[str]:
-    """Fields that are mappings or lists, of which a table has words instead of JSON."""
+    """Fields with mappings or lists that the table has as words instead of JSON."""
     nested = [item.name for item in result_fields() if {dict, list} & set(alternatives(item.hint))]
     return {name for name in nested if any(line.get(name, "")[:1] not in ("", "{", "[") for line in lines)}
 
 
 def _cells(line: Mapping[str, str], named: Mapping[str, str | None], *, number: int, table: str) -> dict[str, str]:
-    """A line of a store, as far as a line of a published table tells it.
+    """Convert a line of a published table to a line of a store, as far as possible.
 
     Args:
         named: column -> field.
-        number: of the line, which names a run that has no name.
-        table: the file's name, which stands for the model where no column and no override tells it.
+        number: of the line, to name runs without a name.
+        table: the file's name, used as the model if neither column nor override names one.
     """
     cells = {name: line[column] for column, name in named.items() if name is not None and line.get(column)}
     parameters: dict[str, dict[str, Any]] = {}
@@ -264,9 +264,9 @@ def _cells(line: Mapping[str, str], named: Mapping[str, str | None], *, number: 
             parameters.setdefault(part, {})[key] = _value(value)
     if choice := line.get("choice"):
         level = line.get("level", "")
-        # "tile_wise:128" has a granularity, "n:m" and "2:4" are names of lines
+        # "tile_wise:128" has a granularity; "n:m" and "2:4" are labels
         name, granularity = choice.split(":") if re.fullmatch(r"[a-z_]{2,}:\w+", choice) else (choice, "")
-        if name == "search":  # below a sparsity that the overrides tell, or any
+        if name == "search":  # with a sparsity ceiling from the overrides, or none
             cells |= {"pattern": "mixed", "allocation": "latency_search"}
             cells.setdefault("sparsity_target", "1")
             parameters.setdefault("allocation", {})["speedup"] = _value(level)
@@ -287,7 +287,7 @@ _VERSION = str(Identity.schema_version)  # the default of the field
 
 
 def _overrides(text: str) -> Iterator[tuple[str, str | None, str]]:
-    """(part, parameter or None, value) of what was given to `run.py`."""
+    """(part, parameter or None, value) of the overrides given to `run.py`."""
     try:
         given = shlex.split(text)
     except ValueError:
@@ -300,7 +300,7 @@ def _overrides(text: str) -> Iterator[tuple[str, str | None, str]]:
 
 
 def _field_of(part: str, key: str | None) -> str:
-    """The field of an option, and of those parameters that have one: `model.size` is the model's variant."""
+    """The field of an option, or of a parameter with its own field: `model.size` is the model's variant."""
     names = {"kernel": "kernel_mode", "sparsity": "sparsity_target", "dataset.task": "dataset_task"}
     names |= dict.fromkeys(("model.variant", "model.size", "model.name"), "model_variant") | {
         "recovery.seed": "recovery_seed"
@@ -317,15 +317,15 @@ def _value(text: str) -> Any:
 
 
 MOST_READERS = 4
-MOST_SUBJECTS = 3  # in the page's title
+MOST_SUBJECTS = 3  # groups named in the page's title
 
 
 def answer(request: Request) -> None:
-    """Print what is asked for, and write its files.
+    """Print the comparison and write its files.
 
     Raises:
         InvalidSetting: there is nothing to compare, or a file cannot be written.
-        PermissionError: a folder that may not be read.
+        PermissionError: a folder may not be read.
     """
     with _no_garbage_collection():
         _rebuild(request) if request.rebuild else _compare(request)
@@ -333,7 +333,7 @@ def answer(request: Request) -> None:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A program that ends soon: to look through all results for garbage, again and again, takes a third of its time."""
+    """Disable garbage collection for this short-lived program: repeatedly scanning all results would take a third of its time."""
     gc.disable()
     try:
         yield
@@ -385,14 +385,14 @@ def _compare(request: Request) -> None:
 
 
 def _title(groups: Sequence[ComparableResults], runs: int) -> str:
-    """What was compared, by the names that the runs have."""
+    """Title of the compared groups, by their names."""
     subjects = dict.fromkeys(group.title.partition(" · ")[0] for group in groups)
     names = ", ".join(list(subjects)[:MOST_SUBJECTS]) + (" ..." if len(subjects) > MOST_SUBJECTS else "")
     return f"{names}: {counted(runs, 'run')} compared"
 
 
 def _sweep(request: Request) -> str | None:
-    """The name of the sweep whose folder alone is compared, which is the group of its runs in W&B; None of several folders."""
+    """The name of the compared sweep, which is the W&B group of its runs; None for several folders."""
     alone = request.source == "disk" and len(request.paths) == 1 and request.paths[0].is_dir()
     return request.paths[0].resolve().name if alone else None
 
@@ -404,7 +404,7 @@ def _rebuild(request: Request) -> None:
     else:
         store = Path(request.store)
         try:
-            if store.is_dir():  # so is the empty name
+            if store.is_dir():  # also for an empty name
                 raise InvalidSetting("store", request.store, "names no file")
             stores = {store: merge_stores(paths, store, processes=_readers())}
         except OSError as error:

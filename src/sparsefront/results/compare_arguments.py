@@ -8,7 +8,7 @@ from sparsefront.artifacts.bounded_files import Unreadable, read_text_bounded
 from sparsefront.errors import InvalidSetting
 from sparsefront.results.run_folder import FRONT_FILE
 
-# COMMAND: as it was started.
+# COMMAND: as the user typed it.
 USAGE = """\
 usage: COMMAND [results ...] [out=DIR] [title=TEXT] [sort=COLUMN] [axis=AXIS] [rows=N]
        [source=wandb project=NAME entity=NAME] [log=wandb project=NAME entity=NAME]
@@ -44,15 +44,15 @@ read stay.
 
 MOST_ROWS = 40
 AXIS_NAMES = ("speedup", "latency_ms", "speedup_dataset")
-"""Of `results.comparable.AXES`."""
+"""The names in `results.comparable.AXES`."""
 
 
 @dataclass
 class Request:
-    """The arguments of the command line."""
+    """The parsed command line."""
 
     paths: list[Path] = field(default_factory=list)
-    picked_before: list[str] = field(default_factory=list)  # what lists of runs say of those that they leave out
+    picked_before: list[str] = field(default_factory=list)  # notes of search lists about the runs they leave out
     out: str = "results/compare"
     title: str | None = None
     sort: str = "speedup"
@@ -67,15 +67,15 @@ class Request:
 
     @property
     def most_rows(self) -> int | None:
-        """Lines of a table in the terminal; None: all."""
+        """Maximum number of table lines in the terminal; None = all."""
         return None if self.rows == "all" else int(self.rows)
 
 
 def parse(arguments: Sequence[str]) -> Request:
-    """key=value for the known keys, everything else a path; a path may hold "=" itself, as Hydra's sweep folders do.
+    """Parse key=value for known keys and everything else as a path, which may contain "=" like Hydra's sweep folders.
 
     Raises:
-        InvalidSetting: an unknown key or option, an unknown source, or no number of lines.
+        InvalidSetting: an unknown key, option or source, or an invalid number of lines.
     """
     request = Request()
     keys = ("out", "title", "sort", "axis", "rows", "store", "source", "log", "project", "entity")
@@ -106,13 +106,13 @@ def parse(arguments: Sequence[str]) -> Request:
 
 
 def require_axis(name: str) -> None:
-    """Raises InvalidSetting for an axis that there is not."""
+    """Raise InvalidSetting for an unknown axis."""
     if name not in AXIS_NAMES:
         raise InvalidSetting("axis", name, f"is one of {', '.join(AXIS_NAMES)}")
 
 
 def _lines(file: Path) -> list[str]:
-    """Of a search's list of runs."""
+    """Lines of a search's list of runs."""
     try:
         text = read_text_bounded(file)
         if "\0" in text:

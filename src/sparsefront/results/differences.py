@@ -1,4 +1,4 @@
-"""In what results that share a plot still differ, in words: a reader must not take them for runs of one protocol unsaid."""
+"""Describe how results that share a plot still differ, so that readers do not assume a single protocol."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,17 +21,17 @@ TOLD = {
     "cuda": "CUDA",
 }
 ONE_MACHINE = {"gpu": "GPU", "processor": "processor", "commit": "commit", "driver": "driver"}
-PARTS = ("recipe", "trainer")  # whose parameters are reported one by one
-FIRST_COMPARABLE_VERSION = 4  # of the schema: older results lack what decides it
-BASELINE_SPREAD = 1.05  # slowest over fastest dense baseline from which milliseconds mislead
+PARTS = ("recipe", "trainer")  # their parameters are reported individually
+FIRST_COMPARABLE_VERSION = 4  # of the schema; older results lack the fields that decide comparability
+BASELINE_SPREAD = 1.05  # slowest over fastest dense baseline above which milliseconds are misleading
 COMMIT_DIGITS = 9
 
 
 def differences(results: Sequence[Result]) -> list[str]:
-    """One line for each kind of difference; none where there is nothing to tell.
+    """One line per kind of difference.
 
     Args:
-        results: whose `conditions` agree, or are not recorded in any.
+        results: with equal `conditions`, or none recorded.
     """
     if len(results) < 2:
         return []
@@ -48,7 +48,7 @@ def differences(results: Sequence[Result]) -> list[str]:
 
 
 def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
-    """One run that stands for several seeds: forged, or of a recovery that draws nothing. Their spread says nothing."""
+    """A line if results with different seeds are equal: forged, or without randomness; their spread means nothing."""
     seeds: dict[str, set[tuple[int, int | None]]] = {}
     named: dict[str, str] = {}
     for result in results:
@@ -69,7 +69,7 @@ def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
 
 
 def _mixed(results: Sequence[Result]) -> list[str]:
-    """Of how many machines and commits a figure of these results would be; empty where it is of one each."""
+    """Number of machines and commits behind a figure of these results; empty if there is one of each."""
     counts = {
         words: len({result.value_of(field) for result in results} - {None}) for field, words in ONE_MACHINE.items()
     }
@@ -89,18 +89,18 @@ def _parameters(results: Sequence[Result]) -> list[str]:
             values[f"{part}.{key}"] = [
                 _parameter(parameters, key)
                 for result, parameters in zip(results, held)
-                if key in parameters or is_pruned(result)  # of a dense network only what its training used is recorded
+                if key in parameters or is_pruned(result)  # dense results only record what their training used
             ]
     return _where_they_differ(values)
 
 
 def _parameter(parameters: Mapping[str, Any], key: str) -> Any:
-    """As `run.py` takes it where it is null; None where it is not recorded."""
+    """The value, with null as `run.py` writes it; None if not recorded."""
     return "null" if parameters.get(key, key) is None else parameters.get(key)
 
 
 def _where_they_differ(values: dict[str, list]) -> list[str]:
-    """`name a, b` for each name whose values are not all the same; None is "unknown" beside others."""
+    """`name a, b` for each name with different values; None is shown as "unknown"."""
     texts = {name: dict.fromkeys(map(_text, found)) for name, found in values.items()}
     return [f"{name} {', '.join(found)}" for name, found in texts.items() if len(found) > 1]
 
@@ -112,7 +112,7 @@ def _text(value: object) -> str:
 
 
 def _samples(results: Sequence[Result]) -> list[str]:
-    """Of recoveries, which take as many steps."""
+    """Samples of recoveries with the same number of steps."""
     found = sorted({result.cost.recovery_samples for result in results if result.cost.recovery_samples is not None})
     return [f"samples of recovery {', '.join(map(str, found))}"] if len(found) > 1 else []
 
@@ -125,7 +125,7 @@ def _weights(results: Sequence[Result]) -> list[str]:
 
 
 def _windows(results: Sequence[Result]) -> list[str]:
-    """n:m, where one pattern met one sparsity with several."""
+    """n:m windows, if a pattern has several at one sparsity."""
     found: dict[tuple[str, float], dict[str, None]] = {}
     for result in results:
         if result.sparsity.n_of_m is not None:

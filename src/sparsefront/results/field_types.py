@@ -1,4 +1,4 @@
-"""The types that a field of a result may have: checked when a result is made, written to and read from cells of a CSV file."""
+"""Type checks for fields of results, and conversion to and from CSV cells."""
 
 import json
 import math
@@ -10,25 +10,25 @@ from typing import Any
 
 from sparsefront.artifacts.bounded_files import MOST_DIGITS, parse_json_bounded
 
-MOST_NUMBER = 1e18  # what is computed from larger ones may be infinite
-MOST_SHOWN = 80  # characters of a wrong value in a message
+MOST_NUMBER = 1e18  # larger numbers could overflow in computations
+MOST_SHOWN = 80  # characters of an invalid value in a message
 _JSON = json.JSONEncoder(allow_nan=False)
 
 
 @lru_cache
 def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The plain types behind a hint: `int | None` gives (int, NoneType), `dict[str, float]` gives (dict,)."""
+    """The plain types of a hint: `int | None` gives (int, NoneType), `dict[str, float]` gives (dict,)."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return tuple(plain for part in typing.get_args(hint) for plain in alternatives(part))
     return (typing.get_origin(hint) or hint,)
 
 
 def check_field(name: str, value: Any, hint: Any) -> None:
-    """Check that a value fits the field.
+    """Check that a value is valid for the field.
 
     Raises:
-        ValueError: of another type than the hint's (an int stands for a float, a bool never for a number), not finite,
-            or a mapping or list that JSON cannot hold.
+        ValueError: the type does not match the hint (int is accepted for float, bool never for a number), a value is not
+            finite, or a mapping or list cannot be JSON.
     """
     allowed = alternatives(hint)
     fits = isinstance(value, allowed) or (isinstance(value, int) and float in allowed)
@@ -52,7 +52,7 @@ def check_field(name: str, value: Any, hint: Any) -> None:
 
 
 def check_entries(name: str, entries: Iterable[Mapping[str, Any]], hints: Mapping[str, Any]) -> None:
-    """Check those keys of a field's entries that readers rely on, where they are there. Raises ValueError as `check_field`."""
+    """Check those keys of a field's entries that readers use, if present. Raises ValueError as in `check_field`."""
     known = [(key, hint, _fitting(hint)) for key, hint in hints.items()]
     for entry in entries:
         for key, hint, fit in known:
@@ -62,13 +62,13 @@ def check_entries(name: str, entries: Iterable[Mapping[str, Any]], hints: Mappin
 
 @lru_cache
 def _fitting(hint: Any) -> frozenset[type]:
-    """Types whose every value fits: a float inside of a field is finite, since JSON holds no other."""
+    """Types whose every value is valid: nested floats are finite, because JSON allows no others."""
     kinds = set(alternatives(hint)) - {dict, list}
     return frozenset(kinds | ({int} if float in kinds else set()))
 
 
 def _fits_inside(value: Any, hint: Any) -> bool:
-    """Whether the entries of a mapping or list are of the types that its hint names, at every level."""
+    """Whether the entries of a mapping or list match its hint at every level."""
     inner, allowed = _entries(hint, type(value))
     if type(value) is dict and not set(map(type, value)) <= {str}:
         return False
@@ -85,7 +85,7 @@ def _fits_inside(value: Any, hint: Any) -> bool:
 
 @lru_cache
 def _entries(hint: Any, kind: type) -> tuple[Any, frozenset[type] | None]:
-    """Of what a mapping or list holds: its hint, and the types that fit; None where all do."""
+    """The hint for the entries of a mapping or list, and the types that are valid; None if all are."""
     parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     inner = next((typing.get_args(part)[-1] for part in parts if typing.get_origin(part) is kind), None)
     if inner is Any:
@@ -95,25 +95,25 @@ def _entries(hint: Any, kind: type) -> tuple[Any, frozenset[type] | None]:
 
 
 def hint_text(hint: Any) -> str:
-    """A hint as one reads it in the source: `float | None` rather than `<class 'float'>`."""
+    """Format a hint as in source code: `float | None` instead of `<class 'float'>`."""
     return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 def to_cell(value: Any) -> Any:
-    """A field as one cell: mappings and lists as JSON text with sorted keys, everything else (None too) unchanged."""
+    """A field as one cell: mappings and lists as JSON with sorted keys, everything else (including None) unchanged."""
     return json.dumps(value, sort_keys=True, allow_nan=False) if isinstance(value, dict | list) else value
 
 
 def from_cell(name: str, text: str, hint: Any) -> Any:
-    """A field from the text of its cell; an empty cell is None where the field allows None.
+    """Parse a field from its cell; an empty cell is None if the field allows None.
 
     Raises:
-        ValueError: the text is none of the field's types.
+        ValueError: the text matches none of the field's types.
     """
     allowed = alternatives(hint)
     if text == "" and type(None) in allowed:
         return None
-    # From the narrowest type to the widest, so that a granularity of "64" is a number and "4x64" stays text.
+    # From narrow to wide, so that a granularity of "64" becomes a number and "4x64" stays text.
     for kind in (bool, int, float, dict, list, str):
         if kind not in allowed:
             continue
@@ -145,7 +145,7 @@ def _parse(text: str, kind: type) -> Any:
 
 
 class CheckedFields:
-    """Checks the types of a group's fields when it is made: a wrong value is rejected where it is passed in."""
+    """Checks the types of a group's fields on construction, so that invalid values fail where they are passed."""
 
     def __post_init__(self) -> None:
         values = self.__dict__
@@ -153,14 +153,14 @@ class CheckedFields:
             value = values[name]
             kind = type(value)
             if kind in fit or (kind in numbers and -MOST_NUMBER <= value <= MOST_NUMBER):
-                continue  # as nearly every value: stores hold millions of them
+                continue  # fast path for almost all of the millions of values in a store
             check_field(f"{type(self).__name__.lower()}.{name}", value, hint)
 
 
 @lru_cache
 def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[type]], ...]:
-    """(field, its hint, types whose every value fits, types of numbers whose values fit up to a size) of a group."""
-    always, numbers = {str, bool, type(None)}, {int, float}  # a mapping may hold what JSON cannot
+    """(field, its hint, types whose every value is valid, number types whose values are valid up to a size) of a group."""
+    always, numbers = {str, bool, type(None)}, {int, float}  # mappings need a deeper check
     plain = {name: (hint, set(alternatives(hint))) for name, hint in typing.get_type_hints(group).items()}
     return tuple(
         (name, hint, frozenset(always & kinds), frozenset(numbers & kinds)) for name, (hint, kinds) in plain.items()

@@ -1,4 +1,4 @@
-"""Latencies beyond one size: the curve of one set of weights, and the table of layer times that latency_aware reads."""
+"""Latency curves over batch size and length, and the table of layer times for latency_aware."""
 
 import argparse
 import json
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Latency of the same weights at several batch sizes and sequence lengths, and at which of them sparse wins.
+# Latency of the same weights at several batch sizes and lengths, and where sparse wins.
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One batch size and length; latencies in milliseconds, None where not measured."""
+    """One batch size and length; latencies in milliseconds, None if not measured."""
 
     batch_size: int
     sequence_length: int | None
@@ -46,7 +46,7 @@ class CurvePoint:
 
 
 def curve_points(result: Result) -> list[CurvePoint]:
-    """The result's own size and those of its curve, by length and batch size; empty where only one size was timed."""
+    """The result's own size and those of its curve, by length and batch size; empty if only one size was timed."""
     if not result.speed.curve or result.speed.batch_size is None:
         return []
     own = {name: getattr(result.speed, name) for name in _OF_THE_RESULT}
@@ -54,13 +54,13 @@ def curve_points(result: Result) -> list[CurvePoint]:
     points = [
         CurvePoint(values["batch_size"], values["sequence_length"], values) for values in [own, *result.speed.curve]
     ]
-    if too_few_repeats(result):  # their intervals hold too little
+    if too_few_repeats(result):  # intervals would be too narrow
         points = [replace(point, values=point.values | {"speedup_low": None, "speedup_high": None}) for point in points]
     return sorted(points, key=lambda point: (point.sequence_length or 0, point.batch_size))
 
 
 def won_batch_sizes(result: Result) -> dict[int | None, list[int]]:
-    """Sequence length -> the measured batch sizes at which sparse wins, the smallest first."""
+    """Sequence length -> measured batch sizes at which sparse wins, ascending."""
     won: dict[int | None, list[int]] = {}
     for point in curve_points(result):
         won.setdefault(point.sequence_length, []).extend([point.batch_size] if point.wins else [])
@@ -103,7 +103,7 @@ def curve_lines(result: Result) -> list[dict[str, str]]:
 
 
 def curve_figure(result: Result) -> "Figure":
-    """Latency against batch size, both logarithmic: one line per side and length, dense dashed."""
+    """Log-log plot of latency against batch size: one line per side and length, dense dashed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -122,7 +122,7 @@ def curve_figure(result: Result) -> "Figure":
 
 
 def _lines(points: list[CurvePoint]) -> dict[str, tuple[list[tuple[int, float]], str]]:
-    """Name -> (batch size, milliseconds) of what was timed, and a color, the same for both sides of a length."""
+    """Name -> timed (batch size, milliseconds) and a color, the same for both sides of a length."""
     lengths = list(dict.fromkeys(point.sequence_length for point in points))
     styles = series_styles(map(str, lengths))
     lines = {}
@@ -153,16 +153,16 @@ _OF_THE_RESULT = (
 
 
 def _kernels(result: Result) -> dict[str, int]:
-    """Kernel -> number of layers, as a point of the curve has it."""
+    """Kernel -> number of layers, as in a point of the curve."""
     chosen = [layer.get("chosen") for layer in result.kernels.kernel_per_layer.values()]
     return {kernel: chosen.count(kernel) for kernel in dict.fromkeys(chosen) if kernel is not None}
 
 
-# From the results of a sweep to the table of layer times that allocation=latency_aware reads.
+# Convert the results of a sweep to the table of layer times for allocation=latency_aware.
 #
 # python -m sparsefront.results.latency_table results/SWEEP -o table.csv [--only FIELD=VALUE ...]
 
-# Times stand in one table only where all of these agree.
+# Times are only combined in a table if all of these agree.
 SAME = (
     "model",
     "model_variant",
@@ -184,7 +184,7 @@ SAME = (
 
 @exit_quietly_on_broken_pipe()
 def main(arguments: Sequence[str]) -> int:
-    """Make the table; returns the exit status: 0, or 1 with one message on stderr."""
+    """Write the table; returns the exit status: 0, or 1 with one message on stderr."""
     request = _parser().parse_args(arguments)
     try:
         _make(request)
@@ -195,13 +195,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def layer_times(results: Iterable[Result]) -> list[LayerTime]:
-    """The lines of the table: per layer its dense time, then a time for each sparsity, ascending.
+    """The lines of the table: per layer its dense time, then one time per sparsity, ascending.
 
-    A level is the sparsity that the result aimed at: the same one gives the same mask again. Its time is that of the kernel
-    which the result's run chose, dense where that was faster. Where several results timed the same, the (lower) median counts.
+    A level is the target sparsity of a result, which reproduces the same mask. Its time is that of the kernel chosen by the
+    run, dense if that was faster. If several results timed the same, the (lower) median is used.
 
     Args:
-        results: that `unusable` has nothing against and that agree in all of SAME.
+        results: usable ones (see `unusable`) that agree in all of SAME.
     """
     found: dict[str, dict[float, list[_Measured]]] = {}
     for result in results:
@@ -221,7 +221,7 @@ def layer_times(results: Iterable[Result]) -> list[LayerTime]:
 
 
 def unusable(result: Result) -> str | None:
-    """Why a result gives no layer times; None where it does."""
+    """Why a result provides no layer times; None if it does."""
     if result.speed.latency_device == "cpu":
         return "measured on a CPU, where layers run a reference and are not timed one by one; use measure.device=cuda"
     if not result.kernels.kernel_per_layer:
@@ -234,7 +234,7 @@ def unusable(result: Result) -> str | None:
 
 @dataclass(frozen=True)
 class _Measured:
-    """One time of one layer, and the result that it is from."""
+    """One time of a layer, and its result."""
 
     latency_us: float
     kernel: str
@@ -286,7 +286,7 @@ def _make(request: argparse.Namespace) -> None:
 
 
 def filter_text(text: str) -> tuple[str, str]:
-    """FIELD=VALUE of --only, parted.
+    """Split FIELD=VALUE of --only.
 
     Raises:
         InvalidSetting: no such field.
@@ -310,7 +310,7 @@ def _agrees(result: Result, field: str, value: str) -> bool:
 
 
 def _require_same_conditions(results: Sequence[Result]) -> None:
-    """Raise InvalidSetting where the results differ in what times depend on."""
+    """Raise InvalidSetting if the results differ in what times depend on."""
     for field in SAME:
         values = sorted({_text(result, field) for result in results})
         if len(values) > 1:
@@ -320,7 +320,7 @@ def _require_same_conditions(results: Sequence[Result]) -> None:
 
 
 def _show(out: Path) -> None:
-    """What the table allows."""
+    """Print the speedups that the table allows."""
     times = read_table(str(out)).times
     dense = sum(levels[0.0] for levels in times.values())
     fastest = sum(min(levels.values()) for levels in times.values())

@@ -1,4 +1,4 @@
-"""Lightning loggers as settings: W&B (offline without an account, never a prompt), TensorBoard, CSV, none; and results read
+"""Settings of Lightning loggers: W&B (offline without an account, never a prompt), TensorBoard, CSV, none; and results read
 back from W&B.
 """
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
 
 
-# Whether this user has a W&B account, found out without importing wandb, which could ask for one.
+# Detect a W&B account without importing wandb, which could prompt for one.
 
 DEFAULT_URL = "https://api.wandb.ai"
 
 
 def has_api_key() -> bool:
-    """True where `WANDB_API_KEY` is set or the netrc file knows W&B's host (`WANDB_BASE_URL`, else the public one)."""
+    """Whether `WANDB_API_KEY` is set or the netrc file has W&B's host (`WANDB_BASE_URL`, else the public one)."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     return _netrc_knows(urlsplit(os.environ.get("WANDB_BASE_URL") or DEFAULT_URL).netloc)
@@ -40,7 +40,7 @@ def _netrc_knows(host: str) -> bool:
     candidates = [Path(named)] if named else [Path("~/.netrc"), Path("~/_netrc")]
     for path in candidates:
         try:
-            # Looked up by the host's own name: a `default` entry is a password for other machines.
+            # Only the host's own entry: a `default` entry is a password for other machines.
             return host in netrc.netrc(path.expanduser()).hosts
         except FileNotFoundError:
             continue
@@ -51,28 +51,28 @@ def _netrc_knows(host: str) -> bool:
 
 # Lightning loggers as settings.
 #
-# W&B mirrors the run; the run's own `row.json` is the truth.
+# W&B only mirrors the run; its `row.json` is authoritative.
 
 log = logging.getLogger(__name__)
-RESULT_KEY = "row"  # the whole result as JSON text, in the summary of the W&B run; a name of stored data
-RUN_JOB = "run"  # job type of W&B runs that hold a result
-COMPARE_JOB = "compare"  # job type of W&B runs that hold a comparison, and no result
+RESULT_KEY = "row"  # the result as JSON, in the summary of the W&B run; fixed by stored data
+RUN_JOB = "run"  # job type of W&B runs with a result
+COMPARE_JOB = "compare"  # job type of W&B runs with a comparison, without a result
 ONLINE_TIMEOUT_S = 30
-MOST_TAG = 64  # characters that W&B takes of a tag
+MOST_TAG = 64  # maximum length of a tag in W&B
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedRun:
-    """What loggers are told of a run.
+    """The information that loggers get about a run.
 
     Args:
         run_name: shown by W&B.
-        output_dir: the run's folder; loggers write only below it, so that runs at the same time do not meet.
-        group: name of the sweep that it is a point of.
-        config: what was configured, in plain containers.
-        run_id: of the record. Where W&B has a run of this id, that one is gone on with, so that a point which went on after a
-            kill, or is shown again, stays one run. None: a new run.
-        tags: words to find it by; W&B cuts longer ones.
+        output_dir: the run's folder; loggers write only below it, so that concurrent runs do not collide.
+        group: name of its sweep.
+        config: the configuration, in plain containers.
+        run_id: of the record. A W&B run with this id is resumed, so that a point that resumed after a kill, or is shown again,
+            stays one run. None: a new run.
+        tags: for searching; W&B truncates longer ones.
     """
 
     run_name: str
@@ -84,19 +84,19 @@ class LoggedRun:
 
 
 class Logging(ABC):
-    """Settings of group `logger`; subclasses are frozen dataclasses, fields as in their YAML."""
+    """Settings of group `logger`. Subclasses are frozen dataclasses whose fields are the keys of their YAML."""
 
     def check(self) -> None:
-        """Check, before anything runs, that this can work. Raises InvalidSetting."""
+        """Check, before anything runs, that this logger can work. Raises InvalidSetting."""
 
     @abstractmethod
     def build(self, run: LoggedRun) -> "list[Logger]":
-        """The loggers of a run. Raises InvalidSetting as `check`."""
+        """Create the loggers of a run. Raises InvalidSetting as in `check`."""
 
 
 @settings_class()
 class NoLogging(Logging):
-    """Keep no training curves."""
+    """No training curves."""
 
     def build(self, run: LoggedRun) -> "list[Logger]":
         return []
@@ -114,10 +114,10 @@ class CsvLogging(Logging):
 
 @settings_class()
 class TensorBoardLogging(Logging):
-    """Training curves and the numbers of the result in `tensorboard/` of the run's folder: `tensorboard --logdir results`."""
+    """Training curves and numbers of the result in `tensorboard/` of the run's folder: `tensorboard --logdir results`."""
 
     def check(self) -> None:
-        """Raises InvalidSetting where the package tensorboard is not installed."""
+        """Raise InvalidSetting if tensorboard is not installed."""
         require_package("tensorboard", key="logger", value="tensorboard", instead="logger=csv or logger=none")
 
     def build(self, run: LoggedRun) -> "list[Logger]":
@@ -133,9 +133,9 @@ class WandbLogging(Logging):
 
     Args:
         project: W&B project.
-        entity: user or team; None is the account's own.
-        mode: "auto" follows `WANDB_MODE`, else is online where an API key is at hand and offline where none is;
-            "online", "offline" (files under `wandb/` of the run's folder, uploaded later by `wandb sync`), "disabled".
+        entity: user or team; None = the account's default.
+        mode: "auto" follows `WANDB_MODE`, else is online with an API key and offline without one; "online", "offline" (files
+            under `wandb/` of the run's folder, for a later `wandb sync`), "disabled".
     """
 
     project: str = "sparsefront"
@@ -157,7 +157,7 @@ class WandbLogging(Logging):
         """Start the W&B run and wrap it for Lightning.
 
         Raises:
-            InvalidSetting: see `check`; or `mode=online` and W&B does not answer.
+            InvalidSetting: see `check`; or `mode=online` and W&B does not respond.
         """
         from pytorch_lightning.loggers import WandbLogger
 
@@ -168,10 +168,10 @@ class WandbLogging(Logging):
         return [WandbLogger(experiment=started, save_dir=folder, log_model=False)]
 
     def start_run(self, **start: Any) -> Any:
-        """A run of W&B's own, in the project of these settings; without an account, or where W&B does not answer, offline.
+        """Start a W&B run in this project; offline without an account, or if W&B does not respond.
 
         Args:
-            start: what `wandb.init` takes beside project, entity, mode and settings.
+            start: arguments of `wandb.init` besides project, entity, mode and settings.
         Raises:
             InvalidSetting: see `build`.
         """
@@ -179,7 +179,7 @@ class WandbLogging(Logging):
         import wandb
 
         start |= {"project": self.project, "entity": self.entity}
-        # silent: the report tells where the run is. console off: progress bars are not copied into the run's files.
+        # silent: the report shows the run's address. console off: do not copy progress bars into the run's files.
         # finish_previous: a failed job of a multirun may have left its run open.
         settings = wandb.Settings(silent=True, console="off", init_timeout=ONLINE_TIMEOUT_S, reinit="finish_previous")
         mode = self._mode_now()
@@ -203,13 +203,13 @@ class WandbLogging(Logging):
 
 
 def log_result(loggers: "Sequence[Logger]", result: Result, *, again: bool = False) -> None:
-    """Give the result to every logger and close it: numbers as metrics; for W&B a summary table and the summary.
+    """Send the result to every logger and close it: numbers as metrics; for W&B a summary table and the summary.
 
     Args:
-        again: the result of an earlier run is shown again. A W&B run that has it is left as it is; another gets the summary
-            alone, which replaces what is there, so that nothing stands in it twice however often a point is shown.
+        again: an earlier result is shown again. A W&B run that has it is not changed; another one only gets the summary,
+            which replaces the existing one, so that nothing is duplicated.
 
-    The summary of a W&B run holds every field under its name, and the whole result as JSON under `row`, which
+    The summary of a W&B run has every field under its name, and the whole result as JSON under `row`, which
     `compare.py source=wandb` reads.
     """
     for logger in loggers:
@@ -235,30 +235,30 @@ def _log_to_wandb(run: Any, result: Result, again: bool) -> None:
 
 
 def close_loggers(loggers: "Sequence[Logger]", *, failed: bool = False) -> None:
-    """Finish the W&B runs; the others have written what they were given. Call with `failed` where a run ends without a result."""
+    """Finish the W&B runs; other loggers need nothing. Pass `failed` if a run ends without a result."""
     for logger in loggers:
         if (run := _wandb_run(logger)) is not None:
             run.finish(exit_code=1 if failed else 0)
 
 
 def _wandb_run(logger: "Logger") -> Any:
-    """The W&B run behind a logger, None for other loggers."""
+    """The W&B run of a logger, None for other loggers."""
     from pytorch_lightning.loggers import WandbLogger
 
     return logger.experiment if isinstance(logger, WandbLogger) else None
 
 
-# Results read back from W&B, where the loggers left them.
+# Results read back from W&B.
 
 TIMEOUT_S = 30
 
 
 def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
-    """The result of every run of a project; runs without one (failed, or still going), and results that were edited, are
-    listed as problems, comparisons are not.
+    """The result of every run of a project; runs without one (failed or running) and edited results are listed as problems,
+    comparisons are skipped.
 
     Raises:
-        InvalidSetting: no project, no wandb, no API key, or W&B cannot be reached or rejects the request.
+        InvalidSetting: no project, wandb or API key, or W&B cannot be reached or rejects the request.
     """
     if not project:
         how = "source=wandb needs project=NAME (and entity=NAME where it is not your own)"
@@ -277,7 +277,7 @@ def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
             if getattr(run, "job_type", None) != COMPARE_JOB:
                 _read_run(run, reading)
     except (wandb.errors.Error, requests.RequestException, ValueError, OSError) as error:
-        # An unknown project reaches us as ValueError, a closed network as RequestException or CommError.
+        # wandb raises ValueError for an unknown project, RequestException or CommError without a network.
         reason = first_line(error)
         raise InvalidSetting("source", "wandb", f"{path} cannot be read: {reason}") from None
     return reading

@@ -1,4 +1,4 @@
-"""Pictures of a run's masks: a PNG file per chosen layer, and the densities of all."""
+"""Pictures of masks: one PNG per chosen layer, and a chart of all densities."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,20 @@ from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_spec import MaskSpec
 
-# Which of a run's pruned layers get a picture.
+# Which layers get a picture.
 
 MOST_CHOSEN = 6
 
 
 def choose_layers(shapes: Mapping[str, tuple[int, int]], expressions: Sequence[str] | None) -> list[str]:
-    """The layers to draw, in the order of the network.
+    """Select the layers to draw, in network order.
 
     Args:
         shapes: pruned layer -> [N, K].
-        expressions: regular expressions; a layer whose name one of them finds is drawn. None: the first layer of each
-            kind (names that differ in their numbers only, of one shape), the first six kinds.
+        expressions: regular expressions; layers whose name matches one are drawn. None: the first layer of each kind
+            (names that differ only in their numbers, with equal shapes), for the first six kinds.
     Raises:
-        InvalidSetting: an expression of `mask_layers` that finds no pruned layer.
+        InvalidSetting: an expression of `mask_layers` matches no pruned layer.
     """
     if expressions is None:
         first_of_kind: dict[tuple, str] = {}
@@ -45,21 +45,21 @@ def choose_layers(shapes: Mapping[str, tuple[int, int]], expressions: Sequence[s
     return [name for name in shapes if any(re.search(expression, name) for expression in expressions)]
 
 
-# A mask as pixels: kept and pruned weights in two colors, with lines between the groups of its pattern.
+# Masks as pixels: kept and pruned weights in two colors, with lines between groups.
 
-# Neutral, since every other color is a pattern or a series. They differ in lightness, which every kind of color vision sees.
+# Neutral, since all other colors are patterns or series; they differ in lightness for color-blind readers.
 KEPT_COLOR, PRUNED_COLOR = "#5a6b7b", "#d3d8dd"
 GROUP_COLOR, WINDOW_COLOR = "#000000", "#ffffff"
 
-EXACT_SIDE = 2048  # pixels; a longer layer is shown as densities
-TARGET_SIDE = 768  # pixels; a shorter layer is enlarged by a whole number
+EXACT_SIDE = 2048  # pixels; longer layers are shown as densities
+TARGET_SIDE = 768  # pixels; shorter layers are enlarged by an integer
 LARGEST_CELL = 12  # pixels per side of a weight
 LEAST_SPACING = 8  # pixels between two lines; denser ones would hide the mask
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How weights become pixels. One of the two numbers is 1.
+    """The scale from weights to pixels; one of the two numbers is 1.
 
     Args:
         cell: pixels per side of a weight.
@@ -71,7 +71,7 @@ class Scale:
 
     @classmethod
     def of(cls, shape: tuple[int, int], target_side: int = TARGET_SIDE) -> "Scale":
-        """Every weight where the longest side of [N, K] fits into EXACT_SIDE, enlarged towards `target_side`."""
+        """Show every weight if the longest side of [N, K] fits into EXACT_SIDE, enlarged towards `target_side`."""
         longest = max(shape)
         if longest > EXACT_SIDE:
             return cls(pooled=-(-longest // EXACT_SIDE))
@@ -79,7 +79,7 @@ class Scale:
 
     @property
     def text(self) -> str:
-        """What a pixel is, for a reader."""
+        """Describe a pixel for readers."""
         if self.pooled > 1:
             return f"a pixel is the mean density of {self.pooled} x {self.pooled} weights"
         return "a weight is a pixel" if self.cell == 1 else f"a weight is {self.cell} x {self.cell} pixels"
@@ -87,15 +87,15 @@ class Scale:
 
 @dataclass(frozen=True)
 class VisibleLines:
-    """The lines of one direction that a picture has room for: a pixel in front of each of these places."""
+    """The lines of one direction that fit into a picture, each before one of these pixel positions."""
 
     groups: tuple[int, ...] = ()
     windows: tuple[int, ...] = ()
 
     def insert(self, pixels: np.ndarray, axis: int) -> np.ndarray:
-        """The pixels [height, width, 3] with a line of pixels inserted in front of each place; none is covered."""
+        """Insert a line of pixels into [height, width, 3] before each position, without covering any."""
         groups, windows = dict.fromkeys(self.groups, GROUP_COLOR), dict.fromkeys(self.windows, WINDOW_COLOR)
-        # Where both fall on one place the coarser is shown: windows of blocks, or blocks of windows.
+        # If both share a position, show the coarser one: windows of blocks, or blocks of windows.
         color_at = groups | windows if len(windows) <= len(groups) else windows | groups
         places = sorted(color_at)
         lines = np.array([rgb(color_at[place]) for place in places], dtype=np.uint8).reshape(len(places), 3)
@@ -105,7 +105,7 @@ class VisibleLines:
 
 @dataclass(frozen=True)
 class MaskImage:
-    """Pixels uint8 [height, width, 3] of a mask, and what they show."""
+    """Pixels uint8 [height, width, 3] of a mask, and their description."""
 
     pixels: np.ndarray
     scale: Scale
@@ -114,7 +114,7 @@ class MaskImage:
 
     @property
     def line_text(self) -> str:
-        """Which lines there are, for a reader."""
+        """Describe the lines for readers."""
         drawn = {
             "black lines: groups": self.rows.groups or self.columns.groups,
             "white lines: windows": self.columns.windows,
@@ -127,11 +127,10 @@ def mask_image(mask: Tensor, boundaries: Boundaries, scale: Scale) -> MaskImage:
 
     Args:
         mask: bool [N, K], True = kept, on any device.
-        boundaries: drawn as lines of their own pixels, so that no weight is covered; left out where they lie closer
-            than LEAST_SPACING.
-        scale: of the picture.
-    Returns:
-        exactly KEPT_COLOR and PRUNED_COLOR where a pixel is a weight or part of one, mixed by density otherwise.
+            boundaries: drawn as inserted lines, so that no weight is covered; omitted if closer than LEAST_SPACING.
+            scale: of the picture.
+        Returns:
+            exactly KEPT_COLOR and PRUNED_COLOR for pixels that are a weight or part of one, else mixed by density.
     """
     density = pixel_density(mask, scale).numpy()[..., None]
     pixels = np.rint(density * rgb(KEPT_COLOR) + (1 - density) * rgb(PRUNED_COLOR)).astype(np.uint8)
@@ -141,9 +140,9 @@ def mask_image(mask: Tensor, boundaries: Boundaries, scale: Scale) -> MaskImage:
 
 
 def pixel_density(mask: Tensor, scale: Scale) -> Tensor:
-    """Kept fraction under each pixel of the mask alone: float32 [height, width] on the CPU.
+    """Kept fraction under each pixel of the mask: float32 [height, width] on the CPU.
 
-    The last pixels of a pooled layer average over what there is.
+    The last pixels of a pooled layer average over the remaining weights.
     """
     kept = mask.float()
     if scale.pooled > 1:
@@ -152,12 +151,12 @@ def pixel_density(mask: Tensor, scale: Scale) -> Tensor:
 
 
 def rgb(color: str) -> np.ndarray:
-    """A color "#rrggbb" as uint8 [3]."""
+    """Convert a color "#rrggbb" to uint8 [3]."""
     return np.frombuffer(bytes.fromhex(color.removeprefix("#")), dtype=np.uint8)
 
 
 def _places(boundaries: Sequence[int], scale: Scale) -> tuple[int, ...]:
-    """Boundaries between weights as places between pixels, the nearest where pixels hold several; () if too dense."""
+    """Convert boundaries between weights to positions between pixels, rounded if pixels are pooled; () if too dense."""
     if not len(boundaries):
         return ()
     places = torch.tensor([0, *boundaries]) * scale.cell
@@ -172,14 +171,14 @@ LINE_HEIGHT, LETTER_WIDTH = 16, 6.5  # pixels of text
 
 @dataclass(frozen=True, eq=False)
 class PrunedLayers:
-    """What the pictures of a run are drawn from.
+    """The data for a run's mask pictures.
 
     Args:
         masks: pruned layer -> bool, [N, K] or shaped like its weight, in the network's order; True = kept.
-        pattern: that they obey.
+        pattern: of the masks.
         pattern_text: the pattern and its settings, for titles.
         sparsity: final target of the whole network.
-        spec: the permutation and the sparsity of each layer.
+        spec: permutation and sparsity of each layer.
     """
 
     masks: Mapping[str, Tensor]
@@ -200,7 +199,7 @@ def write_mask_pictures(pruned: PrunedLayers, folder: Path, layers: Sequence[str
     Args:
         layers: regular expressions, see `choose_layers`.
     Raises:
-        InvalidSetting: an expression that finds no pruned layer.
+        InvalidSetting: an expression matches no pruned layer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -230,12 +229,12 @@ def write_mask_png(
     title: str,
     subtitle: str,
 ) -> None:
-    """Draw one mask; where it obeys its pattern in another order than its own, both orders stand side by side.
+    """Draw one mask; if it obeys its pattern under a permutation, both orders are shown next to each other.
 
     Args:
         mask: bool [N, K] in the network's order.
-        sparsity: the layer's target, from which its windows follow.
-        permutation: the order in which it obeys the pattern; None = its own.
+        sparsity: the layer's target, which determines its windows.
+        permutation: under which it obeys the pattern; None = identity.
     """
     scale = Scale.of((mask.shape[0], mask.shape[1]))
     if permutation is None:
@@ -250,15 +249,15 @@ def write_mask_png(
 
 
 def _key(images: Sequence[MaskImage]) -> str:
-    """What colors and pixels mean, in one line."""
+    """Explain colors and pixels in one line."""
     return ", ".join(filter(None, ("dark gray: kept, light gray: pruned", images[-1].line_text, images[-1].scale.text)))
 
 
 def write_panels(panels: Mapping[str, MaskImage], path: Path, *, heading: Sequence[str] = ()) -> None:
-    """Write images beside each other as one PNG file, each under its caption, all under the heading's lines.
+    """Write images next to each other as one PNG file, each with a caption, below the heading's lines.
 
     Args:
-        panels: caption -> image; "" is no caption. Every pixel of an image is one pixel of the file.
+        panels: caption -> image; "" = no caption. Every pixel of an image is one pixel of the file.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -282,7 +281,7 @@ def write_panels(panels: Mapping[str, MaskImage], path: Path, *, heading: Sequen
     left = MARGIN
     for caption, image in zip(panels, images):
         write(caption, left, len(heading), color="#555555")
-        # Copied without the resampling that axes do; the place is that of the lower left corner.
+        # figimage copies without resampling, unlike axes; the position is the lower left corner
         figure.figimage(image, left, MARGIN + tallest - image.shape[0], origin="upper")
         left += image.shape[1] + GAP
     with whole_file(path) as new:

@@ -1,4 +1,4 @@
-"""How the value of a metric is written, and which of two values is better."""
+"""Formatting and ordering of metrics."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ NONE = "–"
 class Metric:
     """One metric, by its name in results.
 
-    Fractions are shown in percent, and lost in percentage points; BLEU likewise, without a percent sign. A perplexity is shown
-    as it is, less of it is better, and what is lost is shown in percent of the dense network's.
+    Fractions are shown in percent, and losses in percentage points; so is BLEU, without a percent sign. Perplexity is shown
+    unscaled, lower is better, and losses are shown in percent of the dense network's.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """What a value is multiplied by where it is shown."""
+        """Factor from value to displayed value."""
         return 1.0 if self.less_is_better else 100.0
 
     @property
@@ -32,12 +32,12 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """Of a value times it, more is better."""
+        """Factor after which more is better."""
         return -1 if self.less_is_better else 1
 
     @property
     def label(self) -> str:
-        """Of an axis."""
+        """Axis label."""
         return f"{self.words}{' (less is better)' if self.less_is_better else f',{self.unit}' if self.unit else ''}"
 
     @property
@@ -52,14 +52,14 @@ class Metric:
         return f"{self.scale * value:.2f}{spread}{self.unit}"
 
     def lost(self, baseline: float, reached: float) -> float:
-        """Percentage points below the baseline; of a perplexity by how many percent it is above. Negative where it is better."""
+        """Percentage points below the baseline; for perplexity, percent above it. Negative if better."""
         return 100 * (reached / baseline - 1) if self.less_is_better else 100 * (baseline - reached)
 
     def lost_text(self, value: float, unit: str | None = None) -> str:
         """`0.40 points lost`, `0.08 points gained`; of a perplexity `12.00 % more`, `1.20 % less`.
 
         Args:
-            unit: behind the number; None: its own.
+            unit: after the number; None = the metric's own.
         """
         size, worse = f"{abs(value):.2f}", round(value, 2) >= 0
         if self.less_is_better:
@@ -67,7 +67,7 @@ class Metric:
         return f"{size}{' points' if unit is None else unit} {'lost' if worse else 'gained'}"
 
     def budget_text(self, numbers: str) -> str:
-        """What may be lost, such as `0.5 or 1`: `0.5 or 1 points lost`, `0.5 or 1 % more perplexity`."""
+        """The allowed loss, for numbers such as `0.5 or 1`: `0.5 or 1 points lost`, `0.5 or 1 % more perplexity`."""
         if self.less_is_better:
             return f"{numbers} % more {self.words}"
         return f"{numbers} point{'' if numbers == '1' else 's'} lost"

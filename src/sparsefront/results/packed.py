@@ -1,8 +1,7 @@
-"""A run as one small file: its record with the files that belong to it, as a repository keeps it and a stranger may send it.
+"""Packed records: a run as one small file, with its record and related files, for repositories and for sharing.
 
-It is a zip file `RUN_ID.record.zip` of at most four members under the names that they have in the folder of a run, so that
-unpacking one gives such a folder. Equal members give equal bytes. Whatever reads a run's folder reads a packed record through
-`read_in`.
+It is a zip file `RUN_ID.record.zip` with at most four members, named as in a run's folder, so that unzipping gives such a
+folder. Equal members give equal bytes. Everything that reads a run's folder also reads a packed record through `read_in`.
 """
 
 import io
@@ -24,27 +23,27 @@ from sparsefront.errors import first_line, printable
 
 SUFFIX = ".record.zip"
 RECORD, OUTCOMES, SAMPLES, OVERRIDES = "row.json", "outcomes.npz", "samples.json", ".hydra/overrides.yaml"
-# Member -> bytes of it that are unpacked at most; a result has 20 to 200 KB.
+# Member -> maximum size when unpacked; a result has 20 to 200 KB.
 MEMBERS = {RECORD: 16 * 2**20, OUTCOMES: 64 * 2**20, SAMPLES: 16 * 2**20, OVERRIDES: MOST_YAML_BYTES}
 COMPRESSED_BEFORE = (OUTCOMES,)
 MOST_PACKED_BYTES = 64 * 2**20
 NAME = re.compile(r"[0-9A-Za-z_-]{1,64}")  # of a run
-_MADE = (1980, 1, 1, 0, 0, 0)  # the first moment that zip knows: bytes do not depend on when they were packed
-# The end of a zip file without a comment, as `pack` writes it: how large the list of members before it is.
+_MADE = (1980, 1, 1, 0, 0, 0)  # zip's earliest time stamp: bytes do not depend on the time of packing
+# The end record of a zip file without comment, as `pack` writes it, with the size of the central directory before it.
 _END_BYTES, _END, _END_64, _LIST_SIZE = 22, b"PK\x05\x06", b"PK\x06\x07", slice(12, 16)
 _MOST_LIST_BYTES = 4096
 
 
 def is_packed(place: Path) -> bool:
-    """Whether a path is named as a packed record, and is no folder."""
+    """Whether a path has the name of a packed record and is not a folder."""
     return place.name.endswith(SUFFIX) and not place.is_dir()
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """The bytes of a packed record.
+    """Build a packed record.
 
     Args:
-        members: names of `MEMBERS` -> content; row.json among them.
+        members: names in `MEMBERS` -> content, including row.json.
     """
     packed = io.BytesIO()
     with ZipFile(packed, "w") as archive:
@@ -52,7 +51,7 @@ def pack(members: Mapping[str, bytes]) -> bytes:
             if name in members:
                 info = ZipInfo(name, _MADE)
                 info.compress_type = ZIP_STORED if name in COMPRESSED_BEFORE else ZIP_DEFLATED
-                info.create_system, info.external_attr = 3, 0o644 << 16  # of Unix, wherever it is packed
+                info.create_system, info.external_attr = 3, 0o644 << 16  # Unix, regardless of the platform
                 archive.writestr(info, members[name], compresslevel=9)
     return packed.getvalue()
 
@@ -61,20 +60,20 @@ def unpacked(file: Path) -> dict[str, bytes]:
     """Member -> content of a packed record.
 
     Raises:
-        Unreadable: no such file, another one, a damaged one, or one with more in it than a packed record has.
+        Unreadable: the file is missing, of another kind, damaged, or has other members than a packed record.
     """
     with _opened(file) as (archive, infos):
         return {name: _content(archive, info) for name, info in infos.items()}
 
 
 def read_in(place: Path, name: str, *, max_bytes: int) -> bytes:
-    """A file of a run.
+    """Read a file of a run.
 
     Args:
         place: the run's folder, or its packed record.
-        name: of `MEMBERS`.
+        name: in `MEMBERS`.
     Raises:
-        Unreadable: it is missing, larger, or cannot be read.
+        Unreadable: it is missing, too large, or cannot be read.
     """
     if not is_packed(place):
         return read_bytes_bounded(place / name, max_bytes=max_bytes)
@@ -87,12 +86,12 @@ def read_in(place: Path, name: str, *, max_bytes: int) -> bytes:
 
 
 def read_text_in(place: Path, name: str, *, max_bytes: int) -> str:
-    """The UTF-8 text of a file of a run. Arguments and errors as `read_in`."""
+    """Read a file of a run as UTF-8 text. Arguments and errors as in `read_in`."""
     return decode_text(read_in(place, name, max_bytes=max_bytes))
 
 
 def is_in(place: Path, name: str) -> bool:
-    """Whether a run has a file, be it a link that leads nowhere; a packed record that cannot be read has none."""
+    """Whether a run has a file (or a dangling link); False for an unreadable packed record."""
     if not is_packed(place):
         return os.path.lexists(place / name)
     try:
@@ -104,11 +103,11 @@ def is_in(place: Path, name: str) -> bool:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[tuple[ZipFile, dict[str, ZipInfo]]]:
-    """The archive with its members; how many and how large they are is known before anything is unpacked."""
+    """Open the archive after checking the number and sizes of its members."""
     content = read_bytes_bounded(file, max_bytes=MOST_PACKED_BYTES)
     end = content[-_END_BYTES:]
     listed = int.from_bytes(end[_LIST_SIZE], "little")
-    # a list of a million members would take a gigabyte, and so would one that a 64-bit end announces
+    # a directory with a million members, or one announced by a zip64 end record, would take a gigabyte
     if end[:4] != _END or content[-_END_BYTES - 20 :][:4] == _END_64 or listed > _MOST_LIST_BYTES:
         raise Unreadable("is no packed record, or is cut off")
     try:
@@ -137,7 +136,7 @@ def _require_member(name: str, info: ZipInfo) -> None:
 
 
 def _content(archive: ZipFile, info: ZipInfo) -> bytes:
-    """A member, whose checksum holds; no more is unpacked than its size says, whatever is in it."""
+    """Read a member and verify its checksum; never decompresses more than its declared size."""
     with archive.open(info) as stream:
         content = stream.read(info.file_size + 1)
     if len(content) != info.file_size:

@@ -1,4 +1,4 @@
-"""Plots of results as PNG files, or inside a page: one color per pattern, one marker per recovery."""
+"""Plots of results as PNG or SVG: one color per pattern, one marker per recovery."""
 
 import io
 import math
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Color and marker of a series. A pattern has the same color, and a recovery the same marker, in every plot and page;
-# what is no pattern has other colors.
+# Colors and markers of series. A pattern keeps its color and a recovery its marker in every plot and page; other series
+# use other colors.
 
 COLORS = ("#0b6fb8", "#d1495b", "#2a9d6f", "#e08e0b", "#7b5ea7", "#5c5c5c", "#17a2b8", "#a0522d", "#c04fa0", "#8a9a1b")
-# Of what is no pattern: kernels, weights, sizes. Each is at least 25 apart from all colors of patterns, as CIELAB measures.
+# Colors of other series (kernels, weights, sizes), at least 25 away from all pattern colors in CIELAB.
 SERIES_COLORS = tuple("#7890fc #9c0c00 #60d86c #fc7848 #6c0078 #fca8cc #605400 #00d8cc #184818 #e4c054".split())
 MARKERS = (
     ("o", "circle"),
@@ -66,7 +66,7 @@ _OWN_RECOVERY_MARKERS = (("h", "hexagon"), ("d", "thin-diamond"))
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """One series; `marker` by matplotlib's name, `symbol` by the page's."""
+    """Style of a series; `marker` is matplotlib's name, `symbol` the page's."""
 
     color: str
     marker: str
@@ -74,7 +74,7 @@ class SeriesStyle:
 
 
 def series_styles(names: Iterable[str]) -> dict[str, SeriesStyle]:
-    """A style for each of some series that are no patterns, by its place: colors and markers repeat after 10."""
+    """Styles for series other than patterns, by position: colors and markers repeat after 10."""
     return {
         name: SeriesStyle(SERIES_COLORS[place % len(SERIES_COLORS)], *MARKERS[place % len(MARKERS)])
         for place, name in enumerate(names)
@@ -82,25 +82,25 @@ def series_styles(names: Iterable[str]) -> dict[str, SeriesStyle]:
 
 
 def pattern_color(pattern: str) -> str:
-    """By the name alone; a pattern from outside the repository gets one of six further colors."""
+    """Color of a pattern, by name; user patterns get one of six additional colors."""
     return _PATTERN_COLORS.get(pattern) or _OWN_PATTERN_COLORS[_number(pattern) % len(_OWN_PATTERN_COLORS)]
 
 
 def recovery_marker(recovery: str | None) -> tuple[str, str]:
-    """By the name alone: (matplotlib's, the page's); a recovery from outside the repository gets one of two further markers."""
+    """(matplotlib marker, page symbol) of a recovery, by name; user recoveries get one of two additional ones."""
     name = recovery or "none"
     return _RECOVERY_MARKERS.get(name) or _OWN_RECOVERY_MARKERS[_number(name) % len(_OWN_RECOVERY_MARKERS)]
 
 
 def _number(name: str) -> int:
-    """The same in every process, unlike `hash`."""
+    """A hash that is the same in every process."""
     return crc32(name.encode(errors="backslashreplace"))
 
 
-# Points of a matplotlib panel: colored by pattern, shaped by recovery, hatched in low precision, grey where something beats them.
+# Points of a matplotlib panel: color by pattern, shape by recovery, hatched in low precision, grey if dominated.
 
 LOW_PRECISION_EDGE, LOW_PRECISION_HATCH = 1.8, "////"
-LABELED_POINTS = 24  # more labels than this would cover each other
+LABELED_POINTS = 24  # more labels would overlap
 
 
 def draw_points(
@@ -111,13 +111,12 @@ def draw_points(
     front: set[tuple[float, float]] | None = None,
     intervals: bool = False,
 ) -> None:
-    """Markers, their error bars, and an entry of the legend for each pattern and recovery.
+    """Draw markers, error bars, and a legend entry for each pattern and recovery.
 
     Args:
-        x: a point's place on the horizontal axis.
-        front: (x, quality) of the points that nothing beats, the others are filled grey; None: all keep their color, and are
-            hollow where nothing was timed.
-        intervals: draw those on the horizontal axis too.
+        x: returns a point's position on the horizontal axis.
+        front: (x, quality) of the Pareto-optimal points; others are grey. None: all are colored, untimed ones hollow.
+        intervals: also draw horizontal error bars.
     """
     recoveries = {point.result.choice.recovery for point in points}
     drawn: dict[tuple, list[Point]] = {}
@@ -154,7 +153,7 @@ def draw_points(
 
 
 def draw_series(axes: "Axes", series: Sequence[Point], pattern: str) -> None:
-    """The line of a pattern, through the points of its own front."""
+    """Draw the line of a pattern through its own front."""
     if len(series) > 1:
         x, quality = [point.x for point in series], [point.quality for point in series]
         axes.plot(x, quality, color=pattern_color(pattern), linewidth=1, alpha=0.7, zorder=1)
@@ -163,7 +162,7 @@ def draw_series(axes: "Axes", series: Sequence[Point], pattern: str) -> None:
 def _draw_errors(
     axes: "Axes", points: Sequence[Point], x: Callable[[Point], float], color: str, intervals: bool
 ) -> None:
-    """How sure both coordinates are, where that is known."""
+    """Draw error bars of both coordinates, where known."""
     from matplotlib.collections import LineCollection
 
     lines = [
@@ -176,14 +175,14 @@ def _draw_errors(
     axes.add_collection(LineCollection(lines, colors=color, linewidths=0.8, alpha=0.6, zorder=2))
 
 
-# Density of every prunable layer as a bar chart: what the allocation made of one target.
+# Bar chart of the density of every prunable layer: the result of the allocation.
 
 WIDTH_INCHES, BAR_INCHES, FRAME_INCHES = 7.2, 0.17, 1.3
 
 
 @dataclass(frozen=True)
 class LayerDensity:
-    """Kept fraction of one layer's weights, in [0, 1]; `stays_dense`: it was not pruned, for a reason in the result."""
+    """Kept fraction of a layer's weights, in [0, 1]; `stays_dense`: not pruned, for a reason in the result."""
 
     layer: str
     density: float
@@ -191,7 +190,7 @@ class LayerDensity:
 
 
 def layer_densities(result: Result) -> list[LayerDensity]:
-    """All prunable layers of a run, in the network's order."""
+    """All prunable layers of a run, in network order."""
     dense = result.sparsity.dense_layers
     return [
         LayerDensity(layer, 1 - sparsity, stays_dense=layer in dense)
@@ -200,11 +199,11 @@ def layer_densities(result: Result) -> list[LayerDensity]:
 
 
 def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: float | None, title: str) -> Path:
-    """Draw one bar per layer, and a line where a density was asked for.
+    """Draw one bar per layer, and a line at the target density.
 
     Args:
         densities: at least one.
-        target: density over all prunable weights; None where a latency was asked for.
+        target: density over all prunable weights; None if a latency was requested.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -221,7 +220,7 @@ def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: 
     if target is not None:
         axes.axvline(target, color=DENSE_COLOR, linewidth=1.2, linestyle="--", label=f"target {target:.3g}")
     axes.set_yticks(range(len(densities)), [plot_text(bar.layer) for bar in densities], fontsize=6)
-    axes.set_ylim(len(densities) - 0.4, -0.6)  # the first layer on top
+    axes.set_ylim(len(densities) - 0.4, -0.6)  # first layer on top
     axes.set_xlim(0, 1)
     axes.set_xlabel("density, fraction of weights kept")
     axes.set_title(plot_text(title), fontsize=9)
@@ -234,28 +233,28 @@ def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: 
 
 
 PANEL_INCHES = (6.4, 4.4)
-NOTE_WIDTH = 110  # characters of a line above a panel
-MOST_NOTE_LINES = 8  # of one note; the page has it whole
-LEAST_SHARE = 0.5  # of the largest value that an axis of times spans
+NOTE_WIDTH = 110  # characters per line above a panel
+MOST_NOTE_LINES = 8  # per note; the page has the full text
+LEAST_SHARE = 0.5  # minimum span of a time axis relative to its largest value
 SEARCHED_POINTS = 500
 RESULTS_FOR_A_PROCESS = 2000
-MOST_PANELS = 12  # lines of panels: beyond them the file would be an unreadable strip
+MOST_PANELS = 12  # rows of panels; more would make an unreadable strip
 
 
 def write_pareto_png(results: Sequence[Result], path: Path, axis: Axis = SPEEDUP) -> Path:
-    """Draw the results, as `pareto_figure`, into a file.
+    """Write `pareto_figure` of the results to a file.
 
     Raises:
-        ValueError: there is no result.
+        ValueError: there are no results.
     """
     return write_groups_png(split_comparable(results, axis), path)
 
 
 def write_groups_png(groups: Sequence[ComparableResults], path: Path) -> Path:
-    """As `write_pareto_png`, of results that are split; the largest groups where there are too many.
+    """Like `write_pareto_png`, for grouped results; only the largest groups if there are too many.
 
     Raises:
-        ValueError: there is no group.
+        ValueError: there are no groups.
     """
     figure = pareto_figure(sorted(groups, key=lambda group: -len(group.results))[:MOST_PANELS])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -266,19 +265,19 @@ def write_groups_png(groups: Sequence[ComparableResults], path: Path) -> Path:
 
 @contextmanager
 def drawn_beside(groups: Sequence[ComparableResults], path: Path) -> Iterator[None]:
-    """As `write_groups_png`, while the block runs where there is much to draw, in a process of its own; else before it."""
+    """Context that runs `write_groups_png` in a separate process meanwhile if there is much to draw, else before."""
     if sum(len(group.results) for group in groups) < RESULTS_FOR_A_PROCESS:
         write_groups_png(groups, path)
         yield
         return
-    process = get_context("fork").Process(target=_draw_quietly, args=(groups, path))  # forked: nothing is copied
+    process = get_context("fork").Process(target=_draw_quietly, args=(groups, path))  # fork: no pickling
     process.start()
     try:
         yield
     finally:
         process.join()
     if process.exitcode:
-        write_groups_png(groups, path)  # it fails here too, and says why
+        write_groups_png(groups, path)  # raises the error here
 
 
 def _draw_quietly(groups: Sequence[ComparableResults], path: Path) -> None:
@@ -289,14 +288,14 @@ def _draw_quietly(groups: Sequence[ComparableResults], path: Path) -> None:
 
 
 def pareto_figure(groups: Sequence[ComparableResults]) -> "Figure":
-    """A line of panels for each set of results that may share a plot; what else they differ in stands above.
+    """One row of panels per group of results that may share a plot, with their other differences above.
 
-    Left, quality against the axis: only results whose sparse latency was measured, with the 95 % interval of a speedup and the
-    standard error of the test set, or the deviation over seeds where that is larger. Right, quality against sparsity: all
-    results, the untimed ones hollow; left out where it would show a single timed point.
+    Left: quality against the axis for results with a measured sparse latency, with the 95 % interval of a speedup and the
+    larger of test-set standard error and deviation over seeds. Right: quality against sparsity for all results, untimed ones
+    hollow; omitted if it would show a single timed point.
 
     Raises:
-        ValueError: there is no group.
+        ValueError: there are no groups.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -304,7 +303,7 @@ def pareto_figure(groups: Sequence[ComparableResults]) -> "Figure":
     if not groups:
         raise ValueError("nothing to draw: there is no result")
     columns = 2 if any(group.wants_sparsity_plot() for group in groups) else 1
-    # Figure and canvas are made directly: pyplot would keep state between runs and look for a screen.
+    # Without pyplot, which keeps global state and looks for a display.
     figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * len(groups)), layout="constrained")
     FigureCanvasAgg(figure)
     for group, axes in zip(groups, figure.subplots(len(groups), columns, squeeze=False)):
@@ -315,7 +314,7 @@ def pareto_figure(groups: Sequence[ComparableResults]) -> "Figure":
 
 
 def svg_text(figure: "Figure") -> str:
-    """A figure as an `<svg>` element for a page; its letters stay text."""
+    """A figure as an `<svg>` element for a page, with text as text."""
     from matplotlib import rc_context
 
     text = io.StringIO()
@@ -341,7 +340,7 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
         star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "D", "s": 70}
         axes.scatter(*low, **star, zorder=4, label=group.low_label)
     if len(front) > 1:
-        # Steps, not slopes: nothing was measured between two points.
+        # Steps instead of slopes: nothing was measured between points.
         line = {"color": FRONT_COLOR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
         axes.plot(*zip(*front), **line, zorder=2, label=plot_text(group.front_label))
     if not points:
@@ -357,7 +356,7 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
 
 
 def _span(low: float, high: float) -> tuple[float, float]:
-    """Ends of an axis of times. It spans half of the largest value at least: a difference of a thousandth must look like one."""
+    """Limits of a time axis, spanning at least half of the largest value, so that tiny differences look tiny."""
     spread = max(high - low, LEAST_SHARE * high)
     middle, margin = (low + high) / 2, 0.06 * spread
     return middle - spread / 2 - margin, middle + spread / 2 + margin
@@ -383,7 +382,7 @@ def _draw_sparsity(axes: "Axes", group: ComparableResults) -> None:
 
 
 def _set_log_scale(axes: "Axes") -> None:
-    """Logarithmic, with plain numbers at 1, 2 and 5 of each decade instead of powers of ten."""
+    """Log scale with plain numbers at 1, 2 and 5 of each decade instead of powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axes.set_xscale("log")
@@ -394,7 +393,7 @@ def _set_log_scale(axes: "Axes") -> None:
 
 def _finish(axes: "Axes", points: int, *, title: str, x_label: str, y_label: str) -> None:
     axes.margins(0.12)
-    # Differences below a percentage point are mostly noise: they must not fill the axis.
+    # Differences below one percentage point are mostly noise and must not fill the axis.
     low, high = axes.get_ylim()
     if math.isfinite(high - low) and high - low < 1:
         middle = (low + high) / 2
@@ -404,5 +403,5 @@ def _finish(axes: "Axes", points: int, *, title: str, x_label: str, y_label: str
     axes.set_ylabel(plot_text(y_label))
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
-        # To find the emptiest corner takes longer than all else where there are thousands of points.
+        # With thousands of points, loc="best" would take longer than everything else.
         axes.legend(fontsize=8, loc="best" if points <= SEARCHED_POINTS else "lower left")

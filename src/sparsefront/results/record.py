@@ -1,6 +1,6 @@
-"""The result: everything that one run states about itself, the one schema of JSON, CSV and W&B.
+"""The result (record) of a run: the single schema of JSON, CSV and W&B.
 
-Field names are unique over the whole result, so the nested JSON and the flat CSV line hold the same under the same names.
+Field names are unique across groups, so nested JSON and flat CSV lines use the same names.
 """
 
 import dataclasses
@@ -15,33 +15,31 @@ from typing import Any, get_type_hints
 from sparsefront.artifacts.bounded_files import parse_json_bounded
 from sparsefront.results.field_types import CheckedFields, check_entries, from_cell, to_cell
 
-# What each version of the result brought.
-# 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
-# layers, what decides whether two results are comparable, checkpoint. 5: names of today. 6: metrics of the
-# held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. 7: digests of masks, files
-# and record. 8: digest of the data. 9: kernels of norms. 10: the version of the split, the dense network trained on with the
-# teacher, latency over the data set's own batches, precision. 11: low precision, and dense in it. 12: the size of timed
-# images. 13: text generated token by token, how the metric was taken, parts of a translation. Fields are only ever added: a
-# result of an older version is read unless it has a name of before 5.
+# History of the schema.
+# 2: parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed layers,
+# comparability conditions, checkpoint. 5: current names. 6: held-out metrics, seed of the recovery, outcomes, budgets,
+# continued dense network, val_seen. 7: digests of masks, files and record. 8: digest of the data. 9: kernels of norms.
+# 10: version of the split, continued dense network with the teacher, latency over the data set's own batches, precision.
+# 11: low precision, also of dense. 12: size of timed images. 13: decoding, metric signature, parts of a translation.
+# Fields are only ever added: older results can be read unless they use names from before version 5.
 SCHEMA_VERSION = 13
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(CheckedFields):
-    """Which run this is and what it was measured on; enough to run it again. All of it is of the moment of the measurement:
-    a result that is shown or written again keeps it.
+    """Identifies a run and what it was measured on, sufficient to repeat it. All fields describe the time of the measurement
+    and are kept when a result is shown or written again.
 
-    `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
-    `config_hash`: of what was typed, see `Experiment.config_hash`; it is `run_id` that tells results apart.
-    `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
-    (of one operator) are those of a CPU that was measured on. `dataset_digest`: of the raw data. `dense_weights_sha256`: of the
-    network before pruning, `dense_continued_weights_sha256` and `dense_distilled_weights_sha256`: of the same trained on;
-    `weights_sha256` and `masks_sha256`: of the
-    pruned one.
-    `samples_sha256`, `outcomes_sha256`: of the files beside the record; `record_sha256`: of all else that it states, so that
-    `sparsefront.verify` tells whether any of it was edited. No machine is named.
+    `time` is ISO 8601 with time zone; `commit` is None outside of a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
+    `config_hash` is of the typed options (see `Experiment.config_hash`); `run_id` distinguishes results. `gpu_clock_mhz` is the
+    SM clock during timed work, if the driver reports it. `processor` and `threads` (per operator) describe a CPU that was
+    measured. `dataset_digest` is of the raw data. Digests of weights: `dense_weights_sha256` before pruning,
+    `dense_continued_weights_sha256` and `dense_distilled_weights_sha256` of the continued dense networks, `weights_sha256` and
+    `masks_sha256` of the pruned one.
+    `samples_sha256`, `outcomes_sha256`: of the files next to the record; `record_sha256`: of all other fields, so that
+    `sparsefront.verify` detects edits. No machine is named.
     `checkpoint`: the exported network, a folder below the cache folder, to which `checkpoint` in the run's folder links; None
-    where nothing was exported. `recovery_seed` is None where nothing was pruned; in results before version 6, where it was
+    if nothing was exported. `recovery_seed` is None if nothing was pruned, and in results before version 6, where it was
     always `seed`.
     """
 
@@ -75,10 +73,9 @@ class Identity(CheckedFields):
     schema_version: int = SCHEMA_VERSION
 
 
-# The groups of a result, with the meaning and unit of each field. None means "not measured", never "zero" or
-# "failed".
+# The groups of a result, with the meaning and unit of each field. None means "not measured", never "zero" or "failed".
 
-# What readers of a result take out of its mappings that hold several things, key -> type.
+# What readers of a result use from its mappings with mixed content, key -> type.
 CURVE_HINTS: dict[str, Any] = {
     "batch_size": int,
     "sequence_length": int | None,
@@ -106,14 +103,13 @@ LAYER_HINTS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(CheckedFields):
-    """What was chosen, by the names of the configuration; parameters of a part are in its mapping.
+    """The choices of a run, named as in the configuration, with each part's parameters in a mapping.
 
-    `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
-    `model_parameters` hold only what decided what was loaded, and what the loaded network says of itself.
-    `dataset_split`: the rule by which rows of train were held out, with its version, or `rows`: each by itself; None where
-    nothing was held out, and before version 10, which knew `rows` alone.
-    `trainer_parameters` are those that change what is trained, with `auto` resolved. `control`: what the pruned network is held
-    against beside the dense one; None where there is nothing to match.
+    `model_variant` distinguishes networks of one model: `vit_b_16`, a BERT's size, hub name or folder name.
+    `model_parameters` contain only what determined the loaded network, and facts about it. `dataset_split`: the rule, with
+    version, by which rows were held out, or `rows`: individually; None if nothing was held out, and before version 10, which
+    only had `rows`. `trainer_parameters` are those that affect training, with `auto` resolved. `control`: the additional
+    baseline of the pruned network besides the dense one; None if there is nothing to match.
     """
 
     model: str
@@ -145,10 +141,10 @@ class Choice(CheckedFields):
 class Sparsity(CheckedFields):
     """Fractions of zeros in [0, 1], never percent.
 
-    `sparsity_achieved` is over the prunable weights, layers that stayed dense counted in, `sparsity_whole_model` over all
-    parameters. `dense_layers`: layer -> why it stayed dense, `dense_weight_shares`: the same -> its part of the prunable weights.
-    `n_of_m`: the windows of a balanced pattern, "2:4", or "1:4 in 20, 3:32 in 4" layers. `pattern_per_layer`: of several patterns
-    in one network. `collapsed_layers`: layer with less than a tenth of the target density, or than 1 % -> what it keeps.
+    `sparsity_achieved` is over the prunable weights, including layers that stayed dense; `sparsity_whole_model` is over all
+    parameters. `dense_layers`: layer -> why it stayed dense; `dense_weight_shares`: layer -> its share of the prunable weights.
+    `n_of_m`: windows of a balanced pattern, "2:4", or "1:4 in 20, 3:32 in 4" layers. `pattern_per_layer`: for several patterns
+    in one network. `collapsed_layers`: layers with less than a tenth of the target density, or than 1 % -> their density.
     """
 
     sparsity_target: float
@@ -164,19 +160,18 @@ class Sparsity(CheckedFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Quality(CheckedFields):
-    """The task's metric as a fraction, or a perplexity, on the same data in the same dtype. `val_seen`: the checkpoint may have
-    been trained on the held-out part, so that `val_*` of this result decide nothing.
+    """The task's metric, a fraction or a perplexity, of several networks on the same data in the same dtype.
 
-    `metric_signature`: how the metric was taken, as sacreBLEU states it; None where there is one way.
-    `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
-    (`control=dense_continued`); `dense_distilled`: likewise, for the recovery's own loss from its teacher; `dense_low`: before
-    pruning, in the low precision of `latency_dense_low_ms`;
-    `masked`: the sparse weights through dense layers; `sparse`: the same weights with the sparse
-    kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which choices are
-    made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
-    `*_standard_error`: the sampling error of the test set, for one network by itself (networks evaluated on the same samples
-    differ more surely than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most
-    allowed. `outcomes_file`, relative to the run's folder, holds what each sample of the reporting split adds to the metric.
+    `dense`: before pruning; `dense_continued`: the same network trained further, unpruned, with exactly the budget of the
+    recovery (`control=dense_continued`); `dense_distilled`: likewise, with the recovery's loss and teacher; `dense_low`:
+    before pruning, in the low precision of `latency_dense_low_ms`; `masked`: the sparse weights in dense layers; `sparse`: the
+    same weights with sparse kernels; all on the reporting split. `val_*`: the same on the held-out part of train, used for
+    choices; None if nothing is held out. `val_seen`: the checkpoint may have been trained on the held-out part, so that
+    `val_*` must not be used. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value. `metric_signature`: sacreBLEU's
+    description of how the metric was computed; None for others. `*_standard_error`: due to the finite test set, for a single
+    network (differences of networks on the same samples are more certain). `evaluated_samples`: number of evaluated inputs or
+    questions; `evaluate_limit`: its limit. `outcomes_file`, relative to the run's folder: per-sample outcomes on the reporting
+    split.
     """
 
     metric_name: str
@@ -218,29 +213,29 @@ class Speed(CheckedFields):
     """Latency of one batch in milliseconds, of the sparse network and its dense baseline: median, 20th, 80th percentile.
 
     `speedup` is dense over sparse, with the interval `speedup_low` .. `speedup_high`. `latency_device`: "cpu" | "cuda";
-    `latency_kernel` names what ran in the pruned layers: "reference" on a CPU, which never stands for a GPU latency.
-    `execution_mode_*` is the fastest execution mode: eager, compiled, CUDA graph ...; `*_variant` adds the form of the network
-    that was fastest in it: "compile_cuda_graph+fused_qkv". Dense is the fastest dense version of all.
-    `variant_medians_ms`: "dense/<candidate>" or "sparse/<candidate>" -> median of a short timing; `variants_not_timed`:
-    the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
-    `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen again: fields of this
-    group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
-    `parts`: encoder, decoder_step and translation (`measure.parts`), as entries of `curve`; of a step `batch_size` counts
-    hypotheses, of a translation sentences, and its `tokens_per_s_*` are tokens of the target, one a sentence and step.
-    `latency_*_dataset_ms`, `speedup_dataset` and its interval: of a batch as the evaluation set has them, over all of its batches
-    (`measure.lengths=dataset`). `dataset_lengths`: the sizes of those batches, as entries of `curve`, each with "batches": how
-    many have it. `dtype`: of weights and activations, and of dense and masked; `precision`: of the sparse network's products with
-    the prunable weights: the dtype, also where no layer can run in what was asked for, or fp8, fp8_static, int8; with
-    pattern=dense in a low one what is called sparse is the dense network in it.
-    `latency_dense_low_ms`: the dense network in `dense_low_precision`, the fastest low one that was asked for;
+    `latency_kernel` names the kernels of the pruned layers: "reference" on a CPU, never to be taken for a GPU latency.
+    `execution_mode_*` is the fastest execution mode: eager, compiled, CUDA graph ...; `*_variant` adds the network's fastest
+    form in it: "compile_cuda_graph+fused_qkv". Dense is the fastest of all dense versions.
+    `variant_medians_ms`: "dense/<candidate>" or "sparse/<candidate>" -> median of a short timing; `variants_not_timed`: the
+    same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
+    `curve`: other batch sizes and sequence lengths of the same weights, each with kernels chosen anew: fields of this group,
+    "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
+    `parts`: encoder, decoder_step and translation (`measure.parts`), as entries of `curve`; for a step `batch_size` counts
+    hypotheses, for a translation sentences, with `tokens_per_s_*` in target tokens, one per sentence and step.
+    `latency_*_dataset_ms`, `speedup_dataset` and its interval: of a batch of the evaluation set, averaged over all of its
+    batches (`measure.lengths=dataset`). `dataset_lengths`: the sizes of those batches, as entries of `curve`, with "batches":
+    their number. `dtype`: of weights and activations, and of dense and masked; `precision`: of the sparse network's products
+    with prunable weights: fp8, fp8_static, int8, or the dtype, also if no layer supports the requested one; with
+    pattern=dense in low precision, "sparse" is the dense network in it.
+    `latency_dense_low_ms`: the dense network in `dense_low_precision`, the fastest requested low one;
     `speedup_low_precision`: of the sparse network over it, with its interval, and `*_dataset` of both.
-    `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
-    `warmup_rounds`. `modes_autotuned`, `variants_autotuned`: what was tried to find the fastest way, in about `autotune_seconds`
-    for each network. `timed_image_size`: side in pixels, where it was chosen apart from the data set's.
-    `timed_mode`: "decode" where latencies are of one step of text generation, a token of each row, behind a prompt of
-    `sequence_length` tokens in a static cache of `cache_length`; None: of a whole forward pass. There `tokens_per_s_*` stand for
-    throughputs, `latency_prefill_*_ms` are medians of the prompt, and `dense_low_precision` is int8_weight_only.
-    `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
+    `samples_file`, relative to the run's folder, has every sample: `samples_per_repeat` in each of `repeats` repeats, after
+    `warmup_rounds`. `modes_autotuned`, `variants_autotuned`: what was tried to find the fastest execution, for about
+    `autotune_seconds` per network. `timed_image_size`: side in pixels, if it differs from the data set's setting.
+    `timed_mode`: "decode" if latencies are of one decoding step, one token per row, after a prompt of `sequence_length` tokens
+    in a static cache of `cache_length`; None: of a whole forward pass. In decode mode `tokens_per_s_*` replace throughputs,
+    `latency_prefill_*_ms` are medians of the prompt, and `dense_low_precision` is int8_weight_only.
+    `latency_predicted_ms`: of the sparse network, by the latency search, before its recovery.
     """
 
     latency_dense_ms: float | None = None
@@ -330,7 +325,7 @@ OF_DATASET = (
     *("speedup_low_precision_dataset", "speedup_low_precision_dataset_low", "speedup_low_precision_dataset_high"),
 )
 SPEEDUPS_LOW = ("speedup_low_precision", "speedup_low_precision_low", "speedup_low_precision_high")
-"""Over the dense network in a low precision, with its interval."""
+"""Speedup over the low-precision dense network, with its interval."""
 _ABOVE_ZERO = (
     *("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high", "latency_dense_low_ms"),
     *(*SPEEDUPS_LOW, *OF_DATASET),
@@ -341,10 +336,10 @@ _ABOVE_ZERO = (
 
 @dataclass(frozen=True, kw_only=True)
 class Size(CheckedFields):
-    """Bytes: of all weights as stored for inference, what the network keeps on its device (weights and packed operands), and
-    the peak of one forward pass there.
+    """Bytes: of all weights as stored for inference, of what the network keeps on its device (weights and packed operands), and
+    the peak of one forward pass.
 
-    `dense_bytes_per_layer`: prunable layers that the sparse network still holds dense -> bytes of their weight.
+    `dense_bytes_per_layer`: prunable layers that are dense in the sparse network -> bytes of their weight.
     """
 
     weight_bytes_dense: int | None = None
@@ -358,18 +353,18 @@ class Size(CheckedFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels(CheckedFields):
-    """What the swap chose, and in `dense_weights` what else has weights: embeddings, recurrent layers, parameters that are read
-    without a call of a layer, and layers that are not prunable -> why they stay dense.
+    """The kernels chosen by the swap, and in `dense_weights` everything else with weights (embeddings, recurrent layers,
+    parameters read without a layer call, layers that are not prunable) -> why it stays dense.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
     microseconds, "roofline_fraction", "relative_error", "unsupported": kernel -> reason, "notes", "launch": its parameters,
-    "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares run a
-    sparse kernel: of the prunable layers, by count, and of the dense floating-point operations with all weights.
-    `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
-    blocks -> way of running it -> milliseconds, where timed. `block_norms`: LayerNorms of feature-major blocks by type, layouts
-    and sizes -> {"chosen", "launch", "latency_us", "candidates", "unsupported"}, as those of a layer. In low precision
-    `low_precision_layers`: each Linear and convolution -> the precision that it runs in, or why it stays in `dtype`;
-    `quantization_error`: relative, of the network's outputs for the timed batch, against those before quantization.
+    "why_dense" if a pruned layer runs dense, "m", "k", "n" of its product}; unknown keys are absent. Shares run a sparse
+    kernel: of the prunable layers, by count, and of the dense floating-point operations with all weights.
+    `fused_blocks`: how encoder blocks were rewritten, or why not -> number of blocks; `block_variants_ms`: chain of blocks ->
+    variant -> milliseconds, if timed. `block_norms`: LayerNorms of feature-major blocks by type, layouts and sizes ->
+    {"chosen", "launch", "latency_us", "candidates", "unsupported"}, as for layers. In low precision,
+    `low_precision_layers`: each Linear and convolution -> its precision, or why it stays in `dtype`; `quantization_error`:
+    relative error of the network's outputs for the timed batch against those before quantization.
     """
 
     kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -389,13 +384,13 @@ class Kernels(CheckedFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost(CheckedFields):
-    """Wall seconds of the stages, as first made, those of killed runs that they went on from included; `dense_reused`:
-    the dense weights were found finished.
+    """Wall seconds of the stages when first computed, including killed runs from which they resumed; `dense_reused`: the dense
+    weights were already stored.
 
-    `recovery_steps`, `recovery_epochs`, `recovery_samples`: optimizer steps, passes over the data and rows of batches that the
-    recovery trained on, over all rounds and processes, as the training loop counted them; 0 of a recovery that trains nothing.
-    `dense_steps`, `dense_samples`: the same of the dense network. `dense_continued_seconds`,
-    `dense_distilled_seconds`: of training it on.
+    `recovery_steps`, `recovery_epochs`, `recovery_samples`: optimizer steps, passes over the data and rows of batches of the
+    recovery, over all rounds and processes, as counted by the training loop; 0 if it trains nothing. `dense_steps`,
+    `dense_samples`: the same for the dense network. `dense_continued_seconds`, `dense_distilled_seconds`: of the continued
+    dense networks.
     """
 
     train_dense_seconds: float | None = None
@@ -412,14 +407,14 @@ class Cost(CheckedFields):
     dense_reused: bool | None = None
 
 
-# sha256 of a record: what shows that one was edited after it was written.
+# sha256 of a record, to detect edits.
 
 
 def record_digest(content: Mapping[str, Any]) -> str:
-    """sha256 in hexadecimal over all that a result states, but for this digest itself.
+    """sha256 in hexadecimal over all fields of a result except this digest.
 
-    What was not measured (null, or empty) does not count, so that a field which a later version adds changes nothing; that
-    it was taken away does.
+    Values that were not measured (null or empty) are left out, so that fields added by later versions do not change it, but
+    removing a value does.
 
     Args:
         content: the nested JSON of a result.
@@ -432,7 +427,7 @@ def record_digest(content: Mapping[str, Any]) -> str:
 
 
 def _without_gaps(value: dict | list) -> dict | list:
-    """Nearly all entries are neither mapping nor list, and none of those is a call: stores hold millions of them."""
+    """Remove nulls and empty values; avoids a call for plain values, of which stores have millions."""
     if isinstance(value, list):
         return [_without_gaps(entry) if isinstance(entry, dict | list) else entry for entry in value]
     kept = {}
@@ -446,7 +441,7 @@ def _without_gaps(value: dict | list) -> dict | list:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run. See the groups for their fields and units."""
+    """The result of one run. See the groups for fields and units."""
 
     identity: Identity
     choice: Choice
@@ -458,16 +453,16 @@ class Result:
     cost: Cost = field(default_factory=Cost)
 
     def to_json(self) -> str:
-        """Nested JSON, indented, ending in a line end."""
+        """Nested JSON, indented, with a final newline."""
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Result":
-        """The result that `to_json` wrote; what a result of an older version lacks reads as not measured.
+        """Parse the output of `to_json`; fields that an older result lacks count as not measured.
 
         Raises:
-            ValueError: not JSON or out of its bounds (`parse_json_bounded`), a later schema version, unknown or missing keys
-                (all are named), or a wrong type.
+            ValueError: not JSON or too large (`parse_json_bounded`), a later schema version, unknown or missing keys (lists
+                all), or a wrong type.
         """
         content = parse_json_bounded(text)
         if not isinstance(content, dict) or not isinstance(content.get("identity"), dict):
@@ -482,16 +477,16 @@ class Result:
         return cls(**{group: kind(**members.get(group, {})) for group, kind in _groups().items()})
 
     def flat(self) -> dict[str, Any]:
-        """field -> value in the order of the schema; mappings as JSON text, None where nothing was measured."""
+        """field -> value in schema order; mappings as JSON text, None if not measured."""
         return {item.name: to_cell(getattr(getattr(self, item.group), item.name)) for item in result_fields()}
 
     @classmethod
     def from_flat(cls, cells: Mapping[str, str]) -> "Result":
-        """The result of one CSV line; a column that is absent reads as not measured, since a store's columns may grow.
+        """Parse a CSV line; missing columns count as not measured, since a store's columns may grow.
 
         Raises:
-            ValueError: a later schema version, a filled cell under an unknown column, a field that must be there and is
-                not, or a cell of a wrong type.
+            ValueError: a later schema version, a filled cell in an unknown column, a missing required field, or a cell of a
+                wrong type.
         """
         _checked_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
         missing = set(missing_columns(cells))
@@ -505,7 +500,7 @@ class Result:
         return cls(**{group: kind(**parsed[group]) for group, kind in _groups().items()})
 
     def with_values(self, values: Mapping[str, Any]) -> "Result":
-        """A copy with other values of some fields, by their names. Raises KeyError for a name that no result has."""
+        """A copy with some fields replaced by name. Raises KeyError for an unknown field."""
         groups = {item.name: item.group for item in result_fields()}
         changed: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
@@ -514,7 +509,7 @@ class Result:
         return dataclasses.replace(self, **replaced)
 
     def value_of(self, name: str) -> Any:
-        """One value by its field name. Raises KeyError for a name that no result has."""
+        """The value of a field, by name. Raises KeyError for an unknown field."""
         return _getters()[name](self)
 
 
@@ -530,12 +525,12 @@ class ResultField:
 
 @lru_cache
 def result_fields() -> tuple[ResultField, ...]:
-    """The whole schema in its order."""
+    """The whole schema in order."""
     return tuple(_fields_of_groups())
 
 
 def missing_columns(header: Iterable[str]) -> list[str]:
-    """What a table lacks to be one of results, in the order of the schema."""
+    """The columns that a table lacks to be a table of results, in schema order."""
     there = set(header)
     needed = (item.name for item in result_fields() if item.required or item.name == "schema_version")
     return [name for name in needed if name not in there]
@@ -551,7 +546,7 @@ def _fields_of_groups() -> Iterator[ResultField]:
 
 @lru_cache
 def _getters() -> dict[str, attrgetter]:
-    """Field -> what takes it out of a result."""
+    """Field -> its getter."""
     return {item.name: attrgetter(f"{item.group}.{item.name}") for item in result_fields()}
 
 
@@ -562,7 +557,7 @@ def _names_by_group() -> dict[str, set[str]]:
 
 @lru_cache
 def _expected(*, complete: bool) -> tuple[set[str], set[str]]:
-    """`group.field` of all that a result may hold, and of all that it must; in a complete one these are the same."""
+    """`group.field` of all allowed and of all required fields; equal for a complete result."""
     names = {f"{item.group}.{item.name}": item.required for item in result_fields()}
     return set(names), {name for name, required in names.items() if required or complete}
 

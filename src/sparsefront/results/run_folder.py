@@ -1,4 +1,4 @@
-"""The folder of one run among the results: its marks while it lasts, its checkpoint, its command, and why it failed."""
+"""A run's folder: marks while it runs, checkpoint link, command, and failure message."""
 
 import errno
 import json
@@ -29,21 +29,21 @@ log = logging.getLogger(__name__)
 RUNNING, RESULT_FILE, FAILURE_FILE = ".running", "row.json", "failure.json"
 KILLED = "the process was killed; what it had finished is stored, and a run with the same settings resumes from there"
 ANOTHER_FOLDER = "compare folders that you may read"
-# Ends the name of a search's list: the folders of the runs that no other run beats, a line each; "#" starts a line about them.
+# Suffix of a search's list of Pareto-optimal runs: one folder per line; "#" starts a note about them.
 FRONT_FILE = ".front.txt"
 
 LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a result
 
 
 def make_writable(results_dir: str, folder: Path) -> None:
-    """Make the folder of a run or a sweep.
+    """Create the folder of a run or sweep and check that it is writable.
 
     Args:
-        results_dir: the setting that it lies below, for the message.
+        results_dir: the setting above it, for the message.
     Raises:
-        InvalidSetting: it names no folder, or one where no result could be written.
+        InvalidSetting: it names no folder, or one in which no result can be written.
     """
-    if not results_dir:  # folders of runs would lie at the root of the disk
+    if not results_dir:  # runs would be written to the root of the disk
         raise InvalidSetting("results_dir", "", "names no folder; the folder you stand in is .")
     try:
         if (free := free_bytes(folder)) < LEAST_FREE_BYTES:
@@ -58,33 +58,33 @@ def make_writable(results_dir: str, folder: Path) -> None:
 
 @contextmanager
 def occupied(folder: Path) -> Iterator[None]:
-    """Marks the folder of a run as in use, until the block ends or the process dies: by leases in its folder .running.
+    """Context that marks a run's folder as in use, by leases in its folder .running, until it exits or the process dies.
 
-    A process of another machine that slept is followed by one that is started in the same folder, and by no other:
-    `lease.require_all` tells it. What others made of its folder after a day is undone: it is there, and no failure.
+    If a process on another node was suspended, only a run started in the same folder may replace it, and `lease.require_all`
+    then raises in the old one. If others declared it failed after a day, that mark is removed.
     """
-    while (lease := hold_in(folder / RUNNING, ALONE)) is None:  # a run that closes others looks at it for a moment
+    while (lease := hold_in(folder / RUNNING, ALONE)) is None:  # `close_killed_runs` holds it for a moment
         time.sleep(0.01)
     lease.renews = True
     with working_under(lease):
-        (folder / FAILURE_FILE).unlink(missing_ok=True)  # of a job that was killed here and is started again
+        (folder / FAILURE_FILE).unlink(missing_ok=True)  # from a killed job that is restarted here
         yield
         if not lease.lost:
             (folder / FAILURE_FILE).unlink(missing_ok=True)
 
 
 def record_failure(folder: Path, error: BaseException) -> None:
-    """Why a run ended without a result, in its folder. A full disk does not hide the error that it comes after."""
+    """Write why a run ended without a result to its folder. A full disk must not hide the original error."""
     message = str(error) or {"KeyboardInterrupt": "interrupted"}.get(type(error).__name__, "")
     with suppress(OSError):
         _write_failure(folder, type(error).__name__, message)
 
 
 def discard_if_empty(folder: Path, *, log_counts: bool) -> bool:
-    """Remove a run's folder that holds nothing but its configuration, and the folder of results where that was all.
+    """Remove a run's folder if it contains only its configuration, and then the folder of results if it is empty.
 
     Args:
-        log_counts: a log with a line in it is worth keeping.
+        log_counts: keep the folder if its log is not empty.
     Returns:
         whether it was removed.
     """
@@ -93,28 +93,29 @@ def discard_if_empty(folder: Path, *, log_counts: bool) -> bool:
         if not is_log and path.name not in (".hydra", RUNNING, FAILURE_FILE):
             return False
     shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # others are in there
+    with suppress(OSError):  # not empty
         folder.parent.rmdir()
     return True
 
 
 def close_killed_runs(results: Path) -> None:
-    """Of runs whose process is dead: what was half-written is removed, and a folder without a result says why. One of another
-    machine, which may only sleep, is dead after a day.
+    """Clean up after dead processes: remove partial files, and write a failure message to folders without a result. A run on
+    another node, which may only be suspended, counts as dead after a day.
 
     Args:
+        results: the folder of results; points of sweeps are one level deeper.
         results: the folder of results; the points of sweeps lie one level deeper.
     """
     for outer in _folders_in(results):
         for folder in (outer, *_folders_in(outer)):
             marker = folder / RUNNING
-            with suppress(OSError):  # another run does the same at this moment, or the folder belongs to another user
+            with suppress(OSError):  # another run is doing the same, or another user owns the folder
                 if marker.is_dir():
                     _close_killed_run(marker)
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """Without hidden ones, such as leases, which come and go; none where the folder is gone at this moment."""
+    """Subfolders except hidden ones, such as leases; none if the folder was just removed."""
     with suppress(OSError), os.scandir(folder) as entries:
         return [Path(entry.path) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
     return []
@@ -122,10 +123,10 @@ def _folders_in(folder: Path) -> list[Path]:
 
 def _close_killed_run(marker: Path) -> None:
     lease = hold_in(marker, ALONE, create=False, lapses_s=GONE_S)
-    if lease is None:  # it runs, or its folder was discarded at this moment
+    if lease is None:  # running, or just removed
         return
     try:
-        if not lease.took_over:  # its run ends, or begins, at this moment
+        if not lease.took_over:  # just starting or ending
             return
         folder = marker.parent
         for path in folder.rglob(f"{PARTIAL}*"):
@@ -145,14 +146,14 @@ LINK, PATH_FILE = "checkpoint", "checkpoint.txt"
 
 
 def link_checkpoint(checkpoint: Path, directory: Path) -> str:
-    """Put a link to the checkpoint into a run's folder: `checkpoint`, or `checkpoint.txt` with its path where links cannot be.
+    """Link a checkpoint from a run's folder: `checkpoint`, or `checkpoint.txt` with its path if links are not possible.
 
-    The link is relative where both lie below the working directory, so that a project can be moved as a whole.
+    The link is relative if both are below the working directory, so that a project can be moved.
 
     Args:
         checkpoint: folder of an export.
     Returns:
-        what to tell the user: the checkpoint's path, or that it was removed since, where nothing is linked.
+        the message for the user: the checkpoint's path, or that it was removed, in which case nothing is linked.
     """
     if not checkpoint.is_dir():
         return f"not stored any more ({checkpoint}); reuse=false makes it again"
@@ -167,21 +168,21 @@ def link_checkpoint(checkpoint: Path, directory: Path) -> str:
     return str(checkpoint)
 
 
-# The command that made a run.
+# The command of a run.
 
 OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
 HYDRA_FILE = Path(".hydra") / "hydra.yaml"
-COMMAND_LINE, SEARCH_PATH = "command-line", "hydra.searchpath in"  # Hydra's names of who added a folder of options
+COMMAND_LINE, SEARCH_PATH = "command-line", "hydra.searchpath in"  # how Hydra names the origin of a config folder
 GROUPS = ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery")
-OPTION_OF_FIELD = {"kernel_mode": "kernel"}  # where the record's name is another
+OPTION_OF_FIELD = {"kernel_mode": "kernel"}  # fields named differently in the record
 
 
 def run_command(result: Result, folder: Path | None) -> str:
-    """For a shell, one line: with the overrides that Hydra kept in the run's folder; else the options that the record names,
-    without their parameters, and a comment that says so.
+    """The shell command of a run, one line: with the overrides stored by Hydra in the run's folder; else with the options in
+    the record, without their parameters, and a comment that says so.
 
     Args:
-        folder: of the run's `row.json`; None where it is not at hand.
+        folder: of the run's `row.json`; None if it is not available.
     """
     command = None if folder is None else overrides_command(folder)
     if command is not None:
@@ -193,7 +194,7 @@ def run_command(result: Result, folder: Path | None) -> str:
 
 
 def override_text(key: str, value: Any) -> str:
-    """What was chosen, as `run.py` takes it: `recovery=none`, `pattern.m=null`, `kernel=auto`.
+    """A choice as an argument of `run.py`: `recovery=none`, `pattern.m=null`, `kernel=auto`.
 
     Args:
         key: a field of `choice`, or `part.parameter`.
@@ -205,7 +206,7 @@ def override_text(key: str, value: Any) -> str:
 
 
 def overrides_command(folder: Path) -> str | None:
-    """With the overrides that Hydra kept in a run's folder, and the folders of a user's own options; None where they are gone."""
+    """The command with the overrides that Hydra stored and the user's config folders; None if they are gone."""
     overrides = recorded_overrides(folder)
     if overrides is None:
         return None
@@ -216,7 +217,7 @@ def overrides_command(folder: Path) -> str | None:
 
 
 def search_path(sources: Sequence[str]) -> str | None:
-    """The override by which Hydra finds options there; None for none.
+    """The override that adds these folders to Hydra's search path; None if there are none.
 
     Args:
         sources: `file://DIR`, `pkg://own.conf`.
@@ -226,10 +227,10 @@ def search_path(sources: Sequence[str]) -> str | None:
 
 
 def own_sources(folder: Path) -> list[tuple[str, str]]:
-    """Where a run found options beside the program's own: who named it, as Hydra says, and `file://DIR` or `pkg://own.conf`."""
+    """The user's config folders of a run: (origin according to Hydra, `file://DIR` or `pkg://own.conf`)."""
     text = _text(folder, HYDRA_FILE)
     if f"provider: {COMMAND_LINE}" not in text and f"provider: {SEARCH_PATH}" not in text:
-        return []  # nearly always: many times as fast as a parser
+        return []  # fast path of almost all runs, without a YAML parser
     try:
         parts = parse_yaml_bounded(text)["hydra"]["runtime"]["config_sources"]
         sources = [(part["provider"], part["schema"], part["path"]) for part in parts]
@@ -241,9 +242,7 @@ def own_sources(folder: Path) -> list[tuple[str, str]]:
 
 
 def _text(place: Path, name: Path) -> str:
-    """The text of a file that Hydra wrote, of a run's folder or packed record; empty where it is gone, or cannot be read, of
-    which a line is logged.
-    """
+    """A file that Hydra wrote, from a run's folder or packed record; empty if it is missing, or unreadable, which is logged."""
     if not is_in(place, name.as_posix()):
         return ""
     file = place / name
@@ -259,7 +258,7 @@ def _text(place: Path, name: Path) -> str:
 
 @cache
 def _tell(file: Path, why: str) -> None:
-    """Once: a comparison asks several times."""
+    """Log once per file."""
     log.warning("%s", printable(f"{file}: {why}; the run's command is taken from its record"))
 
 
@@ -268,7 +267,7 @@ def _path(source: str) -> str:
 
 
 def recorded_overrides(folder: Path) -> list[str] | None:
-    """Those of a run, from the file that Hydra wrote into its folder; None where it is gone or no such list.
+    """The overrides of a run, from the file that Hydra wrote; None if it is missing or invalid.
 
     Args:
         folder: the run's, or its packed record.
@@ -277,7 +276,7 @@ def recorded_overrides(folder: Path) -> list[str] | None:
     text = _text(folder, OVERRIDES_FILE)
     lines = text.splitlines()
     if lines and all(map(_is_plain, lines)):
-        return [line[2:] for line in lines]  # as nearly always: ten times as fast as a parser
+        return [line[2:] for line in lines]  # fast path, ten times as fast as a YAML parser
     if not lines:
         return None
     try:
@@ -292,7 +291,7 @@ def recorded_overrides(folder: Path) -> list[str] | None:
 
 
 def _is_plain(line: str) -> bool:
-    """Whether a line of YAML is the entry of a list that is a plain scalar."""
+    """Whether a YAML line is a list entry with a plain scalar."""
     plain = line.startswith("- ") and line[2:3].isalpha() and line.isprintable()
     return plain and ": " not in line and " #" not in line
 
@@ -306,15 +305,15 @@ def _options(result: Result) -> list[str]:
     return [*options, f"sparsity={result.sparsity.sparsity_target:g}", f"seed={result.identity.seed}"]
 
 
-# Points that ended without a result: why a cell of a study is missing.
+# Runs without a result.
 
 
 def failed_runs(failures: Sequence[Path], finished: Iterable[Path] = ()) -> list[dict[str, str]]:
-    """One line per failure, for a table: where, the command, and why.
+    """One line per failure, for a table: folder, command, and reason.
 
     Args:
-        failures: files in which runs say so; one whose command finished in another folder is left out.
-        finished: folders of runs that have a result.
+        failures: failure files of runs; skipped if their command has a result in another folder.
+        finished: folders of runs with a result.
     """
     done = set(map(overrides_command, finished)) - {None} if failures else set()
     return [
@@ -325,7 +324,7 @@ def failed_runs(failures: Sequence[Path], finished: Iterable[Path] = ()) -> list
 
 
 def failure_message(file: Path) -> str:
-    """Why a run failed, as its file says; or that the file cannot be read."""
+    """The reason in a run's failure file, or that it cannot be read."""
     try:
         content = read_json_bounded(file)
     except ValueError as error:

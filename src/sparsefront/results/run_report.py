@@ -1,4 +1,4 @@
-"""What one run writes for its reader, and its settings."""
+"""Files that a run writes for its reader, and their settings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,15 +21,14 @@ from sparsefront.settings_class import Expression, OneOrMore, settings_class
 
 @settings_class()
 class Report:
-    """What a run writes beside its `row.json`.
+    """What a run writes besides its `row.json`.
 
     Args:
-        plot: `pareto.png`, the sparse and the dense point of this run.
+        plot: `pareto.png`, with the sparse and the dense point of this run.
         axis: of these plots: `speedup` over the dense baseline of the same process, or `latency_ms`.
-        html: `report.html`, a page with the run's layers and kernels; it loads nothing.
-        mask_pictures: `masks/`: the masks of some layers as images, the densities of all as bars; also in the page.
-        mask_layers: regular expressions; a pruned layer whose name one of them finds is drawn. None: the first layer of
-            each kind.
+        html: `report.html`, a self-contained page with the run's layers and kernels.
+        mask_pictures: `masks/`: images of some layers' masks, and a chart of all densities; also in the page.
+        mask_layers: regular expressions; pruned layers whose name matches one are drawn. None: the first layer of each kind.
     """
 
     plot: bool = True
@@ -41,7 +40,7 @@ class Report:
     ] = None
 
     def check(self) -> None:
-        """Require the packages of the report: its files are written last, after hours of training.
+        """Check early that the required packages are installed: the report is written last, after hours of training.
 
         Raises:
             InvalidSetting: plot or mask_pictures without matplotlib, html without matplotlib or jinja2.
@@ -52,12 +51,12 @@ class Report:
                 require_package(package, key=key, value=True, instead=f"report.{key}=false")
 
     def check_layers(self, shapes: Mapping[str, tuple[int, int]]) -> None:
-        """Require that each expression finds a layer that this run prunes.
+        """Check that each expression matches a layer that this run prunes.
 
         Args:
             shapes: pruned layer -> [N, K].
         Raises:
-            InvalidSetting: mask_layers, with the layers that there are.
+            InvalidSetting: key mask_layers; lists the layers.
         """
         choose_layers(shapes, self.mask_layers)
 
@@ -71,12 +70,12 @@ def write_report(
     settings: Report,
     pruned: PrunedLayers | None = None,
 ) -> list[Path]:
-    """Write what the settings ask for into the run's folder.
+    """Write the selected files to the run's folder.
 
     Args:
-        pruned: the masks to draw; None where nothing was pruned, or the masks are gone.
+        pruned: the masks to draw; None if nothing was pruned, or the masks are gone.
     Returns:
-        what was written; the pictures of masks as their folder.
+        what was written; mask pictures as their folder.
     """
     written, pictures = [], []
     axis = axis_named(settings.axis)
@@ -92,7 +91,7 @@ def write_report(
 
 
 def _write_pictures(result: Result, folder: Path, settings: Report, pruned: PrunedLayers) -> list[Path]:
-    """The densities of all layers first, then the masks of the chosen ones."""
+    """Write the densities of all layers first, then the masks of the chosen ones."""
     masks = write_mask_pictures(pruned, folder, settings.mask_layers)
     target = None if budget_of(result) else 1 - result.sparsity.sparsity_target
     return [

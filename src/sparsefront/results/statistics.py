@@ -1,4 +1,4 @@
-"""Which choice is better, and how sure that is: paired bootstrap, winners, rankings, budgets."""
+"""Which choice is better, and with what confidence: paired bootstrap, winners, rankings, budgets."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -33,19 +33,19 @@ from sparsefront.results.record import Result
 from sparsefront.results.run_folder import override_text
 from sparsefront.tasks.outcomes import Outcomes
 
-# Whether one choice is better than another on the same samples: a paired bootstrap over samples, and over runs.
+# Compare two choices on the same samples: a paired bootstrap over samples and runs.
 
 DRAWS = 1000
-SIGMAS = 1.96  # half of a 95 % interval of something normal
+SIGMAS = 1.96  # half-width of a 95 % interval of a normal distribution
 
 
 @dataclass(frozen=True)
 class Difference:
     """Metric of one choice minus that of another, as fractions; `low` and `high` are the ends of its 95 % interval.
 
-    `bound`: one-sided, the difference is above it with 95 %; below it where less is better.
-    `sample_error`: what the split being a sample does to it, over `samples`; `run_error`: what seeds do, over the fewer of both
-    sides' `runs`; standard errors. Of one run each `run_error` is 0: nothing is known of it.
+    `bound`: one-sided 95 % bound, lower, or upper if lower is better. `sample_error` and `run_error`: standard errors due to
+    the finite split, over `samples`, and to seeds, over the smaller number of `runs`. With a single run on each side
+    `run_error` is 0, because it is unknown.
     """
 
     value: float
@@ -59,23 +59,23 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, same_seeds: bool) -> Difference:
-    """Difference of the means over runs.
+    """Difference of the means over runs, by bootstrap.
 
-    Each draw takes samples with replacement, the same ones for both sides, and of each side's runs as many as there are,
-    with replacement: the same ones for both where the runs are paired by their seeds. Means of n drawn runs have
-    (n - 1) / n of the variance that means of n runs have, so how far they lie from the mean of all runs is widened by
-    √(n / (n - 1)). One run tells nothing about how runs differ: then the interval is that of the samples alone.
+    Each draw resamples the samples, equally for both sides, and the runs of each side, equally if runs are paired by seeds.
+    Means of n resampled runs have only (n - 1) / n of the variance of means of n runs, so their distance from the mean of all
+    runs is scaled by √(n / (n - 1)). A single run says nothing about variation between runs: the interval is then due to the
+    samples only.
 
     Args:
         ours, theirs: one entry per run, over the same samples.
         same_seeds: run i of both sides has the same seeds.
     Raises:
-        ValueError: not the same samples.
+        ValueError: the samples differ.
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 8 and 13. The generator's seed is fixed.
     """
     if len({(outcomes.samples, len(outcomes)) for outcomes in (*ours, *theirs)}) > 1:
@@ -107,13 +107,13 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
 
 
 def _run_error(ours: np.ndarray, theirs: np.ndarray, *, same_seeds: bool) -> float:
-    """Standard error of a difference of means over runs; runs of the same seeds are compared in pairs."""
+    """Standard error of a difference of means over runs, paired if seeds are the same."""
     sides = (ours - theirs,) if same_seeds else (ours, theirs)
     return sqrt(sum(float(side.var(ddof=1)) / len(side) for side in sides if len(side) > 1))
 
 
 def _drawn_mean(scores: np.ndarray, chosen_runs: np.ndarray) -> float:
-    """The mean of the chosen runs, moved away from that of all runs by what drawing takes from it."""
+    """Mean of the chosen runs, scaled away from the mean of all runs to correct the variance of resampling."""
     n = len(scores)
     widened = sqrt(n / (n - 1)) if n > 1 else 0.0
     return float(scores.mean() + widened * (scores[chosen_runs].mean() - scores.mean()))
@@ -124,24 +124,24 @@ def _scores(runs: Sequence[Outcomes], samples: np.ndarray) -> np.ndarray:
     return np.array([run.metric_over(samples) for run in runs])
 
 
-# Whether a sparse network counts as faster than dense: the one rule of every table, sentence and curve.
+# When a sparse network counts as faster than dense: the one rule for all tables, sentences and curves.
 
-# Networks with the same layers, timed in turn, have come out up to 0.9 % apart on an H200:
-# where memory lies does that much, and repeating the timing in one process does not average it out.
+# Networks with equal layers, timed in turn, differed by up to 0.9 % on an H200: this is due to memory placement, and
+# repeated timing in one process does not average it out.
 TIMING_NOISE = 0.01
-# Of the dense flops of the prunable layers, by sparse kernels: for a speedup to count as theirs.
+# Minimum share of the prunable layers' dense FLOPs in sparse kernels for a speedup to be attributed to them.
 LEAST_SPARSE_SHARE = 0.5
 
 FASTER, SLOWER, UNCLEAR, MOSTLY_DENSE = "faster", "slower", "no clear difference", "mostly dense kernels"
 
 
 def speed_verdict(low: float, high: float, sparse_flops_share: float | None = None) -> str:
-    """`FASTER` or `SLOWER` where the whole interval of a speedup lies beyond what noise of the timing does, else `UNCLEAR`.
+    """`FASTER` or `SLOWER` if the whole interval of a speedup lies beyond timing noise, else `UNCLEAR`.
 
     Args:
-        low, high: ends of the interval; twice the speedup where there is none.
-        sparse_flops_share: with less than `LEAST_SPARSE_SHARE` what would be faster is `MOSTLY_DENSE`; None where it is
-            not known, as of older results, or means nothing, as of a smaller dense network: then the interval alone decides.
+        low, high: ends of the interval; both the speedup if there is none.
+        sparse_flops_share: below `LEAST_SPARSE_SHARE`, faster becomes `MOSTLY_DENSE`; None if unknown, as in older results,
+            or meaningless, as for a smaller dense network.
     """
     if high < 1 - TIMING_NOISE:
         return SLOWER
@@ -151,9 +151,9 @@ def speed_verdict(low: float, high: float, sparse_flops_share: float | None = No
 
 
 def against_dense(point: Point) -> str:
-    """The verdict on a point by speedup: by the ends of all of its runs' intervals, and the smallest share among them.
+    """The verdict on a point's speedup, from the hull of all runs' intervals and the smallest share among them.
 
-    `UNCLEAR` where a run was timed too seldom for an interval.
+    `UNCLEAR` if a run has too few repeats for an interval.
     """
     if repeats_text(point):
         return UNCLEAR
@@ -163,35 +163,35 @@ def against_dense(point: Point) -> str:
 
 
 def repeats_text(point: Point) -> str:
-    """`n=3` instead of an interval, where the timing of a run was repeated too seldom for one; else empty."""
+    """`n=3` instead of an interval if a run has too few repeats for one; else empty."""
     few = [found for result in point.candidate.results if (found := too_few_repeats(result)) is not None]
     return f"n={min(few)}" if few else ""
 
 
-# How many seeds stand behind a sentence that ranks.
+# Number of seeds required for ranking.
 
 LEAST_SEEDS = 3
 FEW_SEEDS = f"not ranked: fewer than {LEAST_SEEDS} seeds"
 
 
 def may_rank(candidate: Candidate) -> bool:
-    """Whether it has seeds enough to be called better, or faster at equal quality, than another one."""
+    """Whether it has enough seeds to be called better, or faster at equal quality, than another candidate."""
     return len(candidate.seeds) >= LEAST_SEEDS
 
 
-# What is chosen among comparable results, by their held-out part; and how sure the reporting split is of it.
+# Choices among comparable results by their held-out part, and their confidence on the reporting split.
 
 CHOICES = "over seeds: mean ± standard deviation; the held-out part of train picks, test reports"
 PICKED = "winner: best of its sparsity on held-out data\nrecipe: best of its pattern there"  # see `picked_as`
-MOST_UNCLAIMED = 3  # pairs of which each is told
+MOST_UNCLAIMED = 3  # pairs listed individually
 OutcomesOf = Callable[[Result], dict[str, Outcomes] | None]
-"""Outcomes of a result's networks by side; None where they were not kept."""
+"""Outcomes of a result's networks by side; None if they were not kept."""
 
 
 def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
-    """Sparsity -> for each pattern the candidate with the best mean on the held-out part; the best pattern first.
+    """Sparsity -> for each pattern, the candidate with the best held-out mean; best pattern first.
 
-    Those without a held-out part are left out, and those that are not compared at their sparsity (`why_apart`).
+    Candidates without held-out metrics, or not compared at their sparsity (`why_apart`), are left out.
     """
     found: dict[float, dict[str, Candidate]] = {}
     for candidate in candidates:
@@ -208,8 +208,8 @@ def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
 
 
 def picked_as(candidates: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
-    """Runs of a candidate -> `winner` of its sparsity, where it had rivals, or `recipe`: the best of its pattern; or why it is
-    not compared there.
+    """Runs of a candidate -> `winner` of its sparsity (if it had rivals), or `recipe`, the best of its pattern; or why it is
+    not compared.
     """
     picked = {
         candidate.runs: "winner" if place == 0 and len(line) > 1 else "recipe"
@@ -220,13 +220,13 @@ def picked_as(candidates: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
 
 
 def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
-    """One line per candidate: mean ± standard deviation over its runs, and what is picked; empty where each is a single run
-    of its own sparsity.
+    """One line per candidate: mean ± standard deviation over its runs, and what is picked; empty if each is a single run of its
+    own sparsity.
     """
     picked, told = picked_as(found), settings_apart(found)
     if len(found) < 2 and all(len(candidate.results) < 2 for candidate in found):
         return []
-    place = {runs: number for number, runs in enumerate(picked)}  # those of a sparsity in their order
+    place = {runs: number for number, runs in enumerate(picked)}  # rank within a sparsity
     lines = []
     for candidate in sorted(found, key=lambda one: (one.sparsity, place.get(one.runs, len(place)))):
         speedup, spread = mean_and_deviation(candidate.speedups)
@@ -246,9 +246,9 @@ def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
 
 
 def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[str]:
-    """One line for each pattern beside the winner of its sparsity, and why nothing is picked among the others."""
+    """One line per pattern, compared with the winner of its sparsity, and why nothing is picked among the others."""
     lines: list[str] = []
-    unclaimed: dict[str, list[str]] = {}  # why -> pairs
+    unclaimed: dict[str, list[str]] = {}  # reason -> pairs
     for sparsity, (first, *others) in winners(candidates).items():
         name_of = _names([first, *others])
         for other in others:
@@ -271,7 +271,7 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
 
 
 def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> Difference | str:
-    """On the reporting split; or why there is none."""
+    """The difference on the reporting split, or why there is none."""
     kept = [[(outcomes_of(run) or {}).get(side_of(run)) for run in one.results] for one in (first, other)]
     if any(outcomes is None for side in kept for outcomes in side):
         return "which is better is not claimed, since outcomes per sample (outcomes.npz beside row.json) are missing or edited"
@@ -282,7 +282,7 @@ def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> 
 
 
 def _difference_in_words(found: Difference, first: str, other: str, *, seeds: int, metric: Metric) -> str:
-    """Which is better, where the interval is clear of 0 and seeds are enough; else what it would take to tell."""
+    """Say which is better if the interval excludes 0 and there are enough seeds; else what would be needed."""
     points, low, high = (metric.scale * value for value in (found.value, found.low, found.high))
     unit = metric.words if metric.less_is_better else "points"
     interval = f"{points:+.2f} {unit} on test, paired bootstrap 95 % {low:+.2f} to {high:+.2f}"
@@ -293,14 +293,14 @@ def _difference_in_words(found: Difference, first: str, other: str, *, seeds: in
     return f"{first if metric.sign * points > 0 else other} is better ({interval})"
 
 
-MOST_NEEDED = 1_000_000  # samples or seeds, beyond which no number is told
+MOST_NEEDED = 1_000_000  # samples or seeds above which no number is given
 
 
 def needed_in_words(found: Difference) -> str:
-    """How many seeds, or how many samples, would tell two choices apart whose difference is the measured one.
+    """How many seeds or samples would be needed to distinguish two choices with the measured difference.
 
-    The interval of a difference d leaves out 0 where (d / 1.96)² is more than the variance between seeds over their number,
-    plus that of a sample over the number of samples. More of one alone may not do.
+    The interval of a difference d excludes 0 if (d / 1.96)² exceeds the variance between seeds over their number plus that
+    of a sample over the number of samples. More of one alone may not suffice.
     """
     reach = (found.value / SIGMAS) ** 2
     of_seeds, of_samples = found.run_error**2, found.sample_error**2
@@ -322,7 +322,7 @@ def needed_in_words(found: Difference) -> str:
 
 
 def _names(rivals: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
-    """Runs of a candidate -> its pattern; with the settings in which they differ where several have that pattern."""
+    """Runs of a candidate -> its pattern, with the distinguishing settings if several candidates have it."""
     told = settings_apart(rivals, ("pattern",))
     return {one.runs: " ".join((one.pattern, *told[one.runs].values())) for one in rivals}
 
@@ -330,10 +330,10 @@ def _names(rivals: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
 def settings_apart(
     candidates: Sequence[Candidate], shown: Sequence[str] = ("pattern", "sparsity")
 ) -> dict[tuple[str, ...], dict[str, str]]:
-    """Runs of a candidate -> what it chose where candidates that look alike differ: setting -> as `run.py` takes it.
+    """Runs of a candidate -> the settings (as for `run.py`) that distinguish it from candidates that look alike.
 
     Args:
-        shown: attributes of a candidate that are told beside its settings; alike are those in which all of them agree.
+        shown: attributes of a candidate shown besides its settings; candidates look alike if all of these agree.
     """
     rivals: dict[tuple, list[Candidate]] = {}
     for candidate in candidates:
@@ -356,16 +356,15 @@ def _spread(values: Sequence[float], metric: Metric) -> str:
     return metric.text(*mean_and_deviation(values))
 
 
-# One sentence per budget of quality: which candidate is the fastest that loses no more, and which patterns lose to
-# dense.
+# One sentence per quality budget: the fastest candidate within it, and which patterns are not faster than dense.
 
-BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the dense network trained on, else against dense
+BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the continued dense network, else against dense
 
 
 def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -> list[str]:
-    """One sentence for each budget, or for several that say the same; the held-out part decides who stays within it, the
-    reporting split is told. Empty where nothing was timed, or nothing may be picked. What has fewer than `LEAST_SEEDS` seeds is
-    not ranked: where nothing has more, the fastest is named as measured, and no pattern is said to lose.
+    """One sentence per budget (or per several with the same answer); the held-out part decides who is within it, the reporting
+    split is quoted. Empty if nothing was timed or may be picked. Candidates with fewer than `LEAST_SEEDS` seeds are not ranked:
+    if none has more, the fastest is named as measured, and no pattern is said to lose.
     """
     known = [
         (lost, against_dense(point), point)
@@ -383,7 +382,7 @@ def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGET
 
 
 def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | None:
-    """Mean of the points that its runs lost, by what choices go by; None where that decides nothing."""
+    """Mean points lost over its runs, by the metric for choices; None if it may not be used."""
     by_val = group.picked_by == "val"
     if group.offers_no_choice or (by_val and not candidate.can_be_chosen):
         return None
@@ -402,7 +401,7 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
     within = [(verdict, point) for lost, verdict, point in known if lost <= budget]
     if not within:
         return f"nothing that was measured loses so little{', held out' if group.picked_by == 'val' else ''}"
-    best: dict[str, tuple[str, Point]] = {}  # pattern -> its fastest that counts as faster than dense, else its fastest
+    best: dict[str, tuple[str, Point]] = {}  # pattern -> the fastest that counts as faster than dense, else the fastest
     for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
         best.setdefault(point.result.choice.pattern, (verdict, point))
     (verdict, first), *others = best.values()
@@ -435,7 +434,7 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
 
 
 def _measured(group: ComparableResults, budget: float, known: Sequence[tuple[float, str, Point]]) -> str:
-    """As `_found`, of candidates of which none may be ranked."""
+    """Like `_found`, if no candidate may be ranked."""
     within = [(verdict, point) for lost, verdict, point in known if lost <= budget]
     if not within:
         return _found(group, budget, known)
@@ -466,7 +465,7 @@ def _point_in_words(point: Point, group: ComparableResults) -> str:
 
 
 def _over_low(point: Point) -> str:
-    """` and 1.21× over dense in fp8, which is faster`, where the dense network in low precision is the stronger baseline."""
+    """` and 1.21× over dense in fp8, which is faster`, if the low-precision dense network is the stronger baseline."""
     runs = point.candidate.results
     speedups = [value for result in runs if (value := result.speed.speedup_low_precision) is not None]
     if not speedups or not any(map(low_baseline_is_faster, runs)):
@@ -475,28 +474,28 @@ def _over_low(point: Point) -> str:
 
 
 def _interval_in_words(point: Point) -> str:
-    """` (1.40× – 1.60×)`, ` (n=3)` of too few repeats, or empty."""
+    """` (1.40× – 1.60×)`, ` (n=3)` with too few repeats, or empty."""
     text = repeats_text(point) or (point.x_interval and " – ".join(map(times, point.x_interval)))
     return f" ({text})" if text else ""
 
 
 def _lost(candidate: Candidate, *, held_out: bool) -> list[float]:
-    """Points lost by each of its runs that can tell."""
+    """Points lost by each of its runs, where known."""
     lost = (points_lost(result, held_out=held_out) for result in candidate.results)
     return [value for value in lost if value is not None]
 
 
-NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality"
+NEAR_DENSE_POINTS = 1.0  # maximum percentage points below dense for "the same quality"
 QUANTILES = (0.025, 0.975)
 SIGMAS_OF_INTERVAL = 2 * SIGMAS  # from end to end
 
 
 def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
-    """Per pattern, the largest dominated area first: its candidates, its best speedup near the dense quality, the area that the
-    points of its own front dominate (the two-dimensional hypervolume) with its interval, and wins, ties and losses.
+    """Per pattern, largest dominated area first: number of candidates, best speedup near dense quality, the area dominated by
+    its own front (two-dimensional hypervolume) with interval, and wins, ties and losses.
 
-    The front is picked by the held-out part, the area is that of the reporting split. It ends at the dense baseline and at one
-    point below the worst quality here, the same corner for all patterns. Empty where only dense networks were measured.
+    The front is picked by the held-out part; the area is on the reporting split, bounded by the dense baseline and one point
+    below the worst quality here, the same for all patterns. Empty if only dense networks were measured.
     """
     series = by_pattern(group.points())
     if not series:
@@ -531,10 +530,10 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
 
 
 def _areas(group: ComparableResults, series: dict[str, list[Point]], dense: float) -> dict[str, np.ndarray]:
-    """Pattern -> [1 + DRAWS]: its dominated area as measured, then of each draw. Only of those with a point on their own front.
+    """Pattern -> [1 + DRAWS]: its dominated area as measured, then in each draw; only patterns with a point on their own front.
 
-    A draw takes of each point's runs as many as there are, with replacement, and moves each quality by its standard error and
-    each speed within its interval. Points are drawn independently, though they share a test set: intervals err to the wide side.
+    A draw resamples each point's runs, and perturbs each quality by its standard error and each speed within its interval.
+    Points are drawn independently although they share a test set, so intervals are rather too wide.
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 6. The generator's seed is fixed.
     """
     sign = group.metric.sign
@@ -550,7 +549,7 @@ def _areas(group: ComparableResults, series: dict[str, list[Point]], dense: floa
 
 
 def _draws(point: Point, group: ComparableResults, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """([1 + DRAWS] on the axis, the same of the quality): the means of the runs, then of each draw."""
+    """([1 + DRAWS] on the axis, the same for the quality): means of the runs, then of each draw."""
     runs = [run for run in point.candidate.results if group.axis.value(run) is not None]
     x = np.array([group.axis.value(run) for run in runs])
     scale = group.metric.scale
@@ -565,7 +564,7 @@ def _draws(point: Point, group: ComparableResults, draw: np.random.Generator) ->
 
 
 def _log_spread(interval: tuple[float, float] | None) -> float:
-    """Standard deviation of the logarithm of a speedup, and of a latency, whose 95 % interval is this."""
+    """Standard deviation of the logarithm of a speedup or latency with this 95 % interval."""
     return 0.0 if interval is None else log(interval[1] / interval[0]) / SIGMAS_OF_INTERVAL
 
 
@@ -575,7 +574,7 @@ def _area_text(drawn: np.ndarray) -> str:
 
 
 def _duels(pattern: str, areas: dict[str, np.ndarray]) -> str:
-    """Against each other pattern: a tie where the interval of the difference of their areas holds 0."""
+    """Wins, ties and losses against the other patterns: a tie if the interval of the difference of areas includes 0."""
     counts = [0, 0, 0]
     for other, theirs in areas.items():
         if other != pattern:
@@ -591,7 +590,7 @@ def _against_dense(points: Sequence[Point]) -> str:
 
 
 def _best_near(group: ComparableResults, points: Sequence[Point]) -> float | None:
-    """Among those that lost little against their own baseline, the dense network trained on where there is one."""
+    """Best speedup among those that lost little against their own baseline (the continued dense network if there is one)."""
     speedups = [
         point.x
         for point in points

@@ -1,4 +1,4 @@
-"""Results on disk: `row.json` of each run, and the CSV file that many runs append to and that is made anew from them."""
+"""Results on disk: `row.json` of each run, and the shared CSV file, which can be rebuilt from them."""
 
 import codecs
 import csv
@@ -27,22 +27,21 @@ from sparsefront.results.record import Result, missing_columns, record_digest, r
 from sparsefront.results.run_folder import ANOTHER_FOLDER, FAILURE_FILE, LINK
 from sparsefront.tasks.outcomes import MOST_FILE_BYTES, Outcomes, parse_outcomes
 
-# A CSV that grows line by line, so that a killed study goes on behind its last line; or of which a line is kept up to
-# date.
+# CSV files that grow line by line, so that a killed study continues after its last line, or in which a line is updated.
 #
-# We write UTF-8 and commas. What a spreadsheet saved with a byte order mark, semicolons or tabs, or as UTF-16, is
-# read, too.
+# Files are written as UTF-8 with commas. Files saved by a spreadsheet with a byte order mark, semicolons or tabs, or as
+# UTF-16, can be read too.
 
-# A line torn inside a character must not stop its repair: bytes that are no UTF-8 pass through unchanged.
+# Invalid UTF-8 is preserved, so that a line torn inside a character can be repaired.
 TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 SAVED_BY_OTHERS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_lines(path: Path) -> list[dict[str, str]]:
-    """Lines by column; none where there is no file.
+    """Lines by column; none if the file does not exist.
 
     Raises:
-        ValueError: it is no CSV, which the message names.
+        ValueError: it is not CSV.
     """
     if not path.is_file():
         return []
@@ -54,7 +53,7 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 
 
 def drop_lines(path: Path, like: Mapping[str, str]) -> None:
-    """Take out the lines that have all these values, at any moment the file is whole; one without such lines is left alone."""
+    """Remove the lines that have all these values, atomically; does not rewrite a file without such lines."""
     lines = read_lines(path)
     kept = [line for line in lines if any(line.get(name) != value for name, value in like.items())]
     if len(kept) == len(lines):
@@ -64,14 +63,14 @@ def drop_lines(path: Path, like: Mapping[str, str]) -> None:
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Add one line, and its columns as the head where the file is new; other processes of this host may do so at once.
+    """Append one line, with a header if the file is new; safe for concurrent processes on this host.
 
     Raises:
-        ValueError: the file has other columns, or a spreadsheet saved it: our lines would not fit to its own.
+        ValueError: the file has other columns, or was saved by a spreadsheet in another format.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", newline="", **TEXT) as file:  # whatever is read, it is written at the end
-        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+    with path.open("a+", newline="", **TEXT) as file:  # "a+" writes at the end wherever it was read
+        fcntl.flock(file, fcntl.LOCK_EX)  # released on close
         file.seek(0)
         head = file.readline()
         if head.encode(**TEXT).startswith(SAVED_BY_OTHERS) or separator_of(head) != ",":
@@ -87,7 +86,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def put_line(path: Path, line: Mapping[str, Any], *, key: str) -> None:
-    """Replace the line that has the same value in column `key`, or add it; at any moment the file is whole.
+    """Replace the line with the same value in column `key`, or add it, atomically.
 
     Raises:
         ValueError: the file has other columns.
@@ -107,30 +106,30 @@ def _write_whole(path: Path, columns: list[str], lines: Iterable[Mapping[str, An
         writer.writerows(lines)
 
 
-# The text of a CSV file of results: whole lines, cells as they are written; also of one that a spreadsheet saved.
+# The text of a CSV file of results, also if saved by a spreadsheet.
 #
-# We write UTF-8, commas and `\n`. A spreadsheet may save the same table with a byte order mark, semicolons or tabs,
-# as UTF-16, and with `TRUE` for `True`: that is read, too. It would take a cell that begins with `=` for a formula,
-# so such cells are written with an apostrophe before them, which reading takes off.
+# Files are written as UTF-8 with commas and `\n`. A spreadsheet may save them with a byte order mark, semicolons or tabs,
+# as UTF-16, and with `TRUE` for `True`, all of which can be read. It would take a cell that begins with `=` for a
+# formula, so such cells are written with a leading apostrophe, which reading removes.
 
-# One cell holds the kernels of all layers as JSON; the csv module's own limit is 128 KiB.
+# A cell with the kernels of all layers as JSON exceeds the csv module's default limit of 128 KiB.
 csv.field_size_limit(2**31 - 1)
-# What a spreadsheet calculates rather than shows; a negative number is one for it, too.
+# Text that a spreadsheet would evaluate; a negative number is not.
 _FORMULA = re.compile(r"[=+@\t\r\n]|-(?!\d+(\.\d*)?([eE][+-]?\d+)?\Z)")
 
 
 def whole_lines(text: str) -> str:
-    """The text up to its last line end that is not inside quotes."""
+    """The text up to its last line end outside of quotes."""
     while text and (not text.endswith("\n") or text.count('"') % 2):
         text = text[: text.rfind("\n", 0, len(text) - 1) + 1]
     return text
 
 
 def parse_lines(text: str) -> tuple[list[str], list[dict[str, str]]]:
-    """The header, and each line as column -> cell.
+    """Parse the header, and each line as column -> cell.
 
     Raises:
-        Unreadable: the csv module cannot take it apart.
+        Unreadable: the csv module cannot parse it.
     """
     reader = csv.DictReader(io.StringIO(text, newline=""), restval="", restkey="", delimiter=separator_of(text))
     try:
@@ -141,9 +140,9 @@ def parse_lines(text: str) -> tuple[list[str], list[dict[str, str]]]:
 
 
 def format_lines(header: list[str], lines: Iterable[dict], *, with_header: bool) -> str:
-    """The text of lines under a header; cells of other columns are left out."""
+    """Format lines under a header; cells of other columns are dropped."""
     text = io.StringIO(newline="")
-    # with this line end the csv module quotes a cell that holds a carriage return, too
+    # with this line end the csv module also quotes cells with a carriage return
     writer = csv.DictWriter(text, header, restval="", extrasaction="ignore", lineterminator="\r\n")
     if with_header:
         writer.writeheader()
@@ -157,12 +156,12 @@ def format_lines(header: list[str], lines: Iterable[dict], *, with_header: bool)
 
 
 def escaped(cell: Any) -> Any:
-    """Text that a spreadsheet would calculate, or that looks as if it were escaped, with an apostrophe before it."""
+    """Prefix an apostrophe to text that a spreadsheet would evaluate, or that looks escaped."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell.lstrip("'")) else cell
 
 
 def _shown(line: dict[str, str]) -> dict[str, str]:
-    """The cells as they were before `escaped`. An apostrophe before other text belongs to it."""
+    """Undo `escaped`; an apostrophe before other text is kept."""
     return {name: cell[1:] if cell[:1] == "'" and escaped(cell) != cell else cell for name, cell in line.items()}
 
 
@@ -170,14 +169,14 @@ def _has_apostrophe(line: dict[str, str]) -> bool:
     return any(cell[:1] == "'" for cell in line.values())
 
 
-# Which of several results of one run, or of runs with the same seeds, counts.
+# Which of several results of one run, or of runs with the same seeds, is used.
 
 Rank = tuple[int, str]
 
 
 def rank(result: Result) -> Rank:
-    """The higher one counts: that with the control, which alone says what training did, and of two controls the one that had the
-    recovery's teacher; else the newer one.
+    """Sort key: results with the control, which shows the effect of training alone, rank higher, those with the teacher's
+    control highest; then the newer one.
     """
     return _control_rank(result.quality.dense_continued, result.quality.dense_distilled), result.identity.time
 
@@ -195,33 +194,33 @@ def _control_rank(continued: object, distilled: object) -> int:
 log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
 STORE_FILE = "rows.csv"
-FILES_FOR_PROCESSES = 2000  # fewer are read before a process has started
+FILES_FOR_PROCESSES = 2000  # fewer are read faster than a process starts
 NO_RESULTS = f"holds no results; take a folder of results, its {STORE_FILE}, or the {RESULT_FILE} of a run"
 NO_TABLE = "no table of results"
 
 
 def write_result_json(path: Path, result: Result) -> Path:
-    """Write the result to `path`, whole or not at all; folders are made."""
+    """Write the result to `path` atomically, creating folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _replace(path, result.to_json())
     return path
 
 
 def append_result(store_csv: Path, result: Result) -> None:
-    """Add the result to the store; safe with many writers. One line per `run_id`: that of the higher `rank` stays.
+    """Add the result to the store; safe with concurrent writers. There is one line per `run_id`, of the higher `rank`.
 
-    The common case appends one line in one write, and parses nothing but the header. The file is rewritten, atomically, when
-    the result brings a column that it lacks, when its run is already there, when a spreadsheet saved it in a form of its own, or
-    when a killed writer left half a line at the end (dropped, with a warning: that run's row.json still has it).
+    Normally this appends one line in one write and parses only the header. The file is rewritten atomically if the result
+    has a new column, if its run is already there, if a spreadsheet saved the file in another format, or if a killed writer
+    left a partial line (dropped, with a warning: that run's row.json still exists).
 
     Raises:
-        Obstacle: the file is no table of results; it stays as it is.
+        Obstacle: the file is not a table of results; it is not changed.
     """
     store_csv.parent.mkdir(parents=True, exist_ok=True)
 
     def append(lease: Lease) -> None:
         _put(store_csv, result, lease)
-        lease.require()  # one that slept may have written to a file that was replaced
+        lease.require()  # after a suspend, the file may have been replaced
 
     do_alone(store_csv, append)
 
@@ -247,7 +246,7 @@ def _put(store_csv: Path, result: Result, lease: Lease) -> None:
 
 
 def _parts_of(store_csv: Path) -> tuple[str, list[str], list[dict[str, str]]]:
-    """Text, columns and whole lines of a store; none where there is no file. Raises Obstacle where it is no table of results."""
+    """Text, columns and complete lines of a store; empty if it does not exist. Raises Obstacle if it is another file."""
     if not os.path.lexists(store_csv):
         return "", [], []
     try:
@@ -267,7 +266,7 @@ def _append(store_csv: Path, header: list[str], cells: dict) -> None:
 
 
 def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None:
-    """The columns, where it is sure at a glance that every line is whole and none is of this run; None where it is not."""
+    """The columns, if a quick check shows that all lines are complete and none is of this run; else None."""
     if not store_csv.is_file():
         return None
     content = store_csv.read_bytes()
@@ -275,7 +274,7 @@ def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None
     header = parse_lines(first)[0] if separator_of(first) == "," else []
     whole = content.endswith(b"\n") and content.count(b'"') % 2 == 0
     plain = run_id.isascii() and not set(run_id) & set('",\r\n') and escaped(run_id) == run_id
-    known = any(f"\n{cell},".encode() in content for cell in (run_id, f'"{run_id}"'))  # spreadsheets may quote all text
+    known = any(f"\n{cell},".encode() in content for cell in (run_id, f'"{run_id}"'))  # spreadsheets may quote
     if known or not (header[:1] == ["run_id"] and whole and plain):
         return None
     return header
@@ -283,11 +282,11 @@ def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None
 
 @dataclass
 class Reading:
-    """What was found: results without exact duplicates, and what could not be read, each with its reason.
+    """Results without exact duplicates, and the reasons for unreadable ones.
 
-    `places`: run_id -> its results, each with the folder of a row.json that holds it, where the files that it names lie, or
-    with the packed record that they lie in.
-    `failures`: the files of runs that ended without a result.
+    `places`: run_id -> its results, each with the folder of its row.json, where the files it names are, or with the packed
+    record that contains them.
+    `failures`: failure files of runs without a result.
     """
 
     results: list[Result] = field(default_factory=list)
@@ -297,9 +296,7 @@ class Reading:
     _told: set[Path] = field(default_factory=set)
 
     def folder_of(self, result: Result) -> Path | None:
-        """Where the files of a result lie, a folder or a packed record; of several the first with its outcomes; None of one from
-        a table.
-        """
+        """Folder or packed record of a result's files; of several the first with outcomes; None for a result from a table."""
         found = [folder for one, folder in self.places.get(result.identity.run_id, ()) if one == result]
         if len(found) < 2 or (file := result.quality.outcomes_file) is None:
             return found[0] if found else None
@@ -307,12 +304,12 @@ class Reading:
 
     @property
     def finished(self) -> list[Path]:
-        """The folders of all runs that have a result."""
+        """The folders of all runs with a result."""
         return [folder for found in self.places.values() for _, folder in found]
 
     def outcomes_of(self, result: Result) -> dict[str, Outcomes] | None:
-        """What each sample added to the metric, of each of a result's networks; None where that is not at hand, was edited, or
-        cannot be read, of which a line is logged.
+        """Per-sample outcomes of each of a result's networks; None if they are missing, were edited, or cannot be read, which
+        is logged.
         """
         folder, file = self.folder_of(result), result.quality.outcomes_file
         if folder is None or file is None:
@@ -336,14 +333,13 @@ class Reading:
 
 
 def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
-    """Results of folders, of CSV files and of single JSON files.
+    """Read results from folders, CSV files and JSON files.
 
-    In a folder every `row.json` and packed record at any depth is read, in linked folders too; where there is none, every
-    `rows.csv`. A file that cannot be read, and a result that was edited after it was stored, is a problem in the result, never
-    an exception. A result met twice counts once.
+    In a folder every `row.json` and packed record at any depth is read, also in linked folders; if there are none, every
+    `rows.csv`. Unreadable files and edited results are recorded as problems and never raise. Duplicates are dropped.
 
     Args:
-        processes: that read a large store together; they are forked, so more than one needs a program without threads.
+        processes: for reading a large store; they are forked, so more than one requires a program without threads.
     """
     reading = Reading()
     seen: dict[str, list[Result]] = {}
@@ -368,8 +364,8 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
 
 
 def _files_of_runs(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
-    """The files with results, those of failures, and folders that may not be read, at any depth and in linked folders; walked
-    once, several times as fast as `rglob`.
+    """Files with results, failure files, and unreadable folders, at any depth and in linked folders; in a single walk, several
+    times as fast as `rglob`.
     """
     if not path.is_dir():
         return [path] if path.exists() else [], [], []
@@ -381,7 +377,7 @@ def _files_of_runs(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
 
 
 def _dead_links(path: Path) -> list[Path]:
-    """In a folder itself, as of a machine that is not mounted; a checkpoint may have been removed."""
+    """Dangling links directly in a folder, such as to an unmounted machine; removed checkpoints are ignored."""
     if not path.is_dir():
         return []
     with os.scandir(path) as entries:
@@ -415,7 +411,7 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
 
 @dataclass
 class Table:
-    """A CSV file of results: what was read, `unreadable`: why a line cannot be -> its cells, and other problems."""
+    """A CSV file of results: what was read, `unreadable`: reason -> cells of an unreadable line, and other problems."""
 
     results: list[Result] = field(default_factory=list)
     unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -423,10 +419,10 @@ class Table:
 
 
 def read_table(file: Path) -> Table:
-    """Every line of a CSV file of results; an empty file is a table without lines.
+    """Read every line of a CSV file of results; an empty file has none.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: it is another file.
     """
     text, table = read_table_text(file), Table()
     whole = whole_lines(text)
@@ -450,10 +446,10 @@ def read_table(file: Path) -> Table:
 
 
 def _result_of(cells: dict[str, str]) -> tuple[Result, list[str]]:
-    """The result of a line, and the columns that somebody added to it: its digest holds without them.
+    """The result of a line, and the columns that a user added, which its digest does not cover.
 
     Raises:
-        ValueError: it was edited, or is of no schema that is known here.
+        ValueError: it was edited, or has an unknown schema.
     """
     try:
         return unedited(Result.from_flat(cells)), []
@@ -474,7 +470,7 @@ def _no_table(missing: list[str]) -> str:
 
 
 def unedited(result: Result) -> Result:
-    """The result; what has no digest, being of an older version, is not looked at. Raises ValueError where it was edited."""
+    """Check a result's digest, if it has one (older versions do not). Raises ValueError if it was edited."""
     stored = result.identity.record_sha256
     if stored not in (None, record_digest({group: vars(fields) for group, fields in vars(result).items()})):
         raise ValueError(
@@ -484,21 +480,21 @@ def unedited(result: Result) -> Result:
 
 
 def _replace(path: Path, text: str, lease: Lease | None = None) -> None:
-    """A reader or a kill sees the old file or the new one, never half. Raises LeaseLost where the file is another's by now."""
+    """Replace the file atomically. Raises LeaseLost if another process owns the file by now."""
     with whole_file(path) as new, new.open("w", newline="", **TEXT) as file:
         file.write(text)
         if lease is not None:
             lease.require()
 
 
-# `rows.csv` made again from the `row.json` of each run; results of several stores put into one.
+# Rebuild `rows.csv` from the `row.json` of each run; merge stores.
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What a store holds now: `old`: the runs whose lines were kept since no `row.json` of theirs can be read.
+    """The content of a rebuilt store: `old`: runs whose lines were kept because their `row.json` cannot be read.
 
-    `kept`: why each line that cannot be read, and was kept as it is, cannot. `problems`: what was left out.
+    `kept`: reasons for unreadable lines, which were kept unchanged. `problems`: what was left out.
     """
 
     runs: set[str]
@@ -508,13 +504,13 @@ class Rebuilt:
 
 
 def rebuild_store(folder: Path, *, processes: int = 1) -> Rebuilt:
-    """Write `rows.csv` of a folder of results anew, whole or not at all; safe beside runs that append to it.
+    """Rebuild `rows.csv` of a folder of results atomically; safe while runs append to it.
 
-    Lines of runs without a readable `row.json` stay, those that cannot be read too: nothing measured is lost. To drop them,
+    Lines of runs without a readable `row.json` are kept, even unreadable ones, so that no measurement is lost. To drop them,
     delete the file first.
 
     Raises:
-        InvalidSetting: no folder, no `row.json` below it that can be read, or its `rows.csv` is no table of results.
+        InvalidSetting: no folder, no readable `row.json` below it, or its `rows.csv` is not a table of results.
     """
     store = folder / STORE_FILE
     if folder.is_file():
@@ -538,10 +534,10 @@ def rebuild_store(folder: Path, *, processes: int = 1) -> Rebuilt:
 
 
 def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> Rebuilt:
-    """Write one CSV file of all results in some folders and files, its own lines among them where it is there.
+    """Write all results in some folders and files, and those already in `store`, to one CSV file.
 
     Raises:
-        InvalidSetting: no result was found, or the file is there and is no table of results.
+        InvalidSetting: no results were found, or the file exists and is not a table of results.
     """
     if store.suffix != ".csv":
         raise InvalidSetting("store", store, "must end in .csv")
@@ -561,7 +557,7 @@ def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> R
 
 
 def _table_before(store: Path, *, key: str) -> Table:
-    """What the file holds that is about to be written anew; what is not ours is never overwritten."""
+    """Read the file that is about to be rewritten; foreign files are never overwritten."""
     try:
         return read_table(store) if os.path.lexists(store) else Table()
     except ValueError as error:
@@ -571,8 +567,8 @@ def _table_before(store: Path, *, key: str) -> Table:
 
 
 def _write(store: Path, results: Iterable[Result], unreadable: dict[str, dict[str, str]]) -> list[str]:
-    """One line per `run_id`, that of its highest `rank`, in the order of time; below them the lines that cannot be read, of
-    runs that have no other. Returns why each of those cannot be.
+    """Write one line per `run_id`, of the highest `rank`, by time; then unreadable lines of runs without another line. Returns
+    why each of these is unreadable.
     """
     highest = {one.identity.run_id: one for one in sorted(results, key=rank)}
     ordered = sorted(highest.values(), key=lambda result: result.identity.time)

@@ -1,4 +1,4 @@
-"""Tables for the terminal: of one run, of many runs, and at the end of a sweep. Paths and messages are never folded."""
+"""Terminal tables of one run, of many runs, and of a sweep. Paths and messages are never wrapped."""
 
 import os
 import re
@@ -70,7 +70,7 @@ from sparsefront.results.terminal import (
     table_console,
 )
 
-# Tables of several results for the terminal.
+# Terminal tables of several results.
 
 
 def results_table(
@@ -80,14 +80,14 @@ def results_table(
     most: int | None = None,
     columns: tuple[list[Column], dict[str, str]] | None = None,
 ) -> Table:
-    """One line per result, in the order given; what all results share stands in the title, what is to be known about them below.
+    """One line per result, in the given order; shared values are in the title, notes below.
 
     Args:
         notes: one line each.
-        most: lines of the table; None: all.
-        columns: as `shown_columns` gives them, where that was done before.
+        most: maximum number of lines; None = all.
+        columns: from `shown_columns`, if already computed.
     Raises:
-        ValueError: there is no result.
+        ValueError: there are no results.
     """
     if not results:
         raise ValueError("nothing to show: there is no result")
@@ -100,8 +100,8 @@ def results_table(
     table.caption, table.caption_justify = Text(below) if below else None, "left"
     lines = [[printable(column.cell(result)) for column in shown] for result in results[:most]]
     for place, column in enumerate(shown):
-        # Headings fold at their underscores, so that a dozen columns fit and stay the names that `sort=` takes.
-        # Numbers stay whole; where the terminal is narrow it is names (run, kernel) that fold.
+        # Headings wrap at underscores, so that a dozen columns fit and keep the names that `sort=` accepts. Numbers are never
+        # wrapped; in a narrow terminal names (run, kernel) are.
         justify, whole = ("right", True) if column.numeric else ("left", column.field == "pattern")
         words = re.split("[_ ]", heading := printable(column.heading(metric)))
         cells = [line[place] for line in lines] if whole else []
@@ -117,14 +117,14 @@ def results_table(
     return table
 
 
-# The layers of one run as a table.
+# Table of the layers of one run.
 
 
 def layer_lines(result: Result) -> list[dict[str, str]]:
-    """Per layer, and all else with weights: sparsity, kernel, time, speedup over the dense kernel, and why it stayed dense or
-    other kernels are unsupported.
+    """Per layer, and for everything else with weights: sparsity, kernel, time, speedup over the dense kernel, and why it stayed
+    dense or other kernels are unsupported.
 
-    The sparsity of a layer that collapsed says so: the page marks it.
+    The sparsity of a collapsed layer is marked, for the page's highlighting.
     """
     collapsed = collapsed_in(result)
     names = [*result.sparsity.sparsity_per_layer, *result.sparsity.dense_layers, *result.kernels.kernel_per_layer]
@@ -149,13 +149,13 @@ def _line(result: Result, name: str, collapsed: bool) -> dict[str, str]:
 
 
 def _layer_speedup(kernel: dict[str, Any]) -> float | None:
-    """Over the dense kernel that was timed in turn; None where it was not."""
+    """Speedup over the dense kernel timed in turn; None if it was not timed."""
     candidates, latency = kernel.get("candidates") or {}, kernel.get("latency_us")
     dense = next((candidates[name] for name in DENSE_KERNELS if candidates.get(name)), None)
     return dense / latency if dense and latency else None
 
 
-# The table of one run for the terminal.
+# Terminal table of one run.
 
 QUALITIES = {
     "dense": "dense",
@@ -171,7 +171,7 @@ QUALITY_COLUMNS = {column.field: column for column in COLUMNS if isinstance(colu
 
 
 def run_table(result: Result) -> Table:
-    """What one run found, each line with the field of the result that holds the exact value."""
+    """What one run found; each line names the field of the result with the exact value."""
     quality, speed = result.quality, result.speed
     table = Table(title=Text(run_title(result)), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
@@ -242,7 +242,7 @@ def run_table(result: Result) -> Table:
 
 
 def run_title(result: Result) -> str:
-    """Model, data, pattern with its granularity or n:m, and what was asked for."""
+    """Model, data, pattern with granularity or n:m, and target."""
     choice = result.choice
     unit = "".join(f" {part}" for part in (choice.granularity, result.sparsity.n_of_m) if part is not None)
     pattern = f"{choice.pattern}{unit} {asked_of(result)}"
@@ -250,8 +250,8 @@ def run_title(result: Result) -> str:
 
 
 def dense_layers_text(result: Result) -> str:
-    """How many layers, modules and parameters with weights stayed dense, and how many of them for which reason; of those that are
-    prunable, the part of the prunable weights.
+    """How many layers, modules and parameters with weights stayed dense, by reason; for prunable ones, their share of the
+    prunable weights.
     """
     prunable, shares = result.sparsity.dense_layers, result.sparsity.dense_weight_shares
     others = result.kernels.dense_weights
@@ -269,7 +269,7 @@ def dense_layers_text(result: Result) -> str:
 
 
 def collapsed_layers_text(result: Result) -> str:
-    """How many layers keep nearly nothing of the target density, and which."""
+    """How many layers collapsed, and which."""
     collapsed = collapsed_in(result)
     return f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
 
@@ -297,7 +297,7 @@ def dense_low_text(result: Result) -> str:
 
 
 def _speedup_low(result: Result) -> str:
-    """Over the dense network in low precision, and whether that is the one to beat."""
+    """Speedup over the low-precision dense network, and whether that is the baseline to beat."""
     field = "speedup_low_precision"
     stronger = "; this dense version is the faster one" if low_baseline_is_faster(result) else ""
     return f"{times(result.speed.speedup_low_precision)}{_verdict(result, field)}{stronger}"
@@ -317,7 +317,7 @@ def _generated(result: Result) -> str:
 
 
 def _verdict(result: Result, field: str) -> str:
-    """`, faster`, by the interval of a speedup; `, n=3` of too few repeats for one; empty where none was recorded."""
+    """`, faster`, from the interval of a speedup; `, n=3` with too few repeats; empty if none was recorded."""
     if few := too_few_repeats(result):
         return f", n={few}: no interval"
     interval = speedup_interval(result, field)
@@ -325,7 +325,7 @@ def _verdict(result: Result, field: str) -> str:
 
 
 def _own_lengths(result: Result) -> str:
-    """Latency of a batch as the evaluation set has them."""
+    """Latency of a batch of the evaluation set."""
     speed = result.speed
     if speed.latency_dense_dataset_ms is None:
         return "not measured: one of their sizes could not be"
@@ -345,7 +345,7 @@ def _own_lengths(result: Result) -> str:
 
 
 def _part(entry: Mapping[str, Any]) -> str:
-    """`0.52 ms dense, 0.40 ms sparse: 1.30×`, of so many rows, and tokens a second where it writes some."""
+    """`0.52 ms dense, 0.40 ms sparse: 1.30×`, with the number of rows, and tokens per second if it generates any."""
     if "not_measured" in entry:
         return f"not measured: {entry['not_measured']}"
     rates = [f"{side} {entry[key]:.0f}" for side in ("dense", "sparse") if (key := f"tokens_per_s_{side}") in entry]
@@ -357,7 +357,7 @@ def _part(entry: Mapping[str, Any]) -> str:
 
 
 def lengths_text(result: Result) -> str:
-    """`16 tokens in 3 batches, 48 in 7`: how many batches of the evaluation set are how long."""
+    """`16 tokens in 3 batches, 48 in 7`: numbers of batches of the evaluation set by length."""
     counts: Counter[int] = Counter()
     for entry in result.speed.dataset_lengths:
         counts[entry["sequence_length"]] += entry["batches"]
@@ -366,13 +366,13 @@ def lengths_text(result: Result) -> str:
 
 
 def apart_from_medians(result: Result) -> str:
-    """A clause where the two latencies that are shown give another ratio than the speedup; empty where they agree."""
+    """A clause if the ratio of the displayed latencies differs from the speedup; empty if they agree."""
     speed = result.speed
     return ratio_apart(speed.speedup, speed.latency_dense_ms, speed.latency_sparse_ms)
 
 
 def _interval(result: Result) -> str | None:
-    """The ends of the speedup's interval, and what kind of interval it is: see `measure.speedup.speedup_of`."""
+    """The ends of the speedup's interval, and its kind: see `measure.speedup.speedup_of`."""
     speed, interval = result.speed, speedup_interval(result)
     if speed.speedup is None or interval is None:
         return None
@@ -381,14 +381,14 @@ def _interval(result: Result) -> str | None:
 
 
 def _evaluation(result: Result) -> str:
-    """How many samples, and what ± means."""
+    """Number of samples, and the meaning of ±."""
     quality = result.quality
     limit = "" if quality.evaluate_limit is None else f" (measure.evaluate_limit={quality.evaluate_limit})"
     return f"{quality.evaluated_samples} test samples{limit}; ± is their standard error"
 
 
 def _held_out(result: Result) -> str:
-    """What choices go by: never trained on, and not the samples that are reported."""
+    """The metric for choices: on samples that are neither trained on nor reported."""
     sides = ("dense", "masked", "sparse")
     measured = {side: value for side in sides if (value := result.value_of(f"val_{side}")) is not None}
     told = ", ".join(f"{side} {metric_of(result).text(value)}" for side, value in measured.items())
@@ -408,7 +408,7 @@ def _device(result: Result) -> str:
 
 
 def _budget(result: Result) -> str:
-    """What the recovery took, as its training loop counted."""
+    """The budget of the recovery, as counted by its training loop."""
     cost = result.cost
     if not cost.recovery_steps:
         return "no training"
@@ -421,7 +421,7 @@ def _weights(result: Result) -> str:
 
 
 def _resident(result: Result) -> str:
-    """What both networks keep there, and how much of the sparse one's are prunable layers that stayed dense."""
+    """Resident bytes of both networks, and the share of dense prunable layers in the sparse one's."""
     text = (
         f"{_megabytes(result.size.resident_bytes_dense)} dense, {_megabytes(result.size.resident_bytes_sparse)} sparse"
     )
@@ -435,19 +435,18 @@ def _megabytes(size: int | None) -> str:
     return "–" if size is None else f"{size / 1e6:.2f} MB"
 
 
-# Comparable results in 80 columns: one line for the runs that share all but the seed, and only what decides.
+# Comparable results in 80 columns: one line per candidate, with the essentials only.
 
 HEADINGS = ("pattern", "sparsity", "recovery", "runs", "test", "lost", "speedup", "picked")
-FOLDED = {"pattern": 17, "recovery": 13, "picked": 8}  # characters at most: numbers need room in 80 columns
-SHOWN = ("pattern", "sparsity", "recovery")  # a line's settings are told where another agrees with it in all of these
+FOLDED = {"pattern": 17, "recovery": 13, "picked": 8}  # maximum width, to leave room for numbers in 80 columns
+SHOWN = ("pattern", "sparsity", "recovery")  # settings are shown for lines that are equal in all of these
 
 
 def compact_table(group: ComparableResults, most: int | None = None) -> Table:
-    """The points of a group, the best on the held-out part first, above the dense networks that they were made from; below them
-    what the words in the last column mean.
+    """The points of a group, best held-out quality first, above their dense networks; an explanation of the last column below.
 
     Args:
-        most: lines of points; None: all.
+        most: maximum number of points; None = all.
     """
     table = Table(
         title=Text(group.title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0
@@ -471,7 +470,7 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
 
 
 def _cells(point: Point, apart: dict[str, str]) -> tuple[str, ...]:
-    """Settings without which two lines would look alike stand below the name of what they belong to."""
+    """The cells of a point; settings that distinguish it are shown below the name they belong to."""
     of_recovery = [text.removeprefix("recovery.") for key, text in apart.items() if key.startswith("recovery.")]
     others = [text.removeprefix("pattern.") for key, text in apart.items() if not key.startswith("recovery.")]
     results = point.candidate.results
@@ -489,12 +488,12 @@ def _cells(point: Point, apart: dict[str, str]) -> tuple[str, ...]:
     )
 
 
-# What a run and a sweep tell at their end. Paths, and messages that hold some, stand on lines of their own and are
-# never folded, so that they can be copied: a table would break them at its width.
+# Output at the end of a run or sweep. Paths, and messages that contain them, are printed outside of tables, which would
+# wrap them, so that they can be copied.
 
 
 def print_run(result: Result, paths: Sequence[Path]) -> None:
-    """The table of a run, then its files."""
+    """Print the table of a run, then its files."""
     console = Console()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
@@ -504,12 +503,12 @@ def print_run(result: Result, paths: Sequence[Path]) -> None:
 
 
 def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int | None = MOST_ROWS) -> None:
-    """Comparable results: tables of runs and of what may be chosen, then what they say; in a terminal that is too narrow for
-    the first one table of what decides.
+    """Print comparable results: tables of runs and candidates, then conclusions; in a narrow terminal a compact table instead
+    of the first one.
 
     Args:
-        verdicts: how sure the reporting split is of what was picked.
-        most: lines of a table; None: all.
+        verdicts: confidence of what was picked, on the reporting split.
+        most: maximum number of table lines; None = all.
     """
     narrow, table = Console(), results_table(group.results, group.notes(), most=most, columns=group.columns)
     if _is_too_narrow(narrow, table):
@@ -530,9 +529,7 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
 
 
 def print_results(results: Sequence[Result]) -> None:
-    """Results, comparable or not, in one table; in a terminal that is too narrow for it a table of what decides for those that
-    may be compared.
-    """
+    """Print results in one table, comparable or not; in a narrow terminal, compact tables of comparable ones."""
     narrow, table = Console(), results_table(results)
     if not _is_too_narrow(narrow, table):
         print_table(table_console(table), table)
@@ -555,7 +552,7 @@ def _print_left_out(count: int, most: int | None, what: str) -> None:
 
 @dataclass(frozen=True)
 class Failure:
-    """A point of a sweep that ended without a result: its name, the overrides that made it, and the message."""
+    """A point of a sweep without a result: its name, its overrides, and the message."""
 
     name: str
     overrides: Sequence[str]
@@ -563,7 +560,7 @@ class Failure:
 
 
 def print_failures(failures: Sequence[Failure]) -> None:
-    """Which points of a sweep failed, and why."""
+    """Print which points of a sweep failed, and why."""
     print(f"{len(failures)} failed:")
     for failure in failures:
         print(printable(f"  {failure.name}: {' '.join(failure.overrides)}"))
@@ -571,13 +568,13 @@ def print_failures(failures: Sequence[Failure]) -> None:
 
 
 def _short(path: Path) -> str:
-    """Relative to where the user stands, unless that would climb out."""
+    """Relative to the working directory, if it is below it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
 def print_sweep(directory: Path) -> None:
-    """Tables of a sweep's finished and failed points.
+    """Print tables of a sweep's finished and failed points.
 
     Args:
         directory: the sweep's folder, one subfolder per point.
@@ -598,6 +595,6 @@ def print_sweep(directory: Path) -> None:
     if failures:
         print_failures(failures)
     finished, distinct = len(files) - len(reading.problems), len(reading.results)
-    # points whose settings mean the same share one result
+    # equivalent points share one result
     shared = f" with {counted(distinct, 'different result')}" if distinct < finished else ""
     print(f"{counted(finished, 'point')} finished{shared}, {len(failures)} failed: {directory}")

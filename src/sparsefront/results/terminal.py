@@ -1,4 +1,4 @@
-"""Tables and lines of text on a console: no line ends in blanks, only a terminal folds text, and no text controls one."""
+"""Console output: no trailing blanks, wrapping only in terminals, and no control characters from text."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -12,8 +12,8 @@ from rich.text import Text
 
 from sparsefront.errors import printable
 
-LEAST_WIDTH = 110  # a narrower terminal wraps the lines of a table rather than that its names are folded to pieces
-PIPED_WIDTH = 200  # a table that goes to a file or a pipe is not squeezed into 80 characters
+LEAST_WIDTH = 110  # in a narrower terminal, lines wrap instead of columns shrinking
+PIPED_WIDTH = 200  # width for files and pipes, instead of 80 characters
 UNLIMITED_WIDTH = 100_000
 
 
@@ -21,7 +21,7 @@ def table_console(table: Table | None = None) -> Console:
     """A console on stdout that is wide enough for a table, so that no digit is lost; a narrower terminal wraps its lines.
 
     Args:
-        table: None: any of `records_table`, whose columns all fold.
+        table: None: any from `records_table`, whose columns can all shrink.
     """
     console = Console()
     console.width = max(console.width, LEAST_WIDTH) if console.is_terminal else PIPED_WIDTH
@@ -31,13 +31,13 @@ def table_console(table: Table | None = None) -> Console:
 
 
 def least_width(table: Table) -> int:
-    """In characters: with fewer, columns that must stay whole lose characters."""
+    """Minimum width, in characters, at which columns that must not wrap lose nothing."""
     console = Console(width=UNLIMITED_WIDTH)
     return console.measure(table).minimum
 
 
 def records_table(records: Sequence[Mapping[str, str]], title: str, notes: Sequence[str] = ()) -> Table:
-    """Lines of text by heading.
+    """A table of text by heading.
 
     Args:
         notes: below the table, one line each.
@@ -52,14 +52,12 @@ def records_table(records: Sequence[Mapping[str, str]], title: str, notes: Seque
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """As text: rich would read a reason that holds "[n_m]" as its own markup and drop it, and pass control characters on."""
+    """Add a row as plain text: rich would interpret "[n_m]" as markup, and pass control characters through."""
     table.add_row(*(Text(printable(cell, lines=True)) for cell in cells))
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table; its title and what stands below it are as wide as the console, where rich folds them at the width of the
-    table or fills them up to it.
-    """
+    """Print a table with title and notes at console width; rich would wrap or pad them to the table's width."""
     bare = copy(table)
     bare.title = bare.caption = None
     if table.title is not None:
@@ -70,13 +68,13 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def print_text(console: Console, text: object, style: StyleType = "") -> None:
-    """Print text as it is, in a file or a pipe a line as one line, so that `grep` finds it whole."""
+    """Print text verbatim; in a file or pipe without wrapping, so that `grep` finds whole lines."""
     plain = Text(printable(text, lines=True))
     console.print(plain, style=style, highlight=False, soft_wrap=not console.is_terminal)
 
 
 class _Trimmed:
-    """A table without the blanks that fill its lines."""
+    """Strips the trailing blanks of a table's lines."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

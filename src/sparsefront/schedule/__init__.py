@@ -1,4 +1,4 @@
-"""When masks change: once before recovery, or step by step while it trains."""
+"""Schedules: when masks change, once before recovery or step by step during it."""
 
 from sparsefront.options import option_class
 

@@ -1,4 +1,4 @@
-"""What every schedule provides: in how many rounds masks are made, and when they change within one."""
+"""The schedule interface: the number of rounds, and when masks change within one."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,48 +10,49 @@ from sparsefront.patterns.base import Pattern
 
 
 class Schedule(ABC):
-    """Decides when masks change; subclasses are frozen dataclasses, fields as in their YAML.
+    """Decides when masks change. Subclasses are frozen dataclasses whose fields are the keys of their YAML.
 
-    A round makes masks from the weights as they are and hands them to the recovery. A schedule may further change the
-    masks of a round while the recovery trains.
+    A round makes masks from the current weights and hands them to the recovery. A schedule may also change the masks of a
+    round while the recovery trains.
     """
 
     name: ClassVar[str]
 
     @property
     def masks_nest(self) -> bool:
-        """Whether every mask lies within the one before and has the structure of the final sparsity. Otherwise each is made as
-        if it were the last: by all steps of the pattern to its own sparsity, and what was pruned may come back.
+        """Whether every mask lies within the previous one and has the structure of the final sparsity. If not, each mask is made
+        from scratch for its own sparsity, and pruned weights may come back.
         """
         return True
 
     @abstractmethod
     def round_sparsities(self, final: float) -> tuple[float, ...]:
-        """The sparsity of the masks that each round starts with; never falling, and at most `final`. The last is `final` where no
-        mask changes in training.
+        """The sparsity of each round's first masks: non-decreasing and at most `final`. The last is `final` if no masks change
+        during training.
         """
 
     @abstractmethod
     def sparsity_at(self, progress: float, final: float) -> float:
-        """The sparsity at this fraction, in [0, 1], of all training after pruning; at 0 it is that of the first masks."""
+        """The sparsity at this fraction, in [0, 1], of all training after pruning; at 0, that of the first masks."""
 
     def updates_of(self, total_steps: int, final: float) -> dict[int, float]:
-        """Optimizer step of a round, counted from 0, before which masks are made again -> the sparsity they then have.
+        """Optimizer step of a round, from 0, before which masks are remade -> their new sparsity.
 
-        Ascending, up to `final`; empty where the masks of a round stay as they are.
+        Ascending, up to `final`; empty if the masks of a round do not change.
         """
         return {}
 
     @property
     def in_training(self) -> bool:
-        """Whether masks change while a round trains: it defines `updates_of`."""
+        """Whether masks change during a round's training, that is, whether it defines `updates_of`."""
         return type(self).updates_of is not Schedule.updates_of
 
     def check_rounds(self, final: float) -> None:
-        """Require what `round_sparsities` promises, which a user's own may break.
+        """Check what `round_sparsities` promises; user classes may break it.
 
         Raises:
-            InvalidSetting: no round, levels that fall or leave [0, `final`], or a last one below it where no mask changes later.
+            InvalidSetting: no rounds, levels that decrease or leave [0, `final`], or a last one below it although no mask
+                changes later.
         """
         levels = self.round_sparsities(final)
         if not levels or any(later < earlier - 1e-9 for earlier, later in pairwise((0.0, *levels, final))):
@@ -61,34 +62,34 @@ class Schedule(ABC):
             self.check_end(levels[-1], final)
 
     def check_end(self, reached: float, final: float) -> None:
-        """Require the sparsity that is left at the end to be the final one.
+        """Check that training ended at the final sparsity.
 
         Raises:
-            InvalidSetting: it is another one.
+            InvalidSetting: it did not.
         """
         if not math.isclose(reached, final, abs_tol=1e-9):
             raise InvalidSetting("schedule", self.name, f"ends at {reached}: must end at sparsity={final}")
 
     def check_sparsity(self, sparsity: float) -> None:
-        """Require a final sparsity that the settings lead to.
+        """Check that the settings lead to this final sparsity.
 
         Raises:
-            InvalidSetting: with its key written from the root.
+            InvalidSetting: names the full key.
         """
 
     def check_blocks(self, pattern: Pattern, sparsity: float) -> None:
-        """Require, of a pattern that takes whole blocks out of the network, that it does so once.
+        """Check that a pattern that removes whole blocks does so only once.
 
         Raises:
-            InvalidSetting: masks are made again on the way to the final `sparsity`.
+            InvalidSetting: masks are remade on the way to the final `sparsity`.
         """
         if pattern.takes_blocks and (self.in_training or self.round_sparsities(sparsity) != (sparsity,)):
             allowed = f"makes masks again, and pattern={pattern.name} takes its blocks out once: schedule=one_shot"
             raise InvalidSetting("schedule", self.name, allowed)
 
     def check_pattern(self, pattern: Pattern) -> None:
-        """Require a pattern whose masks can be made as the settings say.
+        """Check that the pattern's masks can be made as the settings require.
 
         Raises:
-            InvalidSetting: with its key written from the root.
+            InvalidSetting: names the full key.
         """

@@ -1,4 +1,4 @@
-"""Tighten the masks while the network trains."""
+"""Gradual pruning: masks tighten during training."""
 
 from typing import Annotated, ClassVar
 
@@ -15,12 +15,12 @@ class Gradual(Schedule):
 
         s(p) = final + (initial - final) * (1 - (p - begin) / (end - begin))^3,   begin <= p <= end
 
-    with p the fraction of recovery's optimizer steps that are done; masks stay fixed after `end`.
+    with p the fraction of recovery's optimizer steps done; masks do not change after `end`.
 
     Args:
         initial_sparsity: of the masks before the first update; below the final one.
         begin, end: fractions of the training between which masks change.
-        updates: how many times they change, evenly spaced; the last one reaches the final sparsity.
+        updates: number of evenly spaced changes; the last one reaches the final sparsity.
     """
 
     initial_sparsity: Fraction = 0.0
@@ -37,11 +37,11 @@ class Gradual(Schedule):
             raise InvalidSetting("end", self.end, f"must lie after begin={self.begin}")
 
     def round_sparsities(self, final: float) -> tuple[float, ...]:
-        """One round, whose masks tighten while it trains."""
+        """One round; its masks tighten during training."""
         return (self.sparsity_at(0.0, final),)
 
     def sparsity_at(self, progress: float, final: float) -> float:
-        """Sparsity after the update at this fraction of the training."""
+        """The sparsity after the update at this fraction of the training."""
         if progress >= self.end:
             return final
         remaining = 1 - max(0.0, progress - self.begin) / (self.end - self.begin)
@@ -53,11 +53,11 @@ class Gradual(Schedule):
             raise InvalidSetting("schedule.initial_sparsity", self.initial_sparsity, allowed)
 
     def updates_of(self, total_steps: int, final: float) -> dict[int, float]:
-        """Optimizer step, counted from 0, before which masks are made again -> the sparsity they then have; ascending.
+        """Optimizer step, from 0, before which masks are remade -> their new sparsity; ascending.
 
-        The last update reaches the final sparsity, however few steps there are; of updates that fall on one step the later
-        one counts.
+        The last update reaches the final sparsity, even if there are few steps; if several updates fall on one step, the
+        last one counts.
         """
         fractions = [self.begin + (self.end - self.begin) * (i + 1) / self.updates for i in range(self.updates)]
-        fractions[-1] = self.end  # not a rounding error before it
+        fractions[-1] = self.end  # exactly, without rounding error
         return {min(total_steps - 1, round(p * total_steps)): self.sparsity_at(p, final) for p in fractions}

@@ -1,4 +1,4 @@
-"""Prune once, before any recovery."""
+"""One-shot pruning, before any recovery."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from sparsefront.settings_class import settings_class
 
 @settings_class()
 class OneShot(Schedule):
-    """Settings of `schedule=one_shot`: the final masks stand from the start and never change."""
+    """Settings of `schedule=one_shot`: the final masks are made at the start and never change."""
 
     name: ClassVar[str] = "one_shot"
 

@@ -1,1 +1,1 @@
-"""The stages of a run. Each reads what the one before stored, and stores its own result under its cache key."""
+"""The stages of a run. Each reads what the previous one stored, and stores its own result under its cache key."""

@@ -1,4 +1,4 @@
-"""What every network of a run is evaluated with: the same data, inputs, device and dtype."""
+"""The evaluation context shared by all networks of a run: data, inputs, device and dtype."""
 
 import json
 import logging
@@ -24,8 +24,8 @@ from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 
 @dataclass(frozen=True)
 class EvalContext:
-    """One for all networks of a run; `inputs` are the keyword arguments of a timed forward, on `device`, of a step of one token
-    where text is generated, behind `prompt`.
+    """Evaluation settings shared by all networks of a run. `inputs` are the keyword arguments of a timed forward, on `device`;
+    for text generation, those of a one-token step after `prompt`.
     """
 
     experiment: Experiment
@@ -38,10 +38,10 @@ class EvalContext:
 
     @classmethod
     def of(cls, experiment: Experiment, net: nn.Module) -> "EvalContext":
-        """The bench of an experiment; `net` only tells the task what its outputs look like.
+        """Create the context of an experiment; `net` only tells the task what its outputs look like.
 
         Raises:
-            InvalidSetting: what is evaluated of val or test is of one class.
+            InvalidSetting: the evaluated part of val or test has only one class.
         """
         settings = experiment.measure
         data = open_data(experiment, batch_size=settings.batch_sizes[0])
@@ -51,7 +51,7 @@ class EvalContext:
         return bench.at(settings.batch_sizes[0], settings.sequence_lengths[0])
 
     def at(self, batch_size: int, sequence_length: int | None) -> "EvalContext":
-        """The same bench with timed inputs of this size; a length of None is the dataset's."""
+        """The same context with timed inputs of this size; a length of None is the dataset's."""
         inputs = timed_inputs(
             self.task,
             self.data.test_dataloader(),
@@ -67,12 +67,12 @@ class EvalContext:
         return replace(self, inputs={"input_ids": prompt[:, :1]}, prompt=prompt)
 
     def of_prompts(self) -> "EvalContext":
-        """The same bench with prompts as timed inputs."""
+        """The same context with prompts as timed inputs."""
         assert self.prompt is not None  # with mode=decode
         return replace(self, inputs={"input_ids": self.prompt})
 
     def of_the_dataset(self) -> list[tuple["EvalContext", int]]:
-        """A bench for each size that batches of the reporting split have, as they are evaluated, and how many have it."""
+        """A context for each batch size and length of the reporting split, with the number of batches of that size."""
         groups = batches_by_size(
             self.task,
             first_samples(self.data.test_dataloader(), self.experiment.measure.evaluate_limit),
@@ -84,18 +84,18 @@ class EvalContext:
 
     @property
     def batch_size(self) -> int:
-        """Rows of the timed inputs."""
+        """Number of rows of the timed inputs."""
         return len(next(iter(self.inputs.values())))
 
     @property
     def sequence_length(self) -> int | None:
-        """Tokens of a row of the timed inputs: of the prompt where text is generated, of source and target alike where it is
-        translated; None for images.
+        """Number of tokens per row of the timed inputs: of the prompt for generation, of both source and target for translation;
+        None for images.
         """
         return tokens_of(self.inputs) if self.prompt is None else self.prompt.shape[1]
 
     def ready(self, net: nn.Module) -> nn.Module:
-        """The network as it is measured: on the device, in the dtype, in eval mode."""
+        """Move the network to the device and dtype of the measurement, in eval mode."""
         with shared(self.device):
             return net.to(device=self.device, dtype=self.dtype).eval()
 
@@ -103,7 +103,7 @@ class EvalContext:
         """The task's metrics, as fractions, with their standard errors.
 
         Args:
-            split: test, which is reported, or val, by which choices are made.
+            split: test, which is reported, or val, for choices.
         """
         return evaluate(
             self.task,
@@ -117,14 +117,14 @@ class EvalContext:
         )
 
     def evaluation_conditions(self) -> dict[str, Any]:
-        """What the metrics were taken with, as fields of the result."""
+        """How the metrics were evaluated, as fields of the result."""
         dtype = next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
         measure, precision = self.experiment.measure, self.experiment.precision
         held = precision.mode if precision.is_low else dtype
         return {"batch_size": measure.batch_sizes[0], "dtype": dtype, "precision": held}
 
     def conditions(self) -> dict[str, Any]:
-        """What the latencies were taken with, as fields of the result."""
+        """How the latencies were measured, as fields of the result."""
         measure, generated = self.experiment.measure, {}
         if self.prompt is not None:
             generated = {"timed_mode": measure.mode, "cache_length": measure.cache_length_for(self.prompt.shape[1])}
@@ -145,25 +145,24 @@ class EvalContext:
 log = logging.getLogger(__name__)
 
 
-# Accuracy of a run's networks on both splits: the one that is reported, and the part of train by which choices are
-# made.
+# Accuracy of a run's networks on two splits: the reported one, and the held-out part of train used for choices.
 
 OUTCOMES = "outcomes.npz"
 
 
 @dataclass(frozen=True)
 class SplitQuality:
-    """What one network scored on `test`, and on the held-out part of train; None where nothing is held out."""
+    """A network's results on `test` and on the held-out part of train; None if nothing is held out."""
 
     test: Evaluation
     val: Evaluation | None
 
 
 def evaluate_splits(bench: EvalContext, net: nn.Module, what: str) -> SplitQuality:
-    """Evaluate a network.
+    """Evaluate a network on both splits.
 
     Args:
-        what: the network, for the progress bar.
+        what: name of the network, for the progress bar.
     """
     val = bench.quality(net, f"{what}, held out", "val") if bench.experiment.dataset.valid_fraction else None
     return SplitQuality(bench.quality(net, what), val)
@@ -172,11 +171,11 @@ def evaluate_splits(bench: EvalContext, net: nn.Module, what: str) -> SplitQuali
 def evaluate_stored(
     store: ArtifactStore, cache_key: dict[str, Any], bench: EvalContext, side: str, make_net: Callable[[], nn.Module]
 ) -> SplitQuality:
-    """The metrics of a dense network: evaluated once for all points of a sweep.
+    """The metrics of a dense network, evaluated once for all points of a sweep.
 
     Args:
-        side: what it is called in a result: dense, dense_low.
-        make_net: gives it.
+        side: its name in a result: dense, dense_low.
+        make_net: returns it.
     """
     while (stored := store.get("dense_quality", cache_key, stage="measure")) is None:
         with store.making("dense_quality", cache_key) as new:
@@ -195,7 +194,7 @@ def evaluate_stored(
 
 
 def save_all_outcomes(folder: Path, qualities: dict[str, SplitQuality]) -> None:
-    """What each sample of the reporting split adds to the metric, of every network, into one file."""
+    """Write the per-sample outcomes of every network on the reporting split into one file."""
     save_outcomes(folder / OUTCOMES, {side: found.test.outcomes for side, found in qualities.items()})
 
 
@@ -203,7 +202,7 @@ def quality_fields(bench: EvalContext, qualities: dict[str, SplitQuality]) -> di
     """Group `quality` of the result.
 
     Args:
-        qualities: dense, dense_low, masked or sparse -> what it scored.
+        qualities: dense, dense_low, masked or sparse -> its results.
     """
     metric = bench.task.metric_name
     extra = {

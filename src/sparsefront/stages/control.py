@@ -1,8 +1,9 @@
-"""The control of a comparison: the dense network trained on, unpruned, for exactly the budget of the recovery.
+"""The control of a comparison: the dense network trained further, unpruned, with exactly the budget of the recovery.
 
-Sparse networks are trained after pruning, and part of what they gain is that training alone. One control serves all points of a
-sweep whose recoveries take the same steps at the same rates: it depends on no pattern, sparsity or schedule. `dense_continued`
-learns from labels, also where the recovery has a teacher; `dense_distilled` for the recovery's own loss, from the same teacher.
+Sparse networks train after pruning, and part of their accuracy is due to that training alone. One control serves all points
+of a sweep whose recoveries take the same steps at the same learning rates; it does not depend on pattern, sparsity or
+schedule. `dense_continued` learns from labels, even if the recovery has a teacher; `dense_distilled` uses the recovery's loss
+and teacher.
 """
 
 import json
@@ -34,7 +35,7 @@ DISTILLED = "dense_distilled"
 
 @dataclass(frozen=True)
 class RepeatedCurve(Optimization):
-    """The learning rates of one round over and over, as rewinding recoveries take them.
+    """Repeats the learning rates of one round, as rewinding recoveries do.
 
     Args:
         period: optimizer steps of a round.
@@ -49,7 +50,7 @@ class RepeatedCurve(Optimization):
 def begin(
     experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any] | None, dense: Artifact, loggers: list
 ) -> None:
-    """Train the control before the recovery, unless another run trains it: this one then recovers meanwhile."""
+    """Train the control before the recovery, unless another run is training it; this run then recovers meanwhile."""
     if cache_key is not None and not store.is_made_elsewhere(_kind(experiment), cache_key):
         _trained(experiment, store, cache_key, dense, loggers)
 
@@ -62,7 +63,7 @@ def run(
     recovered: Artifact,
     loggers: list,
 ) -> Artifact | None:
-    """weights.safetensors, training.json; None where the experiment has no control.
+    """Write weights.safetensors and training.json; returns None if the experiment has no control.
 
     Raises:
         InvalidSetting: the control took other steps than the recovery, whose budget has fewer steps than rounds.
@@ -95,18 +96,18 @@ def _trained(
 
 
 def _kind(experiment: Experiment) -> str:
-    """What the stage is called in the store, and its fields in a result."""
-    assert experiment.control is not None  # a key is there
+    """Name of the stage in the store, and of its fields in a result."""
+    assert experiment.control is not None  # there is a cache key
     return experiment.control
 
 
 def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:
-    """One training with as many steps as all rounds of the recovery together.
+    """A single training with as many steps as all rounds of the recovery together.
 
-    Rounds that share a budget become one curve over all of it; those that rewind repeat theirs.
+    Rounds that share a budget become one curve over all of it; rewinding rounds repeat theirs.
 
     Args:
-        steps: of an epoch.
+        steps: per epoch.
     """
     recovery, recipe = experiment.continued_recovery, experiment.recipe
     rounds = experiment.recovery_rounds
@@ -116,19 +117,19 @@ def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:
     if recovery.repeats and rounds > 1:
         curve = RepeatedCurve(curve.recipe, curve.lr, curve.total_steps, curve.first_step, plan.total_steps(steps))
     elif rounds > 1:
-        curve = replace(curve, total_steps=total)  # more than the budget's where rounds outnumber its steps
+        curve = replace(curve, total_steps=total)  # exceeds the budget if it has fewer steps than rounds
     return TrainingPlan(math.ceil(total / steps), curve, plan.lr_key, total)
 
 
 def train(experiment: Experiment, dense: Path, resume_dir: Path, folder: Path, loggers: list) -> float:
-    """What every process of the training runs.
+    """The body that every process of the training runs.
 
     Args:
         dense: folder of the dense network's stage.
-        resume_dir: what is written here outlives a killed run, which resumes from it.
+        resume_dir: for state that survives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
-        the seconds that a killed run spent on what this one went on from.
+        the seconds that a killed run spent before the point from which this one resumed.
     """
     net = load_net(experiment, dense / WEIGHTS)
     data = open_data(experiment, seed=recovery_stage_seed(experiment, "recover 0, order"))
@@ -161,10 +162,10 @@ def train(experiment: Experiment, dense: Path, resume_dir: Path, folder: Path, l
 def measure(
     experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any] | None, continued: Artifact | None
 ) -> tuple[dict[str, Any], dict[str, Outcomes]]:
-    """The control's part of a result, evaluated once for all points of a sweep; empty where there is none.
+    """Evaluate the control once for all points of a sweep; empty if there is none.
 
     Returns:
-        field -> value, and its outcomes by its name.
+        result field -> value, and its outcomes by name.
     """
     if continued is None or cache_key is None:
         return {}, {}

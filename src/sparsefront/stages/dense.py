@@ -1,4 +1,4 @@
-"""Stage dense: train or fine-tune the unpruned network once for all runs that share it, or take a checkpoint as it is."""
+"""Stage dense: train or fine-tune the unpruned network once for all runs that share it, or load a checkpoint."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], loggers: list) -> Artifact:
-    """weights.safetensors, training.json; with recipe.save_epoch_weights also epoch_weights/, one file per epoch."""
+    """Write weights.safetensors, training.json and, with recipe.save_epoch_weights, epoch_weights/ with one file per epoch."""
     resume_dir = store.unfinished("dense", cache_key)
     while (dense := store.get("dense", cache_key)) is None:
         with (
@@ -37,16 +37,16 @@ def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any],
 
 
 def train(experiment: Experiment, resume_dir: Path, folder: Path, loggers: list) -> float:
-    """What every process of the training runs.
+    """The body that every process of the training runs.
 
     Args:
-        resume_dir: what is written here outlives a killed run, which resumes from it.
+        resume_dir: for state that survives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
-        the seconds that a killed run spent on what this one went on from.
+        the seconds that a killed run spent before the point from which this one resumed.
     """
     recipe = experiment.recipe
-    # The network first: a checkpoint that does not fit is reported before data is fetched and tokenized.
+    # Build the network first, to report an unsuitable checkpoint before data is downloaded and tokenized.
     net = build_net(experiment)
     if recipe.epochs == 0 and (new := new_layers(net)):
         allowed = (
@@ -54,7 +54,7 @@ def train(experiment: Experiment, resume_dir: Path, folder: Path, loggers: list)
         )
         raise InvalidSetting("recipe.epochs", 0, allowed)
     data = open_data(experiment, seed=stage_seed(experiment.seed, "dense, order"))
-    # All that is needed later, now: a test part that cannot be read is reported before the training, not after it.
+    # Set up all splits that later stages need, to report an unreadable test split before the training.
     data.setup(None if experiment.continues_to("measure") else "fit")
     for split in ("train", "val", "test") if experiment.continues_to("measure") else ("train",):
         require_rows_and_classes(experiment, data, split)

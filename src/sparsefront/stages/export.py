@@ -1,4 +1,4 @@
-"""Stage export: masked weights become plain and compressed checkpoints with a manifest."""
+"""Stage export: write the masked weights as plain and compressed checkpoints with a manifest."""
 
 import logging
 from typing import Any
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def run(
     experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], pruned: Artifact, recovered: Artifact
 ) -> Artifact:
-    """See `export.save.save`; of layers that are tied also narrower/, where transformers can describe what is left."""
+    """See `export.save.save`; for tied layers also narrower/, if transformers can describe the narrower network."""
     while (exported := store.get("export", cache_key)) is None:
         with store.making("export", cache_key) as new:
             log.info("export: compressed checkpoint and manifest")

@@ -1,7 +1,7 @@
-"""The cache key of each stage: one chain, each link with the digest of the one before.
+"""The cache key of each stage: a chain in which each key contains the digest of the previous one.
 
-Keys follow from the configuration and the sources alone, so a finished run is recognized without opening any stage. Sources
-are those that a stage can reach by imports from the classes that the configuration names and from the stage itself.
+Keys depend only on the configuration and on source code, so a finished run is recognized without opening any stage. The
+source code of a stage is everything reachable by imports from its module and from the classes that the configuration names.
 """
 
 import hashlib
@@ -31,16 +31,15 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.provenance import processor_facts
 
-# The code that a stage runs: what it reaches by imports, from its own module and from the classes of the
-# configuration.
+# The code of a stage: everything it imports, from its own module and from the classes of the configuration.
 
 
 def stage_modules(experiment: Experiment, groups: tuple[str, ...], *stages: str) -> tuple[Module, ...]:
-    """The modules that parts of an experiment and modules of stages are made of.
+    """The modules that implement parts of an experiment and of its stages.
 
     Args:
         groups: of the configuration.
-        stages: dotted names.
+        stages: dotted module names.
     Raises:
         InvalidSetting: the class of a part has no source file.
     """
@@ -49,8 +48,8 @@ def stage_modules(experiment: Experiment, groups: tuple[str, ...], *stages: str)
 
 
 def _roots(experiment: Experiment, group: str) -> list[Import]:
-    """Where the classes of a part and of what it is made of are defined, and what every `_target_` names: another module may
-    hand a class on.
+    """The modules that define the classes of a part and of its components, and the modules named by every `_target_`, which may
+    re-export a class.
     """
     part = getattr(experiment, group)
     kind = type(part)
@@ -73,34 +72,33 @@ def _targets(settings: Any) -> Iterator[str]:
             yield from _targets(value)
 
 
-# Seeds of a run's stages: hashes, since sums would give a stage of one run the seed of another stage of a neighboring
-# run.
+# Seeds of stages. They are hashes, because sums would give stages of neighboring runs the same seed.
 
 
 def stage_seed(*parts: int | str) -> int:
-    """In [0, 2^32), the same in every process.
+    """A seed in [0, 2^32), the same in every process.
 
     Args:
-        parts: the run's seeds, and what draws: `stage_seed(0, "dense")`.
+        parts: the run's seeds and the name of the draw: `stage_seed(0, "dense")`.
     """
     return int.from_bytes(hashlib.sha256(":".join(map(str, parts)).encode()).digest()[:4], "big")
 
 
 def recovery_stage_seed(experiment: Experiment, drawn: str) -> int:
-    """Of what is drawn from the recovery on: it differs between dense networks as well as between recoveries of one."""
+    """Seed for draws from the recovery on; differs between dense networks and between recoveries of one."""
     return stage_seed(experiment.seed, experiment.recovery_seed, drawn)
 
 
 def reseed(seed: int) -> None:
-    """Set the generators of Python, NumPy and torch, so that a stage draws the same whether the one before it was made
-    now or found on disk.
+    """Seed Python, NumPy and torch, so that a stage draws the same numbers whether the previous one was computed or found on
+    disk.
     """
     pl.seed_everything(seed, workers=True, verbose=False)
 
 
 # The keys of all stages.
 
-# keys of the recipe that only matter after pruning
+# recipe settings that only matter after pruning
 AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
 
 
@@ -109,10 +107,10 @@ RESULT_CODE = ("sparsefront.results.record", "sparsefront.stages.report")
 
 @dataclass(frozen=True)
 class StageKeys:
-    """JSON-able content per stage; equal content means an equal stage. `dense_quality` is the dense network's metric.
+    """JSON-able key per stage; equal keys mean equal stages. `dense_quality` is for the dense network's metric.
 
-    `choice_times` and `choice_table`: what a search for a latency measures, without and with the errors of one network.
-    `control`: the dense network trained on, and `control_quality` its metric. Each is None where there is none.
+    `choice_times` and `choice_table`: for a latency search's measurements, without and with the errors of one network.
+    `control` and `control_quality`: for the further trained dense network and its metric. Each is None if not needed.
     """
 
     dense: dict[str, Any]
@@ -129,7 +127,7 @@ class StageKeys:
     result: dict[str, Any]
 
     def dense_low_quality(self, precision: str) -> dict[str, Any]:
-        """Of the dense network's metric in a low precision: points of a sweep share it, whatever their sparse network runs in."""
+        """For the dense network's metric in a low precision; shared by all points of a sweep, whatever their sparse precision."""
         return {
             "dense_quality": digest(self.dense_quality),
             "precision": precision,
@@ -139,7 +137,7 @@ class StageKeys:
 
 
 def stage_keys(experiment: Experiment) -> StageKeys:
-    """The cache keys of this experiment's stages.
+    """Compute the cache keys of this experiment's stages.
 
     Raises:
         InvalidSetting: the class of a part has no source file.
@@ -180,7 +178,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
     }
     dense_quality = {
         "dense": digest(dense),
-        "batch_size": experiment.measure.batch_sizes[0],  # text is padded to the longest of its batch
+        "batch_size": experiment.measure.batch_sizes[0],  # text is padded to the longest row of its batch
         "limit": experiment.measure.evaluate_limit,
         "device": _device(experiment),
         "versions": versions("torch", "torchmetrics"),
@@ -246,14 +244,14 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
 
 
 def dense_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
-    """What of a recipe decides the dense weights: of a checkpoint that is taken as it is, nothing."""
+    """The recipe settings that determine the dense weights; none for a checkpoint that is not trained."""
     if recipe.get("epochs") == 0:
         return {"epochs": 0}
     return {key: value for key, value in recipe.items() if key not in AFTER_PRUNING}
 
 
 def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | None:
-    """What was pruned, and how, is no part of it: points of a sweep share one."""
+    """Independent of what was pruned and how: points of a sweep share one control."""
     if experiment.control is None or (recovery := experiment.continued_recovery) is None:
         return None
     plan, recipe = recovery.plan(experiment.recipe, 1), _settings(experiment, "recipe")
@@ -276,8 +274,8 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
 
 
 def _taught(experiment: Experiment) -> dict[str, Any]:
-    """What the loss of a recovery with a teacher follows from."""
-    left_out = ("quantize", "backend", "dense_after")  # of how the pruned network trains
+    """What determines the loss of a recovery with a teacher."""
+    left_out = ("quantize", "backend", "dense_after")  # only affect the pruned network
     taught = {key: value for key, value in _settings(experiment, "recovery").items() if key not in left_out}
     return {
         "recovery": [taught, experiment.recovery.fingerprint()],
@@ -287,8 +285,8 @@ def _taught(experiment: Experiment) -> dict[str, Any]:
 
 
 def _step_a_round(experiment: Experiment, epochs: int) -> bool:
-    """Whether rounds that share a budget take more steps than it has, since each takes one. Without a limit of batches no key
-    can tell: see `control.require_same_steps`.
+    """Whether rounds that share a budget exceed it, because each takes at least one step. Without a limit of batches no key can
+    tell: see `control.require_same_steps`.
     """
     limit = experiment.trainer.limit_batches
     if limit is None:
@@ -297,7 +295,7 @@ def _step_a_round(experiment: Experiment, epochs: int) -> bool:
 
 
 def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
-    # the key of a network that was trained here names the batch size already
+    # if the network was trained here, its key already contains the batch size
     pattern = experiment.pattern
     calibrates = (
         experiment.importance.source in ("gradients", "inputs")
@@ -329,7 +327,7 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
 def _choice_times(
     experiment: Experiment, dense: dict[str, Any], prune: dict[str, Any], place: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """The times that a search for a latency measures: neither the training nor its seed matters to them."""
+    """The times measured by a latency search, which depend on neither the training nor its seed."""
     if not isinstance(experiment.allocation, MeasuringAllocation):
         return None
     return {
@@ -349,7 +347,7 @@ def _choice_times(
 def _choice_table(
     experiment: Experiment, prune: dict[str, Any], choice_times: dict[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Beside the times all that masks depend on but the latency."""
+    """`_choice_times` plus everything that masks depend on except the latency."""
     if choice_times is None or not isinstance(experiment.allocation, MeasuringAllocation):
         return None
     masks = {name: value for name, value in prune.items() if name not in ("allocation", "first_sparsity", "masks_nest")}
@@ -360,19 +358,19 @@ def _choice_table(
 
 
 def _prunable(experiment: Experiment) -> dict[str, Any]:
-    """What decides which layers may be pruned: of the model's settings the part that leaves dense weights alone."""
+    """What determines the prunable layers: the model settings that do not affect dense weights."""
     model = _settings(experiment, "model")
     return {key: value for key, value in model.items() if key in experiment.model.for_pruning}
 
 
 def _precision(experiment: Experiment) -> list[Any]:
-    """In what the sparse network runs, and where that needs calibration data, the rows of a batch of it."""
+    """Precision of the sparse network and, if it needs calibration data, the batch size for it."""
     rows = [experiment.recipe.batch_size] if experiment.precision.calibrates else []
     return [_settings(experiment, "precision"), *rows]
 
 
 def _place(experiment: Experiment) -> dict[str, Any]:
-    """Where latencies are taken, in what, and by which code. Launches that a swap times are its outcome, not its cause."""
+    """Device, dtype and code of latency measurements. Launch parameters tuned by a swap are results, not inputs."""
     groups = ("kernel", "precision", "measure")
     modules = stage_modules(experiment, groups, "sparsefront.stages.bench", "sparsefront.stages.measure")
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
@@ -393,7 +391,7 @@ def _device(experiment: Experiment) -> dict[str, Any]:
 
 
 def _settings(experiment: Experiment, group: str) -> Any:
-    """A group's settings, paths replaced by what lies there, without those that the part's own fingerprint speaks for."""
+    """A group's settings, with paths replaced by content digests and without settings covered by the part's fingerprint."""
     settings, left_out = experiment.settings[group], getattr(getattr(experiment, group), "fingerprinted", ())
     if not isinstance(settings, dict):
         return settings

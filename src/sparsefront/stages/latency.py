@@ -1,4 +1,4 @@
-"""Latencies of one run at several sizes, as fields of the result: the curve, and the evaluation set's own batches."""
+"""Latencies of a run at several sizes, as fields of the result: the curve, and the evaluation set's own batches."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from sparsefront.tasks.decoding import DecoderStep, Decoding, SourceEncoder, Tra
 log = logging.getLogger(__name__)
 Samples = dict[str, list[list[float]]]  # network -> milliseconds, one list per repeat
 Ways = dict[str, tuple[nn.Module, Execution]]
-"""dense, dense_low or sparse -> the network, and the fastest way in which it ran."""
+"""dense, dense_low or sparse -> the network and its fastest execution."""
 ON_THE_CURVE = (
     "batch_size",
     "sequence_length",
@@ -60,13 +60,13 @@ ON_THE_CURVE = (
 def latency_curve(
     bench: EvalContext, speed_at: Callable[[EvalContext], tuple[dict[str, Any], Samples]]
 ) -> tuple[list[dict[str, Any]], Samples]:
-    """Every size of the measurement's settings but the first: field `curve` of the result, and its samples.
+    """Measure every configured size but the first: field `curve` of the result, and its samples.
 
-    A size that the device has no memory for, or that no execution mode can run, is a point without latencies that says so.
+    A size that does not fit in memory, or that no execution mode supports, becomes a point without latencies, with the reason.
 
     Args:
-        bench: of the first size.
-        speed_at: group `speed` at another one, with the entries `kernels` and `sparse_flops_share` where kernels run.
+        bench: context of the first size.
+        speed_at: returns group `speed` at another size, with `kernels` and `sparse_flops_share` if kernels run.
     """
     curve, samples = [], {}
     for at in sizes(bench.experiment)[1:]:
@@ -78,19 +78,19 @@ def latency_curve(
 
 
 def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Samples]:
-    """Latency of a batch as the evaluation set has them: fields of group `speed`, and samples. Empty with `lengths=fixed`.
+    """Latency of a batch of the evaluation set: fields of group `speed`, and samples. Empty with `lengths=fixed`.
 
-    The batches are those of the evaluation, in the loader's order, each padded to its own longest row rounded up to 16 tokens.
-    The same size occurs many times: each (rows, tokens) is timed once, with all samples and repeats, dense and sparse in turn,
-    and weighs as often as it occurs; the last, smaller batch is a size of its own. The latency is the sum over all batches by
-    their number. As where a network is served, one network with one choice of kernels runs all sizes: that of the fixed size, in
-    the way that was fastest there, for dense and sparse alike. Each size is compiled and recorded by itself.
+    The batches are those of the evaluation, in loader order, each padded to its longest row rounded up to 16 tokens. Each
+    distinct (rows, tokens) is timed once, with all samples and repeats, dense and sparse in turn, and weighted by its number of
+    batches; the last, smaller batch is a size of its own. The latency is the sum over all batches divided by their number. As in
+    serving, one network runs all sizes with the kernels and execution mode that were fastest at the fixed size, for dense and
+    sparse alike. Each size is compiled and captured separately.
 
-    Where one size cannot be timed there is no latency, and the size says why.
+    If one size cannot be timed, there is no latency, and the size gives the reason.
 
     Args:
-        bench: of the fixed size.
-        ways: "dense", "dense_low" in a low precision, and "sparse" where kernels run -> the network, and how it ran there.
+        bench: context of the fixed size.
+        ways: "dense", "dense_low" in a low precision, and "sparse" if kernels run -> the network and its execution there.
     """
     settings = bench.experiment.measure
     if settings.lengths == "fixed":
@@ -119,13 +119,13 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
 def part_latency(
     bench: EvalContext, dense: nn.Module, sparse: nn.Module | None = None
 ) -> tuple[list[dict[str, Any]], Samples]:
-    """Parts of a network that translates, each by itself and in its own fastest way: field `parts` of the result, and samples.
+    """Time parts of a translation network separately, each in its fastest execution: field `parts` of the result, samples.
 
-    Nothing is compiled for whole translations: a compiler would write out all of their steps, which takes minutes.
+    Whole translations are not compiled: the compiler would unroll all of their steps, which takes minutes.
 
     Args:
-        bench: of the fixed size.
-        sparse: the network with kernels, where there is one.
+        bench: context of the fixed size.
+        sparse: the network with kernels, if there is one.
     """
     parts, samples = [], {}
     for part in bench.experiment.measure.parts:
@@ -157,7 +157,7 @@ def part_latency(
 
 
 def part_settings(bench: EvalContext, part: str) -> Measure:
-    """As a part is timed."""
+    """The settings for timing a part."""
     settings = bench.experiment.measure
     if part != "translation":
         return settings
@@ -166,7 +166,7 @@ def part_settings(bench: EvalContext, part: str) -> Measure:
 
 
 def part_length(bench: EvalContext, part: str) -> int:
-    """Tokens of the source, those that hypotheses have before a step, or those of source and translation alike."""
+    """Number of tokens: of the source, of the hypotheses before a step, or of source and translation alike."""
     length = bench.sequence_length or 1
     return max(1, length // 2) if part == "decoder_step" else length
 
@@ -181,7 +181,7 @@ def part_inputs(bench: EvalContext, part: str) -> dict[str, Tensor]:
 
 def part_of(bench: EvalContext, net: nn.Module, part: str) -> nn.Module:
     """A part of a network that translates, in eval mode."""
-    assert isinstance(net, TranslationNetwork)  # as was checked before training
+    assert isinstance(net, TranslationNetwork)  # checked before training
     source, mask = bench.inputs["source"], bench.inputs["source_mask"]
     if part == "encoder":
         return SourceEncoder(net).eval()
@@ -193,7 +193,7 @@ def part_of(bench: EvalContext, net: nn.Module, part: str) -> nn.Module:
 
 
 def latency_fields(side: str, latency: LatencySummary) -> dict[str, float]:
-    """Of "dense", "dense_low" or "sparse", as fields of the result."""
+    """The latency of "dense", "dense_low" or "sparse" as fields of the result."""
     return {
         f"latency_{side}_ms": latency.median_ms,
         f"latency_{side}_p20_ms": latency.p20_ms,
@@ -202,7 +202,7 @@ def latency_fields(side: str, latency: LatencySummary) -> dict[str, float]:
 
 
 def with_prefill(speed: dict[str, Any], prefill: Prefilled) -> dict[str, Any]:
-    """Group `speed` with the latency of the prompt."""
+    """Add the latency of the prompt to group `speed`."""
     sides = {"dense": prefill.dense, "sparse": prefill.sparse}
     found = {f"latency_prefill_{side}_ms": timed.median_ms for side, timed in sides.items() if timed is not None}
     not_timed = {f"prefill/{side}": why for side, why in prefill.not_timed.items()}
@@ -210,12 +210,12 @@ def with_prefill(speed: dict[str, Any], prefill: Prefilled) -> dict[str, Any]:
 
 
 def throughput_name(side: str, bench: EvalContext) -> str:
-    """The field: a step gives a token of each row."""
+    """Name of the throughput field; in decoding, a step produces one token per row."""
     return f"throughput_{side}_samples_per_s" if bench.prompt is None else f"tokens_per_s_{side}"
 
 
 def dense_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
-    """What is said of the dense network in group `speed`, but for its latency."""
+    """Fields of the dense network in group `speed`, except its latency."""
     return {
         throughput_name("dense", bench): timed.throughput_samples_per_s,
         "execution_mode_dense": timed.execution.fastest.name,
@@ -227,7 +227,7 @@ def dense_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
 
 
 def _low_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
-    """Of the dense network in a low precision, where it was timed."""
+    """Fields of the dense network in a low precision, if it was timed."""
     if (low := timed.low) is None:
         return {}
     return {
@@ -243,7 +243,7 @@ def _low_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
 def _timed_size(
     size: dict[str, int | None], speed_at: Callable[[], tuple[dict[str, Any], Samples]]
 ) -> tuple[dict[str, Any], Samples]:
-    """An entry of `curve`, or of `dataset_lengths`; without samples and latencies where it cannot be timed."""
+    """An entry of `curve` or `dataset_lengths`; without samples and latencies if it cannot be timed."""
     try:
         speed, taken = speed_at()
     except (torch.OutOfMemoryError, NothingRuns) as error:
@@ -255,7 +255,7 @@ def _timed_size(
 
 
 def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
-    """(batch size, sequence length) of all points, the result's own first; images have no length."""
+    """(batch size, sequence length) of all points, starting with the result's own; images have no length."""
     measure = experiment.measure
     lengths = (None,) if experiment.dataset.info.sequence_length is None else measure.sequence_lengths
     return [(batch_size, length) for length, batch_size in product(lengths, measure.batch_sizes)]

@@ -1,4 +1,4 @@
-"""What stage prune gives a search for a latency: the measurement's batch, held-out data, and a table that all budgets share."""
+"""The inputs of a latency search in stage prune: the measured batch, held-out data, and a table shared by all budgets."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -21,19 +21,19 @@ TABLE = "table.json"
 
 
 def make_search(experiment: Experiment, store: ArtifactStore, keys: StageKeys, net: nn.Module) -> Search:
-    """Timed as the measurement will be, at its first size; evaluated on the held-out part of train, on training batches where
-    none is held out.
+    """Create a search that times as the measurement will, at its first size, and evaluates on the held-out part of train (on
+    training batches if nothing is held out).
 
     Args:
-        keys: with `choice_times`, which times are measured once for and networks of other weights find, and `choice_table`,
-            which the table is made once for and searches for other latencies find.
+        keys: with `choice_times`, under which networks with other weights find the measured times, and `choice_table`,
+            under which searches for other latencies find the table.
         net: only tells the task what its outputs look like.
     """
     bench = EvalContext.of(experiment, net)
     timing = Timing(bench.inputs, bench.dtype, experiment.measure, experiment.kernel)
 
     def stored(kind: str, key: dict[str, Any], make: Callable[[], ChoiceTable]) -> ChoiceTable:
-        with released(bench.device):  # another process may make it, and want to time
+        with released(bench.device):  # another process may be making it and need the GPU
             while (found := store.get(kind, key, stage="prune")) is None:
                 with store.making(kind, key) as new, shared(bench.device):
                     (new.folder / TABLE).write_text(json.dumps(make().to_json()), encoding="utf-8")

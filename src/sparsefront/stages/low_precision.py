@@ -1,4 +1,4 @@
-"""The dense network in low precision, a baseline of every run, and the calibration that static scales need."""
+"""The dense network in low precision (a baseline of every run), and calibration of static scales."""
 
 import logging
 from collections.abc import Callable
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 def calibration_of(bench: EvalContext, net: nn.Module) -> dict[str, float] | None:
-    """Layer -> the largest magnitude that it is given, over the first batches of training data that stage prune reads; None where
-    the precision of the run needs none.
+    """Layer -> the largest magnitude of its inputs, over the first training batches that stage prune reads; None if the run's
+    precision needs no calibration.
 
     Args:
-        net: ready, before kernels are swapped in; left as it is.
+        net: ready, before kernels are swapped in; not modified.
     """
     experiment = bench.experiment
     if not experiment.precision.calibrates:
@@ -45,13 +45,13 @@ def calibration_of(bench: EvalContext, net: nn.Module) -> dict[str, float] | Non
 
 
 def dense_in(bench: EvalContext, net: nn.Module, precision: str) -> nn.Module:
-    """A network with the same weights in which every product that can runs dense in a low precision.
+    """A network with the same weights in which every supported product runs dense in a low precision.
 
     Args:
-        net: ready; left as it is. Its weights may be masked.
-        precision: fp8, int8, fp8_static, which is calibrated by the run, or int8_weight_only.
+        net: ready; not modified. Its weights may be masked.
+        precision: fp8, int8, fp8_static (calibrated by the run) or int8_weight_only.
     Raises:
-        DoesNotApply: no layer can be quantised.
+        DoesNotApply: no layer can be quantized.
     """
     if precision == INT8_WEIGHT_ONLY:
         return int8_weight_only(net)
@@ -60,7 +60,7 @@ def dense_in(bench: EvalContext, net: nn.Module, precision: str) -> nn.Module:
 
 
 def low_networks(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Module]:
-    """Precision -> the dense network in it, of those that the run's dense network is measured in and a layer can run in."""
+    """Precision -> the dense network in it, for the dense precisions of the run that at least one layer supports."""
     found = {}
     for precision in bench.experiment.dense_low:
         try:
@@ -73,9 +73,9 @@ def low_networks(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Modul
 def evaluate_low(
     store: ArtifactStore, keys: StageKeys, bench: EvalContext, precision: str, make_net: Callable[[], nn.Module]
 ) -> SplitQuality:
-    """The metrics of the dense network in a low precision, once for all points of a sweep.
+    """The metrics of the dense network in a low precision, evaluated once for all points of a sweep.
 
     Args:
-        make_net: gives it.
+        make_net: returns it.
     """
     return evaluate_stored(store, keys.dense_low_quality(precision), bench, "dense_low", make_net)

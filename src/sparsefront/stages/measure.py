@@ -1,4 +1,4 @@
-"""Stages swap and measure: accuracy and latency of the same weights beside the dense baseline, in one process."""
+"""Stages swap and measure: accuracy and latency of the same weights next to the dense baseline, in one process."""
 
 import json
 import logging
@@ -62,16 +62,16 @@ from sparsefront.stages.low_precision import calibration_of, dense_in, evaluate_
 from sparsefront.stages.network import load_net, weights_digest
 from sparsefront.training.resume import WEIGHTS
 
-# Latency at one batch size and sequence length, as fields of the result, and the curve over several of them.
+# Latency at one batch size and sequence length, as fields of the result.
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SparseNetwork:
-    """A network with kernels chosen for the inputs of one bench.
+    """A network with kernels chosen for the inputs of one evaluation context.
 
-    `prompts`: one with kernels for prompts, where those of `net` are for one token of each row.
+    `prompts`: a network with kernels for prompts, if those of `net` are for decoding steps (one token per row).
     """
 
     net: nn.Module
@@ -80,17 +80,17 @@ class SparseNetwork:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The one that takes whole rows of text."""
+        """The network that processes whole rows of text."""
         return self.net if self.prompts is None else self.prompts
 
 
 @spent_on(TIMING)
 def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork:
-    """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place. Of a network that
-    whole blocks were taken out of the report has the names that layers had before.
+    """Choose kernels for the context's inputs and swap them into `net`, which holds the masked weights, in place. After whole
+    blocks were removed, the report uses the layers' original names.
 
     Raises:
-        RuntimeError: the sparse network computes something else than the masked one.
+        RuntimeError: outputs of the sparse network differ from those of the masked one.
     """
     masks, kernel = Masks(export.masks, spec=export.spec), bench.experiment.kernel
     kernels = (
@@ -108,10 +108,10 @@ def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork
 
 @spent_on(TIMING)
 def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) -> tuple[dict[str, Any], Samples]:
-    """Group `speed` where no sparse network is timed.
+    """Group `speed` if no sparse network is timed.
 
     Args:
-        ways: gets "dense", and "dense_low" in a low precision -> the network, and how it ran.
+        ways: receives "dense", and "dense_low" in a low precision -> the network and its execution.
     """
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
     low, settings = _timed_low(bench, net), bench.experiment.measure
@@ -132,8 +132,8 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
 def sparse_speed(
     bench: EvalContext, dense_net: nn.Module, sparse: SparseNetwork, ways: Ways | None = None
 ) -> tuple[dict[str, Any], Samples]:
-    """Group `speed` of a sparse network beside the fastest dense version; `ways` also gets "sparse". In a low precision a CPU has
-    references alone, whose times would say nothing: there the dense network is timed without it.
+    """Group `speed` of a sparse network next to the fastest dense version; `ways` also receives "sparse". On a CPU, low precision
+    has only references, whose times mean nothing: dense is then timed without them.
     """
     if bench.device.type == "cpu" and has_low_precision(sparse.net):
         speed, samples_ms = dense_speed(bench, dense_net, ways)
@@ -169,7 +169,7 @@ def _kernels_side(bench: EvalContext, sparse: SparseNetwork) -> dict[str, Any]:
 
 
 def _timed_low(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Module]:
-    """Low precision -> the dense network in it, where it can be timed: of references, on a CPU, times say nothing."""
+    """Low precision -> the dense network in it, if it can be timed: not on a CPU, which only has references."""
     return {} if bench.device.type == "cpu" else low_networks(bench, dense_net)
 
 
@@ -185,14 +185,14 @@ def measured_swap(
     export: Export,
     ways: Ways | None = None,
 ) -> tuple[SparseNetwork, dict[str, Any], Samples]:
-    """A network with kernels and its group `speed`. With kernel=auto the masked network instead, where it is the faster whole: in
-    the run's low precision where it has one. Where text is generated, another one with kernels for prompts, timed too.
+    """Return a network with kernels and its group `speed`. With kernel=auto, return the masked network instead if it is faster as
+    a whole (in the run's low precision, if any). For text generation, also swap and time a network with kernels for prompts.
 
     Args:
-        make_net: makes the network to swap kernels into, with masked weights.
-        ways: as of `sparse_speed`.
+        make_net: returns the network to swap kernels into, with masked weights.
+        ways: as in `sparse_speed`.
     Raises:
-        RuntimeError: as `swap_in`.
+        RuntimeError: as in `swap_in`.
     """
     sparse, speed, samples_ms = _faster_whole(bench, dense_net, make_net, export, ways)
     if bench.prompt is None:
@@ -220,12 +220,12 @@ def _faster_whole(
     low = precision.is_low and has_low_precision(sparse.net)
     runs = dense_in(bench, masked, precision.mode) if low else masked
     kept = SparseNetwork(runs, kept_dense(sparse.report, masked, why))
-    del sparse  # its memory is the masked network's now
+    del sparse  # free its memory for the masked network
     return kept, *sparse_speed(bench, dense_net, kept, ways)
 
 
 def kernel_names(report: SwapReport, device: torch.device) -> str:
-    """What ran in the pruned layers; on a CPU it says reference, so that it is never taken for a GPU's kernel."""
+    """The kernels that ran in the pruned layers; "reference" on a CPU, so that it is never mistaken for a GPU kernel."""
     names = sorted({layer.kernel for layer in report.layers.values() if layer.is_sparse})
     if not names:
         return "dense"
@@ -248,12 +248,12 @@ def run(
     recovered: Artifact | None,
     exported: Artifact | None,
 ) -> Artifact:
-    """measurements.json (groups of the result), samples.json (every latency sample, in milliseconds),
-    outcomes.npz (what each sample of the reporting split adds to the metric) and, where kernels were
-    swapped in, choices.json (with which `inference.swap` swaps the export again without timing).
+    """Write measurements.json (groups of the result), samples.json (all latency samples, in milliseconds), outcomes.npz
+    (per-sample outcomes of the reporting split) and, if kernels were swapped in, choices.json (with which
+    `inference.swap` repeats the swap of the export without timing).
 
     Args:
-        recovered, exported: None for pattern=dense, where the dense network is measured alone.
+        recovered, exported: None for pattern=dense, for which only the dense network is measured.
     """
     _require_measured_without_swap(experiment, store, keys)
     while (measured := store.get("measure", keys.measure)) is None:
@@ -319,17 +319,17 @@ def _measure(
 
 
 def _dense_low_precision(bench: EvalContext, dense_net: nn.Module, speed: dict[str, Any]) -> str | None:
-    """The fastest of the low precisions that dense was timed in; where none was, the first that a layer of it can run in."""
+    """The fastest low precision of the dense network; if none was timed, the first that at least one layer supports."""
     if "dense_low_precision" in speed or not bench.experiment.dense_low:
         return speed.get("dense_low_precision")
     return next(iter(low_networks(bench, dense_net)), None)
 
 
 def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> None:
-    """Name the stage whose absence matters: without swap another measurement is looked for, the one without kernels.
+    """Raise an error about the missing stage that matters: without swap, the measurement without kernels is looked up.
 
     Raises:
-        InvalidSetting: only the measurement with kernels is there, and this run may not make the other one.
+        InvalidSetting: only the measurement with kernels exists, and this run may not make the other one.
     """
     if "measure" in experiment.stages or experiment.swaps or store.find("measure", keys.measure) is not None:
         return
@@ -341,7 +341,7 @@ def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore,
 
 
 def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Samples]:
-    """Speed and size where no kernel is swapped in; of the size the weights alone where nothing is timed."""
+    """Speed and size if no kernel is swapped in; if nothing is timed, only the size of the weights."""
     settings = bench.experiment.measure
     if not settings.latency:
         untimed = bench.evaluation_conditions() | {"gpu_clock_mhz": None}
@@ -359,7 +359,7 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
 
 
 def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, Any], Samples, SplitQuality]:
-    """The dense network in the run's low precision beside itself in 16 bits: it takes the place of the sparse one."""
+    """The dense network in the run's low precision, in place of a sparse one, next to itself in 16 bits."""
 
     def made(point: EvalContext) -> SparseNetwork:
         return SparseNetwork(
@@ -385,11 +385,11 @@ def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, A
 def _side_by_side(
     bench: EvalContext, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export, folder: Path
 ) -> tuple[dict[str, Any], Samples, SplitQuality]:
-    """Swap, check against the masked network, evaluate, and time beside the dense baseline; again for each point of the curve.
+    """Swap, check against the masked network, evaluate, and time next to the dense baseline; repeat for each curve point.
 
     Args:
-        make_net: makes the network to swap kernels into.
-        folder: where the choices of the first size are kept.
+        make_net: returns the network to swap kernels into.
+        folder: where the kernel choices of the first size are stored.
     """
 
     def at(point: EvalContext) -> tuple[dict[str, Any], Samples]:
@@ -422,7 +422,7 @@ def _side_by_side(
     }
     of_dataset, there = dataset_latency(bench, ways)
     parts, of_parts = part_latency(bench, dense_net, sparse.net)
-    del sparse, ways  # their memory belongs to the curve's networks
+    del sparse, ways  # free their memory for the networks of the curve
     curve, on_curve = latency_curve(bench, at)
     speed |= {"curve": curve, "parts": parts} | of_dataset
     return {"speed": speed, "size": size, "kernels": kernels}, samples_ms | on_curve | there | of_parts, quality
@@ -438,7 +438,7 @@ def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None
 
 
 def _layers(report: SwapReport, bench: EvalContext) -> dict[str, dict[str, Any]]:
-    """Per layer what runs it, and how close it comes to the roofline where it was timed."""
+    """The kernel of each layer and, if it was timed, its fraction of the roofline."""
     rates, problems = measured_rates(bench.device, bench.dtype), report.problems
     content = {name: layer.to_json() for name, layer in report.layers.items()}
     for name, layer in report.layers.items():

@@ -1,4 +1,4 @@
-"""An experiment's network, data and task, and their weights and masks on disk."""
+"""Build an experiment's network, data and task, and load stored weights and masks."""
 
 import copy
 import math
@@ -33,7 +33,7 @@ from sparsefront.tasks.plain_task import similar_loader
 from sparsefront.tasks.translation import Translation
 from sparsefront.training.recipe import Optimization
 
-# Tasks by the name that data sets and models call them.
+# Tasks by the name used by data sets and models.
 
 TASKS: dict[str, type[Task]] = {
     task.kind: task for task in (ImageClassification, SequenceClassification, ExtractiveQA, CausalLM, Translation)
@@ -41,50 +41,49 @@ TASKS: dict[str, type[Task]] = {
 
 
 def build_task(kind: str, net: nn.Module, dataset: Any, optimization: Optimizes | None = None) -> Task:
-    """The task that a data set poses, around a network.
+    """Build the task of a data set around a network.
 
     Args:
         kind: `DataInfo.kind`.
         dataset: the data set's settings.
-        optimization: needed to train, not to evaluate.
+        optimization: required for training, not for evaluation.
     Raises:
-        ValueError: no such kind; lists those there are.
+        ValueError: no such kind; lists the known ones.
     """
     if kind not in TASKS:
         raise ValueError(f"task {kind}: there are {', '.join(TASKS)}")
     return TASKS[kind].for_dataset(net, dataset, optimization)
 
 
-# Where a training keeps what a later one resumes from, apart for all that it may have begun with.
+# Resume state of unfinished trainings, separate for each possible starting point.
 
 
 def unfinished_from(store: ArtifactStore, kind: str, cache_key: dict[str, Any], *files: Path) -> Path:
-    """A folder of the stage's own, by the bytes of the files that its training begins with.
+    """A folder for the stage's unfinished training, specific to the contents of the files it starts from.
 
-    Stages that were removed or damaged are made again under the same key, and may hold other bits: on a GPU, on another
-    processor. What was trained from those before is then left alone.
+    Stages that were removed or damaged are recomputed under the same key and may differ in bits (on a GPU or another
+    processor). Trainings that started from the earlier ones are then not resumed.
     """
     return store.unfinished(kind, cache_key) / digest([file_digest(file) for file in files])
 
 
-# Splits that teach or test nothing: without rows, or with labels of one class, where whatever answers it scores 100
-# %.
+# Splits that are useless: no rows, or labels of a single class, for which any constant answer scores 100 %.
 
 KINDS = ("image_classification", "sequence_classification")
 
 
 def require_rows_and_classes(experiment: Experiment, data: pl.LightningDataModule, split: str) -> None:
-    """A split must hold rows, of at least two classes; of `val` and `test`, the part that is evaluated.
+    """Check that a split has rows and at least two classes; of `val` and `test`, the evaluated part.
 
-    Regression, and data whose parts tell no `labels`, is left alone. So is a `val` of one class: classes are held out in
-    their proportions, so it is only too small for a second one.
+    Regression and data without `labels` are not checked, nor is a `val` with one class: stratified hold-out means it is only
+    too small for a second one.
 
     Args:
         data: its `part(split)` is read.
         split: train, val or test.
     Raises:
-        InvalidSetting: no rows, other than of a `val` into which nothing is to be held out; one class, with its number and how
-            many rows there are.
+        InvalidSetting: no rows, except in a `val` without hold-out; or a single class (gives its index and the number of
+            rows).
     """
     if isinstance(data, PreparedData):
         data.require_fitting(split)
@@ -113,7 +112,7 @@ def require_rows_and_classes(experiment: Experiment, data: pl.LightningDataModul
 
 
 def _source(experiment: Experiment) -> tuple[str, str]:
-    """Key and value of the setting that says where the rows come from."""
+    """Key and value of the setting that names the source of the rows."""
     path = getattr(experiment.dataset, "path", None)
     return ("dataset", experiment.choices["dataset"]) if path is None else ("dataset.path", path)
 
@@ -123,13 +122,13 @@ def _alone(label: int, what: str, rows: int, classes: int) -> str:
 
 
 def open_data(experiment: Experiment, *, seed: int = 0, batch_size: int | None = None) -> pl.LightningDataModule:
-    """A fresh data module, ready to give loaders.
+    """Create a data module that is set up.
 
     Args:
-        seed: of the order and the augmentations of train.
-        batch_size: null = the recipe's.
+        seed: of the order and augmentations of train.
+        batch_size: None = the recipe's.
     Raises:
-        InvalidSetting: the data set gives something else than a data module.
+        InvalidSetting: the data set does not return a data module.
     """
     tokenizer = getattr(experiment.model, "tokenizer", None)
     with keys_of("dataset"):
@@ -142,24 +141,25 @@ def open_data(experiment: Experiment, *, seed: int = 0, batch_size: int | None =
     return module if isinstance(module, SplitData) else PreparedData(module, experiment, seed)
 
 
-# A LightningDataModule that knows nothing of sparsefront.
+# User data modules that know nothing of sparsefront.
 
 _STEPS = {"fit": ("fit",), "validate": ("fit", "validate"), "test": ("test",), None: ("fit", "validate", "test")}
 _HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
 class PreparedData(pl.LightningDataModule):
-    """A user's data module, prepared before it is asked for a loader, with batches by name in an order that `seed` decides.
+    """Wraps a user's data module: set up in advance, batches by name, and a seeded order.
 
-    `prepare_data` and `setup` are called as a Trainer calls them, each once, and draw the same numbers in every run and
-    stage: a `random_split` holds out the same rows. Every call of a loader gives a new one that starts from the same order.
+    `prepare_data` and `setup` are called once each, as by a Trainer, with the same random numbers in every run and stage, so
+    a `random_split` holds out the same rows. Each call of a loader method returns a new loader that starts from the same
+    order.
 
     Args:
-        module: of the user.
-        experiment: whose data set it is.
-        seed: of the order of train, where its loader has no generator.
+        module: the user's data module.
+        experiment: the experiment that uses it.
+        seed: of the order of train, if its loader has no generator.
     Raises:
-        InvalidSetting: no data module, or one with hooks that only a Trainer's own loop would call.
+        InvalidSetting: not a data module, or one with hooks that only a Trainer's own loop would call.
     """
 
     def __init__(self, module: pl.LightningDataModule, experiment: Experiment, seed: int) -> None:
@@ -173,13 +173,13 @@ class PreparedData(pl.LightningDataModule):
                 raise self._unusable(f"defines {hook}, which evaluation never calls: move it to collate_fn or the rows")
 
     def __getattr__(self, name: str) -> Any:
-        """What a task's evaluator asks of the data, such as its rows."""
-        if name == "module":  # not there yet: of a copy in the making
+        """Forward what a task's evaluator reads, such as rows."""
+        if name == "module":  # not set yet while the object is copied
             raise AttributeError(name)
         return getattr(self.module, name)
 
     def prepare_data(self) -> None:
-        """With `setup`, on the first rank before the others."""
+        """Includes `setup`, on the first rank before the others."""
 
     def setup(self, stage: str | None = None) -> None:
         missing = [step for step in ("prepare", *_STEPS[stage]) if step not in self._done]
@@ -198,7 +198,7 @@ class PreparedData(pl.LightningDataModule):
                     distributed.all_gather(None)
 
     def state_dict(self) -> dict[str, Any]:
-        """The user's, which a checkpoint holds for a resumed run."""
+        """The user's state, which checkpoints contain for resumed runs."""
         return self.module.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -225,10 +225,10 @@ class PreparedData(pl.LightningDataModule):
         return self._named("test", self.module.test_dataloader(), SPLIT_SEED)
 
     def require_fitting(self, split: str) -> None:
-        """Look at the first batch here, where a complaint is one line: a worker's would come as its traceback.
+        """Check the first batch in this process, where an error is one line; in a worker it would be a traceback.
 
         Raises:
-            InvalidSetting: see `_named`; or labels beyond the classes of `info`.
+            InvalidSetting: see `_named`; or labels exceed the classes of `info`.
         """
         loader: DataLoader = getattr(self, f"{split}_dataloader")()
         if len(loader) == 0:
@@ -248,24 +248,23 @@ class PreparedData(pl.LightningDataModule):
             raise self._unusable(f"{split} has labels of {found}, and info names {info.num_classes} classes from 0")
 
     def _named(self, split: str, given: Any, seed: int) -> DataLoader:
-        """The loader with its own rows and settings; one order for all calls, so that outcomes of networks can be paired.
+        """The user's loader with named batches and one order for all calls, so that outcomes of networks can be paired.
 
         Raises:
-            InvalidSetting: something else than one DataLoader over rows that can be counted, one without batches, or one that
-                gives each rank its own rows.
+            InvalidSetting: not a single DataLoader over rows with a length, no batches, or different rows per rank.
         """
         if not isinstance(given, DataLoader) or isinstance(given.dataset, IterableDataset):
             what = "an IterableDataset" if isinstance(given, DataLoader) else type(given).__name__
             raise self._unusable(f"gives {what} for {split}: one DataLoader over a dataset with a length is needed")
         try:
             count = len(given)
-        except TypeError:  # of a batch sampler without a length
+        except TypeError:  # batch sampler without a length
             raise self._unusable(f"gives batches of unknown number for {split}: define __len__") from None
         if count == 0:
             raise self._unusable(f"{split} holds no batch")
         generator = torch.Generator().manual_seed(seed if given.generator is None else given.generator.initial_seed())
         collate, batches = given.collate_fn, given.batch_sampler
-        if batches is None:  # of rows that are batches already
+        if batches is None:  # the rows are already batches
             collate, batches = _Only(collate), BatchSampler(given.sampler, 1, drop_last=False)
         samplers = [batches, getattr(batches, "sampler", None)]
         if any(isinstance(sampler, DistributedSampler) for sampler in samplers):
@@ -289,7 +288,7 @@ def _defines(module: pl.LightningDataModule, hook: str) -> bool:
 
 
 class _Reseeded(Sampler[list[int]]):
-    """Batches of a sampler that may draw from the global generators: the same on every rank, and after a kill."""
+    """Batches of a sampler that may use global generators, seeded to be the same on every rank and after a kill."""
 
     def __init__(self, batches: Sampler[list[int]], generator: torch.Generator) -> None:
         self.batches, self.generator = batches, generator
@@ -306,7 +305,7 @@ class _Reseeded(Sampler[list[int]]):
 
 @dataclass(frozen=True, eq=False)
 class _Only:
-    """Of a batch of one row, which is a batch itself."""
+    """Unpack a batch of one row that is itself a batch."""
 
     collate: Callable[[Any], Any]
 
@@ -324,7 +323,7 @@ _NEEDED = {
 
 @dataclass(frozen=True, eq=False)
 class _Named:
-    """Makes a batch a dict; workers are sent it, so that it holds no network."""
+    """Converts batches to dicts; holds no network, because it is sent to workers."""
 
     collate: Callable[[list], Any]
     kind: str
@@ -333,7 +332,7 @@ class _Named:
     value: str
 
     def __call__(self, rows: list) -> dict[str, torch.Tensor]:
-        """A pair of an image task becomes `x` and `labels`; a mapping is taken as it is.
+        """Convert a pair of an image task to `x` and `labels`; mappings are not changed.
 
         Raises:
             InvalidSetting: another form, or no labels.
@@ -361,7 +360,7 @@ def _form(batch: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _initial_net(experiment: Experiment) -> nn.Module:
-    """Read or drawn once per run; never handed out itself."""
+    """Loaded or initialized once per run; only copies are handed out."""
     reseed(stage_seed(experiment.seed, "initial weights"))
     try:
         net = experiment.model.build(experiment.dataset.info)
@@ -379,10 +378,10 @@ def build_net(experiment: Experiment) -> nn.Module:
 
 
 def load_net(experiment: Experiment, weights: Path, *, blocks: Mapping[str, str | None] | None = None) -> nn.Module:
-    """The network with the weights that a stage stored.
+    """The network with the weights stored by a stage.
 
     Args:
-        blocks: `MaskSpec.blocks`, where the weights are of a network that whole blocks were taken out of.
+        blocks: `MaskSpec.blocks`, if whole blocks were removed from the network.
     """
     net = build_net(experiment)
     remove_blocks(net, blocks or {})
@@ -395,7 +394,7 @@ def make_task(experiment: Experiment, net: nn.Module, optimization: Optimization
 
 
 def device_of(experiment: Experiment) -> torch.device:
-    """Where scores and masks are made."""
+    """The device for computing scores and masks."""
     return torch.device(experiment.trainer.device)
 
 

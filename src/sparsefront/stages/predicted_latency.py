@@ -1,4 +1,4 @@
-"""Whether a pattern can win at all here: asked before anything is trained, of measurements of such a GPU or its model."""
+"""Predict before training whether a pattern can be faster than dense at all, from GPU measurements or a performance model."""
 
 import logging
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from sparsefront.measure.settings import DTYPES
 from sparsefront.pruning.layers import plan_pruning
 
 log = logging.getLogger(__name__)
-ASKS = ("auto", "sparse")  # kernel modes in which a sparse kernel has to be fast
-LEAST_COVERED = 0.5  # of the multiply-adds of the pruned layers: with fewer whose latency can be predicted it is silent
+ASKS = ("auto", "sparse")  # kernel modes that need a fast sparse kernel
+LEAST_COVERED = 0.5  # fraction of the pruned layers' multiply-adds with a prediction, below which no warning is given
 
 
 def warn_where_nothing_wins(experiment: Experiment) -> None:
-    """Log one warning where every pruned layer whose latency can be predicted is expected to be slower than dense.
+    """Log one warning if every pruned layer with a predicted latency is expected to be slower than dense.
 
-    Silent on a CPU, where neither measurements nor a model of the GPU at hand exist, for storage that neither knows, and
-    where the network cannot be followed without data. It never fails: the run itself will tell.
+    Silent on a CPU, for storage without measurements or model, and if the network cannot be traced without data. Never
+    fails.
     """
     device = experiment.measure.torch_device
     if device.type != "cuda":
@@ -34,17 +34,17 @@ def warn_where_nothing_wins(experiment: Experiment) -> None:
 
 
 def expected_loss(experiment: Experiment, known: PerformanceModel) -> str | None:
-    """The warning, or None where a layer may win or too little is known.
+    """The warning, or None if a layer may be faster or too little is known.
 
-    Every layer is taken at the run's sparsity, whatever an allocation will make of it, and its time at the real batch.
-    A layer that only the performance model knows may win as long as the error that the model has allows it.
+    Every layer is predicted at the run's sparsity, regardless of the allocation, for the real batch. A layer known only to
+    the performance model counts as possibly faster within the model's error.
     """
     kernel = experiment.kernel
     if not experiment.swaps or kernel.mode not in ASKS or kernel.forced or not experiment.pattern.prunes:
         return None
-    if experiment.pattern.takes_blocks:  # no kernel runs
+    if experiment.pattern.takes_blocks:  # uses no kernels
         return None
-    if experiment.pattern.mixed:  # which pattern a layer gets is measured, not predicted
+    if experiment.pattern.mixed:  # patterns of layers are chosen by measurement
         return None
     problems = _problems(experiment)
     found = {name: _predict(experiment, known, seen) for name, seen in problems.items()}
@@ -60,10 +60,10 @@ def expected_loss(experiment: Experiment, known: PerformanceModel) -> str | None
 
 
 def storage_granularity(family: str, parameters: Mapping[str, Any]) -> int | None:
-    """The granularity under which the benchmark lists such storage; None where it measures nothing like it.
+    """The granularity under which the benchmark lists this storage; None if it measures nothing similar.
 
     Args:
-        family, parameters: as a pattern's `storage` gives them.
+        family, parameters: from a pattern's `storage`.
     """
     if family == "gathered":
         return parameters["tile"]
@@ -77,7 +77,7 @@ def shape_inputs(
 ) -> dict[str, Tensor]:
     """Keyword arguments of the net for one measured batch, on the meta device: shapes without data.
 
-    Text comes without its attention mask, whose values a network may look at.
+    Text has no attention mask here, because a network may read its values.
     """
     if info.image_size is not None:
         side = image_size or info.image_size
@@ -90,7 +90,7 @@ def shape_inputs(
 
 
 def _problems(experiment: Experiment) -> dict[str, LayerInput]:
-    """What each pruned Linear layer will receive; none where the network cannot be followed on the meta device."""
+    """The input of each pruned Linear layer; empty if the network cannot run on the meta device."""
     info, measure = experiment.dataset.info, experiment.measure
     net = experiment.model.skeleton(info).eval()
     prunable = experiment.model.prunable(net)
@@ -101,7 +101,7 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
         sparsity=experiment.sparsity,
         ignored=experiment.recipe.ignored(prunable),
     )
-    # a convolution's dense time is not that of a product, so the tables say nothing about it
+    # skip convolutions: their dense time is not that of a matrix product
     layers = [name for name in plan.layers if isinstance(net.get_submodule(name), nn.Linear)]
     inputs = shape_inputs(
         info,
@@ -111,7 +111,7 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
     )
     try:
         return observe_problems(net, inputs, layers)
-    except Exception as error:  # a network may look at values, which are not here; a prediction is worth no failed run
+    except Exception as error:  # data-dependent networks fail on the meta device; a prediction must not fail the run
         log.debug("no prediction: the network cannot be followed without data: %s", error)
         return {}
 
@@ -155,7 +155,7 @@ def _text(
 
 
 def _source(known: PerformanceModel, predicted: PredictedSpeedup) -> str:
-    """Where the prediction for the closest layer is from."""
+    """Source of the prediction for the closest layer."""
     if predicted.source == "model":
         made_with, of = known.rates.made_with, _measured_on(known, known.rates.gpu)
         how = (
@@ -170,5 +170,5 @@ def _source(known: PerformanceModel, predicted: PredictedSpeedup) -> str:
 
 
 def _measured_on(known: PerformanceModel, gpu: str) -> str:
-    """The GPU model that was measured, and for which one it stands in where it is another than the one at hand."""
+    """The GPU model that was measured, and which one it stands in for if they differ."""
     return gpu if gpu == known.gpu else f"{gpu} (nothing was measured on {known.gpu})"

@@ -1,4 +1,4 @@
-"""Stage prune: scores of the dense weights become the first masks; a search gives layers their patterns."""
+"""Stage prune: make the first masks from scores of the dense weights; a latency search also assigns patterns."""
 
 import json
 import logging
@@ -36,12 +36,12 @@ def run(
     dense: Artifact,
     make_search: Callable[[Experiment, ArtifactStore, StageKeys, nn.Module], LayoutSearch],
 ) -> Artifact:
-    """masks.safetensors, plan.json (layers that stay dense and why), what `MaskSpec.save` writes, and of a search for a
-    latency search.json: what it found.
+    """Write masks.safetensors, plan.json (layers that stay dense and why), the files of `MaskSpec.save`, and search.json with
+    the result of a latency search.
 
     Args:
-        make_search: makes such a search for a network of the dense weights. It is given, not imported: it reads kernels, on
-            whose code masks without a search do not depend.
+        make_search: creates a latency search for a network with the dense weights. Passed instead of imported, because
+            it depends on kernels, whose code must not affect masks made without a search.
     """
     while (pruned := store.get("prune", keys.prune)) is None:
         with store.making("prune", keys.prune) as new, spent_on(PRUNING):
@@ -68,7 +68,7 @@ def run(
                     tell=log.info,
                 )
             if warning := missed_target(experiment, net, masks, prunable):
-                log.warning("%s", warning)  # now: what follows may train for hours
+                log.warning("%s", warning)  # immediately: the following steps may train for hours
             save_masks(masks, new.folder / MASKS)
             masks.spec.save(new.folder)
             (new.folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}), encoding="utf-8")
@@ -78,14 +78,14 @@ def run(
 
 
 def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable: Sequence[str]) -> str | None:
-    """One line where the network will have another sparsity than was asked for, with why most of its dense layers stay dense;
-    None where it comes near, and where the sparsity is the ceiling of an allocation that was given a budget.
+    """One line if the network will miss the requested sparsity, with the reason why most of its dense layers stay dense; None if
+    it is close, or if the sparsity is only the ceiling of an allocation with a budget.
 
     Args:
-        masks: the first ones; where the schedule starts from them, layers are taken to reach what is asked of them.
-        prunable: layers over whose weights the sparsity is.
+        masks: the first ones; if the schedule continues from them, layers are assumed to reach their targets.
+        prunable: layers whose weights the sparsity refers to.
     """
-    if experiment.pattern.takes_blocks:  # rounds to whole ones, and has said so
+    if experiment.pattern.takes_blocks:  # rounds to whole blocks, which was reported already
         return None
     target, allocation = experiment.sparsity, experiment.allocation
     if any(getattr(allocation, key, None) is not None for key in BUDGET_KEYS):
@@ -107,7 +107,7 @@ def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable
 
 
 def found_by_search(pruned: Artifact | None) -> dict[str, Any] | None:
-    """What a search for a latency wrote into the folder of this stage; None where there was none."""
+    """The result of a latency search stored in this stage's folder; None if there was none."""
     if pruned is None or not (pruned.path / SEARCH).is_file():
         return None
     found: dict[str, Any] = pruned.read_json(SEARCH)

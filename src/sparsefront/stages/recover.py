@@ -1,4 +1,4 @@
-"""Stage recover: round by round, the network is pruned and its accuracy brought back."""
+"""Stage recover: prune and recover the network round by round."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoredEpochWeights(Mapping[int, StateDict]):
-    """Epoch of the dense run -> the weights at its start, read when they are asked for.
+    """Epoch of the dense run -> the weights at its start, read on access.
 
     Args:
         folder: of stage dense.
@@ -51,10 +51,10 @@ class StoredEpochWeights(Mapping[int, StateDict]):
 
 
 def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
-    """Masks as the library takes them.
+    """Load masks in the form that the library uses.
 
     Args:
-        pruned: folder of stage prune, which fixed the structure.
+        pruned: folder of stage prune, which fixed the mask spec.
         folder: of the stage whose masks are read.
     """
     masks = load_masks(folder / MASKS)
@@ -75,7 +75,7 @@ def run(
     pruned: Artifact,
     loggers: list,
 ) -> Artifact:
-    """weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
+    """Write weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
     while (recovered := store.get("recover", cache_key)) is None:
         resume_dir = unfinished_from(store, "recover", cache_key, dense.path / WEIGHTS, pruned.path / MASKS)
         given = experiment, dense.path, pruned.path, resume_dir
@@ -88,14 +88,14 @@ def run(
 
 
 def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, folder: Path, loggers: list) -> float:
-    """What every process of the training runs.
+    """The body that every process of the training runs.
 
     Args:
-        dense, pruned: folders of the stages that this one begins with.
-        resume_dir: what is written here outlives a killed run, which resumes from it.
+        dense, pruned: folders of the stages that this one starts from.
+        resume_dir: for state that survives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
-        the seconds that killed runs spent on what this one went on from.
+        the seconds that killed runs spent before the point from which this one resumed.
     """
     net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
     first = load_masks_of(experiment, pruned, pruned)
@@ -118,7 +118,7 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
                 resume_dir,
                 loggers,
                 begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}")),
-                keep_finished=True,  # the store removes it once the stage is whole
+                keep_finished=True,  # removed by the store once the stage is complete
             ),
         )
     save_masks(masks, folder / MASKS)
@@ -130,5 +130,5 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
 
 
 def _data_of_round(experiment: Experiment, index: int) -> pl.LightningDataModule:
-    """With an order and augmentations of its own, which follow from the seeds alone: a resumed round sees the same."""
+    """A round's data, with an order and augmentations that depend only on the seeds, so that a resumed round sees the same."""
     return open_data(experiment, seed=recovery_stage_seed(experiment, f"recover {index}, order"))

@@ -1,4 +1,4 @@
-"""Stage report: what was measured, with its provenance, becomes one result: on disk, in the store, in W&B, on the terminal."""
+"""Stage report: combine measurements and provenance into one result: on disk, in the store, in W&B, on the terminal."""
 
 import json
 import logging
@@ -44,12 +44,12 @@ from sparsefront.stages.prune import found_by_search
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
 
 log = logging.getLogger(__name__)
-TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # whose choices tag a run in W&B
+TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # groups whose choices become W&B tags
 
 
 @contextmanager
 def open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
-    """The loggers of this run, under the id that its result has; closed as failed where it fails."""
+    """The loggers of this run, with the id of its result; marked as failed if the run fails."""
     low = [experiment.precision.mode] if experiment.precision.is_low else []
     run = LoggedRun(
         run_name=experiment.name,
@@ -80,10 +80,10 @@ def run(
     control: tuple[dict[str, Any], dict[str, Outcomes]],
     loggers: list,
 ) -> Result:
-    """The result of a run that was measured just now, or before it was killed.
+    """Build, store and publish the result of a run, measured just now or before a kill.
 
     Args:
-        control: what it adds: field -> value, and outcomes; empty where there is none.
+        control: fields and outcomes that it adds; empty if there is none.
     """
     while (finished := store.get("result", keys.result, stage="report")) is None:
         with store.making("result", keys.result) as new:
@@ -97,8 +97,8 @@ def run(
 
 
 def show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Result | None:
-    """The result of an earlier run of this experiment; None where there is none, or it is to be made again."""
-    # reuse=false repeats what `stages` asks for, also where the report, which it may leave out, was finished before.
+    """Publish the stored result of an earlier run of this experiment; None if there is none, or it is to be redone."""
+    # reuse=false repeats the selected stages, even if the report, which may not be among them, was finished before.
     finished = store.find("result", keys.result, stage="report") if experiment.reuse else None
     if finished is None:
         return None
@@ -113,7 +113,7 @@ def show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys) ->
 
 
 def leave_out(experiment: Experiment, exported: Artifact | None, loggers: list) -> None:
-    """The end of a run whose `stages` end before the report."""
+    """End a run whose `stages` stop before the report."""
     if exported is not None and not experiment.continues_to("measure"):
         log.info("exported checkpoint: %s", link_checkpoint(exported.path, experiment.output_dir))
     close_loggers(loggers)
@@ -121,21 +121,21 @@ def leave_out(experiment: Experiment, exported: Artifact | None, loggers: list) 
 
 
 def _sealed(result: Result, folder: Path) -> Result:
-    """The result with the digests of its files and, last, of itself."""
+    """Add digests of the result's files and, last, of the result itself."""
     files = {"samples_sha256": file_digest(folder / SAMPLES), "outcomes_sha256": file_digest(folder / OUTCOMES)}
     result = result.with_values(files)
     return result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
 
 
 def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None, recovered: Artifact | None) -> Result:
-    """Put a finished result into the run's folder, the common store and the terminal.
+    """Write a finished result to the run's folder, the common store and the terminal.
 
     Args:
-        pruned, recovered: only for pictures of the masks; None where they are gone, or nothing was pruned.
+        pruned, recovered: only for mask pictures; None if they are gone, or nothing was pruned.
     """
     result = Result.from_json((finished.path / RESULT_FILE).read_text(encoding="utf-8"))
     directory = experiment.output_dir
-    require_all()  # the folder is another run's where this one slept and was started again
+    require_all()  # after a suspend, a restarted run may own the folder now
     for name in (SAMPLES, OUTCOMES):
         with whole_file(directory / name) as copy:
             shutil.copyfile(finished.path / name, copy)
@@ -145,7 +145,7 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     if result.identity.checkpoint is not None:
         folder = experiment.cache_dir / result.identity.checkpoint
         checkpoint = link_checkpoint(newest(folder) or folder, directory)
-    files = [write_result_json(directory / RESULT_FILE, result), *files]  # last: a folder with a result lacks nothing
+    files = [write_result_json(directory / RESULT_FILE, result), *files]  # last: a folder with a result is complete
     files += _added_to(experiment.results_dir / STORE_FILE, result)
     print_run(result, files)
     found = result.sparsity
@@ -158,7 +158,7 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
 
 
 def _added_to(store: Path, result: Result) -> list[Path]:
-    """The store, with a line of the result; none, with a warning, where that cannot be: the result has its own file already."""
+    """Append the result to the store and return it; on failure warn only, because the result has its own file already."""
     try:
         append_result(store, result)
     except (Obstacle, OSError) as error:
@@ -170,8 +170,8 @@ def _added_to(store: Path, result: Result) -> list[Path]:
 def _pruned_layers(
     experiment: Experiment, result: Result, pruned: Artifact | None, recovered: Artifact | None
 ) -> PrunedLayers | None:
-    """The final masks in the network's order, or those that were lifted; None, with a line on the terminal, where their stages
-    are gone.
+    """The final masks (or, if they were lifted, the last ones) in the network's order; None, with a log line, if their stages are
+    gone.
     """
     if not experiment.pattern.prunes:
         return None
@@ -234,19 +234,19 @@ def _compose(
 
 
 def _budgets(dense: Artifact, recovered: Artifact | None) -> dict[str, Any]:
-    """What was trained, as the training loops counted it; a recovery's over all its rounds."""
+    """What was trained, as counted by the training loops, over all rounds of a recovery."""
     trained = dense.read_json("training.json")
     budgets = {f"dense_{what}": trained[what] for what in ("steps", "samples")}
     if recovered is not None:
         rounds = recovered.read_json("training.json")["rounds"]
         totals = {what: sum(record[what] for record in rounds) for what in ("steps", "epochs", "samples")}
         budgets |= {f"recovery_{what}": total for what, total in totals.items()}
-        budgets["recovery_epochs"] = round(budgets["recovery_epochs"], 6)  # rounds may end within an epoch
+        budgets["recovery_epochs"] = round(budgets["recovery_epochs"], 6)  # fractional if rounds end within an epoch
     return budgets
 
 
 def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact | None) -> str | None:
-    """The windows of the layers that were pruned; None where nothing was."""
+    """The n:m windows of the pruned layers; None if there are none."""
     if pruned is None or recovered is None:
         return None
     spec = MaskSpec.load(pruned.path, trust=modules_of(experiment.pattern))
@@ -258,12 +258,12 @@ def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact
 
 
 def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
-    """What was chosen, without what the result does not depend on: runs that differ in that alone share it.
+    """The choices of an experiment without anything that the result does not depend on.
 
-    A dense run pruned nothing, so it names no way of pruning; without a swap the kernel is `none`.
+    A dense run names no pruning settings; without a swap the kernel is `none`.
 
     Args:
-        network: what the loaded network says of itself.
+        network: what the loaded network reports about itself.
     """
     choices, pruned = experiment.choices, experiment.pattern.prunes
     parts = ["dataset", "pattern", "recipe"]
@@ -294,5 +294,5 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
 
 
 def _parameters(settings: dict[str, Any]) -> dict[str, Any]:
-    """A part's settings, by the keys of its YAML; of a path only its last part, since a result names no machine."""
+    """A part's settings by YAML key; paths are reduced to their last component, because results name no machine."""
     return {key: PurePath(value).name if isinstance(value, str) else value for key, value in settings.items()}

@@ -1,1 +1,1 @@
-"""What a network is trained for and evaluated by: one LightningModule per task, the network being an argument."""
+"""Tasks: loss and metrics, one LightningModule per task, with the network as an argument."""

@@ -1,4 +1,4 @@
-"""The part of training and evaluating that all tasks share."""
+"""The base of all tasks: training steps, evaluators and objectives."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -11,15 +11,14 @@ from torch.optim import Optimizer
 
 from sparsefront.tasks.outcomes import Outcomes
 
-# Attention masks as a BERT takes them without looking inside, for which it would wait for the GPU in every training
-# step.
+# Attention masks for BERT in a form it does not inspect; inspecting synchronizes with the GPU in every training step.
 
 MASK = "attention_mask"
 
 
 def looks_into_masks(net: nn.Module) -> bool:
-    """Whether the network is a BERT of transformers with PyTorch's attention: it leaves out a mask [B, length] that masks
-    nothing, which it finds out by reading it.
+    """Whether the network is a BERT of transformers with PyTorch's attention, which reads its mask [B, length] to skip it if it
+    masks nothing.
     """
     config = getattr(net, "config", None)
     kind, attention = getattr(config, "model_type", None), getattr(config, "_attn_implementation", None)
@@ -27,15 +26,15 @@ def looks_into_masks(net: nn.Module) -> bool:
 
 
 def without_full_mask(batch: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-    """A batch that is still on the CPU, without `attention_mask` where that masks nothing; of other networks as it is."""
+    """Drop `attention_mask` from a batch on the CPU if it masks nothing; only for such networks."""
     if MASK not in batch or not looks_into_masks(net) or not batch[MASK].all():
         return batch
     return {name: value for name, value in batch.items() if name != MASK}
 
 
 def with_square_mask(inputs: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-    """Inputs with the mask as bool [B, 1, length, length], True = attend, equal to what transformers makes of [B, length]; of
-    other networks as they are.
+    """Replace the mask by bool [B, 1, length, length], True = attend, equal to what transformers derives from [B, length]; only
+    for such networks.
     """
     if MASK not in inputs or not looks_into_masks(net):
         return inputs
@@ -45,44 +44,42 @@ def with_square_mask(inputs: dict[str, Tensor], net: nn.Module) -> dict[str, Ten
 
 Batch = dict[str, Tensor]
 TRAIN_LOSS = "train/loss"
-"""What the loss of a training step is logged as."""
+"""Name under which the loss of a training step is logged."""
 
 
 class Evaluator(Protocol):
-    """Gathers the outputs of one pass over a split.
+    """Accumulates the outputs of one pass over a split.
 
     Attributes:
-        reduces_outputs: it takes what `Task.predict` gave where that is, in its dtype; others get it in fp32 on the CPU.
-        signature: how the metric was taken, where it may be taken in several ways; else None.
+        reduces_outputs: takes the output of `Task.predict` on its device, in its dtype; others get it in fp32 on the CPU.
+        signature: how the metric was computed, if it has variants; else None.
     """
 
     reduces_outputs: bool = False
     signature: str | None = None
 
     def update(self, output: Any, batch: Batch) -> None:
-        """Take in what `Task.predict` gave for one batch, on whatever device."""
+        """Add the output of `Task.predict` for one batch, on any device."""
 
     def compute(self) -> dict[str, float]:
-        """The metrics of everything taken in, as fractions (correlations lie in [-1, 1], perplexity from 1 on, all others in
-        [0, 1]).
-        """
+        """The metrics of all added batches, as fractions: in [0, 1], except correlations (in [-1, 1]) and perplexity (>= 1)."""
 
     def standard_errors(self) -> dict[str, float]:
-        """Of the tracked metric at least, in the same unit: what the test set being a sample does to each."""
+        """Standard errors due to the finite test set, in the same unit; at least of the tracked metric."""
 
     def outcomes(self, metric: str) -> Outcomes:
-        """What each sample adds to one of these metrics."""
+        """Per-sample contributions to one of these metrics."""
 
     @property
     def samples(self) -> int:
-        """How many inputs, or questions, were evaluated."""
+        """Number of evaluated inputs or questions."""
 
 
 class Objective(Protocol):
-    """What a training minimizes instead of the task's own loss."""
+    """A training objective that replaces the task's own loss."""
 
     def __call__(self, task: "Task", output: Any, batch: Batch) -> Tensor:
-        """Mean over a batch, a scalar.
+        """The mean over a batch, a scalar.
 
         Args:
             output: what `task.net` returned.
@@ -90,28 +87,28 @@ class Objective(Protocol):
 
 
 class Optimizes(Protocol):
-    """Gives the optimizer, and its schedule, of a net."""
+    """Builds the optimizer of a net and its learning-rate schedule."""
 
     def build(self, net: nn.Module) -> Any:
-        """What Lightning's `configure_optimizers` may return."""
+        """The return value of Lightning's `configure_optimizers`."""
 
 
 class Task(LightningModule, ABC):
     """Trains a network for one kind of task and evaluates it.
 
-    Knows nothing of the network but the names of its inputs and the form of its output, so that a dense network, a
-    masked one and one with sparse layers are trained and evaluated by the same lines.
+    A task knows only the names of the network's inputs and the form of its output, so dense, masked and sparse networks are
+    trained and evaluated by the same code.
 
     Args:
-        net: taken as it is; it keeps the tensors that it has.
-        optimization: needed to train, not to evaluate.
+        net: used without a copy.
+        optimization: required for training, not for evaluation.
     Attributes:
-        kind: what data sets (`DataInfo.kind`) and models (`kinds`) call this task.
-        metric_name: the metric that is tracked, one of those that the evaluator computes. Of those that
-            `tasks.outcomes.LOWER_IS_BETTER` names less is better, wherever networks are compared.
-        objective: what is trained for; None = the task's own loss. Evaluation never asks for it.
-        label_smoothing: share of the target of training that all classes get alike. Of a score, one column, nothing is
-            smoothed. The loss that scores of weights are taken from stays as it is.
+        kind: name used by data sets (`DataInfo.kind`) and models (`kinds`).
+        metric_name: the tracked metric, one that the evaluator computes. Higher is better unless
+            `tasks.outcomes.LOWER_IS_BETTER` contains it.
+        objective: training objective; None = the task's own loss. Not used for evaluation.
+        label_smoothing: smoothing of the training labels; scores (one column) are not smoothed. The loss for importance
+            scores is not affected.
     """
 
     kind: ClassVar[str]
@@ -128,19 +125,19 @@ class Task(LightningModule, ABC):
     @classmethod
     @abstractmethod
     def for_dataset(cls, net: nn.Module, dataset: Any, optimization: Optimizes | None = None) -> "Task":
-        """The task as a data set poses it (how many classes, which metrics).
+        """Create the task of a data set (number of classes, metrics).
 
         Args:
-            dataset: its settings; only `info` and what belongs to this kind of task are asked for.
+            dataset: its settings; only `info` and what belongs to this kind of task are read.
         """
 
     @abstractmethod
     def net_inputs(self, batch: Batch) -> Batch:
-        """The part of a batch that the net takes, by the names of its arguments."""
+        """The arguments of the net in a batch, by name."""
 
     @abstractmethod
     def loss(self, output: Any, batch: Batch) -> Tensor:
-        """Mean loss of a batch, a scalar.
+        """The mean loss of a batch, a scalar.
 
         Args:
             output: what the net returned, a tensor or a Hugging Face output.
@@ -148,19 +145,19 @@ class Task(LightningModule, ABC):
 
     @abstractmethod
     def logits(self, output: Any) -> tuple[Tensor, ...]:
-        """Each distribution that the net predicts, as logits [predictions, classes]; one column is a score, not a distribution.
+        """Logits [predictions, classes] of each predicted distribution; a single column is a score, not a distribution.
 
         Args:
             output: what the net returned.
         """
 
     def training_loss(self, output: Any, batch: Batch) -> Tensor:
-        """What a training step minimizes: the objective where one is set, else the loss of the labels."""
+        """The loss of a training step: the objective if set, else the loss of the labels."""
         return self.label_loss(output, batch) if self.objective is None else self.objective(self, output, batch)
 
     def label_loss(self, output: Any, batch: Batch) -> Tensor:
-        """The loss of the smoothed labels, a scalar: (1 - e) * loss + e * cross-entropy to the even distribution, with e the
-        label smoothing; the mean where the task predicts several distributions.
+        """The loss with smoothed labels, a scalar: (1 - e) * loss + e * cross-entropy to the uniform distribution, where e is the
+        label smoothing; averaged if the task predicts several distributions.
         """
         loss = self.loss(output, batch)
         if self.label_smoothing == 0.0:
@@ -170,10 +167,10 @@ class Task(LightningModule, ABC):
 
     @abstractmethod
     def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
-        """A fresh evaluator.
+        """Create an evaluator.
 
         Args:
-            data: whose batches it will see; from the loader of `split`.
+            data: the source of its batches, from the loader of `split`.
             split: `val` or `test`.
         """
 
@@ -181,11 +178,11 @@ class Task(LightningModule, ABC):
         return self.call(self.net, self.net_inputs(batch))
 
     def call(self, net: nn.Module, inputs: Batch) -> Any:
-        """What the network, or a teacher of it, returns for inputs by name."""
+        """Call the network, or its teacher, with named inputs."""
         return net(**inputs)
 
     def predict(self, net: nn.Module, inputs: Batch) -> Any:
-        """What an evaluator is given for a batch: what the network returns, or what is made of it, such as a translation."""
+        """The output given to an evaluator: the network's own, or what is derived from it, such as a translation."""
         return net(**inputs)
 
     def configure_optimizers(self) -> Any:
@@ -199,21 +196,21 @@ class Task(LightningModule, ABC):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """By the global norm, as Lightning does it, whose own raises for fused optimizers even where no loss scaler leaves the
-        gradients to them: see `TrainerSettings.fuses_optimizer`.
+        """Clip by global norm. Lightning's own raises for fused optimizers, even without a loss scaler: see
+        `TrainerSettings.fuses_optimizer`.
         """
         if gradient_clip_val:
             trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             nn.utils.clip_grad_norm_(trained, gradient_clip_val)
 
     def on_fit_start(self) -> None:
-        if not self.net.training:  # pretrained networks arrive in eval mode, which would train them without dropout
-            self.net.train()  # of a network in training mode frozen modules stay in eval mode
+        if not self.net.training:  # pretrained networks arrive in eval mode, which would disable dropout
+            self.net.train()  # in a network in training mode, frozen modules stay in eval mode
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         output = self.call(self.net, with_square_mask(self.net_inputs(batch), self.net))
         loss = self.training_loss(output, batch)
-        # Not for the bar by `prog_bar`, for which Lightning would read it, and so wait for the GPU, in every step.
+        # Not with `prog_bar`: Lightning would read the loss, and so synchronize with the GPU, in every step.
         self.log(TRAIN_LOSS, loss, batch_size=len(next(iter(batch.values()))))
         return loss
 
@@ -233,9 +230,9 @@ TEXT_INPUTS = ("input_ids", MASK, "token_type_ids")
 
 
 def text_inputs(batch: Batch, net: nn.Module) -> Batch:
-    """Of the three inputs, int64 [B, length], by Hugging Face's names, those that the network's forward takes.
+    """The inputs, int64 [B, length], under Hugging Face's three names, restricted to those that the network's forward takes.
 
-    The mask is absent where `without_full_mask` took it out.
+    The mask is absent if `without_full_mask` dropped it.
     """
     return {name: batch[name] for name in _taken(type(net)) if name != MASK or name in batch}
 
@@ -244,4 +241,4 @@ def text_inputs(batch: Batch, net: nn.Module) -> Batch:
 def _taken(network: type[nn.Module]) -> tuple[str, ...]:
     parameters = inspect.signature(network.forward).parameters
     named = tuple(name for name in TEXT_INPUTS if name in parameters)
-    return named or TEXT_INPUTS  # a network that names none of them hands on whatever it is given
+    return named or TEXT_INPUTS  # a network that names none of them forwards all of them

@@ -1,4 +1,4 @@
-"""The next token of a text."""
+"""Causal language modeling: next-token prediction."""
 
 import math
 from typing import Any, ClassVar
@@ -13,20 +13,20 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.base import MASK, Batch, Optimizes, Task
 from sparsefront.tasks.outcomes import Outcomes, error_of_mean, samples_digest
 
-# Which tokens of a batch are predicted, and what a network says of each.
+# Target tokens of a batch.
 
 IGNORED = -100
-"""The target of a token that nothing is asked of."""
+"""Target of tokens without a prediction."""
 SCORED = "scored"
 
 
 def next_tokens(batch: Batch) -> Tensor:
-    """What each token but the last is followed by, int64 [B, T - 1]; `IGNORED` before padding, and in front of the last `scored`
+    """The token that follows each token but the last, int64 [B, T - 1]; `IGNORED` for padding and for all but the last `scored`
     tokens of a row.
 
     Args:
-        batch: `input_ids` int64 [B, T], T at least 2; `attention_mask` [B, T] where rows are padded; `scored` int64 [B] where
-            rows repeat tokens that a row before was asked for.
+        batch: `input_ids` int64 [B, T], T at least 2; `attention_mask` [B, T] if rows are padded; `scored` int64 [B] if rows
+            repeat tokens that an earlier row has predicted.
     """
     targets = batch["input_ids"][:, 1:]
     if MASK in batch:
@@ -38,9 +38,9 @@ def next_tokens(batch: Batch) -> Tensor:
 
 
 class CausalLM(Task):
-    """Cross-entropy of the next token, and perplexity: e to the mean of it over all scored tokens.
+    """Next-token cross-entropy, and perplexity: exp of its mean over all scored tokens.
 
-    The net is called by Hugging Face's names and returns an output with `logits` [B, T, vocabulary].
+    The net is called with Hugging Face's argument names and returns an output with `logits` [B, T, vocabulary].
     """
 
     kind: ClassVar[str] = "causal_lm"
@@ -67,7 +67,7 @@ class CausalLM(Task):
 class NextTokenEvaluator:
     """Perplexity over rows of text.
 
-    Logits are reduced where they are, in fp32, a row at a time: those of one row of 1,024 tokens take 200 MB.
+    Logits are reduced on their device, in fp32, one row at a time: those of a row of 1,024 tokens take 200 MB.
     """
 
     reduces_outputs = True
@@ -75,7 +75,7 @@ class NextTokenEvaluator:
     def __init__(self) -> None:
         self._seen: list[
             tuple[Tensor, Tensor]
-        ] = []  # of each batch: sums of cross-entropies, float64 [B], and tokens [B]
+        ] = []  # per batch: sums of cross-entropies, float64 [B], and numbers of tokens [B]
         self._rows: list[Tensor] = []
 
     @torch.no_grad()
@@ -90,10 +90,10 @@ class NextTokenEvaluator:
         self._seen.append((torch.stack(sums), (targets != IGNORED).sum(1)))
 
     def compute(self) -> dict[str, float]:
-        """As `Evaluator.compute`.
+        """See `Evaluator.compute`.
 
         Raises:
-            InvalidSetting: outputs that are not finite, which predict nothing.
+            InvalidSetting: outputs are not finite.
         """
         from torchmetrics import MeanMetric
 
@@ -101,7 +101,7 @@ class NextTokenEvaluator:
         if undefined := int((~sums.isfinite()).sum()):
             allowed = "must be finite: look for NaN in the weights, or values too large for the dtype (measure.dtype)"
             raise InvalidSetting("outputs", f"not finite in {undefined} of {self.samples} windows", allowed)
-        mean = MeanMetric().to(sums.device).set_dtype(torch.float64)  # in this order: `to` goes back to fp32
+        mean = MeanMetric().to(sums.device).set_dtype(torch.float64)  # in this order: `to` resets the dtype to fp32
         mean.update(sums / tokens, tokens)
         return {CausalLM.metric_name: math.exp(float(mean.compute()))}
 
@@ -110,11 +110,11 @@ class NextTokenEvaluator:
         return sum(len(tokens) for _, tokens in self._seen)
 
     def standard_errors(self) -> dict[str, float]:
-        """As `Evaluator.standard_errors`: to first order, that of the mean cross-entropy times the perplexity."""
+        """See `Evaluator.standard_errors`: to first order, that of the mean cross-entropy times the perplexity."""
         return {name: value * error_of_mean(self._shares()) for name, value in self.compute().items()}
 
     def outcomes(self, metric: str) -> Outcomes:
-        """As `Evaluator.outcomes`: the mean cross-entropy of each window's tokens, in nats."""
+        """See `Evaluator.outcomes`: the mean cross-entropy of each window's tokens, in nats."""
         rows = (row.numpy().tobytes().hex() for ids in self._rows for row in ids.cpu())
         return Outcomes(metric, self._shares().cpu().numpy().astype(np.float64), None, samples_digest(rows))
 
@@ -123,6 +123,6 @@ class NextTokenEvaluator:
         return sums, tokens
 
     def _shares(self) -> Tensor:
-        """What each window adds to the mean over all tokens, float64 [windows]: a window of few tokens adds less."""
+        """Weight of each window in the mean over all tokens, float64 [windows]: proportional to its tokens."""
         sums, tokens = self._gathered()
         return sums * len(tokens) / tokens.sum()

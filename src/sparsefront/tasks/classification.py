@@ -1,4 +1,4 @@
-"""One class, or one score, per image or sentence."""
+"""Image and sequence classification, and regression of a score."""
 
 import math
 from collections.abc import Callable
@@ -22,39 +22,39 @@ from sparsefront.tasks.outcomes import (
     samples_digest,
 )
 
-# Evaluating one label per input, for images and sentences alike.
+# Evaluation of one label per input.
 
 
 class LabelEvaluator:
     """Metrics of logits against labels.
 
     Args:
-        metrics: names out of `METRICS`.
+        metrics: names from `METRICS`.
         num_classes: outputs of the net; 1 = a score.
-        logits_of: finds the logits [B, num_classes] in what the net returns.
+        logits_of: extracts the logits [B, num_classes] from the net's output.
     """
 
     def __init__(self, metrics: tuple[str, ...], num_classes: int, logits_of: Callable[[Any], Tensor]) -> None:
         self._metrics = MetricCollection({name: METRICS[name](num_classes) for name in metrics})
         self._num_classes = num_classes
         self._logits_of = logits_of
-        self._seen: list[tuple[Tensor, Tensor]] = []  # predicted, labels; where they are, so that nothing waits
-        self._undefined: list[Tensor] = []  # of each batch how many inputs have NaN among their logits
+        self._seen: list[tuple[Tensor, Tensor]] = []  # (predicted, labels), on their device to avoid synchronization
+        self._undefined: list[Tensor] = []  # per batch, the number of inputs with NaN logits
 
     @torch.no_grad()
     def update(self, output: Any, batch: dict[str, Tensor]) -> None:
         logits = self._logits_of(output)
         predicted = logits.squeeze(-1).float() if self._num_classes == 1 else logits.argmax(-1)
-        # On the logits' device: nothing waits for a GPU here, and several processes can add up their counts.
+        # Keep counts on the logits' device: no synchronization, and several processes can sum them.
         self._seen.append((predicted, batch["labels"].to(predicted.device)))
-        self._undefined.append(logits.isnan().any(-1).sum())  # `argmax` takes NaN for the largest
+        self._undefined.append(logits.isnan().any(-1).sum())  # `argmax` treats NaN as the largest
         self._metrics.to(predicted.device).update(*self._seen[-1])
 
     def compute(self) -> dict[str, float]:
-        """As `Evaluator.compute`; a correlation with a constant output, which is not defined, counts as 0.
+        """See `Evaluator.compute`; an undefined correlation with a constant output counts as 0.
 
         Raises:
-            InvalidSetting: outputs that are NaN, which predict nothing.
+            InvalidSetting: outputs are NaN.
         """
         if undefined := sum(map(int, self._undefined)):
             given = f"NaN for {undefined} of {self.samples} inputs"
@@ -71,12 +71,12 @@ class LabelEvaluator:
         return sum(len(labels) for _, labels in self._seen)
 
     def standard_errors(self) -> dict[str, float]:
-        """As `Evaluator.standard_errors`: of accuracy in closed form, of the others by bootstrap."""
+        """See `Evaluator.standard_errors`: in closed form for accuracy, by bootstrap for other metrics."""
         predicted, labels = (torch.cat(parts).cpu() for parts in zip(*self._seen))
         return {name: self._standard_error(name, predicted, labels) for name in self._metrics}
 
     def outcomes(self, metric: str) -> Outcomes:
-        """As `Evaluator.outcomes`: of accuracy whether each is right, of the others prediction and label."""
+        """See `Evaluator.outcomes`: correctness for accuracy, prediction and label for other metrics."""
         predicted, labels = (torch.cat(parts).cpu().numpy() for parts in zip(*self._seen))
         samples = samples_digest(labels.tolist())
         if metric == "accuracy":
@@ -87,11 +87,11 @@ class LabelEvaluator:
         if name == "accuracy":
             return error_of_proportion(float((predicted == labels).double().mean()), len(labels))
         metric = METRICS[name](self._num_classes)
-        with constants_allowed():  # in a draw
+        with constants_allowed():  # bootstrap draws may be constant
             return error_by_bootstrap(lambda chosen: float(metric(predicted[chosen], labels[chosen])), len(labels))
 
 
-# One class per image.
+# Image and sequence classification.
 
 
 class ImageClassification(Task):
@@ -125,13 +125,13 @@ class ImageClassification(Task):
 
 
 class SequenceClassification(Task):
-    """Cross-entropy, or squared error where the label is a score; metrics as the data set says.
+    """Cross-entropy, or squared error if the label is a score; metrics are set by the data set.
 
-    The net is called by Hugging Face's names and returns an output with `logits` [B, num_classes].
+    The net is called with Hugging Face's argument names and returns an output with `logits` [B, num_classes].
 
     Args:
         num_classes: 1 = the label is a score.
-        metrics: names out of `tasks.outcomes.METRICS`; the first is tracked.
+        metrics: names from `tasks.outcomes.METRICS`; the first is tracked.
     """
 
     kind: ClassVar[str] = "sequence_classification"

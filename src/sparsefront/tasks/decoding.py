@@ -1,4 +1,4 @@
-"""Translations out of a network: what it must provide, greedy and beam search."""
+"""Translation: the network interface, greedy and beam search."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 
 PAD, BOS, EOS, UNKNOWN = 0, 1, 2, 3
-"""Tokens of vocabularies that are learnt here: behind the end of a sentence, its begin, its end, what no other token writes."""
+"""Tokens of vocabularies learned here: padding, beginning and end of a sentence, and unknown text."""
 
 VOCABULARY = "vocabulary_digest"
-"""Buffer of a network: the bytes of `DataInfo.vocabulary_digest`, zeros where that is not known."""
+"""Buffer with the bytes of `DataInfo.vocabulary_digest`; zeros if unknown."""
 
 
 class TranslationNetwork(nn.Module):
-    """What a network provides to be trained on pairs of sentences and to translate.
+    """The interface of networks that are trained on sentence pairs and translate.
 
-    A sentence of the source is its tokens and `end`; one of the target begins with `start`. Behind the end stands `pad`, which
-    `source_mask` is False for. Positions of the target behind `pad` may hold anything.
+    A source sentence is its tokens and `end`; a target begins with `start`. Both are followed by `pad`, for which
+    `source_mask` is False. The network's outputs at padded target positions are ignored.
 
     Attributes:
-        pad, start, end: those tokens of its vocabulary.
-        encoder: the module that is given nothing but the source, and whose output the decoder reads.
-        max_positions: the most tokens of a source or a target, with `start` or `end`; None where nothing bounds them.
+        pad, start, end: token ids of its vocabulary.
+        encoder: the module whose only input is the source, and whose output the decoder reads.
+        max_positions: maximum number of tokens of a source or target, including `start` or `end`; None = unlimited.
     """
 
     pad: int = PAD
@@ -35,13 +35,13 @@ class TranslationNetwork(nn.Module):
     max_positions: int | None = None
 
     def note_vocabulary(self, digest: str | None) -> None:
-        """Keep in the weights which vocabulary they are trained with: `DataInfo.vocabulary_digest`."""
+        """Store the digest of the training vocabulary in the weights: `DataInfo.vocabulary_digest`."""
         content = bytes.fromhex(digest or "").ljust(8, bytes(1))
         self.register_buffer(VOCABULARY, torch.tensor(list(content), dtype=torch.uint8))
 
     @abstractmethod
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        """Logits of what follows each token of the target, given those before it: [B, T, vocabulary].
+        """Logits of the token after each target token, given those before it: [B, T, vocabulary].
 
         Args:
             source: int64 [B, S].
@@ -51,13 +51,13 @@ class TranslationNetwork(nn.Module):
 
     @abstractmethod
     def encode(self, source: Tensor, source_mask: Tensor) -> Any:
-        """The state of a decoder that has not been given a token yet; arguments as of `forward`."""
+        """The decoder state before the first token; arguments as in `forward`."""
 
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Logits, or log-probabilities, of what follows one more token of each row, [B, vocabulary], and the state behind it.
+        """Feed one more token per row; returns logits or log-probabilities of the next one, [B, vocabulary], and the new state.
 
-        Equal to column t of what `forward` gives for the tokens that were given so far.
+        Equal to column t of `forward` for the tokens so far.
 
         Args:
             tokens: int64 [B]; the first are `start`.
@@ -65,16 +65,14 @@ class TranslationNetwork(nn.Module):
 
     @abstractmethod
     def reorder(self, state: Any, indices: Tensor) -> Any:
-        """The state of a batch whose rows are those at `indices`, int64 [rows]: rows may be repeated, left out, or more than
-        before.
-        """
+        """The state with rows selected by `indices`, int64 [rows], which may repeat or omit rows of the batch."""
 
 
-# Its two parts as networks of their own, to be timed.
+# The two parts as separate networks, for timing.
 
 
 class SourceEncoder(nn.Module):
-    """What a network does once for a batch of sentences: all tensors of the state of its decoder."""
+    """The part that runs once per batch of sentences; returns all tensors of the decoder state."""
 
     def __init__(self, net: TranslationNetwork) -> None:
         super().__init__()
@@ -92,11 +90,11 @@ def _tensors(state: Any) -> list[Tensor]:
 
 
 class DecoderStep(nn.Module):
-    """What a network does for every token: tokens [rows] -> logits [rows, vocabulary], of hypotheses of one length.
+    """The part that runs for every token: tokens [rows] -> logits [rows, vocabulary], for hypotheses of equal length.
 
     Args:
         net: in eval mode.
-        source, source_mask: of the sentences, [B, S]; the first of the rows are the hypotheses of the first sentence.
+        source, source_mask: of the sentences, [B, S]; consecutive rows are hypotheses of the same sentence.
         given: the tokens of each hypothesis so far, int64 [rows, length], `start` first.
     """
 
@@ -114,19 +112,19 @@ class DecoderStep(nn.Module):
         return self.net.step(tokens, self._state)[0]
 
 
-# Greedy and beam search, a batch of sentences at once.
+# Greedy and beam search for a batch of sentences.
 
 LONGEST = (2, 20)  # a translation has at most 2 * source + 20 tokens
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a translation is looked for.
+    """Decoding settings.
 
     Attributes:
-        beam: hypotheses of a sentence that are followed at once; 1 is greedy.
-        length_penalty: a: the score of a finished one is the sum of its log-probabilities / tokens^a, its end among them.
-        max_length: the most tokens of a translation, with its end.
+        beam: number of hypotheses per sentence; 1 is greedy.
+        length_penalty: a: a finished hypothesis scores the sum of its log-probabilities / tokens^a, including its end.
+        max_length: maximum number of tokens of a translation, including its end.
     """
 
     beam: int
@@ -136,18 +134,17 @@ class Decoding:
 
 @torch.no_grad()
 def translate(net: TranslationNetwork, source: Tensor, source_mask: Tensor, how: Decoding) -> Tensor:
-    """The translation of each sentence that beam search finds, int64 [B, T], each ends with the network's `end` and is filled up
-    with its `pad`.
+    """Translate each sentence by beam search; returns int64 [B, T], each row ending with the network's `end`, then `pad`.
 
-    In every step the best `2 * beam` continuations of all hypotheses of a sentence are looked at: those among the first `beam`
-    that end are finished, and the best `beam` that do not end are followed. A sentence is done with `beam` finished ones, of
-    which the best by score is taken. What it gets does not depend on the other sentences of its batch.
+    Each step considers the best `2 * beam` continuations of all hypotheses of a sentence: those among the first `beam` that end
+    are finished, and the best `beam` that do not end continue. A sentence is done with `beam` finished hypotheses, of which
+    the best is returned. The result does not depend on the other sentences of the batch.
 
     Args:
-        net: in eval mode, of that interface.
-        source, source_mask: as of `TranslationNetwork.forward`.
+        net: in eval mode.
+        source, source_mask: as in `TranslationNetwork.forward`.
     Raises:
-        InvalidSetting: log-probabilities that are not finite, which say nothing.
+        InvalidSetting: log-probabilities are not finite.
     """
     limits = (LONGEST[0] * source_mask.sum(1) + LONGEST[1]).clamp(max=how.max_length)  # [B]
     tokens, scores = _search(net, source, source_mask, how, limits, int(limits.max()), early=True)
@@ -159,8 +156,8 @@ def translate(net: TranslationNetwork, source: Tensor, source_mask: Tensor, how:
 
 
 class WholeTranslation(nn.Module):
-    """Beam search as a network of its own, to be timed: encoder and `how.max_length` steps, each of which gives a token of every
-    sentence. It neither stops early nor looks at what it found, so that all of it can be one CUDA graph.
+    """Beam search as a network, for timing: encoder and `how.max_length` steps, each of which adds a token to every sentence. It
+    neither stops early nor reads its results, so all of it can be one CUDA graph.
 
     Args:
         net: in eval mode.
@@ -188,24 +185,24 @@ def _search(
     *,
     early: bool,
 ) -> tuple[Tensor, Tensor]:
-    """As of `translate`, and the score of each.
+    """See `translate`; also returns the score of each translation.
 
     Args:
-        limits: of each sentence the most tokens, int64 [B]; `longest`: of them all.
-        early: whether it ends as soon as all sentences are done, for which it waits for the device in every step.
+        limits: maximum number of tokens of each sentence, int64 [B]; `longest`: their maximum.
+        early: stop when all sentences are done, which synchronizes with the device in every step.
     """
     rows, beam, device = len(source), how.beam, source.device
     every = torch.arange(rows, device=device)
     state = net.reorder(net.encode(source, source_mask), every.repeat_interleave(beam))
     tokens = source.new_full((rows, beam, longest + 1), net.pad)
     tokens[..., 0] = net.start
-    sums = torch.full((rows, beam), -torch.inf, device=device)  # of log-probabilities
-    sums[:, 0] = 0.0  # all hypotheses are equal at first: one of them is followed
+    sums = torch.full((rows, beam), -torch.inf, device=device)  # log-probabilities
+    sums[:, 0] = 0.0  # all hypotheses are equal at first: continue only one
     finished, scores = tokens.clone(), torch.full_like(sums, -torch.inf)
     for length in range(1, longest + 1):
         given, state = net.step(tokens[..., length - 1].flatten(), state)
         found = given.float().log_softmax(-1).unflatten(0, (rows, beam))  # [B, beam, V]
-        for token in {net.pad, net.start} - {net.end}:  # a translation holds them nowhere
+        for token in {net.pad, net.start} - {net.end}:  # never part of a translation
             found[..., token] = -torch.inf
         ends = found[..., net.end].clone()
         found = torch.where((limits <= length)[:, None, None], -torch.inf, found)

@@ -1,4 +1,4 @@
-"""The stretch of a paragraph that answers a question."""
+"""Extractive question answering: find the span of a paragraph that answers a question."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsefront.tasks.base import Batch, Optimizes, Task, text_inputs
 from sparsefront.tasks.outcomes import Outcomes, error_of_mean, samples_digest
 
-# From start and end logits to stretches of text.
+# From start and end logits to text spans.
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Spans:
     """The best spans of each window, best first.
 
     Attributes:
-        scores: float32 [B, candidates]; -inf where a window has no further span.
-        first, last: int64 [B, candidates], tokens of the window; `last` is part of the span.
+        scores: float32 [B, candidates]; -inf if a window has no further span.
+        first, last: int64 [B, candidates], token positions in the window; `last` is included.
     """
 
     scores: Tensor
@@ -38,9 +38,9 @@ def best_spans(
     Args:
         start_logits, end_logits: [B, tokens], any float dtype.
         context: bool [B, tokens], True where an answer may be.
-        max_answer_length: tokens of a span at most.
+        max_answer_length: maximum number of tokens of a span.
     Source: the evaluation of BERT on SQuAD v1.1 (Devlin et al., 2019, public code): the score of a span is the sum of
-    its two logits; spans that end before they begin, or are too long, do not count.
+        its two logits; spans that end before they begin or are too long are discarded.
     """
     candidates = min(n_best, start_logits.shape[1])
     start = start_logits.float().masked_fill(~context, -torch.inf).topk(candidates, dim=1)
@@ -58,10 +58,10 @@ def best_spans(
 
 
 def text_between(context: str, begin: int, end: int) -> str:
-    """Characters [begin, end) of a context, with the accents that belong to the last one.
+    """Characters [begin, end) of a context, extended by combining accents of the last one.
 
-    A tokenizer that strips accents gives the offsets of what is left; where an accent is a character of its own, the
-    last one of a word would be lost.
+    A tokenizer that strips accents returns offsets without them; an accent that is a separate character would be cut off the
+    end of a word.
     """
     while end < len(context) and unicodedata.combining(context[end]):
         end += 1
@@ -69,13 +69,13 @@ def text_between(context: str, begin: int, end: int) -> str:
 
 
 N_BEST = 20
-MAX_ANSWER_LENGTH = 30  # tokens; both are what the field's SQuAD figures were computed with
+MAX_ANSWER_LENGTH = 30  # tokens; like `n_best`, the value of published SQuAD results
 
 
 class ExtractiveQA(Task):
-    """Cross-entropy of the first and of the last token of the answer; F1 and exact match.
+    """Cross-entropy of the answer's first and last token; F1 and exact match.
 
-    The net is called by Hugging Face's names and returns an output with `start_logits` and `end_logits`, [B, tokens].
+    The net is called with Hugging Face's argument names and returns an output with `start_logits` and `end_logits`, [B, tokens].
     """
 
     kind: ClassVar[str] = "extractive_qa"
@@ -101,15 +101,15 @@ class ExtractiveQA(Task):
 
 
 class AnswerEvaluator:
-    """Finds the best answer over all windows of each question and compares it with the annotators'.
+    """Finds the best answer to each question over all of its windows and compares it with the annotators'.
 
-    Questions of which no window was seen do not count, so a pass over the first batches is evaluated by itself. Where
-    several processes share a split, each evaluates a question by the windows that it has seen.
+    Questions without a seen window do not count, so a pass over the first batches can be evaluated. If several processes
+    share a split, each evaluates a question by the windows it has seen.
 
     Args:
-        data: gives the windows (`part(split).text`) and the questions (`source.questions(split)`).
+        data: source of the windows (`part(split).text`) and the questions (`source.questions(split)`).
         split: `val` or `test`; the windows of train have no offsets.
-        n_best: starts and ends of a window that are paired, and answers that are kept per question.
+        n_best: number of starts and ends per window that are paired, and of answers kept per question.
         max_answer_length: in tokens.
     """
 
@@ -120,7 +120,7 @@ class AnswerEvaluator:
         self._questions = data.source.questions(split)
         self._n_best = n_best
         self._max_answer_length = max_answer_length
-        self._device = torch.device("cpu")  # where several processes can add up their counts: that of the outputs
+        self._device = torch.device("cpu")  # becomes the outputs' device, where several processes can sum their counts
         self._found: dict[int, list[tuple[float, int, int]]] = {}  # question -> (score, begin, end), best first
 
     @torch.no_grad()
@@ -139,13 +139,13 @@ class AnswerEvaluator:
             self._found[question] = sorted(candidates, key=_best_then_first)[: self._n_best]
 
     def n_best_answers(self, question: int) -> list[tuple[str, float]]:
-        """Text and score of the answers to a question, best first; empty if no window of it gave one."""
+        """Text and score of the answers to a question, best first; empty if no window has one."""
         context = self._questions[question].context
         return [(text_between(context, begin, end), score) for score, begin, end in self._found.get(question, [])]
 
     def compute(self) -> dict[str, float]:
-        """`f1` and `exact_match` over the questions seen, in [0, 1]: the means of what torchmetrics gives for each, whose own
-        sum in fp32 is off by 5e-6 after ten thousand questions.
+        """`f1` and `exact_match` over the questions seen, in [0, 1]: means of torchmetrics' value per question, because its own
+        fp32 sum is off by 5e-6 after ten thousand questions.
         """
         from torchmetrics import MeanMetric
 
@@ -161,11 +161,11 @@ class AnswerEvaluator:
         return len(self._found)
 
     def standard_errors(self) -> dict[str, float]:
-        """As `Evaluator.standard_errors`: both metrics are means over questions."""
+        """See `Evaluator.standard_errors`: both metrics are means over questions."""
         return {name: error_of_mean(torch.tensor(values)) for name, values in self._of_each_question().items()}
 
     def outcomes(self, metric: str) -> Outcomes:
-        """As `Evaluator.outcomes`: the metric of each question."""
+        """See `Evaluator.outcomes`: the metric of each question."""
         names = [self._questions[number].id for number in sorted(self._found)]
         values = np.asarray(self._of_each_question()[metric], dtype=np.float32)
         return Outcomes(metric, values, None, samples_digest(names))
@@ -177,7 +177,7 @@ class AnswerEvaluator:
         return {name: [float(values[name]) / 100 for values in found] for name in ("f1", "exact_match")}
 
     def _evaluated(self) -> tuple[list[dict], list[dict]]:
-        """Of each question seen what was answered and what the annotators say, as torchmetrics takes them."""
+        """The answer and the annotators' answers to each question seen, as torchmetrics takes them."""
         predicted, wanted = [], []
         for number in sorted(self._found):
             question, answers = self._questions[number], self.n_best_answers(number)

@@ -1,4 +1,4 @@
-"""Metrics of one label per input, BLEU, their standard errors, and what each evaluated sample adds to them."""
+"""Metrics of one label per input, BLEU, standard errors, and per-sample outcomes."""
 
 import hashlib
 import io
@@ -21,14 +21,14 @@ from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 from sparsefront.artifacts.bounded_files import NO_ARCHIVE, Unreadable, read_bytes_bounded
 from sparsefront.errors import first_line, printable
 
-# The Matthews correlation coefficient of predicted classes and labels.
+# The Matthews correlation coefficient.
 
 
 class MatthewsCorrelation(MulticlassConfusionMatrix):
-    """Correlation of predicted classes with labels; 0 where either are all of one class, as in scikit-learn.
+    """Correlation of predicted classes with labels; 0 if either is constant, as in scikit-learn.
 
-    torchmetrics has another value there: it adds an epsilon to each sum of the confusion matrix, which leaves about ±0.026
-    of 1043 sentences (CoLA's), and gives 1 or -1 where all predictions are right or all are wrong.
+    torchmetrics differs: it adds an epsilon to each sum of the confusion matrix, which gives about ±0.026 for constant
+    predictions on 1043 sentences (CoLA), and 1 or -1 if all predictions are right or all are wrong.
 
     Source: Gorodkin, "Comparing two K-category assignments by a K-category correlation coefficient", 2004, equation 8.
     """
@@ -41,7 +41,7 @@ class MatthewsCorrelation(MulticlassConfusionMatrix):
         return covariance / spread if spread > 0 else torch.zeros_like(spread)
 
 
-# The metrics of one label per input.
+# Metrics of one label per input.
 
 METRICS: dict[str, Callable[[int], Metric]] = {
     "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro"),
@@ -50,37 +50,37 @@ METRICS: dict[str, Callable[[int], Metric]] = {
     "pearson": lambda classes: PearsonCorrCoef(),
     "spearman": lambda classes: SpearmanCorrCoef(),
 }
-"""Name -> metric for that many classes. `f1` is of class 1 of two; correlations of scores need one output."""
+"""Name -> metric for that many classes. `f1` is for class 1 of two; correlations of scores need one output."""
 
 
-# BLEU of a corpus: what each sentence adds to its counts.
+# Corpus BLEU from per-sentence counts.
 
 BLEU = "bleu"
 ORDERS = 4  # n-grams of 1 to 4 words
-BITS = 10  # of a count: the words of a sentence, or its n-grams that are in the reference
+BITS = 10  # per count: words of a sentence, or its n-grams that are in the reference
 MOST_WORDS = 2**BITS - 1
 
 
 def packed_counts(words: int, matches: Sequence[int]) -> int:
-    """What a translation adds to BLEU, in one number below 2^50.
+    """Pack a translation's BLEU counts into one integer below 2^50.
 
     Args:
         words: of the translation, at most `MOST_WORDS`.
-        matches: its n-grams of 1 to 4 words that the reference has too.
+        matches: numbers of its n-grams of 1 to 4 words that are in the reference.
     """
     return sum(count << BITS * place for place, count in enumerate((words, *matches)))
 
 
 def corpus_bleu(packed: np.ndarray, reference_words: np.ndarray) -> float:
-    """BLEU as a fraction: the geometric mean of the four precisions times the penalty of translations that are too short.
+    """BLEU as a fraction: the geometric mean of the four n-gram precisions times the brevity penalty.
 
-    The nth precision of which nothing matches is 1 / (2^k * its n-grams), with k the how manieth that is: sacreBLEU's `exp`.
+    The k-th precision without matches is 1 / (2^k * number of n-grams): sacreBLEU's `exp` smoothing.
 
     Args:
-        packed: int64 [sentences], of `packed_counts`.
+        packed: int64 [sentences], from `packed_counts`.
         reference_words: int64 [sentences].
     Source: Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine Translation", 2002; Post, "A Call for Clarity in
-        Reporting BLEU Scores", 2018. Equal to sacreBLEU's, a test holds.
+            Reporting BLEU Scores", 2018. A test compares it with sacreBLEU.
     """
     words, *matches = ((packed >> BITS * place) & MOST_WORDS for place in range(ORDERS + 1))
     own, wanted = int(words.sum()), int(reference_words.sum())
@@ -89,7 +89,7 @@ def corpus_bleu(packed: np.ndarray, reference_words: np.ndarray) -> float:
     logs, unmatched = 0.0, 0
     for order, matched in enumerate(matches):
         ngrams = int(np.maximum(words - order, 0).sum())
-        if not ngrams:  # no translation is so long
+        if not ngrams:  # no translation is that long
             return 0.0
         count = int(matched.sum())
         unmatched += not count
@@ -97,47 +97,47 @@ def corpus_bleu(packed: np.ndarray, reference_words: np.ndarray) -> float:
     return math.exp(logs / ORDERS + min(0.0, 1 - wanted / own))
 
 
-# Which metrics are not as those: perplexity is no fraction, and less of it is better.
+# Perplexity is the exception among metrics: not a fraction, and lower is better.
 
 LOWER_IS_BETTER = frozenset({"perplexity"})
-"""Metrics of which less is better. They are no fractions, and are shown as they are, not in percent."""
+"""Metrics for which lower is better. They are not fractions, and are not shown in percent."""
 _OF_MEAN: dict[str, Callable[[float], float]] = {"perplexity": math.exp}
-"""Metric -> what it is of the mean over samples; others are that mean."""
+"""Metric -> function from the mean over samples to the metric; identity for others."""
 
 
 def lower_is_better(metric: str | None) -> bool:
-    """Whether less of a metric is better; None, where results differ in it, is taken for one of which more is."""
+    """Whether lower is better; False for None, which stands for results with different metrics."""
     return metric in LOWER_IS_BETTER
 
 
 @contextmanager
 def constants_allowed() -> Iterator[None]:
-    """A correlation with what is all the same is not defined: NaN, without torchmetrics' warning."""
+    """Context in which the undefined correlation with a constant is NaN, without torchmetrics' warning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The variance of predictions or target is close to zero")
         yield
 
 
-# How far a metric may lie from what a larger test set of the same kind would give: its standard error.
+# Standard errors of metrics due to the finite test set.
 
 DRAWS = 200
 
 
 def error_of_proportion(proportion: float, n: int) -> float:
-    """Of a share of n independent samples: √(p (1 - p) / n)."""
+    """Standard error of a proportion of n independent samples: √(p (1 - p) / n)."""
     return math.sqrt(proportion * (1 - proportion) / n)
 
 
 def error_of_mean(values: Tensor) -> float:
-    """Of the mean of n independent values, [n]: their standard deviation / √n; 0 for a lone value, which tells nothing."""
+    """Standard error of the mean of n independent values, [n]: standard deviation / √n; 0 for a single value."""
     return float(values.double().std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def error_by_bootstrap(metric: Callable[[Tensor], float], n: int) -> float:
-    """Of a metric that is no mean over samples: its spread over test sets drawn with replacement from this one.
+    """Standard error of a metric that is not a mean: its spread over test sets resampled with replacement.
 
     Args:
-        metric: indices [n] into the samples -> the metric of those; draws for which it is not defined do not count.
+        metric: indices [n] of samples -> the metric; draws for which it is undefined are skipped.
     Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979. The generator's seed is fixed.
     """
     generator = torch.Generator().manual_seed(0)
@@ -148,13 +148,13 @@ def error_by_bootstrap(metric: Callable[[Tensor], float], n: int) -> float:
 
 SAMPLES, METRIC, LABELS = "samples", "metric", "labels"
 FEWEST_CLASSES = 2
-MOST_FILE_BYTES = 256 * 2**20  # of an outcomes file
-MOST_SAMPLES = 10_000_000  # of a split, where nobody knows better
-MOST_CLASSES = 10_000  # a metric over labels may take their square
+MOST_FILE_BYTES = 256 * 2**20  # size of an outcomes file
+MOST_SAMPLES = 10_000_000  # per split, if the number is not known
+MOST_CLASSES = 10_000  # a metric over labels may need its square
 MOST_ARRAYS = 16
-MOST_NAME_BYTES = 4096  # of the name of a metric, or a digest
+MOST_NAME_BYTES = 4096  # length of a metric's name or a digest
 MOST_HEADER_BYTES = 512
-# What `save_outcomes` writes: version 1.0 of the format, one dimension or none.
+# The .npy header that `save_outcomes` writes: format version 1.0, zero or one dimension.
 _HEADER = re.compile(
     rb"\{'descr': '([<|][biufU]\d{1,3})', 'fortran_order': False, 'shape': \((?:(\d{1,12}),)?\), \} *\n"
 )
@@ -162,14 +162,14 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Of one network over one split, in the order of the split.
+    """Per-sample outcomes of one network on one split, in the order of the split.
 
     Args:
         metric: name of the tracked metric.
-        values: [n]; where `labels` is None what each sample adds to a mean (0 or 1 for accuracy, F1 of an answer), else
-            what was predicted; of BLEU `packed_counts`.
-        labels: [n], for metrics that are no means over samples; of BLEU the words of the references.
-        samples: digest of which samples these are; evaluations with the same digest can be compared pairwise.
+        values: [n]; if `labels` is None, contributions to a mean (0 or 1 for accuracy, F1 of an answer), else predictions;
+            for BLEU, `packed_counts`.
+        labels: [n], for metrics that are not means over samples; for BLEU, words of the references.
+        samples: digest that identifies the samples; evaluations with the same digest can be compared pairwise.
     """
 
     metric: str
@@ -181,7 +181,7 @@ class Outcomes:
         return len(self.values)
 
     def metric_over(self, chosen: np.ndarray) -> float:
-        """The metric over some samples, given by their numbers, int64 [k]; one that is not defined there counts as 0."""
+        """The metric over some samples, given by indices, int64 [k]; 0 if it is undefined there."""
         if self.labels is None:
             mean = float(self.values[chosen].mean())
             return _OF_MEAN[self.metric](mean) if self.metric in _OF_MEAN else mean
@@ -189,7 +189,7 @@ class Outcomes:
             return corpus_bleu(self.values[chosen], self.labels[chosen])
         import torch
 
-        # labels may all be of one class, and predictions of others
+        # labels may all be of one class and predictions of another
         classes = [int(part.max()) + 1 for part in (self.labels, self.values) if part.dtype.kind in "iu"]
         metric = METRICS[self.metric](max([FEWEST_CLASSES, *classes]))
         with constants_allowed():
@@ -197,7 +197,7 @@ class Outcomes:
         return 0.0 if math.isnan(found) else found
 
     def require_metric(self) -> None:
-        """Raise ValueError where the metric is not one of these values and labels, as in an edited file."""
+        """Raise ValueError if the metric does not fit these values and labels, as in an edited file."""
         try:
             self.metric_over(np.arange(len(self)))
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -205,12 +205,12 @@ class Outcomes:
 
 
 def samples_digest(names: Iterable[object]) -> str:
-    """Of what tells a split's samples apart, in their order: the questions' names, or the labels."""
+    """Digest of what identifies a split's samples, in order: question ids, or labels."""
     return hashlib.sha256("\n".join(map(str, names)).encode()).hexdigest()[:16]
 
 
 def save_outcomes(file: Path, outcomes: Mapping[str, Outcomes]) -> None:
-    """One .npz of several networks' outcomes over the same samples.
+    """Write the outcomes of several networks on the same samples as one .npz.
 
     Args:
         outcomes: dense, masked or sparse -> outcomes.
@@ -224,18 +224,18 @@ def save_outcomes(file: Path, outcomes: Mapping[str, Outcomes]) -> None:
 
 
 def load_outcomes(file: Path, *, samples: int | None = None) -> dict[str, Outcomes]:
-    """What `save_outcomes` wrote. Nothing is unpacked beyond what an array of that many samples takes.
+    """Load what `save_outcomes` wrote. Never decompresses more than arrays of that many samples take.
 
     Args:
-        samples: how many were evaluated; None where that is not known.
+        samples: number of evaluated samples; None if unknown.
     Raises:
-        ValueError: no such file, another one, or a damaged one; says which in one line.
+        ValueError: the file is missing, of another kind, or damaged; says which in one line.
     """
     return parse_outcomes(read_bytes_bounded(file, max_bytes=MOST_FILE_BYTES), samples=samples)
 
 
 def parse_outcomes(content: bytes, *, samples: int | None = None) -> dict[str, Outcomes]:
-    """As `load_outcomes`, of the bytes of such a file."""
+    """Like `load_outcomes`, from the file's bytes."""
     try:
         with ZipFile(io.BytesIO(content)) as archive:
             infos = archive.infolist()
@@ -257,7 +257,7 @@ def parse_outcomes(content: bytes, *, samples: int | None = None) -> dict[str, O
 
 
 def _array(archive: ZipFile, info: ZipInfo, samples: int | None) -> np.ndarray:
-    """One array; its header is checked against the size of what it describes before that is unpacked."""
+    """Load one array after checking its header against the entry's size."""
     if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED) or info.flag_bits & 1:
         raise Unreadable("is packed in a way that this program does not write")
     with archive.open(info) as stream:
@@ -279,10 +279,10 @@ def _array(archive: ZipFile, info: ZipInfo, samples: int | None) -> np.ndarray:
 
 
 def _fault(values: np.ndarray, samples: int | None, labels: np.ndarray | None, *, counts: bool) -> str | None:
-    """Why these are no values or labels of a split's samples; None where they are. A score that was predicted may be NaN.
+    """Why these are not valid values or labels of a split's samples; None if they are. Predicted scores may be NaN.
 
     Args:
-        counts: whether they are what translations add to BLEU.
+        counts: they are BLEU counts.
     """
     if values.ndim != 1 or values.dtype.kind not in "biuf" or not len(values):
         return "is no list of numbers"

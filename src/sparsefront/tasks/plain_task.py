@@ -1,4 +1,4 @@
-"""A user's network, loss and batches as a task, so that every recovery trains them."""
+"""Wrap a user's network, loss and batches as a task that every recovery can train."""
 
 import inspect
 import itertools
@@ -20,7 +20,7 @@ from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
 
 log = logging.getLogger(__name__)
 
-# A DataLoader with the settings of another one.
+# Derive a DataLoader from another one.
 
 
 def similar_loader(
@@ -31,11 +31,11 @@ def similar_loader(
     generator: torch.Generator,
     dataset: Any = None,
 ) -> DataLoader:
-    """Over the same data and with workers of the same kind, which make other batches of it.
+    """A DataLoader with the settings and workers of another one, but other batches.
 
     Args:
         dataset: another view of the data; None = the loader's own.
-        generator: gives the workers of each epoch their seed.
+        generator: seeds the workers of each epoch.
     """
     return DataLoader(
         loader.dataset if dataset is None else dataset,
@@ -54,32 +54,32 @@ def similar_loader(
     )
 
 
-# The inputs of a network, by the names of its forward's arguments.
+# Inputs of a network by argument name.
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-"""What a forward takes: one tensor, several in order, or several by name."""
+"""Arguments of a forward: one tensor, several in order, or several by name."""
 
 Plain = bool | int | float | str | None
-"""What may stand among them, such as use_cache=False."""
+"""Other values that are allowed among them, such as use_cache=False."""
 
 
 def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
-    """The same inputs as keyword arguments of `net`.
+    """Convert inputs to keyword arguments of `net`.
 
     Args:
-        inputs: `Inputs`; positional ones get the names that `net.forward` gives them.
-        argument: what they are called in messages.
+        inputs: `Inputs`; positional ones are named after the parameters of `net.forward`.
+        argument: name of the inputs in messages.
     Returns:
-        tensors first, of which there is at least one, then plain values.
+        tensors first (at least one), then plain values.
     Raises:
-        InvalidSetting: no tensor, something else than tensors and plain values, or positional ones that the forward does not
+        InvalidSetting: no tensor, a value that is neither tensor nor plain, or positional inputs that the forward does not
             name.
     """
     return inputs_by_name(forward_names(net), inputs, argument=argument)
 
 
 def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: str) -> dict[str, Any]:
-    """`named_inputs` of a network whose `forward_names` are given."""
+    """`named_inputs` for known `forward_names`."""
     named = _by_name(names, inputs, argument)
     allowed = Tensor | Plain if any(isinstance(value, Tensor) for value in named.values()) else Tensor
     for name, value in named.items():
@@ -91,16 +91,16 @@ def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: s
 
 
 def tensors_first(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with tensors first: of the first one the size of a batch and its device are read."""
+    """Sort tensors first: batch size and device are read from the first one."""
     return dict(sorted(named.items(), key=lambda item: not isinstance(item[1], Tensor)))
 
 
 def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
-    """`named_inputs` that lie on one device, that of the network's parameters.
+    """`named_inputs`, checked to be on the device of the network's parameters.
 
     Raises:
-        InvalidSetting: as `named_inputs`; names that the forward does not have, or lacks; an empty batch; or tensors on another
-            device than the network.
+        InvalidSetting: as in `named_inputs`; unknown or missing arguments; an empty batch; or tensors on another device than
+            the network.
     """
     named = named_inputs(net, inputs, argument=argument)
     _require_names(net, named, argument)
@@ -115,7 +115,7 @@ def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_
 
 
 def _require_names(net: nn.Module, named: Mapping[str, Any], argument: str) -> None:
-    """Raises InvalidSetting for inputs that the network's forward does not name, and for those that it needs besides."""
+    """Raise InvalidSetting for inputs that the network's forward does not name, and for missing required ones."""
     parameters = inspect.signature(net.forward).parameters.values()
     names = forward_names(net) or ()
     if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
@@ -131,25 +131,25 @@ def _require_names(net: nn.Module, named: Mapping[str, Any], argument: str) -> N
 
 
 def inputs_in_words(inputs: Mapping[Any, Any]) -> str:
-    """Inputs by name, for a message: `input torch.float32 [64, 16]`."""
+    """Format named inputs for a message: `input torch.float32 [64, 16]`."""
     return ", ".join(
         f"{name} {value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else f"{name} {type(value).__name__}"
         for name, value in inputs.items()
     )
 
 
-# What a call of the library is given: a network, functions, and settings, none of them as a class instead of an instance.
+# Check arguments of the library: networks, functions, and settings (instances, not classes).
 
 
 def require_network(net: object, *, argument: str = "net") -> None:
     """Raises:
-    InvalidSetting: something else than a network, one that was compiled into a program, or one whose tensors have no values yet.
+    InvalidSetting: not a network, a network compiled to a program, or one with uninitialized tensors.
     """
     if isinstance(net, type) and issubclass(net, nn.Module):
         raise InvalidSetting(argument, net.__name__, f"is a class: give a network of it, {net.__name__}(...)")
     if not isinstance(net, nn.Module):
         raise InvalidSetting(argument, type(net).__name__, "is a torch.nn.Module")
-    # an exported program has a train and an eval of its own, which refuse
+    # exported programs override train and eval with methods that raise
     if isinstance(net, torch.jit.ScriptModule) or (isinstance(net, fx.GraphModule) and "eval" in vars(net)):
         kind = "TorchScript" if isinstance(net, torch.jit.ScriptModule) else "an exported program"
         raise InvalidSetting(argument, type(net).__name__, f"is {kind}: give the network that it was made of")
@@ -163,11 +163,11 @@ def require_network(net: object, *, argument: str = "net") -> None:
 
 
 def require_callable(argument: str, given: object, *takes: str, allowed: str) -> None:
-    """Raises InvalidSetting unless something can be called with so many positional arguments.
+    """Raise InvalidSetting unless the argument can be called with that many positional arguments.
 
     Args:
-        takes: what it is called with, for the message.
-        allowed: what it is.
+        takes: names of the arguments, for the message.
+        allowed: description of the callable.
     """
     if not callable(given):
         raise InvalidSetting(argument, _shown(given), allowed)
@@ -176,7 +176,7 @@ def require_callable(argument: str, given: object, *takes: str, allowed: str) ->
         raise InvalidSetting(argument, name, f"is a class: give an instance of it, {name}(...)")
     try:
         signature = inspect.signature(given)
-    except (TypeError, ValueError):  # of functions in C, which say nothing
+    except (TypeError, ValueError):  # C functions have no signature
         return
     try:
         signature.bind(*takes)
@@ -186,13 +186,13 @@ def require_callable(argument: str, given: object, *takes: str, allowed: str) ->
 
 
 def require_instance(argument: str, given: object, kind: type) -> None:
-    """Raises InvalidSetting unless something is None or an instance of a class of settings."""
+    """Raise InvalidSetting unless the argument is None or an instance of a settings class."""
     if given is not None and not isinstance(given, kind):
         raise InvalidSetting(argument, _shown(given), f"is a sf.{kind.__name__}(...), or None")
 
 
 def _shown(given: object) -> str:
-    """A value for a message of one line."""
+    """Format a value for a message of one line."""
     if isinstance(given, type):
         return given.__name__
     return repr(given) if isinstance(given, str | int | float | None) else type(given).__name__
@@ -200,10 +200,10 @@ def _shown(given: object) -> str:
 
 @contextmanager
 def named_in_errors(argument: str, value: str, said: str) -> Iterator[None]:
-    """What fails inside, in a network or a function of the user's, leaves as an InvalidSetting; failures of a device do not.
+    """Context that turns errors of a user's network or function into InvalidSetting, except device errors.
 
     Args:
-        argument: that is to blame.
+        argument: the argument to blame.
         said: what cannot be done with it.
     """
     try:
@@ -215,12 +215,12 @@ def named_in_errors(argument: str, value: str, said: str) -> Iterator[None]:
 
 
 def device_of(net: nn.Module) -> torch.device:
-    """Where the network's first parameter lies; the CPU where it has none."""
+    """Device of the network's first parameter; the CPU if it has none."""
     return next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
 
 
 def forward_names(net: nn.Module) -> tuple[str, ...] | None:
-    """The arguments that the network's forward names; None where it only has **kwargs."""
+    """Names of the parameters of the network's forward; None if it only has **kwargs."""
     parameters = inspect.signature(net.forward).parameters.values()
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return tuple(parameter.name for parameter in parameters if parameter.kind in by_keyword) or None
@@ -240,22 +240,22 @@ def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> di
     return dict(zip(names, positional, strict=False))
 
 
-# Batches as training loops have them, by the names of the network's arguments.
+# Training batches by argument name.
 
 TARGET = "__target__"
-"""Key of what a batch (inputs, target) has beside the inputs."""
+"""Key of the target of a batch (inputs, target)."""
 
 Collate = Callable[[list], object]
 
 
 @dataclass(frozen=True, eq=False)
 class NamedBatch:
-    """Makes a dict of a batch: (inputs, target), inputs alone, or a mapping as Hugging Face's collators give.
+    """Converts a batch to a dict: (inputs, target), inputs only, or a mapping as from Hugging Face's collators.
 
     Args:
-        names: of the inputs, as the network's forward has them; workers are sent these, not the network.
-        collate: makes the batch of samples.
-        argument: what the batches are called in messages.
+        names: of the inputs, as in the network's forward; sent to workers instead of the network.
+        collate: makes a batch from samples.
+        argument: name of the batches in messages.
     """
 
     names: tuple[str, ...] | None
@@ -266,7 +266,7 @@ class NamedBatch:
         return self.named(self.collate(samples))
 
     def named(self, batch: object) -> Batch:
-        """The batch by name, its target under TARGET.
+        """The batch by name, with its target under TARGET.
 
         Raises:
             InvalidSetting: a batch of another form.
@@ -288,13 +288,13 @@ class NamedBatches(LightningDataModule):
     """A training loader whose batches are dicts.
 
     Args:
-        batches: a DataLoader, whose order and settings stay its own, and whose workers are seeded from its generator, else from
-            torch's; of any other iterable, or one over an IterableDataset, copies of all batches are kept in memory.
-        net: whose forward names the inputs.
-        argument: as of `NamedBatch`.
-        most: batches that are asked for; of an iterable without a length no more are read. None: all.
+        batches: a DataLoader, which keeps its order and settings, with workers seeded from its generator, else from torch's;
+            batches of any other iterable, or over an IterableDataset, are copied to memory.
+        net: its forward names the inputs.
+        argument: as in `NamedBatch`.
+        most: maximum number of batches read from an iterable without a length. None = all.
     Raises:
-        InvalidSetting: no iterable, an empty one, or one that nothing bounds: see `read_batches`.
+        InvalidSetting: not an iterable, an empty one, or an unbounded one: see `read_batches`.
     """
 
     def __init__(self, batches: Iterable, net: nn.Module, *, argument: str, most: int | None = None) -> None:
@@ -318,19 +318,19 @@ class NamedBatches(LightningDataModule):
         self._seed = _next_seed()
 
     def train_dataloader(self) -> DataLoader:
-        """A fresh loader over the same batches."""
+        """A new loader over the same batches."""
         given = self._loader
         generator = given.generator or torch.Generator().manual_seed(self._seed)
         return similar_loader(given, batch_sampler=given.batch_sampler, collate_fn=self._named, generator=generator)
 
     def val_dataloader(self) -> DataLoader:
-        """Of no batch: a plain training loop validates nothing."""
+        """Empty: a plain training loop does not validate."""
         warnings.filterwarnings("ignore", message="Total length of `DataLoader` across ranks is zero")
         return DataLoader(_Read([]))
 
 
 def training_loader(module: LightningDataModule) -> Iterable:
-    """What a data module trains on: all that is used of it."""
+    """The training loader of a data module, the only part that is used."""
     module.prepare_data()
     module.setup("fit")
     return module.train_dataloader()
@@ -339,18 +339,17 @@ def training_loader(module: LightningDataModule) -> Iterable:
 MOST_BATCHES, MOST_BYTES = (
     100_000,
     16 * 2**30,
-)  # that are read of an iterable without a length, where nothing else bounds it
+)  # limits for iterables without a length, if nothing else bounds them
 
 
 def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
-    """The batches of an iterable in a list, each a copy, since a loader may give the same tensors again with other values in
-    them. What is a list or a tuple already is taken as it is.
+    """Read the batches of an iterable into a list of copies (a loader may reuse its tensors); lists and tuples are not copied.
 
     Args:
-        most: of an iterable without a length; one with a length is read as far as that says.
-        argument: what the batches are called in messages.
+        most: maximum for an iterable without a length; one with a length is read to that length.
+        argument: name of the batches in messages.
     Raises:
-        InvalidSetting: an iterable without a length that has not ended after MOST_BATCHES or MOST_BYTES, with `most` None.
+        InvalidSetting: `most` is None and an iterable without a length did not end after MOST_BATCHES or MOST_BYTES.
     """
     if isinstance(batches, list | tuple):
         return list(batches)
@@ -366,7 +365,7 @@ def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
     read: list = []
     size, stop = 0, most if length is None else length
     for batch in batches:
-        if len(read) == stop:  # only one with a length is asked for a batch more than it has
+        if len(read) == stop:  # only reached if it yields more than its length
             log.warning("%s has a length of %d and gives more batches: they are left out", argument, length)
             break
         read.append(_copied(batch))
@@ -379,7 +378,7 @@ def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
 
 
 def _length(batches: Iterable) -> int | None:
-    """What an iterable says of itself; None where it says nothing, or 0, which is told from what it gives."""
+    """Length of an iterable; None if it has none, or says 0, which reading it will confirm."""
     try:
         return len(batches) or None  # type: ignore[arg-type]  # a TypeError is an answer
     except (TypeError, NotImplementedError):
@@ -387,7 +386,7 @@ def _length(batches: Iterable) -> int | None:
 
 
 def _copied(value: Any) -> Any:
-    """With tensors and arrays of its own."""
+    """Copy a value, including its tensors and arrays."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, np.ndarray):
@@ -408,7 +407,7 @@ def _bytes(value: Any) -> int:
 
 
 class _Read(Dataset):
-    """Batches that were read already."""
+    """Dataset of batches in memory."""
 
     def __init__(self, batches: list) -> None:
         self.batches = batches
@@ -421,7 +420,7 @@ class _Read(Dataset):
 
 
 def _next_seed() -> int:
-    """What a DataLoader without a generator would draw next, from torch's own, which does not move."""
+    """The seed that a DataLoader without a generator would draw next from torch's generator, without advancing it."""
     generator = torch.Generator()
     generator.set_state(torch.get_rng_state())
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
@@ -432,24 +431,24 @@ def _first(samples: list) -> object:
 
 
 Loss = Callable[[Any, Any], Tensor]
-"""(output of the network, target of the batch) -> mean loss, a scalar; of a dict batch the target is the whole batch."""
+"""(network output, batch target) -> scalar mean loss; for a dict batch the target is the whole batch."""
 
 
 def require_gradient(loss: Tensor) -> None:
-    """Raises InvalidSetting where a loss does not follow from the weights, such as the number of right answers."""
+    """Raise InvalidSetting if a loss does not depend on the weights, such as a number of correct answers."""
     if not loss.requires_grad:
         allowed = "must have a gradient: computed from the output, which is not detached, counted or rounded"
         raise InvalidSetting("loss", f"{loss.dtype} without a gradient", allowed)
 
 
 class PlainTask(Task):
-    """Trains any network; evaluates nothing.
+    """Trains any network; does not evaluate.
 
     Args:
-        net: called with the inputs of a batch by name.
-        loss: `Loss`; None: the network's output holds it under `loss`, as Hugging Face's do.
-        optimization: needed to train.
-        argument: what the batches are called in messages.
+        net: called with the named inputs of a batch.
+        loss: `Loss`; None: the network's output has it as `loss`, as Hugging Face's do.
+        optimization: required for training.
+        argument: name of the batches in messages.
     """
 
     kind: ClassVar[str] = "plain"
@@ -513,7 +512,7 @@ class PlainTask(Task):
         named = dict(named) if isinstance(named, Mapping) else getattr(named, "__dict__", {})
         if (
             "logits" in named
-        ):  # auxiliary heads, which torchvision's networks have in training mode alone, predict the same
+        ):  # auxiliary heads, which torchvision's networks have only in training mode, predict the same
             named = {name: value for name, value in named.items() if not name.startswith("aux")}
         found = tuple(value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor))
         if not found:
@@ -529,10 +528,10 @@ class PlainTask(Task):
 
 
 def predictions(logits: Tensor) -> Tensor:
-    """Logits as [predictions, classes], so that means are over all predictions.
+    """Reshape logits to [predictions, classes], so that means are over all predictions.
 
     Args:
-        logits: [B, classes]; of tokens [B, T, classes]; of pixels [B, classes, H, W], or with further dims, as in torch's
+        logits: [B, classes]; [B, T, classes] for tokens; [B, classes, H, W] or more dims for pixels, as in torch's
             cross_entropy; or scores [B].
     """
     if logits.dim() == 1:

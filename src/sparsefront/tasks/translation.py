@@ -1,4 +1,4 @@
-"""One sentence in another language."""
+"""Machine translation."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
@@ -25,27 +25,27 @@ from sparsefront.tasks.outcomes import (
 
 INPUTS = ("source", "source_mask", "target")
 LABELS = "labels"
-"""int64 [B, T]: what follows each token of the target, `IGNORED` where nothing does."""
+"""int64 [B, T]: the token that follows each target token, `IGNORED` for padding."""
 
 
 class Translates(Protocol):
-    """What the data of a translation give beside their batches."""
+    """What translation data modules provide besides batches."""
 
     def references(self, split: str) -> Sequence[str]:
-        """The translations of a split, in its order."""
+        """The reference translations of a split, in order."""
 
     def text(self, tokens: Tensor) -> list[str]:
-        """The sentences that token numbers, int64 [B, T], stand for."""
+        """Decode token ids, int64 [B, T], into sentences."""
 
 
 class Translation(Task):
-    """Cross-entropy of the next token of the target, given the source; BLEU of what beam search finds, and chrF beside it.
+    """Next-token cross-entropy of the target, given the source; BLEU and chrF of beam search.
 
-    Both are taken by sacreBLEU of plain text, whose signature the results name. While it trains, the loss on the held-out part
-    is logged, and nothing is translated.
+    Both are computed by sacreBLEU on plain text, whose signature is part of the results. During training, only the loss on the
+    held-out part is logged.
 
     Args:
-        decoding: how translations are looked for.
+        decoding: settings of the beam search.
     """
 
     kind: ClassVar[str] = "translation"
@@ -74,7 +74,7 @@ class Translation(Task):
         return (output.flatten(0, 1),)
 
     def predict(self, net: nn.Module, inputs: Batch) -> Tensor:
-        """Translations, int64 [B, T], as of `translate`; the target that stands in the inputs is not looked at."""
+        """Translate, int64 [B, T], as in `translate`; the target in the inputs is not used."""
         if not isinstance(net, TranslationNetwork):
             allowed = (
                 "cannot translate: it has no encode, step and reorder of sparsefront.tasks.decoding.TranslationNetwork"
@@ -100,7 +100,7 @@ class Translation(Task):
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Mean over the tokens that something follows."""
+    """Mean over the tokens with a target."""
     return F.cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, label_smoothing=label_smoothing
     )
@@ -121,11 +121,11 @@ class BleuEvaluator:
         from sacrebleu.metrics import BLEU as SacreBleu
 
         self._data, self._references = data, data.references(split)
-        self._scorer = SacreBleu(effective_order=True)  # which changes the scores of sentences alone
+        self._scorer = SacreBleu(effective_order=True)  # only affects scores of single sentences
         self._found: list[str] = []
-        self._counts: list[tuple[int, int]] = []  # of each sentence: packed counts, words of the reference
+        self._counts: list[tuple[int, int]] = []  # per sentence: packed counts, words of the reference
         whole = SacreBleu()
-        whole.corpus_score(["a"], [["a"]])  # before it knows how many references there are
+        whole.corpus_score(["a"], [["a"]])  # otherwise the signature lacks the number of references
         self.signature = str(whole.get_signature())
 
     def update(self, output: Tensor, batch: Batch) -> None:
@@ -146,12 +146,12 @@ class BleuEvaluator:
         return {BLEU: corpus_bleu(*self._columns()), "chrf": chrf.score / 100}
 
     def standard_errors(self) -> dict[str, float]:
-        """Of BLEU alone, by drawing sentences anew; 100 draws of chrF take longer than the translations."""
+        """Of BLEU only, by bootstrap; 100 draws of chrF would take longer than translating."""
         packed, words = self._columns()
         return {BLEU: error_by_bootstrap(lambda drawn: corpus_bleu(packed[drawn], words[drawn]), self.samples)}
 
     def outcomes(self, metric: str) -> Outcomes:
-        """As `Evaluator.outcomes`: what each sentence adds to the counts."""
+        """See `Evaluator.outcomes`: the contribution of each sentence to the counts."""
         packed, words = self._columns()
         return Outcomes(metric, packed, words, samples_digest(self._references[: self.samples]))
 

@@ -1,1 +1,1 @@
-"""Training with Lightning: the recipe of a model x dataset pair, its optimizer and learning-rate curve, one fit."""
+"""Training with Lightning: recipes, optimizers, learning-rate curves, and single fits."""

@@ -1,4 +1,4 @@
-"""torch.compile and CUDA graphs in training steps, layouts, and algorithms that repeat to the bit."""
+"""torch.compile for training steps, memory formats, and deterministic algorithms."""
 
 import logging
 import os
@@ -18,20 +18,20 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
 from sparsefront.training.graphs import GraphedForward
 
-# Runs that repeat to the bit on a GPU: algorithms that add in no fixed order are not used.
+# Bitwise reproducible runs on a GPU, without algorithms that sum in varying order.
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # environment variable
-FIXED_WORKSPACE = ":4096:8"  # 32 MiB, as much as torch takes on Hopper without it
+FIXED_WORKSPACE = ":4096:8"  # 32 MiB, torch's default on Hopper
 
 
 def fix_workspace() -> None:
-    """cuBLAS repeats its results with a workspace of fixed size. Torch reads this once, before its first product on a GPU."""
+    """Make cuBLAS reproducible by fixing its workspace size, which torch reads once, before its first GPU product."""
     os.environ.setdefault(WORKSPACE, FIXED_WORKSPACE)
 
 
 @contextmanager
 def deterministic_algorithms(wanted: bool) -> Iterator[None]:
-    """Torch's deterministic algorithms, for this long: they would slow down what is timed afterwards.
+    """Context in which torch uses deterministic algorithms. It ends before anything is timed, which they would slow down.
 
     Args:
         wanted: False changes nothing.
@@ -42,7 +42,7 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
         yield
         return
     with _restored():
-        # new tensors are filled with NaN by default, to find those that are read too early; that costs a pass over each
+        # by default new tensors are filled with NaN to reveal uninitialized reads, which costs a pass over each
         debugging.fill_uninitialized_memory, torch.backends.cudnn.benchmark = False, False
         torch.use_deterministic_algorithms(True)
         try:
@@ -55,10 +55,10 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def fastest_algorithms() -> Iterator[None]:
-    """Every algorithm of torch again, for this long: inside of `deterministic_algorithms`, what is timed runs as it will be used.
+    """Context inside `deterministic_algorithms` in which torch uses all algorithms again, for timing.
 
-    In fp16 with an attention mask the deterministic ones lack cuDNN's attention, which takes half a millisecond of seven from
-    BERT-base (batch 128, 128 tokens, H200).
+    In fp16 with an attention mask, the deterministic ones exclude cuDNN's attention, which costs BERT-base half a millisecond
+    of seven (batch 128, 128 tokens, H200).
     """
     with _restored():
         torch.use_deterministic_algorithms(False)
@@ -67,7 +67,7 @@ def fastest_algorithms() -> Iterator[None]:
 
 @contextmanager
 def _restored() -> Iterator[None]:
-    """What torch may do, afterwards as before."""
+    """Context that restores torch's settings for algorithms on exit."""
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -81,13 +81,13 @@ def _restored() -> Iterator[None]:
         debugging.fill_uninitialized_memory, torch.backends.cudnn.benchmark = before[2:]
 
 
-# Images and filters as tensor cores read them.
+# Memory format of images and filters for tensor cores.
 
 
 @contextmanager
 def channels_last(net: nn.Module, *, wanted: bool) -> Iterator[None]:
-    """While open, the filters of plain convolutions lie channel by channel of a pixel, and so do the images that they give: cuDNN
-    would rearrange others before and after every product of 16 bits. At the end they are contiguous.
+    """Context in which filters of plain convolutions, and hence their outputs, are channels_last: otherwise cuDNN would transpose
+    before and after every 16-bit product. Contiguous again on exit.
 
     Args:
         wanted: False changes nothing.
@@ -103,25 +103,23 @@ def channels_last(net: nn.Module, *, wanted: bool) -> Iterator[None]:
 
 
 log = logging.getLogger(__name__)
-CPP = ("CXX", "g++", "clang++", "c++")  # an environment variable, then commands
+CPP = ("CXX", "g++", "clang++", "c++")  # an environment variable, then compiler commands
 C = ("CC", "gcc", "clang", "cc")
 
 
 class CompileSteps(pl.Callback):
-    """Lightning callback: while the network trains, its forward and backward passes are generated code, which takes a fraction of
-    the calls from Python to the driver.
+    """Lightning callback that runs forward and backward passes as compiled code in training, with far fewer launches from Python.
 
-    The forward of a module is replaced on the instance. So names in the state dict and hooks on the module itself stay as they
-    are, and DDP gets the gradients of a block as soon as its backward ends. In eval mode the module's own forward runs: scores
-    and validation do without generated code. Dropout draws the same numbers as without. Lengths and sizes of batches are
-    symbols in the code, which is generated once for all blocks that are alike.
+    The forward of a module is replaced on the instance, so state dict names and hooks on the module itself do not change, and
+    DDP gets the gradients of a block as soon as its backward ends. Eval mode runs the original forward: scores and validation
+    use no compiled code. Dropout draws the same numbers. Batch sizes and lengths are symbolic, and identical blocks share code.
 
-    It is to stand behind callbacks that put hooks or parametrizations on the network: each block would need code of its own for
-    those, so that a network that has them inside of what is compiled stays as it is, with a notice.
+    Put it after callbacks that add hooks or parametrizations, which would need separate code for each block: a network that has
+    them inside a compiled module is not compiled, with a notice.
 
     Args:
-        what: blocks = each member of the network's lists of blocks; network = all in one; none = nothing.
-        graphs: passes of the whole network, compiled or not, are CUDA graphs (`GraphedForward`).
+        what: blocks = each member of the network's block lists; network = all in one; none = nothing.
+        graphs: run passes of the whole network, compiled or not, as CUDA graphs (`GraphedForward`).
     """
 
     def __init__(self, what: str, *, graphs: bool = False) -> None:
@@ -140,7 +138,7 @@ class CompileSteps(pl.Callback):
             if (why := _obstacle(part)) is not None:
                 log.warning("trainer.compile=%s is left out: %s has %s", self.what, name or "the network", why)
                 return
-        # blocks of one class share a cache of code, in which each kind of them takes a place or two
+        # blocks of one class share a code cache, in which each variant takes an entry or two
         limit = max(torch._dynamo.config.recompile_limit, 2 * len(modules))
         self._undo.enter_context(torch._dynamo.config.patch(recompile_limit=limit))
         for part in modules.values():
@@ -165,7 +163,7 @@ class CompileSteps(pl.Callback):
     def _modules(self, net: nn.Module) -> dict[str, nn.Module]:
         if self.what == "network":
             return {"": net}
-        # Linears of any class: sparse training has one of its own, on whose code a dense training does not depend
+        # any class of Linear: sparse training has its own, which dense training must not import
         weighted = [
             name
             for name, part in net.named_modules()
@@ -180,7 +178,7 @@ class CompileSteps(pl.Callback):
 
 
 def why_unavailable(on_gpu: bool) -> str | None:
-    """What torch.compile lacks on this machine; None = nothing."""
+    """Why torch.compile does not work on this machine; None if it does."""
     from torch.utils._triton import has_triton
 
     if not torch._dynamo.is_dynamo_supported():
@@ -205,7 +203,7 @@ def _in_training(module: nn.Module) -> Callable[..., Any]:
 
 
 def _obstacle(module: nn.Module) -> str | None:
-    """What would have to become part of the code; hooks on the module itself are called outside of it."""
+    """What prevents compilation; hooks on the module itself do not, because they run outside of it."""
     for name, part in module.named_modules():
         if parametrize.is_parametrized(part):
             return f"a parametrized weight in {name}"

@@ -1,4 +1,4 @@
-"""One fit with Lightning, counted while it runs: same seed, same data order, same weights."""
+"""One fit with Lightning: same seed, same data order, same weights; counts steps, samples and time."""
 
 import logging
 import math
@@ -27,19 +27,19 @@ from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import KeepEpochs, SaveEpochWeights, TrainingData, checkpoint_of
 from sparsefront.training.trainer import AverageLastStep, TrainerSettings, require_room
 
-# What a training really took: counted while it runs, not planned.
+# The actual extent of a training, counted instead of planned.
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One training, as it was counted.
+    """The extent of one training.
 
     Args:
-        seconds: wall clock without waits for other processes, those before a kill included.
-        earlier_seconds: the part before a kill, of which the stage's clock knows nothing.
-        epochs: passes over the data, the last one perhaps in part.
-        steps: optimizer steps; one that the loss scaler of fp16 skips counts, as it does for the learning rate.
-        samples: rows of the batches that were trained on, over all processes; repeated ones count again.
+        seconds: wall clock, excluding waits for other processes and including time before a kill.
+        earlier_seconds: the part before a kill, which the stage's clock does not include.
+        epochs: passes over the data, possibly fractional.
+        steps: optimizer steps, including those skipped by the fp16 loss scaler, as for the learning rate.
+        samples: rows of the training batches over all processes, counting repetitions.
     """
 
     seconds: float = 0.0
@@ -50,11 +50,11 @@ class Trained:
 
 
 class CountBudget(pl.Callback):
-    """Counts optimizer steps and samples as the loop takes them, over a kill too.
+    """Counts optimizer steps and samples, across kills.
 
     Args:
-        ends_after: optimizer steps after which the training ends within an epoch, which is validated as a whole one is; None =
-            it goes on. Lightning's own `max_steps` counts epochs another way, and loses some where a run is resumed.
+        ends_after: optimizer steps after which training stops, also within an epoch, which is still validated; None =
+            never. Lightning's `max_steps` counts epochs differently and loses some on resume.
     """
 
     def __init__(self, ends_after: int | None = None) -> None:
@@ -64,7 +64,7 @@ class CountBudget(pl.Callback):
 
     @property
     def epochs(self) -> float:
-        """The last one counts as far as it went."""
+        """Number of epochs, including the fraction of an unfinished one."""
         return self._batches / self._batches_per_epoch
 
     def on_train_batch_end(
@@ -78,7 +78,7 @@ class CountBudget(pl.Callback):
             trainer.should_stop = True
 
     def samples(self) -> int:
-        """Over all ranks; each of them asks."""
+        """Samples over all ranks; a collective."""
         return sum(distributed.all_gather(self._samples))
 
     def state_dict(self) -> dict[str, Any]:
@@ -92,21 +92,21 @@ class CountBudget(pl.Callback):
 
 
 def _rows(batch: Any) -> int:
-    """Of the first tensor of a batch by name; 0 of a batch that holds none."""
+    """Number of rows of the first tensor of a batch by name; 0 if it contains none."""
     values = batch.values() if isinstance(batch, Mapping) else batch
     return next((len(value) for value in values if isinstance(value, Tensor) and value.ndim), 0)
 
 
-# What ends a training from outside leaves it as what it was: Lightning makes an exit without a reason of it.
+# Lightning turns interrupts into a plain exit; restore the reason.
 
 
 @contextmanager
 def preserve_interrupt() -> Iterator[None]:
-    """Around `Trainer.fit`, which exits with status 1 at Ctrl-C, and at SIGTERM with 0, as if all were done.
+    """Context for `Trainer.fit`, which exits with status 1 on Ctrl-C, and on SIGTERM with 0, as if it had finished.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C in the block.
-        Terminated: SIGTERM in the block.
+        KeyboardInterrupt: on Ctrl-C.
+        Terminated: on SIGTERM.
     """
     try:
         yield
@@ -119,7 +119,7 @@ def preserve_interrupt() -> Iterator[None]:
 
 
 def steps_per_epoch(data: pl.LightningDataModule, trainer: TrainerSettings) -> int:
-    """Optimizer steps of one epoch: its batches, or the trainer's limit, shared by the devices and accumulated."""
+    """Optimizer steps per epoch: its batches, or the trainer's limit, divided by devices and accumulation."""
     batches = math.ceil(len(data.train_dataloader()) / trainer.world_size)
     if trainer.limit_batches is not None:
         batches = min(batches, trainer.limit_batches)
@@ -146,18 +146,18 @@ def fit(
     """Train `task` in place for `epochs` with its own `optimization`.
 
     Args:
-        steps: optimizer steps after which it ends within its last epoch; None = with that epoch.
-        callbacks: with a `state_dict` that holds all of their state.
-        resume_dir: a folder that survives a kill: the training resumes from the checkpoint in it, if there is one, and
-            leaves its own there after each epoch but the last. None: it always starts at its beginning.
-        stage: what trains, and `lr_key`: the setting of its learning rate, for messages.
-        phase: what the names of logged metrics begin with, and `first_step`: optimizer steps that the phase took before.
-    Raises:
-        Diverged: the loss or the weights are not finite; `resume_dir` is then removed.
-        KeyboardInterrupt: Ctrl-C.
-        Terminated: SIGTERM; it ends with the step that it came in.
+        steps: optimizer steps after which it ends within its last epoch; None = at the end of that epoch.
+        callbacks: must return all of their state from `state_dict`.
+        resume_dir: a folder that survives a kill: training resumes from its checkpoint, if any, and writes one after each
+            epoch but the last. None: always start from the beginning.
+        stage, lr_key: name of the training and the setting of its learning rate, for messages.
+        phase, first_step: prefix of logged metric names, and optimizer steps taken earlier in this phase.
+        Raises:
+            Diverged: the loss or the weights are not finite; `resume_dir` is then removed.
+            KeyboardInterrupt: Ctrl-C.
+            Terminated: SIGTERM; raised at the end of the current step.
     """
-    # First the averages, so that the masks are checked after these took the weights' place.
+    # Averages come first, so that masks are checked after averages replaced the weights.
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
     batches = trainer.accumulate_grad_batches
     accumulated = () if batches == 1 else (AverageLastStep(batches),)
@@ -206,13 +206,13 @@ def fit(
 
 
 def _never_broadcast(task: Task) -> list[str]:
-    """DDP broadcasts buffers before every forward. Masks, positions and counts are the same on every rank by their making."""
+    """Buffers that DDP need not broadcast before every forward: masks, positions and counts are the same on every rank."""
     return [name for name, buffer in task.named_buffers() if not buffer.is_floating_point()]
 
 
 @contextmanager
 def _discarded_where_diverged(resume_dir: Path | None) -> Iterator[None]:
-    """A training that diverges again from its last epoch would never come to another end."""
+    """Remove the checkpoint on divergence: resuming from it would diverge again."""
     try:
         yield
     except Diverged:
@@ -223,22 +223,22 @@ def _discarded_where_diverged(resume_dir: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _quiet_lightning() -> Iterator[None]:
-    """Silences Lightning's device list and its advice on loader workers; warnings about the training itself stay."""
+    """Silence Lightning's device list and its advice on loader workers, but not warnings about the training."""
     logger = logging.getLogger("pytorch_lightning")
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # of Lightning's own code
-            # Scores were computed on the same parameters before DDP took its own stream: it costs a wait, once.
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # from Lightning's own code
+            # Scores were computed with the same parameters before DDP got its own stream: one synchronization, harmless.
             warnings.filterwarnings("ignore", message=".*AccumulateGrad node's stream does not match.*")
             warnings.filterwarnings(
                 "ignore", message="Total length of `DataLoader` across ranks is zero"
             )  # nothing held out
-            # that Lightning should be started by srun: it needs no Slurm, in a job neither
+            # advice to start Lightning by srun, which is not needed, not even inside a Slurm job
             warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
-            # every rank validates on the whole split, so there is nothing to reduce
+            # every rank validates the whole split, so there is nothing to reduce
             warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
             warnings.filterwarnings(
                 "ignore", message=".*number of training batches.*is smaller than the logging interval.*"
@@ -248,16 +248,16 @@ def _quiet_lightning() -> Iterator[None]:
         logger.setLevel(level)
 
 
-EVERY = 10  # batches between two looks at the losses
+EVERY = 10  # batches between reads of the losses
 
 
 class Diverged(InvalidSetting):
-    """A training that its settings led to a loss or to weights that are not finite.
+    """Raised when a training's loss or weights are not finite.
 
     Args:
         key: the setting to lower first.
-        value: of the learning rate at that step.
-        message: the whole line.
+        value: the learning rate at that step.
+        message: the complete line.
     """
 
     def __init__(self, key: str, value: float, message: str) -> None:
@@ -269,7 +269,7 @@ class Diverged(InvalidSetting):
 
 @dataclass(frozen=True)
 class _Moment:
-    """Where a training was: epoch and optimizer step from 1, and the learning rate of that step."""
+    """A point in training: epoch and optimizer step, from 1, and the learning rate of that step."""
 
     epoch: int
     step: int
@@ -277,19 +277,19 @@ class _Moment:
 
 
 class StopAtDivergence(pl.Callback):
-    """Lightning callback that raises `Diverged` where the loss is not finite.
+    """Lightning callback that raises `Diverged` if the loss is not finite.
 
-    Losses stay on the device until several are read at once, so that no step waits for the GPU. Ranks add theirs up and
-    stop at the same batch. What `fit` stores is checked itself: the weights at the end of an epoch and of the training.
-    A step that the loss scaler of fp16 skips is no divergence: only its scaled gradients overflowed, the loss is finite.
+    Losses stay on the device and are read several at a time, so that steps do not synchronize. Ranks sum theirs and stop at
+    the same batch. Weights are checked at the end of each epoch and of the training, before they are stored. A step skipped by
+    the fp16 loss scaler is no divergence: only its scaled gradients overflowed.
 
-    Lightning's own means do something else: `EarlyStopping(check_finite=True)` looks once an epoch and ends the training
-    as if it were finished, `detect_anomaly` doubles the time and takes an overflow that the scaler handles for an error.
+    Lightning's own tools differ: `EarlyStopping(check_finite=True)` checks once per epoch and ends the training as if it had
+    finished; `detect_anomaly` doubles the time and treats overflows that the scaler handles as errors.
 
     Args:
-        stage: what trains, for the message.
-        lr_key: the setting that its learning rate comes from.
-        recipe, precision: of this training: what else may help.
+        stage: name of the training, for the message.
+        lr_key: the setting of its learning rate.
+        recipe, precision: of this training, for advice.
     """
 
     def __init__(self, *, stage: str, lr_key: str, recipe: Recipe, precision: str) -> None:
@@ -305,8 +305,8 @@ class StopAtDivergence(pl.Callback):
         self._epochs = trainer.max_epochs
 
     def on_before_backward(self, trainer: pl.Trainer, module: pl.LightningModule, loss: Tensor) -> None:
-        """The very first loss is read at once, so that no weight has changed; the scaler of fp16, whose loss this would be, skips
-        such a step anyway.
+        """Read the very first loss immediately, before any weight has changed; not in fp16, where the loss is scaled and its
+        scaler would skip such a step.
         """
         if self._now.step == 1 and not self._begun and self.precision != "16-mixed":
             self._unread = [(self._now, loss.detach())]
@@ -323,18 +323,18 @@ class StopAtDivergence(pl.Callback):
             self._read_losses()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._read_losses()  # of an epoch that a number of steps cut short
+        self._read_losses()  # the rest of an epoch cut short by a step limit
         self.check_weights(module)
 
     def check_weights(self, module: nn.Module) -> None:
-        """Raise `Diverged` where a parameter is not finite. It asks no other rank: theirs are the same."""
+        """Raise `Diverged` if a parameter is not finite. Not a collective: all ranks have the same weights."""
         if (found := first_non_finite(dict(module.named_parameters()))) is not None:
             name = found.name.removeprefix("net.")
             raise self._diverged(self._now, f"{name} is not finite, {found.counts} values")
 
     def explain(self, module: nn.Module) -> None:
-        """Raise `Diverged` where that is why something else failed: masks may fall due before losses are read again, and
-        cannot be made of such weights. It asks no other rank: not all of them may have failed.
+        """Raise `Diverged` if that explains another error, such as masks that cannot be made from non-finite weights before
+        losses are read. Not a collective: not all ranks may have failed.
         """
         self._check([(moment, float(loss)) for moment, loss in self._unread])
         self.check_weights(module)
@@ -344,7 +344,7 @@ class StopAtDivergence(pl.Callback):
             return
         moments, losses = zip(*self._unread, strict=True)
         self._unread = []
-        # In fp64 no sum of finite losses overflows; NaN and infinity of any rank stay what they are.
+        # In fp64 a sum of finite losses cannot overflow; NaN and infinity of any rank propagate.
         self._check(list(zip(moments, distributed.all_reduce_sum(torch.stack(losses).double()).tolist(), strict=True)))
 
     def _check(self, losses: list[tuple[_Moment, float]]) -> None:
@@ -360,7 +360,7 @@ class StopAtDivergence(pl.Callback):
         return self._error(moment, f"diverged: {what}", [*remedies, *self._full_precision()])
 
     def _unusable_data(self, moment: _Moment, what: str) -> Diverged:
-        """Before any weight has changed: no learning rate is to blame."""
+        """The error for a non-finite first loss, which no learning rate can have caused."""
         remedies = ["look for NaN and extreme values in the data", *self._full_precision()]
         return self._error(moment, f"cannot train: {what} before any weight changed", remedies)
 
@@ -373,21 +373,21 @@ class StopAtDivergence(pl.Callback):
         return Diverged(self.lr_key, moment.lr, message)
 
 
-# An exponential moving average of the weights, under masks.
+# Exponential moving average (EMA) of the weights, under masks.
 
 
 class AverageWeights(pl.Callback):
     """Averages the weights after every optimizer step: average <- decay * average + (1 - decay) * weight.
 
-    The averages take the weights' place while the network is validated and, in the end, for good. Where masks tightened,
-    an average still holds traces of weights that were pruned since, so it is masked by the masks of that moment each
-    time it is put in. Buffers of floating point (running statistics) are averaged as well.
+    The averages replace the weights during validation and permanently at the end. After masks tighten, averages still contain
+    traces of pruned weights, so the current masks are applied whenever they are swapped in. Floating-point buffers (running
+    statistics) are averaged too.
 
-    Lightning's `EMAWeightAveraging` is not used: it averages every buffer, so a bool mask would keep whatever was ever
-    kept, and puts the averaged masks back on the network.
+    Lightning's `EMAWeightAveraging` is not used: it averages every buffer, so a bool mask would keep whatever was ever kept,
+    and writes averaged masks back to the network.
 
     Args:
-        decay: in (0, 1); the average reaches back about 1 / (1 - decay) steps.
+        decay: in (0, 1); the average spans about 1 / (1 - decay) steps.
     Source: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992; the exponential form as
         in Tarvainen and Valpola, "Mean teachers are better role models", 2017.
     """
@@ -439,7 +439,7 @@ class AverageWeights(pl.Callback):
 
 
 def _averaged(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """What is averaged, by its name in the network."""
+    """The averaged tensors, by their names in the network."""
     for name, parameter in module.named_parameters():
         yield name, parameter.detach()
     for name, buffer in module.named_buffers():

@@ -1,6 +1,6 @@
-"""CUDA graphs in training steps: the forward and backward passes of a network are launched by one call each.
+"""CUDA graphs for training steps: one launch each for the forward and the backward pass of a network.
 
-Steps of small batches wait for Python, and those of sparse layers more than others: their products are short.
+Steps with small batches are limited by Python, and even more so with sparse layers, whose kernels are short.
 """
 
 import logging
@@ -13,26 +13,26 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 log = logging.getLogger(__name__)
-MOST_GRAPHS = 64  # sizes of batches that are recorded
+MOST_GRAPHS = 64  # maximum number of captured batch sizes
 
 
 class GraphedForward:
-    """The forward of a network in training, recorded together with its backward pass for each size of batch.
+    """The forward of a network in training, captured together with its backward pass for each batch size.
 
-    The first batch of a size runs as it would otherwise, which lets libraries and caches get ready. The second is recorded, and
-    replayed from then on. Other calls (in eval mode, without gradients, of sizes beyond `MOST_GRAPHS`) run as they would. Masks,
-    optimizers and averages change weights in place, which graphs see; of weights that lie elsewhere a graph is recorded anew.
+    The first batch of a size runs eagerly, which warms up libraries and caches. The second is captured, and replayed from then
+    on. Other calls (eval mode, no gradients, sizes beyond `MOST_GRAPHS`) run eagerly. Graphs see in-place changes of weights by
+    masks, optimizers and averages; if weights move in memory, a new graph is captured.
 
     Args:
-        net: whose parameters get gradients.
-        forward: what it runs.
+        net: its parameters get gradients.
+        forward: the function to run.
     """
 
     def __init__(self, net: nn.Module, forward: Callable[..., Any]) -> None:
         self._net, self._forward = net, forward
         self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, _Graph] = {}
-        self._weights: tuple[int, ...] = ()  # where they lie
+        self._weights: tuple[int, ...] = ()  # their addresses
         self._failed = False
 
     def __call__(self, *values: Any, **named: Any) -> Any:
@@ -60,7 +60,7 @@ class GraphedForward:
 
 
 def _key(given: Sequence[Any], structure: Any, net: nn.Module) -> Hashable:
-    """What a graph is recorded for: sizes, values that are no tensors, the dtype of products, and which modules train."""
+    """The cache key of a graph: sizes, non-tensor arguments, autocast dtype, and which modules train."""
     described = tuple(
         (tuple(one.shape), one.stride(), one.dtype, one.device, one.requires_grad)
         if isinstance(one, Tensor)
@@ -73,14 +73,14 @@ def _key(given: Sequence[Any], structure: Any, net: nn.Module) -> Hashable:
 
 
 class _Graph:
-    """Of one size of batch.
+    """The graph of one batch size.
 
     Args:
-        first: the graph whose memory it shares: one is replayed at a time, and what its forward pass keeps is used up by its
-            backward pass. Gradients lie where those of the first one do, and where no forward pass writes: they may wait for
-            those of further batches.
+        first: the graph whose memory pools it shares: only one is replayed at a time, and the backward pass uses up what
+            the forward pass keeps. Gradients share the first graph's memory, which no forward pass writes, because they
+            may be accumulated over further batches.
     Raises:
-        RuntimeError: something in it cannot be recorded, such as a value that Python waits for.
+        RuntimeError: something cannot be captured, such as a value read by Python.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class _Graph:
         values, named = tree_unflatten(self._inputs, structure)
 
         def run() -> Any:
-            # a weight that the cache holds in 16 bits was rounded before, and the graph would not round it again
+            # the autocast cache holds weights that were cast earlier, and the graph would not cast them again
             dtype = torch.get_autocast_dtype(device)
             with torch.autocast(device, dtype, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
                 return forward(*values, **named)
@@ -134,15 +134,15 @@ class _Graph:
         return tree_unflatten(outputs, self._structure)
 
     def forward(self) -> tuple[Tensor, ...]:
-        """Copies of the outputs: the next replay writes them again."""
+        """Copies of the outputs, which the next replay overwrites."""
         self._replay_forward()
         return tuple(one.clone() for one in self._outputs if isinstance(one, Tensor))
 
     def backward(self, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        """Gradients of the parameters, in memory that the next replay writes.
+        """Gradients of the parameters, in memory that the next replay overwrites.
 
         Args:
-            gradients: of the outputs that are tensors.
+            gradients: of the tensor outputs.
         """
         wanted = [one for one, has_gradient in zip(gradients, self.has_gradient, strict=True) if has_gradient]
         for own, new in zip(self._given, wanted, strict=True):
@@ -151,7 +151,7 @@ class _Graph:
             else:
                 own.copy_(new)
         for parameter, written in zip(self.parameters, self.gradients, strict=True):
-            held = parameter.grad  # of batches that are accumulated, and perhaps where the replay writes
+            held = parameter.grad  # from accumulated batches, and perhaps in the replay's own memory
             if held is not None and written is not None and held.data_ptr() == written.data_ptr():
                 parameter.grad = held.clone()
         self._replay_backward()
@@ -175,12 +175,12 @@ class _Replay(torch.autograd.Function):
 
 
 def record(run: Callable[[], Any], pool: Any) -> tuple[Any, Callable[[], None], Any]:
-    """What a call returns, a function that writes it again, and the memory pool that graphs may share.
+    """Capture a call; returns its output, a function that replays it, and the memory pool.
 
-    Graphs of one pool use the same memory: only the one that was replayed last has what it computed on the way.
+    Graphs of one pool share memory: only the last one replayed has valid intermediate results.
     """
     graph = torch.cuda.CUDAGraph()
-    # other threads may call the driver meanwhile, as those that load data do
+    # other threads, such as data loaders, may call the driver meanwhile
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         returned = run()
     return returned, graph.replay, graph.pool()

@@ -1,4 +1,4 @@
-"""Trainings over several machines: node 0 leads, signs and announces each training; the others lend it their processes."""
+"""Multi-node training: node 0 leads, signs and announces each training; the other nodes provide their processes."""
 
 import hmac
 import logging
@@ -23,30 +23,28 @@ from sparsefront.training.trainer import TrainerSettings
 
 log = logging.getLogger(__name__)
 
-# What machines tell each other over a network that anybody may write to, signed with a secret that lies in the shared
-# cache.
+# Nodes communicate over an untrusted network, so messages are signed with a secret in the shared cache.
 #
-# The first machine makes a secret for each of its processes, in a file that its user alone can read, below
-# `cache_dir`; its name is no secret. Whoever can read the file may sign (HMAC-SHA256). Nothing is unpickled before
-# its signature was checked.
+# Node 0 creates a secret per process, in a file below `cache_dir` that only its user can read; the file's name is
+# public. Whoever can read the file may sign (HMAC-SHA256). Nothing is unpickled before its signature is verified.
 
-FOLDER = ".machines"  # of the cache; the dot keeps it out of the list of stages
-SEEN_WITHIN_S = 60.0  # by other machines, of a network file system
-UNUSED_AFTER_S = 24 * 3600.0  # the others read a secret as they start
+FOLDER = ".machines"  # in the cache; the dot hides it from the list of stages
+SEEN_WITHIN_S = 60.0  # until a network file system shows a file to other nodes
+UNUSED_AFTER_S = 24 * 3600.0  # the others read a secret when they start
 SIZE = 32
-NOBODY = 65534  # whom a network file system takes root for
+NOBODY = 65534  # user id to which network file systems map root
 
 
 def make_secret(shared: Path) -> tuple[str, bytes]:
-    """A new one: the name by which the others find it, and its bytes.
+    """Create a secret; returns the name by which the other nodes find it, and its bytes.
 
     Args:
-        shared: the folder that all machines see, cache_dir.
+        shared: the folder that all nodes see, cache_dir.
     """
     folder = shared / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
-        with suppress(OSError):  # of somebody else
+        with suppress(OSError):  # another user's
             if time.time() - old.stat().st_mtime > UNUSED_AFTER_S:
                 old.unlink()
     name, secret = secrets.token_hex(16), secrets.token_bytes(SIZE)
@@ -59,12 +57,12 @@ def make_secret(shared: Path) -> tuple[str, bytes]:
 
 
 def read_secret(shared: Path, name: bytes) -> bytes:
-    """The secret that the first machine made.
+    """Read the secret that node 0 created.
 
     Args:
-        name: as the store has it; nothing is known of who wrote it.
+        name: from the store, untrusted.
     Raises:
-        Obstacle: the name is none, or the file is not there, not whole, or not of this user alone.
+        Obstacle: an invalid name, or a file that is missing, incomplete, or accessible to other users.
     """
     text = name.decode(errors="replace")
     if not re.fullmatch(r"[0-9a-f]{32}", text):
@@ -92,12 +90,12 @@ def read_secret(shared: Path, name: bytes) -> bytes:
 
 
 def signed(secret: bytes, key: str, content: bytes) -> bytes:
-    """The content behind its signature, which holds for this key alone."""
+    """Prepend a signature that is valid for this key only."""
     return _signature(secret, key, content) + content
 
 
 def content_of(secret: bytes, key: str, received: bytes) -> bytes | None:
-    """What `signed` was given; None where the signature is of another secret, key or content."""
+    """Verify and return the content passed to `signed`; None if secret, key or content differ."""
     signature, content = received[: sha256().digest_size], received[sha256().digest_size :]
     return content if hmac.compare_digest(signature, _signature(secret, key, content)) else None
 
@@ -106,24 +104,22 @@ def _signature(secret: bytes, key: str, content: bytes) -> bytes:
     return hmac.digest(secret, key.encode() + b"\0" + content, "sha256")
 
 
-# Trainings over several machines: each runs the same command, the first one leads, the others lend it their
-# processes.
+# Multi-node training: the same command runs on each node; node 0 leads, the others provide their processes.
 #
-# The first machine goes through the stages. What it trains it announces in a store that the others read
-# (`MASTER_ADDR`, `MASTER_PORT`): the function that every rank runs, its arguments, and where the ranks meet. The
-# others start their ranks, and wait for the next training until the run ends. So nothing is made twice, and no stage
-# waits for a lock that another machine holds. Anybody on the network can write to that store, so announcements are
-# signed: see `signed`.
+# Node 0 runs the stages. It announces each training in a store that the others read (`MASTER_ADDR`, `MASTER_PORT`): the
+# function that every rank runs, its arguments, and the rendezvous of the ranks. The others start their ranks and wait
+# for the next training until the run ends. So nothing is computed twice, and no stage waits for another node's lock.
+# Anybody on the network can write to that store, so announcements are signed: see `signed`.
 
-STARTS_WITHIN = timedelta(minutes=30)  # of each other
-HEARS_WITHIN_S = 10.0  # that a run has ended
+STARTS_WITHIN = timedelta(minutes=30)  # between the nodes
+HEARS_WITHIN_S = 10.0  # until the other nodes notice that a run has ended
 PAUSE_S = 0.1
-SECRET = "secret"  # key of the name that it has in the cache
+SECRET = "secret"  # key of the secret's name in the store
 
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine among those that train together: its number from 0, of how many, and where the first one listens."""
+    """This node: its index from 0, the number of nodes, and the address of node 0."""
 
     index: int
     count: int
@@ -132,10 +128,10 @@ class Machine:
 
 
 def this_machine(trainer: TrainerSettings) -> Machine | None:
-    """From NODE_RANK, MASTER_ADDR and MASTER_PORT, else from what Slurm sets; None where one machine trains.
+    """Identify this node from NODE_RANK, MASTER_ADDR and MASTER_PORT, else from Slurm's variables; None for a single node.
 
     Raises:
-        InvalidSetting: none of these say which machine this is, or the numbers do not fit.
+        InvalidSetting: neither identifies this node, or the numbers do not match.
     """
     if trainer.num_nodes == 1:
         return None
@@ -154,7 +150,7 @@ _NAMES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def _from_slurm() -> dict[str, str]:
-    """Of a step with one task on each node; the port follows from the job, as Lightning has it."""
+    """For a Slurm step with one task per node; the port is derived from the job id, as in Lightning."""
     if "SLURM_NODEID" not in os.environ or "SLURM_JOB_ID" not in os.environ:
         return {}
     from pytorch_lightning.plugins.environments import SLURMEnvironment
@@ -166,7 +162,7 @@ def _from_slurm() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Training:
-    """One training: what every rank runs, and the port of the store where ranks meet."""
+    """One training: the function that every rank runs, and the port of the ranks' store."""
 
     body: Callable[..., Any]
     arguments: tuple
@@ -175,13 +171,13 @@ class Training:
 
 
 class Announcements:
-    """What the first machine tells the others, numbered; one store for as long as the process lives.
+    """Numbered messages from node 0 to the others, through one store per process lifetime.
 
     Args:
-        machine: this one; the first makes the store, the others wait for it.
-        shared: the folder that all machines see, cache_dir; the secret of this store lies there.
+        machine: this node; node 0 creates the store, the others wait for it.
+        shared: the folder that all nodes see, cache_dir, which contains the store's secret.
     Raises:
-        Obstacle: this machine cannot read the secret of the first one.
+        Obstacle: this node cannot read the secret of node 0.
     """
 
     def __init__(self, machine: Machine, shared: Path) -> None:
@@ -203,7 +199,7 @@ class Announcements:
         self.port = machine.port
 
     def announce(self, training: Training | None) -> None:
-        """The next training; None = this run trains no more, for which it waits until the others have heard it."""
+        """Announce the next training; None ends the run and waits until the other nodes have noticed."""
         self._number += 1
         key = f"announced/{self._number}"
         self._store.set(key, signed(self._secret, key, pickle.dumps(training)))
@@ -217,8 +213,8 @@ class Announcements:
         """Wait for the next announcement.
 
         Raises:
-            RuntimeError: the first machine is gone.
-            Obstacle: it does not come from the first machine.
+            RuntimeError: node 0 is gone.
+            Obstacle: the message is not from node 0.
         """
         self._number += 1
         key = f"announced/{self._number}"
@@ -235,14 +231,14 @@ class Announcements:
         return training
 
     def fail(self, message: str) -> None:
-        """Tell that a rank failed in the training that was announced last; the first to tell counts."""
+        """Report that a rank failed in the current training; the first report wins."""
         self._store.compare_set(f"failed/{self._number}", "", message)
 
     def failure(self) -> str | None:
-        """Why the training that was announced last failed on another machine; None where it did not.
+        """Why the current training failed on another node; None if it did not.
 
         Raises:
-            RuntimeError: the first machine is gone.
+            RuntimeError: node 0 is gone.
         """
         key = f"failed/{self._number}"
         return self._store.get(key).decode() if self._store.check([key]) else None
@@ -253,7 +249,7 @@ announcements = cache(Announcements)
 
 @contextmanager
 def leading(machine: Machine | None, shared: Path) -> Iterator[None]:
-    """A run of the first machine of several; the others are told when it ends, however it does. `shared`: cache_dir."""
+    """Context of a run on node 0 that tells the other nodes when it ends, however it does. `shared`: cache_dir."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What the trainings of one run log: each phase on axes of its own, with its learning rate."""
+"""Log each training of a run on its own axes, with its learning rate."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,13 +9,13 @@ from torch.optim import Optimizer
 
 
 class PhaseLogger(Logger):
-    """A logger of a run for one of its trainings: each metric gets the name of the phase, such as `dense/train/loss`.
+    """Wraps a run's logger for one training: metric names get the phase as prefix, such as `dense/train/loss`.
 
-    In W&B such metrics are drawn over `dense/step`.
+    W&B plots such metrics over `dense/step`.
 
     Args:
         logger: of the run.
-        first_step: of the phase, in optimizer steps, which this training begins with.
+        first_step: optimizer steps of the phase before this training.
     """
 
     def __init__(self, logger: Logger, phase: str, *, first_step: int = 0) -> None:
@@ -45,7 +45,7 @@ class PhaseLogger(Logger):
         named = {f"{self._phase}/{name}": value for name, value in metrics.items()}
         place = None if step is None else self._first_step + step
         if place is not None and isinstance(self._logger, WandbLogger):
-            named, place = named | {f"{self._phase}/step": place}, None  # W&B would draw it over Lightning's own steps
+            named, place = named | {f"{self._phase}/step": place}, None  # otherwise W&B would use Lightning's own steps
         self._logger.log_metrics(named, place)
 
     def log_hyperparams(self, *arguments: Any, **options: Any) -> None:
@@ -59,10 +59,9 @@ class PhaseLogger(Logger):
 
 
 class LogLearningRate(pl.Callback):
-    """Lightning callback that logs the learning rate as `lr`, the highest where several differ: of the first step, and of each
-    whose loss is logged.
+    """Lightning callback that logs the learning rate as `lr` (the highest one) at the first step and wherever the loss is logged.
 
-    Lightning's LearningRateMonitor names it by optimizer and parameter group, and shows it among the metrics of an epoch.
+    Lightning's LearningRateMonitor names it by optimizer and parameter group, and shows it among an epoch's metrics.
     """
 
     def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""One training body run by several processes, one per device: on this machine, and for node 0 on worker nodes."""
+"""Run one training body in several processes, one per device, on this node and, with `machines`, on others."""
 
 import logging
 import multiprocessing
@@ -26,16 +26,16 @@ from sparsefront.processes import end_with_parent
 from sparsefront.training.machines import Announcements, Machine, Training, announcements, this_machine
 from sparsefront.training.trainer import TrainerSettings
 
-# The process group of a training on several ranks: where they meet, and one process as a member of it.
+# The process group of a training.
 
 HOST = "127.0.0.1"
-# Generous: rank 0 may write a large checkpoint while the others wait. A rank that dies is noticed at once.
+# Generous: rank 0 may write a large checkpoint while the others wait. A dead rank is noticed immediately.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Where the ranks meet: the port of rank 0's store, on the first machine; and which ranks this machine has."""
+    """The rendezvous (host and port of rank 0's store on node 0) and the ranks of this node."""
 
     world_size: int
     port: int
@@ -46,18 +46,18 @@ class RankGroup:
 
     @property
     def ranks_here(self) -> range:
-        """Those of this machine."""
+        """The ranks of this node."""
         each = self.world_size // self.machines
         return range(self.machine * each, (self.machine + 1) * each)
 
     def local(self, rank: int) -> int:
-        """Number of a rank among those of its machine."""
+        """Local rank on its node."""
         return rank - self.ranks_here.start
 
 
 @contextmanager
 def member(rank: int, group: RankGroup, store: dist.Store) -> Iterator[None]:
-    """This process as a rank, to torch and to Lightning; afterwards as it was."""
+    """Context in which this process is a rank, for torch and Lightning; restored on exit."""
     threads = torch.get_num_threads()
     with environment(rank, group):
         if group.on_gpu:
@@ -85,7 +85,7 @@ def member(rank: int, group: RankGroup, store: dist.Store) -> Iterator[None]:
 
 @contextmanager
 def environment(rank: int, group: RankGroup) -> Iterator[None]:
-    """The variables by which Lightning knows that its processes were started by another program."""
+    """Environment variables that tell Lightning that another program started its processes."""
     values = {
         "LOCAL_RANK": group.local(rank),
         "NODE_RANK": group.machine,
@@ -106,30 +106,30 @@ def environment(rank: int, group: RankGroup) -> Iterator[None]:
 
 
 def abort() -> None:
-    """Leave the group at once: what NCCL has begun with a rank that is gone would never end."""
+    """Leave the group immediately: NCCL operations with a dead rank would never finish."""
     dist.distributed_c10d._abort_process_group()
 
 
-# One training body run by several processes, one per device, without a launcher of Lightning's.
+# Run a training body in one process per device, without a Lightning launcher.
 #
-# Lightning's script launcher runs the command again, which would start Hydra's sweep a second time and wait for the
-# lock of the stage that it is itself part of; its spawn launchers hand the trained weights back through files and
-# lose the callbacks' state. Here the main process is rank 0 and goes on with what it trained.
+# Lightning's script launcher reruns the command, which would start Hydra's sweep a second time and deadlock on the
+# stage's own lock; its spawn launchers return weights through files and lose the callbacks' state. Here the main process
+# is rank 0 and continues with what it trained.
 
 log = logging.getLogger(__name__)
-READY_TIMEOUT_S = 300  # to import torch on a busy machine
-REPORT_WAIT_S = 5  # a failed rank tells its reason a moment after the others notice
-LOOK_EVERY_S = 1.0  # for what other machines tell
-STARTED_BY = multiprocessing.get_context("spawn")  # a forked process could not use CUDA, nor trust its locks
+READY_TIMEOUT_S = 300  # to import torch on a busy node
+REPORT_WAIT_S = 5  # a failed rank reports its reason shortly after the others notice
+LOOK_EVERY_S = 1.0  # between checks for other nodes' failures
+STARTED_BY = multiprocessing.get_context("spawn")  # fork breaks CUDA and locks
 
 
 class RankFailed(RuntimeError):
-    """A process of a distributed training failed; the message holds its own."""
+    """A process of a distributed training failed; includes its message."""
 
 
 @dataclass(frozen=True)
 class _Report:
-    """The last words of a rank that failed."""
+    """The final message of a failed rank."""
 
     message: str
     trace: str
@@ -140,21 +140,21 @@ class _Report:
 def other_ranks_running(
     body: Callable[..., Any], *arguments: Any, trainer: TrainerSettings, shared: Path | None = None
 ) -> Iterator[None]:
-    """While this process runs a training body as rank 0, all other ranks run it too.
+    """Context in which all other ranks run the training body that this process runs as rank 0.
 
         with other_ranks_running(train, *arguments, trainer=trainer):
             train(*arguments, folder, loggers)
 
-    The others, `trainer.devices` on each machine with this one among them, get the same arguments, a scratch folder and no
-    loggers, so the body writes its files without asking which rank it is. They share one process group until the block ends,
-    however many fits it runs. With one device of one machine there are none.
+    The other ranks (`trainer.devices` per node, including this one) get the same arguments, a scratch folder and no loggers,
+    so the body can write its files without knowing its rank. They share one process group until the block ends, across all of
+    its fits. With one device on one node there are none.
 
     Args:
-        body: importable by name, as the arguments can be pickled.
-        shared: the folder that all machines see, cache_dir; only several machines need it.
+        body: importable by name and with arguments that can be pickled.
+        shared: the folder that all nodes see, cache_dir; only used with several nodes.
     Raises:
-        InvalidSetting: as the block raised it.
-        RankFailed: another process failed or died; holds its message and stack trace.
+        InvalidSetting: raised by the block.
+        RankFailed: another process failed or died; includes its message and stack trace.
     """
     if trainer.world_size == 1:
         yield
@@ -163,7 +163,7 @@ def other_ranks_running(
     machine = this_machine(trainer)
     host, elsewhere = HOST, None
     if machine is not None:
-        assert shared is not None  # `pipeline` leads all runs of several machines
+        assert shared is not None  # `pipeline` passes it for all runs on several nodes
         host, elsewhere = machine.host, announcements(machine, shared)
     store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     group = RankGroup(trainer.world_size, store.port, trainer.on_gpu, host, machines=trainer.num_nodes)
@@ -183,9 +183,9 @@ def other_ranks_running(
         with member(0, group, store), _watched(others, group, elsewhere):
             try:
                 yield
-            except InvalidSetting:  # one line that every rank finds alike, whichever of them was first
+            except InvalidSetting:  # every rank raises the same one
                 raise
-            except Exception as error:  # of any kind: after an abort torch says that there is no process group
+            except Exception as error:  # any type: after an abort, torch complains about a missing process group
                 _raise_if_another_failed_first(others, elsewhere, time.time(), error)
                 raise
         for other in others:
@@ -201,7 +201,7 @@ def other_ranks_running(
 
 
 class OtherRank:
-    """A rank that is not this process."""
+    """A rank in another process."""
 
     def __init__(self, rank: int, group: RankGroup, body: Callable, arguments: tuple, folder: Path) -> None:
         self.rank = rank
@@ -209,24 +209,24 @@ class OtherRank:
         self.process = STARTED_BY.Process(target=_other_rank, args=(rank, group, body, arguments, folder, theirs))
         with environment(rank, group):
             self.process.start()
-        theirs.close()  # so that its end is noticed here
+        theirs.close()  # so that EOF is seen when the process ends
 
     def wait_until_ready(self) -> None:
-        """Until it has imported what it needs; nothing waits for it before that."""
+        """Wait until it has imported what it needs, before anything depends on it."""
         if not self._reports.poll(READY_TIMEOUT_S):
             raise RankFailed(f"rank {self.rank} did not start within {READY_TIMEOUT_S} s")
         self.raise_if_failed()
 
     def wait_until_done(self) -> None:
-        """After this process has finished: the other has only its own last lines left."""
+        """Wait for its end after this process has finished the body."""
         self.process.join(COLLECTIVE_TIMEOUT.total_seconds())
         self.raise_if_failed()
 
     def failure(self, within_s: float = 0.0) -> _Report | None:
-        """Why it failed, waiting for its words as long as this; None where it did not."""
+        """Why it failed, waiting this long for its report; None if it did not."""
         try:
             while self._reports.poll(within_s):
-                if (report := self._reports.recv()) is not None:  # None = it was ready, which may still be unread
+                if (report := self._reports.recv()) is not None:  # None = the ready message, possibly still unread
                     return report
             return None
         except EOFError:
@@ -243,7 +243,7 @@ class OtherRank:
         return f"rank {self.rank} failed: {report.message}" + (f"\n{report.trace}" if report.trace else "")
 
     def end(self) -> None:
-        """Whatever it does. It has nothing to save, and Lightning would hold up a politer signal until the next step."""
+        """Kill it. There is nothing to save, and Lightning would delay a SIGTERM until the next step."""
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
@@ -253,23 +253,23 @@ class OtherRank:
 def _other_rank(
     rank: int, group: RankGroup, body: Callable, arguments: tuple, folder: Path, reports: Connection
 ) -> None:
-    """What the other processes run."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches rank 0, which ends the others
-    end_with_parent()  # a killed rank 0 ends no other process: the others would wait for it until their timeout
+    """The main function of the other processes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C rank 0 ends the others
+    end_with_parent()  # otherwise the others would outlive a killed rank 0 until their timeout
     with reports, _reported(reports):
         folder.mkdir(parents=True)
         reports.send(None)
         store = dist.TCPStore(group.host, group.port, is_master=False)
-        with member(rank, group, store), _reported(reports):  # at once: the others notice when it leaves the group
+        with member(rank, group, store), _reported(reports):  # report now: others notice when it leaves
             body(*arguments, folder, [])
     _leave()
 
 
 def _leave() -> NoReturn:
-    """Ends this process, whose work is done and told, without the interpreter's own end.
+    """End this process after its work is reported, skipping the interpreter's shutdown.
 
-    There threads of libraries that still run are torn down with what they use, and now and then one calls std::terminate:
-    rank 0 would take that for a failed training.
+    Shutdown would tear down library threads that still run, and occasionally call std::terminate, which rank 0 would take for
+    a failed training.
     """
     for child in multiprocessing.active_children():  # workers of data loaders
         child.terminate()
@@ -281,7 +281,7 @@ def _leave() -> NoReturn:
 
 @contextmanager
 def _reported(reports: Connection) -> Iterator[None]:
-    """Ends this process at an error, after telling it to rank 0."""
+    """Context that reports an error to rank 0 and ends this process."""
     try:
         yield
     except Exception as error:
@@ -291,7 +291,7 @@ def _reported(reports: Connection) -> Iterator[None]:
 
 @contextmanager
 def _watched(others: list[OtherRank], group: RankGroup, elsewhere: Announcements | None) -> Iterator[None]:
-    """Lets go of NCCL when a rank dies: unlike gloo it does not notice, and would wait until its timeout."""
+    """Context that aborts NCCL when a rank dies, which NCCL, unlike gloo, would only notice at its timeout."""
     if not group.on_gpu:
         yield
         return
@@ -322,7 +322,7 @@ def _watched(others: list[OtherRank], group: RankGroup, elsewhere: Announcements
 def _raise_if_another_failed_first(
     others: list[OtherRank], elsewhere: Announcements | None, failed_at: float, error: Exception
 ) -> None:
-    """A rank that dies breaks the others' collectives; the reason is what it said itself."""
+    """Prefer the report of a dead rank over the broken collectives that it causes elsewhere."""
     deadline = time.time() + REPORT_WAIT_S
     for other in others:
         report = other.failure(max(0.0, deadline - time.time()))
@@ -338,13 +338,13 @@ LISTEN_EVERY_S = 0.2
 
 
 def lend_ranks(machine: Machine, shared: Path) -> None:
-    """Train for the first machine until its run ends.
+    """Train for node 0 until its run ends.
 
     Args:
-        shared: the folder that all machines see, cache_dir.
+        shared: the folder that all nodes see, cache_dir.
     Raises:
-        Obstacle: what is announced does not come from the first machine.
-        RankFailed: a training failed, here or elsewhere; or the first machine is gone.
+        Obstacle: an announcement is not from node 0.
+        RankFailed: a training failed, here or elsewhere; or node 0 is gone.
     """
     log.info("machine %d trains for %s, which leads", machine.index, machine.host)
     told, failure = announcements(machine, shared), None
@@ -361,7 +361,7 @@ def lend_ranks(machine: Machine, shared: Path) -> None:
 
 
 def _train(training: Training, machine: Machine, told: Announcements) -> str | None:
-    """Run this machine's ranks to their end; returns why they, or another machine's, failed."""
+    """Run this node's ranks to their end; returns why they, or another node's, failed."""
     trainer = training.trainer
     group = RankGroup(trainer.world_size, training.port, trainer.on_gpu, machine.host, machine.index, trainer.num_nodes)
     scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
@@ -374,7 +374,7 @@ def _train(training: Training, machine: Machine, told: Announcements) -> str | N
             wait([rank.process.sentinel for rank in running], LISTEN_EVERY_S)
             alive = [
                 rank for rank in running if rank.process.is_alive()
-            ]  # asked first: what ended has said all it will
+            ]  # before the processes' status: an ended one has reported everything
             for rank in running:
                 rank.raise_if_failed()
             running = alive

@@ -1,4 +1,4 @@
-"""What holds for one model x dataset pair: how long it trains, its optimizer and its learning rates."""
+"""The training recipe of a model x dataset pair: epochs, optimizer and learning rates."""
 
 import math
 import re
@@ -21,25 +21,25 @@ class Recipe:
     """Settings of group `recipe`.
 
     Args:
-        batch_size: samples of a batch, in training and in calibration; an optimizer step takes
-            `trainer.devices * trainer.num_nodes * trainer.accumulate_grad_batches` of them.
-        epochs, lr: of the dense (fine-)tuning; 0 epochs: the model's checkpoint is the dense network as it is.
-        recovery_epochs, recovery_lr: of the training after pruning, whichever recovery it is; the rounds of a schedule share
-            the epochs, unless each rewinds. null repeats the dense schedule, as NVIDIA's ASP recommends (Mishra et al.,
-            "Accelerating Sparse Deep Neural Networks", 2021).
+        batch_size: samples per batch, in training and calibration; an optimizer step takes
+            `trainer.devices * trainer.num_nodes * trainer.accumulate_grad_batches` batches.
+        epochs, lr: of dense training or fine-tuning; 0 epochs: the model's checkpoint is the dense network.
+        recovery_epochs, recovery_lr: of training after pruning, for any recovery; the rounds of a schedule share the epochs,
+            unless each rewinds. null repeats the dense schedule, as NVIDIA's ASP recommends (Mishra et al., "Accelerating
+            Sparse Deep Neural Networks", 2021).
         optimizer: adamw or sgd.
-        momentum: of sgd, in [0, 1): at 1 the sum of gradients would never fade.
-        nesterov: of sgd: momentum looks ahead (Sutskever et al., 2013); false: plain momentum.
-        weight_decay: applied to matrices and filters only; biases and norms are exempt.
-        warmup: fraction of all steps in which the rate rises linearly from 0.
-        decay: shape of the rate after warm-up, from lr to 0: linear, cosine, cosine_restart or constant.
-        restarts: of cosine_restart: how often the rate jumps back to lr; the parts between are equally long.
-        label_smoothing: e in [0, 1): the target is 1 - e of the label and e of all classes alike (Szegedy et al., "Rethinking
-            the Inception Architecture for Computer Vision", 2016). In training alone: scores and evaluations do without.
+        momentum: of sgd, in [0, 1).
+        nesterov: Nesterov momentum for sgd (Sutskever et al., 2013); false: plain momentum.
+        weight_decay: applied to matrices and filters only, not to biases and norms.
+        warmup: fraction of all steps in which the learning rate rises linearly from 0.
+        decay: shape of the curve after warm-up, from lr to 0: linear, cosine, cosine_restart or constant.
+        restarts: of cosine_restart: number of jumps back to lr, equally spaced.
+        label_smoothing: e in [0, 1): the target is 1 - e of the label and e of the uniform distribution (Szegedy et al.,
+            "Rethinking the Inception Architecture for Computer Vision", 2016). Only in training, not for scores and evaluation.
         gradient_clip: bound on the gradient's global norm; null = none.
-        save_epoch_weights: the dense run saves its weights at the start of every epoch, for recovery=weight_rewind.
-        ema: decay of a moving average of the weights, in (0, 1); the averages are what is kept. null = none.
-        ignore: regular expressions; a prunable layer whose name one of them finds stays dense.
+        save_epoch_weights: save the weights at the start of every epoch of the dense run, for recovery=weight_rewind.
+        ema: decay of a moving average of the weights, in (0, 1), which replaces the weights at the end. null = none.
+        ignore: regular expressions; prunable layers whose name matches one (re.search) stay dense.
     """
 
     batch_size: PositiveInt = 32
@@ -61,11 +61,11 @@ class Recipe:
     ignore: ListOf[Expression] = field(default_factory=list)
 
     def ignored_by(self, layer: str) -> str | None:
-        """The expression of `ignore` that finds this layer's name, or None."""
+        """The expression of `ignore` that matches this layer's name, or None."""
         return next((expression for expression in self.ignore if re.search(expression, layer)), None)
 
     def ignored(self, layers: Iterable[str]) -> dict[str, str]:
-        """The layers, out of these, that an expression of `ignore` finds -> which one."""
+        """The layers that match an expression of `ignore` -> which one."""
         found = {layer: self.ignored_by(layer) for layer in layers}
         return {layer: f"recipe.ignore: {expression}" for layer, expression in found.items() if expression is not None}
 
@@ -74,8 +74,8 @@ def learning_rate_factor(step: int, *, total_steps: int, warmup_steps: int, deca
     """Factor in [0, 1] on the peak learning rate at optimizer step `step` (the first step is 0).
 
     It rises linearly to 1 over `warmup_steps`, then falls to 0 at `total_steps`: linear 1 - p, cosine (1 + cos(pi p)) / 2,
-    or stays at 1, with p the fraction of the steps after warm-up that are done. cosine_restart falls `restarts` + 1 times
-    from 1 to 0, along a cosine each time and without another warm-up (Loshchilov and Hutter, "SGDR", 2017).
+    or stays at 1, where p is the fraction of steps done after warm-up. cosine_restart falls from 1 to 0 `restarts` + 1 times
+    along a cosine, without further warm-up (Loshchilov and Hutter, "SGDR", 2017).
     """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
@@ -84,25 +84,25 @@ def learning_rate_factor(step: int, *, total_steps: int, warmup_steps: int, deca
     if decay == "linear":
         return 1.0 - progress
     if decay == "cosine_restart" and progress < 1:
-        progress = done * (restarts + 1) % length / length  # in whole steps: no rounding puts off a restart
+        progress = done * (restarts + 1) % length / length  # in integers: rounding cannot delay a restart
     if decay in ("cosine", "cosine_restart"):
         return 0.5 * (1.0 + math.cos(math.pi * progress))
     return 1.0
 
 
-# Optimizer and learning-rate schedule of one training, built from a recipe.
+# Optimizer and learning-rate schedule of one training.
 
 
 @dataclass(frozen=True)
 class Optimization:
-    """One pass over (a part of) a learning-rate curve.
+    """A learning-rate curve, or a part of it, and its optimizer.
 
     Args:
         recipe: optimizer, weight decay, warm-up fraction and decay shape.
         lr: peak learning rate.
         total_steps: optimizer steps of the whole curve.
-        first_step: where on the curve this training starts; above 0 when the rate is rewound to a point of the dense run.
-        fused: the optimizer takes a step in one kernel instead of one for each of its operations; results differ by rounding.
+        first_step: start of this training on the curve; above 0 when rewinding.
+        fused: use a fused optimizer; results differ by rounding.
     """
 
     recipe: Recipe
@@ -112,7 +112,7 @@ class Optimization:
     fused: bool = field(default=False, kw_only=True)
 
     def factor(self, step: int) -> float:
-        """Factor on `lr` at step `step` of this training, counted from 0."""
+        """Factor on `lr` at a step of this training, from 0."""
         return learning_rate_factor(
             self.first_step + step,
             total_steps=self.total_steps,
@@ -122,7 +122,7 @@ class Optimization:
         )
 
     def make_optimizer(self, net: nn.Module) -> Optimizer:
-        """A fresh one at the peak rate; biases and norms have no weight decay."""
+        """Create an optimizer at the peak rate, without weight decay for biases and norms."""
         trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in trained if p.ndim > 1], "weight_decay": self.recipe.weight_decay},
@@ -136,7 +136,7 @@ class Optimization:
         return torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov, fused=self.fused or None)
 
     def build(self, net: nn.Module) -> dict:
-        """What Lightning's `configure_optimizers` returns: a fresh optimizer, its rate updated after every step."""
+        """The return value of Lightning's `configure_optimizers`: a new optimizer with a per-step learning-rate schedule."""
         optimizer = self.make_optimizer(net)
         return {
             "optimizer": optimizer,
@@ -144,7 +144,7 @@ class Optimization:
         }
 
 
-# AdamS: Adam whose momentum turns, for weights that are to be pruned, from the gradient into a pull towards zero.
+# AdamS: Adam whose momentum shifts, for weights to be pruned, from the gradient to an l1 decay.
 
 
 class AdamS(Optimizer):
@@ -155,18 +155,18 @@ class AdamS(Optimizer):
         v   = b2 v + (1 - b2) mu'^2
         w   = w - lr * mu' / (1 - b1^(t+1)) / (sqrt(v / (1 - b2^(t+1))) + eps)
 
-    The l1 decay adapts to each weight: v divides it as it divides the momentum, so that weights with large and with small
-    gradients come to zero alike. It never enters mu, whose past would lag behind a change of sign. Since v is made of the
-    momentum and not of the gradient, steps are a few times those of Adam at the same rate.
+    The l1 decay adapts to each weight: v normalizes it together with the momentum, so weights with large and small gradients
+    reach zero alike. It is not accumulated in mu, which would lag behind sign changes. Because v is computed from the momentum
+    instead of the gradient, steps are a few times larger than Adam's at the same rate.
 
     Args:
-        params: float32; a parameter without a mask is kept.
+        params: float32; parameters without a mask are not decayed.
         lr: learning rate.
-        decay: lambda, the size of the pull.
-        total_steps: T; steps after it pull with a = 1.
+        decay: lambda, strength of the decay.
+        total_steps: T; later steps use a = 1.
         masks: parameter -> bool mask, shaped like it, True = keep; read at every step.
     Source: Huang et al., "CAST: Continuous and Differentiable Semi-Structured Sparsity-Aware Training for Large Language
-        Models", 2025, algorithm 1. b1, b2 and eps, which it does not give, are Adam's.
+            Models", 2025, algorithm 1. It does not give b1, b2 and eps; they are Adam's.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class AdamS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step of all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""A killed training resumes from its last finished epoch, to the same bits as one that was never killed."""
+"""Resume a killed training from its last finished epoch, bitwise identical to an uninterrupted one."""
 
 import logging
 import math
@@ -32,22 +32,22 @@ from sparsefront.progress import working_time
 from sparsefront.tasks.base import without_full_mask
 from sparsefront.tasks.plain_task import similar_loader
 
-# Weights on disk: plain ones, and those that a training had on its way, for a later return to them.
+# Weight files: final weights, and those at the start of each epoch.
 
 EPOCH_WEIGHTS = "epoch_weights"
 
 
 def epoch_weights_file(folder: Path, epoch: int) -> Path:
-    """Where the weights at the start of an epoch, counted from 0, lie in the folder of a training."""
+    """File of the weights at the start of an epoch (from 0), in the folder of a training."""
     return folder / EPOCH_WEIGHTS / f"epoch_{epoch:04d}.safetensors"
 
 
 class SaveEpochWeights(pl.Callback):
-    """Lightning callback that stores the network's state dict at the start of every epoch, before its first step.
+    """Lightning callback that stores the network's state dict at the start of every epoch.
 
     Args:
         folder: of the training; complete when it ends.
-        resume_dir: another folder, where the files lie until then, so that they outlive a killed run.
+        resume_dir: holds the files until then, so that they survive a killed run.
         save: (network, file) writes the plain state dict.
     """
 
@@ -63,7 +63,7 @@ class SaveEpochWeights(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
-            half_written = shutil.ignore_patterns(f"{PARTIAL}*")  # by a killed run
+            half_written = shutil.ignore_patterns(f"{PARTIAL}*")  # from a killed run
             shutil.copytree(
                 self.resume_dir / EPOCH_WEIGHTS,
                 self.folder / EPOCH_WEIGHTS,
@@ -76,24 +76,23 @@ WEIGHTS = "weights.safetensors"
 
 
 def save_weights(net: nn.Module, file: Path) -> None:
-    """The plain state dict, fp32, on the CPU; with the metadata of an export's, which may be a second name of the file."""
+    """Write the plain state dict, fp32, on the CPU, with an export's metadata, because the export may be a link to the file."""
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
     save_tensors(file, state, {"format": "pt"})
 
 
-# The training batches of one rank, in an order that a resumed training takes up where it was.
+# The training batches of one rank, in an order that a resumed training continues.
 
 
 class RankBatches(Sampler[list[int]]):
-    """Every W-th batch of an epoch, so that W ranks together take the batches that a single process takes.
+    """Every W-th batch of an epoch, so that W ranks together take the batches of a single process.
 
-    Lightning's own sampler shares out samples instead: it would make other batches than a single process does, with a
-    lone example left over in some. Where W does not divide the number of batches, the first ones are taken a second
-    time, so that no rank waits for a batch that another does not have.
+    Lightning's sampler distributes samples instead, which makes different batches, some with a single leftover sample. If W
+    does not divide the number of batches, the first ones are repeated, so that no rank waits for a missing batch.
 
     Args:
         batches: of the whole epoch, in the same order on every rank.
-        rank, world_size: which share, of how many.
+        rank, world_size: of this process.
     """
 
     def __init__(self, batches: Sampler[list[int]], rank: int, world_size: int) -> None:
@@ -112,11 +111,11 @@ class RankBatches(Sampler[list[int]]):
 
 
 class TrainingData(LightningDataModule):
-    """A data module as one rank trains on it; everything but its training loader is the module's own.
+    """Wraps a data module for training on one rank; only its training loader differs.
 
-    Every rank validates on the whole split: each then holds the right metric, and none waits longer than it would for a
-    single process. Images in memory are augmented and normalized on the device that trains. The state is that of two generators,
-    of the training order and of the seeds of the loader's workers, and the module's own.
+    Every rank validates the whole split and so has the correct metric, in the time of a single process. Images in memory are
+    augmented and normalized on the training device. The state consists of two generators (training order and seeds of loader
+    workers) and the module's own.
 
     Args:
         data: its training loader draws the order from a generator of its own.
@@ -130,8 +129,8 @@ class TrainingData(LightningDataModule):
         self._images: ImageArrays | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """What the task's evaluator asks of the data, such as its rows."""
-        if name == "data":  # not there yet: of a copy in the making
+        """Forward what the task's evaluator reads, such as rows."""
+        if name == "data":  # not set yet while the object is copied
             raise AttributeError(name)
         return getattr(self.data, name)
 
@@ -140,7 +139,7 @@ class TrainingData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         loader = self.data.train_dataloader()
-        # Iterators draw a seed for their workers; from the order's own generator it would shift the order of a resumed run.
+        # Iterators draw worker seeds; from the order's own generator these would shift the order of a resumed run.
         workers = torch.Generator().manual_seed(loader.generator.initial_seed())
         self._generators = {"order": loader.generator, "workers": workers}
         for name, state in self._resumed_at.items():
@@ -159,7 +158,7 @@ class TrainingData(LightningDataModule):
     def val_dataloader(self) -> DataLoader:
         loader = self.data.val_dataloader()
         if loader.generator is None:
-            # The global generator, which draws dropout, would move by as much as processes are started for validation.
+            # Otherwise starting validation workers would advance the global generator, which draws dropout.
             loader.generator = torch.Generator()
         return loader
 
@@ -183,7 +182,7 @@ CHECKPOINT = "epoch.ckpt"
 
 
 def checkpoint_of(folder: Path | None) -> Path | None:
-    """The checkpoint that a killed training left in its folder, or None: there is none, or it is damaged."""
+    """The checkpoint that a killed training left in its folder; None if it is missing or damaged."""
     if folder is None or not (folder / CHECKPOINT).exists():
         return None
     checkpoint = folder / CHECKPOINT
@@ -195,7 +194,7 @@ def checkpoint_of(folder: Path | None) -> Path | None:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """What torch saves is a zip archive, with a checksum of each of its files."""
+    """Check the zip checksums of a file written by torch.save; returns the damage, or None."""
     try:
         with zipfile.ZipFile(checkpoint) as archive:
             broken = archive.testzip()
@@ -205,31 +204,31 @@ def _damage(checkpoint: Path) -> str | None:
 
 
 class KeepEpochs(pl.Callback):
-    """Writes a checkpoint at the end of every epoch but the last, and puts back what Lightning's does not hold.
+    """Writes a checkpoint after every epoch but the last, and restores what Lightning's does not contain.
 
-    Lightning's checkpoint has the weights, the optimizer, the learning rate, the AMP scaler, its own counters, and the
-    `state_dict` of every callback and of the data module; this callback adds the generators of random numbers, each
-    rank's own, and the time that was spent. It is the last of the callbacks, so that it sees what the others made of the
-    epoch. After the last epoch nothing is written: what follows it, at the end of the training, is not in a checkpoint.
+    Lightning's checkpoint has the weights, optimizer, learning rate, AMP scaler, its counters, and the `state_dict` of all
+    callbacks and of the data module. This callback adds each rank's random states and the elapsed time. It must be the last
+    callback, to see the others' end-of-epoch changes. Nothing is written after the last epoch, because work at the end of
+    training is not part of a checkpoint.
 
     Args:
-        folder: survives a kill; None only counts the time.
+        folder: survives a kill; None = only measure time.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.earlier_seconds = 0.0  # of a killed training that this one resumes from
+        self.earlier_seconds = 0.0  # of the killed training that is resumed
         self._start = working_time()
         self._resumed: dict[str, Any] | None = None
 
     @property
     def seconds(self) -> float:
-        """Seconds of the training, those before a kill included, those in which it gave way to a timing not."""
+        """Seconds of the training, including those before a kill, excluding those in which it yielded the GPU to a timing."""
         return self.earlier_seconds + working_time() - self._start
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self._resumed is not None:
-            # Only now: until here a resumed run draws numbers that the uninterrupted one did not.
+            # Last of all: until here a resumed run has drawn numbers that the uninterrupted one did not.
             set_random_state(self._resumed["random"][distributed.rank()])
             log.info("going on after epoch %d of %d of an earlier run", trainer.current_epoch, trainer.max_epochs)
             self._resumed = None
@@ -246,9 +245,9 @@ class KeepEpochs(pl.Callback):
                 trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes
                 if distributed.rank() == 0:
                     sync_file(new)
-                    rename_synced(new, self.folder / CHECKPOINT)  # whole or not at all
+                    rename_synced(new, self.folder / CHECKPOINT)  # atomic
         except BaseException:
-            new.unlink(missing_ok=True)  # half of it: the disk is full
+            new.unlink(missing_ok=True)  # incomplete if the disk is full
             raise
 
     def state_dict(self) -> dict[str, Any]:
@@ -260,7 +259,7 @@ class KeepEpochs(pl.Callback):
 
 
 def random_state() -> dict[str, Any]:
-    """The generators of Python, NumPy, torch and this rank's GPU, in types that `torch.load` takes without trust."""
+    """States of the generators of Python, NumPy, torch and this rank's GPU, as types that `torch.load(weights_only)` accepts."""
     version, words, gauss = random.getstate()
     name, keys, *rest = np.random.get_state()
     state: dict[str, Any] = {
@@ -274,7 +273,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Undo everything that was drawn since `random_state`."""
+    """Restore the generators to a `random_state`."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, *rest = state["numpy"]
@@ -285,5 +284,5 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 def _on_cpu(state: Tensor) -> Tensor:
-    """A loaded checkpoint may have been put on the GPU as a whole."""
+    """Move a state to the CPU: a checkpoint may have been loaded to the GPU."""
     return state.cpu()

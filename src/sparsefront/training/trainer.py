@@ -1,4 +1,4 @@
-"""Settings of Lightning's Trainer that change what is trained, and the one place that builds it."""
+"""Settings of Lightning's Trainer that affect training, and the one place that builds it."""
 
 import logging
 import os
@@ -26,18 +26,18 @@ from sparsefront.settings_class import settings_class
 from sparsefront.tasks.base import TRAIN_LOSS
 from sparsefront.training.recipe import Recipe
 
-# What a training writes while it runs, against the room that its disk has.
+# Disk space of a training.
 
 
 def require_room(
     net: nn.Module, folder: Path, *, epochs: int, recipe: Recipe, keeps_epochs: bool, epoch_weights: bool
 ) -> None:
-    """Require, before the first step, that the disk has room for this training.
+    """Check, before the first step, that the disk has room for this training.
 
     Args:
         folder: of the stage, in the cache.
-        keeps_epochs: whether the state of each epoch but the last is kept for a killed training to resume from.
-        epoch_weights: whether the weights at the start of each epoch are kept for good.
+        keeps_epochs: checkpoint after each epoch but the last.
+        epoch_weights: store the weights at the start of each epoch.
     Raises:
         InvalidSetting: too little room; names what is free and what is needed.
     """
@@ -45,28 +45,28 @@ def require_room(
     needed = weights * (1 + (epochs if epoch_weights else 0))
     remedy = ""
     if keeps_epochs and epochs > 1:
-        # the new state is written beside the old one, which it then replaces
+        # a new checkpoint exists next to the old one before it replaces it
         needed += 2 * weights * (1 + _copies_in_optimizer(recipe) + (recipe.ema is not None))
         remedy = "or set trainer.checkpoint=false, which keeps the state of no epoch"
     require_space(folder.parent, needed, key="cache_dir", what="this training", remedy=remedy)
 
 
 def _copies_in_optimizer(recipe: Recipe) -> int:
-    """Numbers that the optimizer keeps for each weight."""
+    """Number of values that the optimizer stores per weight."""
     return 2 if recipe.optimizer == "adamw" else int(recipe.momentum > 0)
 
 
-# Gradients that several batches add up to, also where an epoch ends with fewer batches than a step takes.
+# Gradient accumulation, also for an epoch's shorter last step.
 
 
 class AverageLastStep(pl.Callback):
-    """Lightning callback that makes the gradients of an epoch's last step the mean over the batches that it really has.
+    """Lightning callback that averages the gradients of an epoch's last step over its actual number of batches.
 
-    Lightning divides the loss of every batch by `accumulate_grad_batches`, so that the last step of an epoch would be too small
-    by what it lacks. It comes before all callbacks that read gradients.
+    Lightning divides every loss by `accumulate_grad_batches`, which is too much for a shorter last step. Put it before all
+    callbacks that read gradients.
 
     Args:
-        batches: that a step accumulates.
+        batches: per optimizer step.
     """
 
     def __init__(self, batches: int) -> None:
@@ -74,7 +74,7 @@ class AverageLastStep(pl.Callback):
         self._accumulated = 0
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        self._accumulated = batch_idx % self.batches + 1  # of this step, this batch among them
+        self._accumulated = batch_idx % self.batches + 1  # batches of this step so far
 
     @torch.no_grad()
     def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
@@ -83,14 +83,14 @@ class AverageLastStep(pl.Callback):
             torch._foreach_mul_([one.grad for one in trained if one.grad is not None], self.batches / self._accumulated)
 
 
-# What a training tells while it runs: a bar on a terminal, lines elsewhere.
+# Progress: a bar on a terminal, lines elsewhere.
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 60
 
 
 class EpochBar(TQDMProgressBar):
-    """Lightning's bar with epochs from 1 to n, known totals, and without the version number of a logger's folder."""
+    """Lightning's bar with epochs from 1 to n, known totals, and no version number of the logger's folder."""
 
     def init_train_tqdm(self) -> tqdm:
         return bar(description=self._epoch(), total=self.trainer.num_training_batches, unit="batch", leave=True)
@@ -103,12 +103,12 @@ class EpochBar(TQDMProgressBar):
         self.train_progress_bar.set_description(self._epoch())
 
     def on_validation_batch_start(self, *_: Any) -> None:
-        """Lightning's would write the number of the loader, of which there is one."""
+        """Skip Lightning's dataloader index: there is only one."""
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         metrics = super().get_metrics(trainer, pl_module)
         if (loss := trainer.callback_metrics.get(TRAIN_LOSS)) is not None:
-            metrics = {TRAIN_LOSS: float(loss)} | metrics  # read only now that the bar moves
+            metrics = {TRAIN_LOSS: float(loss)} | metrics  # read only when the bar is refreshed
         return {name: value for name, value in metrics.items() if name != "v_num"}
 
     def _epoch(self) -> str:
@@ -116,7 +116,7 @@ class EpochBar(TQDMProgressBar):
 
 
 class EpochLines(pl.Callback):
-    """Instead of the bar: a line at the end of an epoch, where the last one was a while ago."""
+    """Replaces the bar by a line after an epoch, if the last one was long enough ago."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -129,8 +129,8 @@ class EpochLines(pl.Callback):
             log.info("epoch %d of %d: %s", trainer.current_epoch + 1, trainer.max_epochs, told)
 
 
-GPU_BATCHES_SHOWN = 10  # at a time
-PROCESSES_A_CORE = 4  # of a CPU, to try out what several GPUs would do; more of them only wait for each other
+GPU_BATCHES_SHOWN = 10  # batches between refreshes on a GPU
+PROCESSES_A_CORE = 4  # limit of CPU processes per core, for trying out multi-GPU runs
 
 
 @settings_class()
@@ -138,27 +138,27 @@ class TrainerSettings:
     """Settings of group `trainer`.
 
     Args:
-        accelerator: auto takes a GPU where there is one.
-        devices: processes that train together (DDP), one per GPU, or so many on the CPU; each reads its own batches, so
-            an optimizer step takes `devices * num_nodes * accumulate_grad_batches` of them.
-        num_nodes: machines that train together, each with so many devices; the same command runs on each: see `machines`.
-        exchange_gradients: of devices that train together. during_backward is PyTorch's DDP: bucket after bucket while the
-            backward pass still runs. after_backward is one exchange of all, with fewer launches, for GPUs that wait for Python
-            and not for the exchange, as those of one host often do.
-        ddp_comm_hook: bf16_compress lets GPUs exchange gradients as bf16, half as many bytes; null = as they are, in fp32.
-        compile: what of the network goes through torch.compile in training steps: its blocks (one after the other, with one code
-            for those that are alike), or all of it at once, which takes longer to begin with. For steps that wait for Python and
-            not for the GPU: generating code takes about as long as some hundred steps. Results differ by rounding.
-        cuda_graphs: the forward and the backward pass of the network are one launch each, recorded for each size of batch: for
-            steps that wait for Python, as those of sparse kernels do, on one GPU and without accumulated gradients.
-        deterministic: equal runs on GPUs of one kind end with equal weights, to the bit, with the same versions: sums have one
-            order, which some operations are slower in and a few do not have (training then ends with a message).
-        precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
-        accumulate_grad_batches: batches whose gradients are averaged into one optimizer step, fewer in an epoch's last step where
-            they do not divide its batches; schedules count optimizer steps.
-        limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
-        checkpoint: keep the state after every epoch, so that a killed training resumes from there.
-        progress_bar: false silences all bars, also those of evaluation and tokenization. Without a terminal there are none.
+        accelerator: auto uses a GPU if there is one.
+        devices: processes that train together (DDP), one per GPU, or on the CPU; each reads its own batches, so an optimizer
+            step takes `devices * num_nodes * accumulate_grad_batches` of them.
+        num_nodes: nodes that train together, each with `devices` devices; the same command runs on each: see `machines`.
+        exchange_gradients: with several devices. during_backward is PyTorch's DDP, which overlaps buckets with the backward
+            pass. after_backward is a single exchange with fewer launches, for GPUs that wait for Python rather than for the
+            exchange, as GPUs of one host often do.
+        ddp_comm_hook: bf16_compress exchanges gradients in bf16, half the bytes; null = fp32.
+        compile: what to torch.compile in training steps: blocks (separately, sharing code if identical) or network (all at
+            once, which takes longer to compile). For steps limited by Python; compiling takes about as long as some hundred
+            steps. Results differ by rounding.
+        cuda_graphs: capture the forward and the backward pass of the network for each batch size, one launch each: for steps
+            limited by Python, as with sparse kernels, on one GPU without gradient accumulation.
+        deterministic: equal runs on the same kind of GPU and versions give bitwise equal weights. Some operations are slower,
+            and a few are unsupported (training then ends with a message).
+        precision: auto is 32-true on a CPU, bf16-mixed on a GPU with bf16, 16-mixed on an older one.
+        accumulate_grad_batches: batches averaged into one optimizer step, fewer in an epoch's last step if they do not divide
+            its batches; schedules count optimizer steps.
+        limit_batches: maximum number of batches per epoch for training and validation; null = all (for trials and tests).
+        checkpoint: save the state after every epoch, so that a killed training resumes from there.
+        progress_bar: false silences all bars, including evaluation and tokenization. There are none without a terminal.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
@@ -176,11 +176,11 @@ class TrainerSettings:
     progress_bar: bool = True
 
     def check(self) -> None:
-        """Require the GPU that the settings ask for; of more processes than the CPU has cores the log says so.
+        """Check that the required GPU exists; warn if there are more processes than CPU cores.
 
         Raises:
-            InvalidSetting: accelerator gpu, more devices than there are GPUs or than cores can take, fp16 on a CPU, a hook
-                without several GPUs, another exchange of one device, graphs without a GPU or on several, or no compiler.
+            InvalidSetting: accelerator gpu without one, more devices than GPUs or than cores can take, fp16 on a CPU, a hook
+                without several GPUs, another exchange with one device, graphs without a GPU or with several, or no compiler.
         """
         import torch
 
@@ -197,15 +197,13 @@ class TrainerSettings:
             raise InvalidSetting(
                 "devices", self.devices, f"trains on the CPU, whose cores take at most {most} processes"
             )
-        if not self.on_gpu and self.devices > cores and distributed.world_size() == 1:  # once, not by every process
+        if not self.on_gpu and self.devices > cores and distributed.world_size() == 1:  # not in every process
             log.warning(
                 "trainer.devices=%d: this CPU has %d cores, so the processes wait for each other", self.devices, cores
             )
-        if self.precision == "16-mixed" and not self.on_gpu:  # Lightning would take bf16 instead
+        if self.precision == "16-mixed" and not self.on_gpu:  # Lightning would use bf16 instead
             raise InvalidSetting("precision", self.precision, "needs a GPU; a CPU takes auto, 32-true or bf16-mixed")
-        if self.ddp_comm_hook is not None and (
-            self.world_size == 1 or not self.on_gpu
-        ):  # on CPUs Lightning leaves it out
+        if self.ddp_comm_hook is not None and (self.world_size == 1 or not self.on_gpu):  # Lightning ignores it on CPUs
             raise InvalidSetting(
                 "ddp_comm_hook", self.ddp_comm_hook, "is for several GPUs that train together; use null"
             )
@@ -234,17 +232,17 @@ class TrainerSettings:
 
     @property
     def world_size(self) -> int:
-        """Processes that train together."""
+        """Number of processes that train together."""
         return self.devices * self.num_nodes
 
     @property
     def device(self) -> str:
-        """Where single-process stages (calibration, masks) run: cuda or cpu."""
+        """Device of single-process stages (calibration, masks): cuda or cpu."""
         return "cuda" if self.on_gpu else "cpu"
 
     @property
     def real_precision(self) -> str:
-        """The precision that training uses, with `auto` resolved."""
+        """The precision with `auto` resolved."""
         import torch
 
         if self.precision != "auto":
@@ -255,20 +253,20 @@ class TrainerSettings:
 
     @property
     def fuses_optimizer(self) -> bool:
-        """Whether a fused optimizer may step: on a GPU, where no loss scaler hands it gradients that are still scaled, for these
-        are read and clipped before.
+        """Whether a fused optimizer may be used: on a GPU without a loss scaler, which would hand it scaled gradients that
+        must be read and clipped before.
         """
         return self.on_gpu and self.real_precision != "16-mixed"
 
     @property
     def lays_channels_last(self) -> bool:
-        """Whether convolutions take filters channel by channel: for products of 16 bits. Gradients that are exchanged after the
-        backward pass come back contiguous, which a fused optimizer does not step such filters by.
+        """Whether convolutions use channels_last: for 16-bit products. Not if gradients are exchanged after the backward pass:
+        they are contiguous then, and a fused optimizer cannot use them for such filters.
         """
         return self.on_gpu and self.real_precision != "32-true" and self.exchange_gradients == "during_backward"
 
     def cache_key(self) -> dict[str, Any]:
-        """The settings that change trained weights, for the cache keys of stages."""
+        """The settings that affect trained weights, for the cache keys of stages."""
         exchange: dict[str, str] = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
         if self.exchange_gradients != "during_backward":
             exchange["exchange_gradients"] = self.exchange_gradients
@@ -290,10 +288,10 @@ class TrainerSettings:
     def build(
         self, *, epochs: int, gradient_clip: float | None, callbacks: list, loggers: list, directory: Path
     ) -> Any:
-        """A Trainer that writes nothing but its loggers' files: finished stages are stored by the pipeline.
+        """Build a Trainer that writes only its loggers' files: the pipeline stores finished stages.
 
         Raises:
-            RuntimeError: more devices than there are ranks: see `training.ranks.other_ranks_running`.
+            RuntimeError: more devices than ranks: see `training.ranks.other_ranks_running`.
         """
         import pytorch_lightning as pl
 
@@ -305,7 +303,7 @@ class TrainerSettings:
             devices=self.devices,
             num_nodes=self.num_nodes,
             strategy=self._strategy(),
-            use_distributed_sampler=False,  # `TrainingData` shares the batches out
+            use_distributed_sampler=False,  # `TrainingData` distributes the batches
             precision=self.real_precision,
             max_epochs=epochs,
             limit_train_batches=self.limit_batches if self.limit_batches is not None else 1.0,
@@ -323,12 +321,12 @@ class TrainerSettings:
         )
 
     def _bar(self) -> Any:
-        """It shows the loss, for which it waits for a GPU."""
+        """The progress bar; it shows the loss, which synchronizes with the GPU."""
 
         return EpochBar(refresh_rate=GPU_BATCHES_SHOWN if self.on_gpu else 1)
 
     def _strategy(self) -> Any:
-        """Lightning's for one device; DDP among the ranks that are there already."""
+        """Lightning's default for one device; DDP with the existing ranks for several."""
         if self.world_size == 1:
             return "auto"
         from pytorch_lightning.plugins.environments import LightningEnvironment
@@ -345,21 +343,21 @@ class TrainerSettings:
         from pytorch_lightning.strategies import DDPStrategy
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
-        # gradients are views of what is exchanged, so that none is copied back
+        # gradients are views into the buckets, which saves a copy
         hook = None if self.ddp_comm_hook is None else bf16_compress_hook
         return DDPStrategy(cluster_environment=LightningEnvironment(), gradient_as_bucket_view=True, ddp_comm_hook=hook)
 
 
-# The exchange of gradients among ranks, after the backward pass instead of during it.
+# Exchange gradients after the backward pass instead of during it.
 
 
 class ExchangeAfterBackward(DDPStrategy):
-    """Lightning's strategy for ranks that are there already, without the wrapper of DDP: the same gradients, bits and metrics.
+    """Lightning's strategy for existing ranks, without DDP's wrapper: the same gradients, bits and metrics.
 
-    Floating-point buffers, such as the statistics of BatchNorm, are rank 0's at the start of every forward, as with DDP.
+    Floating-point buffers, such as BatchNorm statistics, are broadcast from rank 0 before every forward, as in DDP.
 
     Args:
-        compress: gradients travel as bf16, half as many bytes.
+        compress: exchange gradients as bf16, half the bytes.
         options: of `DDPStrategy`.
     """
 
@@ -367,10 +365,10 @@ class ExchangeAfterBackward(DDPStrategy):
         super().__init__(**options)
         self._compress, self._accumulates = compress, False
         self._named: list[tuple[str, nn.Parameter]] = []
-        self._exchanged: list[str] | None = None  # the parameters that the first step has gradients of
+        self._exchanged: list[str] | None = None  # the parameters with gradients in the first step
 
     def configure_ddp(self) -> None:
-        """Instead of the wrapper: parameters and buffers of rank 0."""
+        """Broadcast parameters and buffers of rank 0 instead of wrapping the module."""
         _broadcast([parameter.detach() for parameter in self.model.parameters()])
         self._named = [(name, one) for name, one in self.model.named_parameters() if one.requires_grad]
         self._share_buffers()
@@ -385,7 +383,7 @@ class ExchangeAfterBackward(DDPStrategy):
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Around batches after which no optimizer step follows."""
+        """Context for batches that are not followed by an optimizer step."""
         self._accumulates = True
         try:
             yield
@@ -403,10 +401,10 @@ class ExchangeAfterBackward(DDPStrategy):
         _broadcast([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
 
     def _require_the_same(self, names: list[str]) -> None:
-        """Gradients are exchanged by their places: every rank has those of the same parameters in every step.
+        """Check that every rank has gradients of the same parameters in every step: they are exchanged by position.
 
         Raises:
-            RuntimeError: names a parameter that has a gradient on some ranks only, or in some steps only.
+            RuntimeError: names a parameter that has a gradient on some ranks or in some steps only.
         """
         if self._exchanged is None:
             for others in distributed.all_gather(names):
@@ -417,25 +415,25 @@ class ExchangeAfterBackward(DDPStrategy):
 
 
 def average_gradients(parameters: Sequence[nn.Parameter], *, compress: bool = False) -> None:
-    """Replace the gradients of this rank by the mean over the ranks; every rank calls it with the same parameters.
+    """Replace this rank's gradients by the mean over ranks; a collective over the same parameters.
 
     Args:
         parameters: with gradients.
-        compress: these travel as bf16.
+        compress: exchange them as bf16.
     """
     for dtype in dict.fromkeys(parameter.grad.dtype for parameter in parameters):
         alike = [parameter for parameter in parameters if parameter.grad.dtype == dtype]
         mean = torch.cat([parameter.grad.reshape(-1) for parameter in alike])
         if compress:
             mean = mean.to(torch.bfloat16)
-        mean /= distributed.world_size()  # before the sum, as DDP does it
+        mean /= distributed.world_size()  # before the sum, as in DDP
         dist.all_reduce(mean)
         for parameter, values in zip(alike, _parts(mean.to(dtype), alike), strict=True):
             parameter.grad = values.view_as(parameter)
 
 
 def _broadcast(tensors: Sequence[Tensor]) -> None:
-    """Those of rank 0, of each dtype at once."""
+    """Broadcast tensors from rank 0, all of one dtype at once."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         alike = [tensor for tensor in tensors if tensor.dtype == dtype]
         together = torch.cat([tensor.reshape(-1) for tensor in alike])

@@ -1,1 +1,1 @@
-"""Whether a stored result still is what was measured, and whether measuring again gives the same."""
+"""Verify a stored result: whether it is unedited, and whether measuring again reproduces it."""

@@ -4,7 +4,7 @@ import os
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path and os.getcwd() in sys.path[:1]:
-    del sys.path[0]  # `python -m` puts the working directory there, and a stranger's folder may hold a torch.py
+    del sys.path[0]  # `python -m` adds the working directory, and a stranger's folder may contain a torch.py
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_intermixed_args(arguments)
     more = [
         text for text in options.overrides if "=" not in text and not text.startswith("~")
-    ]  # no override is like it
+    ]  # no override looks like this
     options.overrides = [text for text in options.overrides if text not in more]
     rows, words = [options.row, *map(Path, more)], set()
     for given in rows:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
             if options.retrain and (options.checkpoint is not None or options.record_only):
                 raise InvalidSetting("--retrain", "", "makes weights again: leave out --checkpoint and --record-only")
             _require_readable(row)
-            from sparsefront.verify.rows import check_row  # here: help and slips do not wait for torch
+            from sparsefront.verify.rows import check_row  # late: help and errors need no torch
 
             word = check_row(row, options)
         except InvalidSetting as error:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _require_readable(row: Path) -> None:
-    """Raise InvalidSetting where the record is missing, cannot be opened, or is a damaged packed one."""
+    """Raise InvalidSetting if the record is missing, cannot be opened, or is a damaged packed one."""
     try:
         if is_packed(row):
             read_in(row, RECORD, max_bytes=MEMBERS[RECORD])

@@ -1,4 +1,4 @@
-"""The command line of `sparsefront verify`, and in which words it answers."""
+"""The command line of `sparsefront verify`, and its verdicts."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from sparsefront.options import program_command, shortened
 
 OTHER, NOT_EVALUATED, VERIFIED = "differs", "not evaluated", "verified"
 NOT_TIMED, OTHER_SPEED = "verified, not timed here", "verified, speedup not repeated"
-STATUS = {OTHER: 1, NOT_EVALUATED: 2, NOT_TIMED: 0, OTHER_SPEED: 0, VERIFIED: 0}  # the worst first
+STATUS = {OTHER: 1, NOT_EVALUATED: 2, NOT_TIMED: 0, OTHER_SPEED: 0, VERIFIED: 0}  # worst first
 TRUST = "trust="
 
-# COMMAND: as it was started.
+# COMMAND: as the user typed it.
 DESCRIPTION = """\
 Whether a stored result still is what was measured, and whether measuring again gives the same. Nothing that came with the result
 runs as code; docs/reviewing.md says what is read, what runs, and what no check can see.
@@ -52,7 +52,7 @@ The last line (of each of several rows, after its name) is one of
 
 
 def trusted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The packages of `trust=[a,b]`, and the overrides."""
+    """Split into the packages of `trust=[a,b]` and the overrides."""
     named = [text.removeprefix(TRUST) for text in arguments if text.startswith(TRUST)]
     packages = [package.strip().strip("'\"") for text in named for package in text.strip("[]").split(",")]
     for package in packages:

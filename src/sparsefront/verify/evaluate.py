@@ -1,4 +1,4 @@
-"""The experiment of a stored result, its metrics and its speedup measured again, and what follows from its networks."""
+"""Recompose the experiment of a stored result, and measure its metrics and speedup again."""
 
 import copy
 import math
@@ -44,7 +44,7 @@ from sparsefront.tasks.outcomes import BLEU, Outcomes
 from sparsefront.training.fit import steps_per_epoch
 from sparsefront.training.resume import WEIGHTS
 
-# The experiment of a stored result, composed again where it is verified.
+# Recompose the experiment of a stored result.
 
 Composed = tuple[Experiment, dict[str, Any]]
 ON_CPU = {"measure.device": "cpu", "measure.dtype": "fp32", "trainer": "cpu"}
@@ -57,15 +57,15 @@ def experiment_of(
     overrides: Sequence[str],
     composed: Callable[[Sequence[str]], AbstractContextManager[Composed]],
 ) -> Iterator[Composed]:
-    """The experiment by the overrides that the run recorded beside its result, and by these, which come after them.
+    """Context with the experiment composed from the overrides recorded next to the result, followed by these.
 
-    Where the result is of a GPU and here is none, all runs on the CPU in fp32.
+    If the result is of a GPU and there is none here, everything runs on the CPU in fp32.
 
     Args:
-        composed: overrides -> their experiment and its configuration as plain containers, interpolations as written, while
-            Hydra's own settings are those of its run.
+        composed: overrides -> their experiment, and its configuration as plain containers with interpolations unresolved,
+            while Hydra's own settings are those of its run.
     Raises:
-        InvalidSetting: they cannot be composed, or give another experiment than the result is of.
+        InvalidSetting: they cannot be composed, or give another experiment than that of the result.
     """
     with composed(overrides_of(result, row, overrides)) as (experiment, configuration):
         _require_same(experiment, result)
@@ -73,7 +73,7 @@ def experiment_of(
 
 
 def overrides_of(result: Result, row: Path, overrides: Sequence[str]) -> list[str]:
-    """What composes the experiment of a stored result. Arguments and errors as `experiment_of`."""
+    """The overrides that compose the experiment of a stored result. Arguments and errors as in `experiment_of`."""
     return [*composable_overrides(row.parent, [*_without_gpu(result), *overrides]), "logger=none"]
 
 
@@ -84,10 +84,10 @@ def _without_gpu(result: Result) -> list[str]:
 
 
 def _require_same(experiment: Experiment, result: Result) -> None:
-    """What was chosen, as the record has it; how it was trained matters no more, since its weights are there.
+    """Check that the choices equal those in the record. Training settings do not matter, because the weights are stored.
 
-    Nor does what the result never depended on, which it may hold of another run that found it, or of an earlier version:
-    the kernel where none ran, of a dense network's recipe what comes after pruning, and where the data lies.
+    Also ignored is what the result does not depend on, which it may have from another run or an earlier version: the kernel if
+    none ran, the post-pruning part of a dense network's recipe, and the location of the data.
     """
     network = experiment.model.network_facts(build_net(experiment))
     composed, stored = asdict(choice_of(experiment, network)), asdict(result.choice)
@@ -115,14 +115,14 @@ def _require_same(experiment: Experiment, result: Result) -> None:
         if result.identity.schema_version < SCHEMA_VERSION and isinstance(value, dict) and name in composed:
             part = getattr(experiment, name.removesuffix("_parameters"), None)
             composed[name] = _known_then(part, composed[name], value)
-        # a recipe is what its parameters say: equal ones under two names share their result
+        # recipes are compared by their parameters: equal ones with two names share a result
         if name not in ("trainer_parameters", "recipe") and composed[name] != value:
             key, here, there = _first_other_choice(name, composed[name], value)
             raise InvalidSetting(key, here, f"is {there} in the record: add the run's own overrides to the command")
 
 
 def _known_then(part: Any, here: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a part, without those that an older record does not name and that are as they are by default."""
+    """A part's settings without those missing from an older record that have their default value."""
     defaults: dict[str, Any] = {}
     for item in fields(part) if is_dataclass(part) else ():
         made = item.default if item.default_factory is MISSING else item.default_factory()
@@ -139,20 +139,20 @@ def _first_other_choice(name: str, here: Any, stored: Any) -> tuple[str, Any, An
 
 
 HOLDS, DIFFERS, SKIPPED, NOT_REPEATED = "holds", "DIFFERS", "not verified", "not repeated"
-POINT = 0.001  # a tenth of a point, or of a percent of a perplexity, or one sample: what other rounding may change
-OTHER_OUTCOMES = 0.01  # of the samples, or two: likewise
-OTHER_TRANSLATIONS = 0.05  # of which one token by rounding changes all that follow
-CLOSE = 1e-6  # of an outcome that is no class: likewise
+POINT = 0.001  # tolerance for rounding: a tenth of a point, or of a percent of a perplexity, or one sample
+OTHER_OUTCOMES = 0.01  # tolerance for rounding: of the samples, or two
+OTHER_TRANSLATIONS = 0.05  # as above, for translations, where one different token changes all later ones
+CLOSE = 1e-6  # tolerance for rounding of outcomes that are not classes
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        what: in words. verdict: HOLDS, DIFFERS or SKIPPED; of a latency, which varies by itself, NOT_REPEATED.
-        told: both values, or why it was not looked at.
-        decides: the result is not verified where this was not looked at.
+        what: the subject. verdict: HOLDS, DIFFERS or SKIPPED; NOT_REPEATED for a latency, which varies by itself.
+        told: both values, or why it was skipped.
+        decides: the result is not verified if this was skipped.
     """
 
     what: str
@@ -165,7 +165,7 @@ class Finding:
 
 
 def tell(doing: str) -> None:
-    """What is done now, on stderr: the answers alone are on stdout."""
+    """Report progress on stderr; stdout has only the answers."""
     print(printable(doing), file=sys.stderr, flush=True)
 
 
@@ -182,16 +182,16 @@ def measure_again(
     outcomes: Mapping[str, Outcomes] | None,
     given: Sequence[str] = (),
 ) -> Iterator[Finding]:
-    """Findings, as they are made.
+    """Yield findings as they are made.
 
     Args:
-        experiment: the one that the result is of.
+        experiment: of the result.
         export: its network, checked against the record; None for pattern=dense.
         spec: of its masks.
-        outcomes: network -> what each sample added to its metric, as stored beside the record; None where that is not here.
+        outcomes: network -> per-sample outcomes stored next to the record; None if not available.
         given: overrides that the run did not have.
     Raises:
-        Obstacle: the data is not what the result was measured on.
+        Obstacle: the data differs from that of the result.
     """
     yield from planned(experiment, result, given)
     tell("looking for the dense weights ...")
@@ -242,7 +242,7 @@ def measure_again(
         yield _kernels(result, export, sparse, bench, same_device=False)
         yield Finding("speedup", SKIPPED, elsewhere, decides=False)
         return
-    # without the dense weights their layers are timed with others: latencies do not depend on values
+    # without the dense weights, dense is timed with other weights: latencies do not depend on values
     tell("swapping kernels in, and timing dense and sparse in turn ...")
     beside = bench.ready(dense or whole)
     sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export)
@@ -256,7 +256,7 @@ def measure_again(
 
 
 def planned(experiment: Experiment, result: Result, given: Sequence[str] = ()) -> Iterator[Finding]:
-    """What needs no network: the data, what was chosen, and how long is trained. Arguments and errors as `measure_again`."""
+    """Checks that need no network: data, choices, and training length. Arguments and errors as in `measure_again`."""
     tell("reading the data ...")
     yield _data(experiment, result)
     yield _choice(experiment, result, given)
@@ -276,7 +276,7 @@ def _evaluated(
 def _evaluated_low(
     bench: EvalContext, dense: nn.Module, result: Result, outcomes: Mapping[str, Outcomes] | None
 ) -> Iterator[Finding]:
-    """The dense network in the low precision of the record, where it has one."""
+    """Check the dense network in the record's low precision, if it has one."""
     precision = result.speed.dense_low_precision
     if result.quality.dense_low is None or precision is None:
         return iter(())
@@ -287,13 +287,13 @@ def _evaluated_low(
 
 
 def _timed_alone(bench: EvalContext, result: Result, dense: nn.Module) -> Iterator[Finding]:
-    """Of a result without a sparse network nothing that ranks is timed; its device decides what the last line says."""
+    """For a result without a sparse network, time nothing; its device determines the final verdict."""
     if result.speed.latency_dense_ms is not None and (elsewhere := _other_device(result, bench)) is not None:
         yield Finding("latency", SKIPPED, elsewhere, decides=False)
 
 
 def _choice(experiment: Experiment, result: Result, given: Sequence[str]) -> Finding:
-    """What was chosen besides what `recorded_overrides` repeats."""
+    """Check the choices that `recorded_overrides` does not repeat."""
     quality, own = result.quality, [text for text in given if not text.startswith("cache_dir=")]
     unlimited = "all"
     pairs: dict[str, tuple[Any, Any]] = {
@@ -308,7 +308,7 @@ def _choice(experiment: Experiment, result: Result, given: Sequence[str]) -> Fin
 
 
 def _conditions(bench: EvalContext, result: Result, given: Sequence[str]) -> Iterator[Finding]:
-    """What was evaluated and timed with; where it differs because this is another device, that is said."""
+    """Check the conditions of evaluation and timing; reports differences due to another device."""
     speed, here = result.speed, bench.conditions()
     if speed.latency_device not in (None, bench.device.type):
         if speed.dtype != here["dtype"]:
@@ -321,13 +321,13 @@ def _conditions(bench: EvalContext, result: Result, given: Sequence[str]) -> Ite
             result.kernels.low_precision_layers
             and here["precision"] not in result.kernels.low_precision_layers.values()
         ):
-            known |= {"precision": here["dtype"]}  # no layer could run in what was asked for
+            known |= {"precision": here["dtype"]}  # no layer supported the requested one
         stated = {key: getattr(speed, key, None) for key in known if key != "layout"}
         yield _facts("conditions", {key: (value, known[key]) for key, value in stated.items()})
 
 
 def _facts(what: str, pairs: Mapping[str, tuple[Any, Any]]) -> Finding:
-    """Fields of the record and what they are here; one that the record does not have is not looked at."""
+    """Compare fields of the record with values here; fields missing from the record are skipped."""
     looked_at = {key: pair for key, pair in pairs.items() if pair[0] is not None}
     for key, (stored, now) in looked_at.items():
         if stored != now:
@@ -339,7 +339,7 @@ def _facts(what: str, pairs: Mapping[str, tuple[Any, Any]]) -> Finding:
 
 
 def _first_difference(key: str, stored: Any, now: Any) -> tuple[str, Any, Any]:
-    """Of mappings the entry that differs."""
+    """The first differing entry of mappings."""
     if isinstance(stored, dict) and isinstance(now, dict):
         for name in {**stored, **now}:
             if stored.get(name) != now.get(name):
@@ -348,7 +348,7 @@ def _first_difference(key: str, stored: Any, now: Any) -> tuple[str, Any, Any]:
 
 
 def _budgets(experiment: Experiment, result: Result) -> Finding:
-    """Steps, epochs and samples of both trainings, as their plans have them for this data."""
+    """Compare steps, epochs and samples of both trainings with their plans for this data."""
     data = open_data(experiment)
     steps = steps_per_epoch(data, experiment.trainer)
     epochs = experiment.recipe.epochs
@@ -373,7 +373,7 @@ def _budgets(experiment: Experiment, result: Result) -> Finding:
 
 
 def _samples_per_epoch(experiment: Experiment, data: Any) -> int | None:
-    """Rows of all batches of an epoch; None where several processes share them."""
+    """Number of samples in all batches of an epoch; None if several processes share them."""
     if experiment.trainer.world_size > 1:
         return None
     loader, limit, size = data.train_dataloader(), experiment.trainer.limit_batches, experiment.recipe.batch_size
@@ -385,7 +385,7 @@ def _samples_per_epoch(experiment: Experiment, data: Any) -> int | None:
 
 
 def _data(experiment: Experiment, result: Result) -> Finding:
-    """Whether the data is the record's: on other data no metric says anything about the result."""
+    """Check that the data is the record's: metrics on other data mean nothing."""
     stored, found = result.identity.dataset_digest, digest(experiment.dataset.content())
     if stored is None:
         return Finding("data", SKIPPED, "the record is of an earlier version, which held no dataset_digest")
@@ -396,12 +396,12 @@ def _data(experiment: Experiment, result: Result) -> Finding:
 
 
 def _dense_net(experiment: Experiment, result: Result) -> nn.Module | None:
-    """The dense network of the record, where the cache of this run's settings has it."""
+    """The dense network of the record, if the cache has it."""
     return _stored_net(experiment, "dense", stage_keys(experiment).dense, result.identity.dense_weights_sha256)
 
 
 def _continued(experiment: Experiment, bench: EvalContext, result: Result) -> Iterator[Finding]:
-    """The metric of the control, against which points lost are told; nothing where the record has none."""
+    """Check the metric of the control, the baseline for points lost; nothing if the record has none."""
     for control in CONTROLS:
         if result.value_of(control) is None:
             continue
@@ -416,7 +416,7 @@ def _continued(experiment: Experiment, bench: EvalContext, result: Result) -> It
 
 
 def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any], digest: str | None) -> nn.Module | None:
-    """The network of a finished stage; None where it is not stored here, or is another one than the record's."""
+    """The network of a finished stage; None if it is not stored here, or differs from the record's."""
     with ArtifactStore(experiment.cache_dir, runnable=(), reuse=True) as store:
         stored = store.find(kind, key)
         net = None if stored is None else load_net(experiment, Path(stored.path) / WEIGHTS)
@@ -430,7 +430,7 @@ def _nothing_pruned(experiment: Experiment, result: Result, net: nn.Module) -> F
 
 
 def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Module, spec: MaskSpec) -> Finding:
-    """All that the masks say of the network."""
+    """Check the sparsities in the record against the masks."""
     stored, manifest = result.sparsity, export.manifest
     found = achieved_sparsity(net, export.masks, experiment.model.prunable(net))
     whole = [name for name, sparsity in found.layers.items() if sparsity == 0]
@@ -446,7 +446,7 @@ def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Mo
         "dense_weight_shares": (stored.dense_weight_shares, {name: found.weight_shares[name] for name in dense}),
         "n_of_m": (stored.n_of_m or "", windows_text(experiment.pattern, own) or ""),
     }
-    if experiment.leaves_dense:  # the export knows nothing of the windows of masks that were lifted
+    if experiment.leaves_dense:  # the export does not know the windows of lifted masks
         del pairs["n_of_m"]
     told = {name: text for name, text in stored.pattern_per_layer.items() if text != "dense"}
     if told:
@@ -457,7 +457,7 @@ def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Mo
 def _compare(
     side: str, found: SplitQuality, result: Result, outcomes: Mapping[str, Outcomes] | None = None
 ) -> Iterator[Finding]:
-    """The metrics of one network on both splits, with their standard errors, and sample by sample."""
+    """Compare the metrics of one network on both splits, with standard errors, and sample by sample."""
     metric = result.quality.metric_name
     for split, evaluation in (("", found.test), ("val_", found.val)):
         stored = result.value_of(f"{split}{side}")
@@ -479,7 +479,7 @@ def _compare(
 
 
 def _wrong_beside(split: str, side: str, evaluation: Evaluation, result: Result, *, exact: bool) -> str | None:
-    """What else the record says of an evaluation and is not so; None where nothing is wrong."""
+    """What else in the record contradicts an evaluation; None if nothing does."""
     quality, metric = result.quality, result.quality.metric_name
     samples = result.value_of(f"{split}evaluated_samples")
     if samples != evaluation.samples:
@@ -500,7 +500,7 @@ def _wrong_beside(split: str, side: str, evaluation: Evaluation, result: Result,
 
 
 def _outcomes(side: str, stored: Outcomes, now: Outcomes) -> Finding:
-    """Sample by sample: a few may differ by rounding; who changes more keeps the mean at most."""
+    """Compare sample by sample: a few may differ by rounding; larger edits could at most preserve the mean."""
     what = f"outcomes, {side}"
     if stored.samples != now.samples or len(stored) != len(now):
         return Finding(what, DIFFERS, "outcomes.npz is of other samples than those evaluated now")
@@ -516,11 +516,11 @@ def _outcomes(side: str, stored: Outcomes, now: Outcomes) -> Finding:
 def _kernels(
     result: Result, export: Export, sparse: SparseNetwork, bench: EvalContext, *, same_device: bool
 ) -> Finding:
-    """What the record says of each layer's kernel: on its own device as chosen now, elsewhere what masks and shapes say."""
+    """Check each layer's kernel: on the record's device against the choice now, elsewhere against masks and shapes."""
     stored, report, now = result.kernels, sparse.report, _layers_of(sparse.report)
     pairs: dict[str, tuple[Any, Any]] = {"layers": (sorted(stored.kernel_per_layer), sorted(now))}
     keys = ("density", "m", "k", "n")
-    if same_device and bench.device.type == "cpu":  # on a GPU what is fastest may change from one timing to the next
+    if same_device and bench.device.type == "cpu":  # on a GPU the fastest kernel may change between timings
         keys = (*keys, "chosen", "family", "weight_bytes")
         pairs |= {
             "sparse_layer_share": (stored.sparse_layer_share, report.sparse_layer_share),
@@ -546,7 +546,7 @@ def _kernels(
 
 
 def _layers_of(report: SwapReport) -> dict[str, dict[str, Any]]:
-    """Layer -> what of its kernel and its product does not depend on a timing, as a result holds it."""
+    """Layer -> timing-independent facts about its kernel and product, as in a result."""
     layers = {name: layer.to_json() for name, layer in report.layers.items()}
     for name, seen in report.problems.items():
         if name in layers:
@@ -555,7 +555,7 @@ def _layers_of(report: SwapReport) -> dict[str, dict[str, Any]]:
 
 
 def _other_device(result: Result, bench: EvalContext) -> str | None:
-    """Why latencies of this place say nothing about the record's; None where they do."""
+    """Why latencies here cannot be compared with the record's; None if they can."""
     stored, present = map(device_of, (result.identity, provenance(bench.device)))
     if stored == present:
         return None
@@ -563,13 +563,13 @@ def _other_device(result: Result, bench: EvalContext) -> str | None:
 
 
 def device_of(facts: Identity | Provenance) -> str:
-    """What was measured on: the GPU, or the processor with its threads, which an older record does not tell."""
+    """The measured device: GPU, or processor with threads (missing in older records)."""
     threads = "" if facts.threads is None else f" with {counted(facts.threads, 'thread')}"
     return f"{facts.gpu or facts.processor}{threads}"
 
 
 def _speedup(result: Result, speed: dict) -> Finding:
-    """Whether the ratio lies within the record's interval."""
+    """Check whether the speedup lies within the record's interval."""
     stored, low, high = (getattr(result.speed, f"speedup{end}") for end in ("", "_low", "_high"))
     now = speed["speedup"]
     if None in (low, high, speed["speedup_low"]):

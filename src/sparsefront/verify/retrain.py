@@ -1,4 +1,4 @@
-"""A stored result made again from its command, weights and all, and held against what it states: `verify --retrain`."""
+"""`verify --retrain`: train a stored result again from its command, and compare."""
 
 import sys
 import time
@@ -18,31 +18,29 @@ from sparsefront.results.run_folder import RESULT_FILE
 from sparsefront.runs import run_overrides
 from sparsefront.verify.evaluate import DIFFERS, HOLDS, NOT_REPEATED, SKIPPED, Finding, device_of, overrides_of, tell
 
-PLACE = (
-    Path(".cache") / "retrained"
-)  # finished stages and results of what was trained again; a killed one resumes there
+PLACE = Path(".cache") / "retrained"  # for stages and results of retraining; a killed one resumes there
 NO_PICTURES = ("report.html=false", "report.plot=false")
 ERROR = "_standard_error"
 SPEEDUPS = ("speedup", "speedup_dataset")
-STANDARD_ERRORS = 2.0  # two evaluations may lie apart by so many of their difference
-OTHER_ERROR = 2.0  # times as large as now, a standard error would excuse anything
+STANDARD_ERRORS = 2.0  # maximum difference of two evaluations, in standard errors of the difference
+OTHER_ERROR = 2.0  # maximum ratio of standard errors: a huge one would excuse anything
 OTHER_SPARSITY = 0.01
-# settings of the trainer that another device changes, or that alter no more than rounding there
+# trainer settings that depend on the device, or only affect rounding
 OF_THE_DEVICE = ("device", "precision", "deterministic", "compile", "cuda_graphs", "exchange_gradients")
 
 
 def places(cache_dir: Path | None, given: Sequence[str]) -> list[str]:
-    """Overrides that keep what is trained again apart from what the user has, or put it where it is asked for."""
+    """Overrides that keep retraining separate from the user's cache and results, or put it where requested."""
     named = {text.partition("=")[0] for text in given}
     chosen = {"cache_dir": cache_dir or PLACE / "cache", "results_dir": PLACE / "results"}
     return [f"{key}={folder}" for key, folder in chosen.items() if key not in named]
 
 
 def require_same_training(experiment: Experiment, result: Result) -> None:
-    """Require the trainer of the record, but for what another device changes.
+    """Check that the trainer is that of the record, except for device-dependent settings.
 
     Raises:
-        InvalidSetting: another setting of it; names the key.
+        InvalidSetting: another setting differs; names the key.
     """
     stored, here = result.choice.trainer_parameters, experiment.trainer.cache_key()
     free = OF_THE_DEVICE if stored.get("device") != here["device"] else ()
@@ -55,17 +53,17 @@ def require_same_training(experiment: Experiment, result: Result) -> None:
 
 
 def train_again(result: Result, row: Path, given: Sequence[str]) -> tuple[Result, Path]:
-    """Run the whole pipeline; what a killed call had finished is not repeated.
+    """Run the whole pipeline, reusing stages that a killed call had finished.
 
     Args:
         given: the user's overrides, with the folders of `places`.
     Returns:
         the new result, and the folder of its run.
     Raises:
-        InvalidSetting: as a run raises it, or the cache holds the very run of the record.
+        InvalidSetting: raised by the run, or the cache contains the very run of the record.
     """
     began = time.time()
-    with redirect_stdout(sys.stderr):  # the answers alone are on stdout
+    with redirect_stdout(sys.stderr):  # stdout has only the answers
         folder = run_overrides([*overrides_of(result, row, given), *NO_PICTURES], CONF)
     now = Result.from_json(read_text_bounded(folder / RESULT_FILE))
     if now.identity.record_sha256 == result.identity.record_sha256:
@@ -79,7 +77,7 @@ def train_again(result: Result, row: Path, given: Sequence[str]) -> tuple[Result
 
 
 def compare_again(result: Result, now: Result) -> Iterator[Finding]:
-    """What the record states, and what came out of making it again."""
+    """Compare the record with the result of retraining."""
     same_device = device_of(result.identity) == device_of(now.identity)
     yield _weights(result, now)
     yield _sparsity(result, now)
@@ -99,7 +97,7 @@ def compare_again(result: Result, now: Result) -> Iterator[Finding]:
 
 
 def _weights(result: Result, now: Result) -> Finding:
-    """Equal bits are no condition: rounding differs from device to device, and mostly from run to run on a GPU."""
+    """Compare weights; equal bits are not required, because rounding depends on the device and mostly on the run on a GPU."""
     names = ("dense_weights_sha256", "weights_sha256", "masks_sha256")
     pairs = [(getattr(result.identity, name), getattr(now.identity, name)) for name in names]
     if all(stored == again for stored, again in pairs):
@@ -116,9 +114,7 @@ def _sparsity(result: Result, now: Result) -> Finding:
 
 
 def _quality(name: str, result: Result, now: Result) -> Finding:
-    """The metric of one network on one split, such as `val_sparse`: within two standard errors of the difference of two test
-    sets, or one sample.
-    """
+    """Compare a metric on one split, such as `val_sparse`: within two standard errors of the difference, or one sample."""
     network = name.removeprefix("val_")
     split = name.removesuffix(network)
     metric = metric_of(result)
@@ -150,7 +146,7 @@ def _quality(name: str, result: Result, now: Result) -> Finding:
 
 
 def _speedup(name: str, result: Result, now: Result) -> Finding:
-    """Whether the two intervals have something in common."""
+    """Check whether the two intervals overlap."""
     ends = [tuple(one.value_of(f"{name}{end}") for end in ("", "_low", "_high")) for one in (result, now)]
     if any(value is None for one in ends for value in one):
         return Finding(f"interval of {name}", SKIPPED, "one of the two has none", decides=False)

@@ -1,4 +1,4 @@
-"""One stored result: its record and its export are checked, and it is measured, or trained, again."""
+"""Verify one stored result: check its record and export, and measure or train it again."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ from sparsefront.verify.stored import (
 
 
 def check_row(row: Path, options: argparse.Namespace) -> str:
-    """Tell what holds of a result; the word of `command_line.STATUS` for it.
+    """Verify a result; returns one of the verdicts in `command_line.STATUS`.
 
     Args:
         row: row.json, or a packed record.
@@ -88,7 +88,7 @@ def _verify(row: Path, options: argparse.Namespace) -> str:
         for finding in measure_again(experiment, result, export, spec, stored_outcomes(result, row), given):
             words.add(_word(finding))
             if finding.verdict == SKIPPED and export is None and finding.what == "accuracy, dense":
-                words.add(NOT_EVALUATED)  # of a dense result there is nothing else
+                words.add(NOT_EVALUATED)  # a dense result has nothing else to evaluate
     return next(word for word in STATUS if word in words)
 
 
@@ -101,7 +101,7 @@ def _retrain(row: Path, options: argparse.Namespace) -> str:
         require_same_training(experiment, result)
         words = {_word(finding) for finding in planned(experiment, result, given)}
     if OTHER in words:
-        return OTHER  # what is trained would be something else
+        return OTHER  # retraining would produce something else
     tell("training again ...")
     now, folder = train_again(result, row, given)
     print(printable(f"trained again: {folder}"))
@@ -117,7 +117,7 @@ def _record(row: Path) -> Result:
 
 
 def _word(finding: Finding) -> str:
-    """Print a finding; what it makes of the row."""
+    """Print a finding; returns its verdict on the row."""
     print(printable(finding), flush=True)
     if finding.verdict == DIFFERS:
         return OTHER
@@ -130,7 +130,7 @@ def _word(finding: Finding) -> str:
 
 @contextmanager
 def _in_a_folder(row: Path) -> Iterator[Path]:
-    """The row.json of a packed record, unpacked for as long as it is read; any other file as it is."""
+    """Context with the row.json of a packed record, unpacked temporarily; other files are used directly."""
     if not is_packed(row):
         yield row
         return
@@ -162,10 +162,10 @@ def _composed(trust: Sequence[str], overrides: Sequence[str]) -> Iterator[Compos
 def _check_configuration(
     result: Result, row: Path, configuration: dict, choices: dict[str, str], given: Sequence[str]
 ) -> None:
-    """The copies of the configuration beside the record; defaults of another version of the program may be others.
+    """Check the copies of the configuration next to the record; another program version may have other defaults.
 
     Raises:
-        Edited: they are not what was run.
+        Edited: they differ from what was run.
     """
     own = [*given, *ON_CPU]
     check_hydra_file(choices, row, own)

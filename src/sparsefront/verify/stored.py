@@ -1,4 +1,4 @@
-"""What is stored of a result: its record and its export, read, and checked without evaluating anything."""
+"""Read and check a stored result's record and export, without evaluating anything."""
 
 import json
 import math
@@ -55,17 +55,17 @@ NETWORKS = ("dense", "dense_low", "masked", "sparse")
 TIMED = ("dense", "dense_low", "sparse")
 CONTROLS = ("dense_continued", "dense_distilled")
 NAMED_AT_MOST = 8
-EQUAL = 1e-9  # relative: what reading and writing a number may change
-METRIC_EQUAL = 1e-6  # a metric is computed in fp32 and stored as Python's float
-SUMMED_EQUAL = 1e-5  # of SQuAD: before it was summed in fp64, ten thousand questions were off by 5e-6
+EQUAL = 1e-9  # relative tolerance for reading and writing numbers
+METRIC_EQUAL = 1e-6  # for metrics computed in fp32 and stored as Python floats
+SUMMED_EQUAL = 1e-5  # for SQuAD: older versions summed ten thousand questions in fp32, off by 5e-6
 
 
 def read_record(file: Path) -> Result:
-    """The result of a `row.json`, whose digest holds, and those of the files beside it that are there.
+    """Read a `row.json` and verify its digest, and those of existing files next to it.
 
     Raises:
-        InvalidSetting: no result, or one of an earlier version, which holds no digest.
-        Edited: the record, or one of its files, is not what was stored.
+        InvalidSetting: not a result, or one of an earlier version without digest.
+        Edited: the record, or one of its files, was changed.
     """
     try:
         text = read_text_bounded(file)
@@ -88,7 +88,7 @@ def read_record(file: Path) -> Result:
 
 
 def _beside(file: Path, name: str) -> Path:
-    """A file that a record names lies beside it, whatever folder the name has."""
+    """The file next to the record, regardless of any folder in the name."""
     return file.parent / Path(name).name
 
 
@@ -97,7 +97,7 @@ def _digest(path: Path) -> str | None:
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of a record. Of two entries of one name a reader sees the first and a program the last."""
+    """Reject duplicate keys in a record: a reader sees the first, a program the last."""
     content = dict(pairs)
     if len(content) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
@@ -106,11 +106,11 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_numbers(result: Result, row: Path) -> None:
-    """Check what follows from other numbers of the record: latencies and the speedup from samples.json, metrics from
-    outcomes.npz, collapsed layers from the sparsities. Who forges one number and its digest forgets the others.
+    """Check numbers that follow from others in the record: latencies and speedup from samples.json, metrics from outcomes.npz,
+    collapsed layers from sparsities. A forger of one number and its digest may forget the others.
 
     Raises:
-        Edited: one does not follow; names it.
+        Edited: a number does not follow; names it.
     """
     if (name := result.speed.samples_file) is not None and _beside(row, name).exists():
         _check_samples(result, _beside(row, name))
@@ -123,8 +123,8 @@ def check_numbers(result: Result, row: Path) -> None:
 
 
 def _check_places(result: Result) -> None:
-    """The facts of the device are those of a GPU or of a processor; what was timed is among what was tried; the files beside the
-    record have their names.
+    """Check that device facts are of either a GPU or a processor, that what was timed is among what was tried, and that the
+    files have their standard names.
     """
     identity, speed, device = result.identity, result.speed, result.speed.latency_device
     if device not in (None, "cpu", "cuda"):
@@ -136,7 +136,7 @@ def _check_places(result: Result) -> None:
     for side in TIMED:
         mode, variant = getattr(speed, f"execution_mode_{side}"), getattr(speed, f"{side}_variant")
         if variant is None:
-            continue  # not timed, or in an earlier result
+            continue  # not timed, or an earlier version
         if variant.partition("+")[0] != mode:
             raise Edited("record", f"was edited: {side}_variant {shortened(variant)} is not of mode {shortened(mode)}")
         if speed.variant_medians_ms and f"{side}/{variant}" not in speed.variant_medians_ms:
@@ -172,7 +172,7 @@ def _check_samples(result: Result, file: Path) -> None:
 def _timed_sizes(
     result: Result, timed: Mapping[str, list[list[float]]]
 ) -> Iterator[tuple[Mapping[str, Any], dict[str, list[list[float]]], int | None]]:
-    """Of the result's own size and of each on its curve: what is stated, samples by network, and the batch size."""
+    """For the result's own size and each on its curve: stated values, samples by network, and batch size."""
     own = {side: repeats for side, repeats in timed.items() if " " not in side}
     yield vars(result.speed), own, result.speed.batch_size
     curve = [(point, size_text(point)) for point in result.speed.curve]
@@ -187,7 +187,7 @@ def _samples_at(size: str, timed: Mapping[str, list[list[float]]]) -> dict[str, 
 
 
 def _check_dataset(speed: Speed, timed: Mapping[str, list[list[float]]], source: str) -> None:
-    """What is stated of the batches of the data set is what its sizes sum up to."""
+    """Check that the values for the data set's batches are the sums over its sizes."""
     sizes = [(entry["batches"], _samples_at(dataset_size_text(entry), timed)) for entry in speed.dataset_lengths]
     found = latency_over_batches(sizes) if sizes and all(samples for _, samples in sizes) else {}
     for key in OF_DATASET:
@@ -222,7 +222,7 @@ def _check_timing(
 
 
 def stored_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:
-    """What each sample added to the metric, of each network; None where the file is not here.
+    """Per-sample outcomes of each network; None if the file is not available.
 
     Raises:
         Edited: it cannot be read.
@@ -232,7 +232,7 @@ def stored_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:
         return None
     try:
         return load_outcomes(_beside(row, name))
-    except Exception as error:  # of NumPy and its zip files, in whatever way the bytes lead them to
+    except Exception as error:  # NumPy and zipfile can fail in any way on edited bytes
         raise Edited(name, f"cannot be read: {error}") from error
 
 
@@ -249,13 +249,13 @@ def _check_outcomes(result: Result, side: str, outcomes: Outcomes) -> None:
 
 
 def configuration_difference(composed: Mapping[str, Any], row: Path, own: Sequence[str]) -> str | None:
-    """What of config.yaml beside a record is not what the run's overrides compose in this version of the program.
+    """Compare config.yaml next to a record with what the run's overrides compose in this version.
 
     Args:
-        composed: the configuration as plain containers, interpolations as written.
+        composed: the configuration as plain containers, with interpolations unresolved.
         own: overrides that the run did not have.
     Returns:
-        in words, the first key that differs; None where none does, or the file is not here.
+        a description of the first difference; None if there is none, or the file is not available.
     Raises:
         Edited: the file cannot be read.
     """
@@ -271,13 +271,13 @@ def configuration_difference(composed: Mapping[str, Any], row: Path, own: Sequen
 
 
 def check_hydra_file(choices: Mapping[str, str], row: Path, own: Sequence[str]) -> None:
-    """Check what hydra.yaml beside a record says of overrides and chosen options; all else in it is Hydra's own.
+    """Check the overrides and chosen options in hydra.yaml next to a record; its other contents are Hydra's own.
 
     Args:
         choices: group -> name of its option, as composed.
-        own: as of `configuration_difference`.
+        own: as in `configuration_difference`.
     Raises:
-        Edited: it says something else, or cannot be read.
+        Edited: they differ, or the file cannot be read.
     """
     content = _yaml_beside(row, HYDRA_FILE)
     hydra = content.get("hydra") if isinstance(content, dict) else None
@@ -298,7 +298,7 @@ def check_hydra_file(choices: Mapping[str, str], row: Path, own: Sequence[str]) 
 
 
 def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key -> value, of nested mappings; lists are values."""
+    """Flatten nested mappings to (dotted key, value); lists are values."""
     for key, value in content.items() if isinstance(content, dict) else ():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
@@ -307,7 +307,7 @@ def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _yaml_beside(row: Path, name: Path) -> Any:
-    """None where the file is not here."""
+    """Load a YAML file next to the row; None if it is not available."""
     file = row.parent / name
     if not file.exists():
         return None
@@ -318,7 +318,7 @@ def _yaml_beside(row: Path, name: Path) -> Any:
 
 
 def uncovered(folder: Path) -> list[str]:
-    """Files of a run's folder that state nothing of their own and are not looked at, such as pictures; the first few."""
+    """Files of a run's folder that are not checked because they state nothing of their own, such as pictures; the first few."""
     names = (path.name for path in sorted(folder.iterdir()) if path.name not in COVERED)
     return [shortened(name, 60) for name in islice(names, NAMED_AT_MOST)]
 
@@ -335,18 +335,18 @@ def _require_close(key: str, stated: Any, found: float, source: str) -> None:
 
 
 CHECKPOINT = re.compile(r"export/([0-9a-f]{16})")
-NOTHING = "dense"  # the pattern that prunes nothing
+NOTHING = "dense"  # the pattern without pruning
 
 
 def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: Path) -> Export | None:
-    """The exported network of a result; None for pattern=dense, which exports none.
+    """Load the exported network of a result; None for pattern=dense, which exports none.
 
     Args:
-        row: file of the result, in whose folder a link may lead to it.
-        checkpoint: the folder, where it was named.
-        cache_dir: where the stages of this machine are.
+        row: file of the result, next to which there may be a link to the export.
+        checkpoint: the folder, if given explicitly.
+        cache_dir: of the stages on this machine.
     Raises:
-        InvalidSetting: it is not there.
+        InvalidSetting: it is not available.
         Edited: it cannot be read, or the record of a pruned network names none.
     """
     identity = result.identity
@@ -358,7 +358,7 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
     if not CHECKPOINT.fullmatch(str(identity.checkpoint)):
         raise Edited("record", f"was edited: checkpoint is {shortened(identity.checkpoint)}, which no run is stored as")
     places = [checkpoint] if checkpoint else [linked_checkpoint(row.parent), cache_dir / str(identity.checkpoint)]
-    # a link may be relative, and leads nowhere once the run's folder is moved
+    # a relative link is dangling after the run's folder was moved
     folder = next((place for place in places if place is not None and place.is_dir()), None)
     if folder is None:
         allowed = (
@@ -376,11 +376,11 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
 
 
 def check_export(result: Result, export: Export) -> None:
-    """Check that an exported network is the one that a result was measured of, in all forms that it is stored in.
+    """Check that all stored forms of an exported network are those that the result was measured with.
 
     Raises:
-        Edited: a file is not what was stored, weights or masks have another digest, the manifest states something else, a pruned
-            weight is not zero, or a layer's compressed form is not its weight.
+        Edited: a file was changed, digests of weights or masks differ, the manifest disagrees, a pruned weight is not zero,
+            or a layer's compressed form differs from its weight.
     """
     try:
         with damage_as_value_error():
@@ -398,7 +398,7 @@ def check_export(result: Result, export: Export) -> None:
 
 
 def _check_stage(result: Result, folder: Path) -> None:
-    """What the cache wrote beside the export: checksums of its files, and what its name is the digest of."""
+    """Check what the cache wrote next to the export: checksums of its files, and the key that its name is the digest of."""
     try:
         record = read_stage_record(folder)
         damage = find_damage(folder, record.get("files", {}))
@@ -412,7 +412,7 @@ def _check_stage(result: Result, folder: Path) -> None:
 
 
 def _check_manifest(result: Result, export: Export) -> None:
-    """What manifest.json states, by the record and by the masks, whose own digest was checked before."""
+    """Check manifest.json against the record and against the masks, whose digest was checked before."""
     manifest, recorded = export.manifest, result.choice.pattern_parameters
     if result.identity.schema_version == SCHEMA_VERSION:
         _require_manifest("format_version", manifest.format_version, FORMAT_VERSION)
@@ -434,8 +434,8 @@ def _check_manifest(result: Result, export: Export) -> None:
 
 
 def _check_layer(export: Export, layer: str, weights: dict[str, Tensor]) -> None:
-    """A pruned layer's weight, zero where its mask prunes, and the same in the compressed form that kernels read. Of a network
-    that whole blocks were taken out of: that the layers left are those whose masks keep every weight.
+    """Check that a pruned layer's weight is zero where its mask prunes, and equals its compressed form. After whole blocks were
+    removed: check that the remaining layers are those whose masks keep every weight.
     """
     spec, mask = export.spec, export.masks[layer]
     left = spec.name_left(layer)
@@ -448,7 +448,7 @@ def _check_layer(export: Export, layer: str, weights: dict[str, Tensor]) -> None
     weight = stored_matrix(export.manifest.layers[layer], weights[f"{left}.weight"])
     if weight.shape != mask.shape or bool(weight.masked_fill(mask, 0.0).any()):
         raise Edited(f"weights of {layer}", "are not zero where its mask prunes them")
-    if spec.blocks is not None:  # which has no compressed form
+    if spec.blocks is not None:  # there is no compressed form
         return
     try:
         with damage_as_value_error():
@@ -463,13 +463,13 @@ def _check_layer(export: Export, layer: str, weights: dict[str, Tensor]) -> None
 
 
 def check_built(experiment: Experiment, export: Export, trust: Sequence[str]) -> MaskSpec:
-    """Check what an export states of its pattern by the one that the result's configuration builds: name, class and settings, how
-    each layer is stored, and the sparsity, order and pattern of each layer, which its mask must obey.
+    """Check an export's pattern against the one built from the result's configuration: name, class, settings, storage of each
+    layer, and each layer's sparsity, permutation and pattern, which its mask must obey.
 
     Returns:
-        how the masks are laid out, as the export has it.
+        the mask spec of the export.
     Raises:
-        Edited: it states something else, or a file cannot be read.
+        Edited: they differ, or a file cannot be read.
     """
     manifest, pattern = export.manifest, experiment.pattern
     built = json.loads(json.dumps(to_record(pattern)))
@@ -514,7 +514,7 @@ def check_built(experiment: Experiment, export: Export, trust: Sequence[str]) ->
 
 
 def _check_layout_names(spec: MaskSpec, manifest: Manifest) -> None:
-    """Sparsities are of all layers or of none, orders and patterns of some."""
+    """Check that sparsities are given for all layers or none, and permutations and patterns only for existing ones."""
     known = {*manifest.layers, *manifest.dense_layers}
     named = {SPARSITIES: spec.sparsities or {}, PERMUTATIONS: spec.permutations, PATTERNS: spec.patterns or {}}
     for file, layers in named.items():
@@ -525,7 +525,7 @@ def _check_layout_names(spec: MaskSpec, manifest: Manifest) -> None:
 
 
 def _as_recorded(value: Any) -> Any:
-    """A record holds only the last part of a path, since it names no machine."""
+    """Reduce a path to its last component, as in records, which name no machine."""
     return Path(value).name if isinstance(value, str) else value
 
 

@@ -1,1 +1,1 @@
-"""What the kernels are compared with: a module per library, with its providers and why it does not run somewhere."""
+"""Baselines: one module per library, with its providers and the reasons why it is unsupported."""

@@ -1,10 +1,10 @@
-"""NM-SpMM on the weight that our kernels multiply by, where that keeps n of every m inputs in vectors of 32 outputs.
+"""NM-SpMM with the same weight as our kernels, if that keeps n of every m inputs in vectors of 32 outputs.
 
-X is feature-major and Y row-major, as its kernels have them (A is column-major there, C row-major). nvcc compiles them, with
-a C interface of ours (`nm_spmm_launch.cu`), from a checkout that the user names.
+X is feature-major and Y row-major, as its kernels require (A column-major, C row-major). nvcc compiles them, with our C
+interface (`nm_spmm_launch.cu`), from the user's checkout.
 
 Source: "NM-SpMM: Accelerating Matrix Multiplication Using N:M Sparsity with GPGPU", 2025; repository M-H482/NM-SpMM, of which
-`include/` and `src/` are read. Nothing of it is part of this package.
+`include/` and `src/` are used. None of it is part of this package.
 """
 
 import ctypes
@@ -25,25 +25,25 @@ from sparsefront_kernels.bench.problems import Setting, Shape
 from sparsefront_kernels.bench.provider import Call, Provider, numbered
 from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles
 
-VECTOR = 32  # outputs that share their inputs: a constant of its kernels
-# sparsity -> (inputs of a window, how many of them a vector keeps). Its unpacked kernels load whole windows of 32, the packed
-# ones, of windows of 64, the inputs that some vector of the block keeps.
+VECTOR = 32  # outputs that share their inputs; fixed by its kernels
+# sparsity -> (inputs per window, inputs kept by a vector). Unpacked kernels load whole windows of 32; packed ones load, of
+# windows of 64, the inputs that any vector of the block keeps.
 WINDOWS = {0.5: (32, 16), 0.625: (32, 12), 0.75: (64, 16), 0.875: (64, 8)}
 PACKED_WINDOW = 64
 
 
 @dataclass(frozen=True, eq=False)
 class NmSpmmPackedWeight:
-    """Values, in-window index, and for packed kernels the inputs that a block loads.
+    """Values, indices within windows, and for packed kernels the inputs that a block loads.
 
     Args:
         n, k: outputs and inputs of the weight.
         window, kept: every vector of 32 outputs keeps `kept` inputs of every `window`.
-        values: float32 [K / window · kept, N]: the kept weights of an output, ascending by input, in its column.
-        index: int32 [N / tile_n, K / window · kept, tile_n / 32]: for each vector of a block, the place in shared memory of each
-            kept input's row: its place in the window, or for packed kernels among the `columns` of the window.
-        columns: int32, flat: [N / tile_n, K / window, window] and one window more, which is read ahead; the inputs of a
-            window that some vector of the block keeps, ascending, then -1. None for unpacked kernels.
+        values: float32 [K / window · kept, N]: the kept weights of an output in one column, by ascending input.
+        index: int32 [N / tile_n, K / window · kept, tile_n / 32]: row in shared memory of each kept input, for each vector of
+            a block: its position in the window, or for packed kernels among the window's `columns`.
+        columns: int32, flat: [N / tile_n, K / window, window] plus one window, because kernels prefetch; the inputs of a
+            window that any vector of the block keeps, ascending, then -1. None for unpacked kernels.
     """
 
     n: int
@@ -56,11 +56,11 @@ class NmSpmmPackedWeight:
 
 
 def pack_for_nm_spmm(stored: GatheredFormat, tile_n: int) -> NmSpmmPackedWeight:
-    """Lay the weight out for a kernel whose blocks compute `tile_n` outputs (32, 64 or 128), on the format's device.
+    """Pack the weight for a kernel with `tile_n` outputs per block (32, 64 or 128), on the format's device.
 
     Raises:
-        ValueError: outputs that `tile_n` does not divide or that are not stored in order, tiles of other than multiples of 32
-            outputs, or lists that do not keep as many inputs of every window as its kernels are compiled for.
+        ValueError: `tile_n` does not divide the outputs, outputs are not stored in order, tile sizes are not multiples of
+            32, or the inputs kept per window do not match a compiled kernel.
     """
     (n, k), device = stored.shape, stored.device
     if stored.tile % VECTOR or n % tile_n:
@@ -86,7 +86,7 @@ def pack_for_nm_spmm(stored: GatheredFormat, tile_n: int) -> NmSpmmPackedWeight:
 
 
 def _window(keeps: Tensor) -> tuple[int, int]:
-    """Of `WINDOWS`; ValueError where the lists are not balanced so."""
+    """The entry of `WINDOWS`; ValueError if the lists are not balanced accordingly."""
     vectors, k = keeps.shape
     sparsity = 1 - int(keeps.sum()) / keeps.numel()
     if sparsity not in WINDOWS:
@@ -107,19 +107,19 @@ def _window(keeps: Tensor) -> tuple[int, int]:
 
 
 def _first(needed: Tensor) -> Tensor:
-    """Of each window the places that are needed, ascending, then -1; flat, with a window of -1 behind all."""
+    """The needed positions of each window, ascending, then -1; flat, followed by a window of -1."""
     order = (~needed).to(torch.int8).argsort(dim=2, stable=True).to(torch.int32)
     there = torch.arange(needed.shape[2], device=needed.device) < needed.sum(dim=2, keepdim=True)
     columns = order.masked_fill(~there, -1).flatten()
     return torch.cat([columns, columns.new_full((needed.shape[2],), -1)])
 
 
-CHECKOUT = "SPARSEFRONT_NMSPMM"  # environment variable: folder of a checkout
+CHECKOUT = "SPARSEFRONT_NMSPMM"  # environment variable with the folder of a checkout
 INTERFACE = Path(__file__).parent / "nm_spmm_launch.cu"
 KERNELS = ("kernel_32x32_4x4.cu", "kernel_32x64_8x4.cu", "kernel_64x64_8x8.cu", "kernel_64x128_8x8.cu")
 READ = ("include/NM-SpMM.h", "include/ptx.h", *(f"src/{name}" for name in KERNELS))
 FLAGS = ("-std=c++17", "-O3", "-shared", "-Xcompiler=-fPIC")
-OLDEST = (8, 0)  # compute capability that its asynchronous copies need
+OLDEST = (8, 0)  # minimum compute capability, for asynchronous copies
 
 
 @dataclass(frozen=True, order=True)
@@ -127,8 +127,8 @@ class NmSpmmLaunch:
     """One of its kernels.
 
     Args:
-        tile_m, tile_n: of a block: rows of X, and outputs.
-        splits: blocks that share a tile's inputs and add to Y in no fixed order.
+        tile_m, tile_n: rows of X and outputs per block.
+        splits: blocks that share a tile's inputs and add to Y atomically, in varying order.
     """
 
     tile_m: int
@@ -137,7 +137,7 @@ class NmSpmmLaunch:
 
 
 def unavailable_reason() -> str | None:
-    """Why the library cannot be built, or None where nothing is missing."""
+    """Why the library cannot be built, or None."""
     folder = os.environ.get(CHECKOUT)
     if not folder:
         return f"${CHECKOUT} does not name a checkout of M-H482/NM-SpMM"
@@ -150,10 +150,10 @@ def unavailable_reason() -> str | None:
 
 @functools.cache
 def load(capability: tuple[int, int]) -> ctypes.CDLL:
-    """The library for a compute capability; building it takes some ten seconds, once in a process.
+    """Load the library for a compute capability; the first call per process builds it in some ten seconds.
 
     Raises:
-        RuntimeError: it cannot be built (names what is missing, or what the compiler said), or the GPU is too old.
+        RuntimeError: it cannot be built (gives the missing part, or the compiler's message), or the GPU is too old.
     """
     if reason := unavailable_reason():
         raise RuntimeError(reason)
@@ -172,13 +172,13 @@ def load(capability: tuple[int, int]) -> ctypes.CDLL:
 
 
 def launch_nm_spmm(x: Tensor, packed: NmSpmmPackedWeight, launch: NmSpmmLaunch) -> Tensor:
-    """Y [M, N] = X[K, M]ᵀ · Wᵀ on the current stream; where blocks share a tile, Y is filled with zeros first.
+    """Y [M, N] = X[K, M]ᵀ · Wᵀ on the current stream; with splits, Y is zeroed first.
 
     Args:
         x: float32 [K, M] contiguous, on the device of the packed weight.
-        packed: laid out for `launch.tile_n`.
+        packed: for `launch.tile_n`.
     Raises:
-        RuntimeError: as `load`, or the launch failed.
+        RuntimeError: as in `load`, or the launch failed.
     """
     m = x.shape[1]
     y = (x.new_empty if launch.splits == 1 else x.new_zeros)(m, packed.n)
@@ -212,15 +212,15 @@ def _function(capability: tuple[int, int]) -> ctypes._CFuncPtr:
 
 
 KERNEL = "nm_spmm"
-FAMILY = "gathered"  # what it multiplies by
+FAMILY = "gathered"  # storage of the weight
 LAYOUT = "feature_to_row"
 TILES = ((32, 32), (32, 64), (64, 64), (64, 128))  # rows of X × outputs of a block: its four kernels
-SPLITS = (1, 2, 4, 8)  # those of its own benchmark, which takes the fastest kernel with the fastest of them
-LARGEST = 1 << 31  # elements of X, W and Y, whose offsets are 32-bit numbers
+SPLITS = (1, 2, 4, 8)  # as in its own benchmark, which takes the fastest combination
+LARGEST = 1 << 31  # maximum elements of X, W and Y, because offsets have 32 bits
 
 
 def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
-    """Why it does not run, whatever the shape, or None."""
+    """Why it is unsupported for any shape, or None."""
     if dtype_name != "fp32":
         return "NM-SpMM multiplies float32 alone, exactly"
     if sparsity not in WINDOWS:
@@ -229,12 +229,12 @@ def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
 
 
 def launches(shape: Shape, window: int, kept: int) -> list[NmSpmmLaunch]:
-    """Every kernel whose tiles divide the product, with as many splits as it has windows for.
+    """Every kernel whose tiles divide the product, with up to as many splits as there are windows.
 
-    Left out is tile 32 × 32 with 12 of 32: its copies of 8 rows of weights at a time run over the stage's 12.
+    Excluded is tile 32 × 32 with 12 of 32: it copies 8 rows of weights at a time and overruns the stage's 12.
 
     Raises:
-        ValueError: none does, or an offset that 32 bits do not hold.
+        ValueError: no kernel fits, or an offset exceeds 32 bits.
     """
     if max(shape.m * shape.k, shape.m * shape.n, shape.k * shape.n) >= LARGEST:
         raise ValueError(f"NM-SpMM counts elements in 32 bits, which {shape.m}x{shape.k}x{shape.n} exceeds")
@@ -248,21 +248,21 @@ def launches(shape: Shape, window: int, kept: int) -> list[NmSpmmLaunch]:
 
 
 def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
-    """Every kernel that fits, with every number of splits; the zeros that splits add to are in their time.
+    """Every kernel that fits, with every number of splits; zeroing Y for splits is included in the time.
 
     Raises:
-        ValueError: a shape or a mask that it does not take.
+        ValueError: an unsupported shape or mask.
         RuntimeError: it cannot be built.
     """
     stored = drawn.stored[FAMILY]
     assert isinstance(stored, GatheredFormat)
-    packed: dict[int, Callable[[int], NmSpmmPackedWeight]] = {}  # kernels of as many outputs share it
+    packed: dict[int, Callable[[int], NmSpmmPackedWeight]] = {}  # by tile_n, shared by its kernels
     found = []
     for launch in launches(setting.shape, *WINDOWS[setting.sparsity]):
         if launch.tile_n not in packed:
             packed[launch.tile_n] = numbered(pack_for_nm_spmm(stored, launch.tile_n))
         found.append(_provider(setting, drawn, stored, launch, packed[launch.tile_n]))
-    load(torch.cuda.get_device_capability(setting.device))  # said once where it cannot be built, not for each launch
+    load(torch.cuda.get_device_capability(setting.device))  # fail once if it cannot be built, not for every launch
     return found
 
 

@@ -1,7 +1,7 @@
-"""QuACK's grouped GEMM on the weight that our kernels multiply by: a group is a tile.
+"""QuACK's grouped GEMM with the same weight as our kernels: each tile is a group.
 
-It is measured at its best: Y is compact, with the outputs tile by tile as they are stored and what is pruned left out, where
-our kernels write all of Y in its own order. `gathered_quack` is what it costs to have that.
+Measured at its best: Y is compact, with outputs in tile order and without pruned ones, whereas our kernels write all of Y in
+its original order. `gathered_quack` includes the cost of that.
 """
 
 from functools import partial
@@ -25,21 +25,22 @@ from sparsefront_kernels.gathered.quack import (
 )
 
 KERNEL = "quack_compact"
-FAMILY = "gathered"  # what it multiplies by
+FAMILY = "gathered"  # storage of the weight
 LAYOUT = "feature_major"
 
 
 def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
-    """Why it does not run, whatever the shape, or None."""
+    """Why it is unsupported for any shape, or None."""
     return package_unavailable_reason() if dtype_name in ("fp16", "bf16") else "it gathers 16-bit types alone"
 
 
 def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     """Every launch worth timing.
 
-    X is padded beforehand to an M that it takes; the padding is not in its time.
+    X is padded beforehand to a supported M; padding is not timed.
 
     Raises:
+        ValueError: tiles that cannot be groups.
         ValueError: tiles that cannot be groups.
     """
     run = run_length(setting.dtype)
@@ -77,6 +78,6 @@ def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
 
 
 def _whole(tiled: Tensor, *, packed: QuackPackedWeight, m: int) -> Tensor:
-    """All of Y [N, M] from its stored outputs, tile by tile."""
+    """Expand stored outputs in tile order to all of Y [N, M]."""
     stored = tiled[: len(packed.outputs), :m]
     return tiled.new_zeros(packed.n, m).index_copy(0, packed.outputs.long(), stored)

@@ -1,7 +1,7 @@
-"""What PyTorch calls: dense products through cuBLAS, 2:4 through cuSPARSELt, and unstructured CSR through cuSPARSE.
+"""PyTorch's libraries: dense products (cuBLAS), 2:4 (cuSPARSELt), and unstructured CSR (cuSPARSE).
 
-cuBLAS runs in every layout of X, W and Y that saves no copy. cuSPARSELt multiplies 2:4 on sparse tensor cores (1:2 in TF32),
-and its own search chooses the algorithm.
+cuBLAS runs in every layout of X, W and Y that saves a copy. cuSPARSELt uses sparse tensor cores for 2:4 (1:2 in TF32), and
+selects its algorithm by its own search.
 """
 
 from collections.abc import Iterable
@@ -25,14 +25,14 @@ DENSE_PRODUCTS = {
     "cublas_feature_to_row": ("feature_to_row", lambda x, w: x.t() @ w.t()),
     "cublas_feature_to_row_wt": ("feature_to_row", lambda x, w: x.t() @ w),
 }
-ALWAYS = ("row_major", "feature_major")  # dense time is that of the fastest of these, whatever is asked for
+ALWAYS = ("row_major", "feature_major")  # the dense time is that of the faster one, whatever layout is requested
 
 
 def dense_providers(setting: Setting, layouts: Iterable[str] = ()) -> list[Provider]:
-    """Dense weight, sparsity 0; the fastest of these is what `dense` means in a row.
+    """Dense products with sparsity 0; the fastest is `dense` in a result row.
 
     Args:
-        layouts: those wanted besides `ALWAYS`.
+        layouts: additional ones besides `ALWAYS`.
     """
     weight = setting.weight()
     reference = setting.reference(weight)
@@ -64,16 +64,16 @@ def dense_providers(setting: Setting, layouts: Iterable[str] = ()) -> list[Provi
 
 
 def cusparselt_unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
-    """Why it does not run, whatever the shape, or None."""
+    """Why it is unsupported for any shape, or None."""
     if sparsity != 0.5:
         return f"2:4 and 1:2 are a sparsity of 0.5, not {sparsity:g}"
     return "sparse tensor cores multiply float32 as TF32" if dtype_name == "fp32" else None
 
 
 def cusparselt_providers(setting: Setting) -> list[Provider]:
-    """With the algorithm of its search and with its default one.
+    """With the algorithm from its search and with the default one.
 
-    X is padded beforehand to an M that it takes; the padding is not in its time.
+    X is padded beforehand to a supported M; padding is not timed.
 
     Raises:
         RuntimeError: this PyTorch has no cuSPARSELt, or it does not support the shape.
@@ -114,12 +114,12 @@ def cusparselt_providers(setting: Setting) -> list[Provider]:
 
 
 def cusparse_csr_unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
-    """Why it does not run, whatever the shape, or None."""
+    """Why it is unsupported for any shape, or None."""
     return "cuSPARSE multiplies float32 exactly" if dtype_name == "tf32" else None
 
 
 def cusparse_csr_providers(setting: Setting) -> list[Provider]:
-    """One: W · X with X feature-major, each weight kept with the same chance."""
+    """W · X with feature-major X, keeping each weight with equal probability."""
     shape = setting.shape
     keep = torch.rand(shape.n, shape.k, device=setting.device) >= setting.sparsity
     weight = setting.weight() * keep

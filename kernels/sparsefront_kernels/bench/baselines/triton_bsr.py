@@ -1,7 +1,7 @@
-"""PyTorch's Triton kernel for block-sparse rows (BSR), with a search over its launch parameters.
+"""PyTorch's Triton kernel for block-sparse rows (BSR), with a search over launch parameters.
 
-PyTorch ships parameters tuned for the A100 alone. Its own tuner takes minutes for a shape; these settings hold those it
-tends to choose.
+PyTorch ships parameters for the A100 only, and its tuner takes minutes per shape; the settings here include those it tends to
+choose.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,28 +18,28 @@ from sparsefront_kernels.bench.provider import Call, Provider, numbered
 from sparsefront_kernels.blocked.format import BlockedFormat
 
 SIDES = (64, 128)
-WIDTHS = (64, 128, 256)  # columns of X to a block of the grid
+WIDTHS = (64, 128, 256)  # columns of X per thread block
 STAGES_AND_WARPS = ((3, 4), (3, 8))
-SMALL_SIDE = 32  # up to here more stages hide the loads, and fewer warps share a block
+SMALL_SIDE = 32  # block side up to which more stages hide the loads, and fewer warps share a block
 STAGES_AND_WARPS_OF_SMALL = ((3, 4), (5, 4), (3, 2), (5, 2))
-LARGEST_IN_FP32 = 64  # side and width: PyTorch adds float32 up in float64, which fills the registers
+LARGEST_IN_FP32 = 64  # side and width: PyTorch accumulates float32 in float64, which uses many registers
 LAYOUT = "feature_major"
 
 SAME_MASK_KERNEL = "triton_bsr_same_mask"
-FAMILY = "blocked"  # what it multiplies by
+FAMILY = "blocked"  # storage of the weight
 
 Launch = dict[str, int]
 
 
 def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
-    """Why it does not run, whatever the shape, or None."""
+    """Why it is unsupported for any shape, or None."""
     return "PyTorch's kernel takes no TF32" if dtype_name == "tf32" else None
 
 
 def providers(setting: Setting) -> list[Provider]:
-    """Every block side that divides the weight, at every launch setting that divides M.
+    """Every block side that divides the weight, with every launch setting that divides M.
 
-    X is padded beforehand to an M that some width divides; the padding is not in its time.
+    X is padded beforehand to an M that some width divides; padding is not timed.
     """
     shape = setting.shape
     found = []
@@ -55,13 +55,13 @@ def providers(setting: Setting) -> list[Provider]:
 
 
 def same_mask_providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
-    """On the weight that our kernels multiply by, whatever its blocks and rows: every launch worth timing.
+    """With the same weight as our kernels, whatever its blocks: every launch worth timing.
 
-    X is padded beforehand to an M that it takes; the padding is not in its time.
+    X is padded beforehand to a supported M; padding is not timed.
     """
     stored = drawn.stored[FAMILY]
     assert isinstance(stored, BlockedFormat)
-    # 64-bit indices, as PyTorch's own conversion makes them
+    # 64-bit indices, as PyTorch's own conversion produces
     pointers, columns = stored.row_pointers.long(), stored.block_columns.long()
     copies = numbered(torch.sparse_bsr_tensor(pointers, columns, stored.values, stored.shape))
     weight_bytes = _stored_bytes(copies(0))
@@ -86,11 +86,11 @@ def same_mask_providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
 
 
 def _makers(setting: Setting, copies: Callable[[int], Tensor], side: int) -> Iterator[Callable[[int], Call]]:
-    """What makes the calls of a provider, for every launch worth timing.
+    """Functions that make the calls of a provider, one per launch worth timing.
 
     Args:
-        copies: number of a copy -> the weight as torch.sparse_bsr.
-        side: outputs of a block.
+        copies: index of a copy -> the weight as torch.sparse_bsr.
+        side: outputs per block.
     """
     m = setting.shape.m
     largest = LARGEST_IN_FP32 if setting.dtype_name == "fp32" else max(WIDTHS)
@@ -103,12 +103,12 @@ def _makers(setting: Setting, copies: Callable[[int], Tensor], side: int) -> Ite
 
 
 def _stored_bytes(stored: Tensor) -> int:
-    """Of a torch.sparse_bsr, as if its indices had 32 bits."""
+    """Bytes of a torch.sparse_bsr, counting 32-bit indices."""
     return stored.values().nbytes + 4 * stored.col_indices().numel() + 4 * stored.crow_indices().numel()
 
 
 def width_of(m: int) -> int:
-    """For an M that none of `WIDTHS` divides: the power of two that holds it, from what tl.dot takes up to the least."""
+    """For an M that none of `WIDTHS` divides: the smallest sufficient power of two, from the minimum of tl.dot."""
     return max(16, min(min(WIDTHS), 1 << (m - 1).bit_length()))
 
 

@@ -1,1 +1,1 @@
-"""Self-contained HTML pages: of one run, and of a comparison."""
+"""Self-contained HTML pages of a run and of a comparison."""

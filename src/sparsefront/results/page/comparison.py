@@ -1,4 +1,4 @@
-"""The page of a comparison: everything in one file, nothing loaded from a network."""
+"""The page of a comparison, a single file that loads nothing from a network."""
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -45,7 +45,7 @@ from sparsefront.results.statistics import (
     settings_apart,
 )
 
-# The runs of a comparison as columns: every field that is one value, in few characters.
+# The compared runs as columns: all scalar fields, in compact form.
 
 DERIVED = {
     "quality": lambda result: _of_side(result, ""),
@@ -60,18 +60,18 @@ DERIVED = {
     "precision": precision_of,
     "distribution": lambda result: result.choice.pattern_parameters.get("distribution"),
 }
-"""Qualities are of the sparse network, with the sparse kernels running where that was measured: fractions or perplexities, and
-percentage points. What is filtered by is known here also of records that are older than its field.
+"""Fields computed for the page. Qualities are sparse if measured, else masked: fractions or perplexities, and percentage
+points. The fields for filters are also filled for older records.
 """
 
 
 def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """One entry per field, {"name", and how its values are held}: "constant": one for all; "values": one per run; with "of" too,
-    values are places in that list. `DERIVED` come last, their names begin with "_".
+    """One entry per field: {"name"} plus "constant" (one value for all runs) or "values" (one per run, or indices into the list
+    "of"). `DERIVED` fields come last, with names that begin with "_".
     """
     columns: dict[str, Sequence] = {}
     for group, names in _single_values().items():
-        # A run after the other, not a field after the other: their memory is far apart.
+        # Run by run instead of field by field, for memory locality.
         rows = map(attrgetter(*names), map(attrgetter(group), results))
         columns |= zip(names, zip(*rows), strict=True)
     columns |= {f"_{name}": [getter(result) for result in results] for name, getter in DERIVED.items()}
@@ -79,7 +79,7 @@ def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _single_values() -> dict[str, list[str]]:
-    """Group of a result -> its fields that are one value, at least two in each."""
+    """Group of a result -> its scalar fields, at least two in each."""
     groups: dict[str, list[str]] = {}
     for field in result_fields():
         if not {dict, list} & set(alternatives(field.hint)):
@@ -102,18 +102,17 @@ def _of_side(result: Result, suffix: str, split: str = "") -> float | None:
     return None if side is None else result.value_of(f"{split}{side}{suffix}")
 
 
-# What the page says of each set of comparable results: sentences and tables as text, and the points that its script
-# draws.
+# The page's content for each group of comparable results: sentences and tables as text, and points for its script.
 
 AXES = (SPEEDUP, LATENCY, DATASET_SPEEDUP)
-SHOWN = ("pattern", "sparsity", "recovery")  # columns of the page's table beside the settings
+SHOWN = ("pattern", "sparsity", "recovery")  # table columns besides the settings
 
 
 def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str, Any]:
-    """What the template writes into the page.
+    """The text that the template inserts into the page.
 
     Args:
-        verdicts: how sure the reporting split is of what was picked.
+        verdicts: confidence of what was picked, on the reporting split.
     """
     return {
         "title": group.title,
@@ -132,13 +131,13 @@ def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str,
 
 
 HEADLINE_POINTS = 1.0
-"""How many points below dense the headline allows."""
+"""Maximum points below dense for the headline."""
 MOST_NAMED = 4
 
 
 def headline(group: ComparableResults) -> str:
-    """The fastest within `HEADLINE_POINTS` of dense, in one sentence; none is named where intervals of speedups overlap, and
-    none is ranked that has too few seeds.
+    """One sentence about the fastest candidate within `HEADLINE_POINTS` of dense; it names none if intervals of speedups
+    overlap, and ranks none with too few seeds.
     """
     unit = "% of dense's perplexity" if group.metric.less_is_better else "point of dense"
     within = f"within {HEADLINE_POINTS:g} {unit}"
@@ -179,10 +178,10 @@ def _named(point: Point) -> str:
 
 
 def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[str, Any]:
-    """What the page's script draws.
+    """The data that the page's script draws.
 
     Args:
-        places: `id` of a result -> its place among the page's runs.
+        places: `id` of a result -> its index among the page's runs.
     """
     told = settings_apart(group.candidates, SHOWN)
     structures = {candidate.structure: place for place, candidate in enumerate(group.candidates)}
@@ -235,15 +234,15 @@ def write_comparison(
     failed: Sequence[dict[str, str]] = (),
     groups: Sequence[ComparableResults] | None = None,
 ) -> Path:
-    """Write the page, whole or not at all.
+    """Write the page atomically.
 
     Args:
-        verdicts_of: how sure the reporting split is of what was picked, as `winners.verdicts` tells.
-        folder_of: the folder of a result's `row.json`, with the command that made it and pictures of its masks.
-        failed: runs without a result, as `failed_runs` tells of them.
-        groups: the results as `split_comparable` gives them, where that was done before.
+        verdicts_of: confidence of what was picked on the reporting split, as from `winners.verdicts`.
+        folder_of: returns the folder of a result's `row.json`, with its command and mask pictures.
+        failed: runs without a result, from `failed_runs`.
+        groups: from `split_comparable`, if already computed.
     Raises:
-        ValueError: there is no result.
+        ValueError: there are no results.
     """
     from markupsafe import Markup
 
@@ -274,6 +273,6 @@ def write_comparison(
 
 
 def _most_wanted(groups: Sequence[ComparableResults]) -> list[Result]:
-    """Those on the fronts of all patterns."""
+    """The results on the fronts of all patterns."""
     fronts = [group.own_front(series) for group in groups for series in by_pattern(group.points()).values()]
     return [point.result for front in fronts for point in front]

@@ -1,4 +1,4 @@
-"""The page of one run, and the templates and details that it shares with the page of a comparison."""
+"""The page of one run; templates and details shared with the page of a comparison."""
 
 import base64
 import json
@@ -18,14 +18,14 @@ from sparsefront.results.record import Result
 from sparsefront.results.run_folder import run_command
 from sparsefront.results.tables import apart_from_medians, layer_lines
 
-# The templates of the pages, filled in; style and scripts are files beside them and become part of each page.
+# Templates of the pages; styles and scripts are separate files that are inlined.
 
-# In this order: later ones use what earlier ones define.
+# In order of dependency.
 SCRIPTS = "data text front picked address symbols scale chart charts filters budget table details download main".split()
 
 
 def write_page(path: Path, template: str, **values: Any) -> Path:
-    """Write a page, whole or not at all; its folder is made. Values are escaped, unless they are `Markup`."""
+    """Write a page atomically, creating its folder. Values are escaped unless they are `Markup`."""
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
 
@@ -35,17 +35,17 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
     page = environment.get_template(template).render(style=Markup(_text("style.css")), **values)
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as new:
-        new.write_text(page, encoding="utf-8", errors="backslashreplace")  # half a character in a name
+        new.write_text(page, encoding="utf-8", errors="backslashreplace")  # names may contain invalid characters
     return path
 
 
 def script_text() -> str:
-    """All of the comparison's JavaScript."""
+    """All JavaScript of the comparison."""
     return "\n".join(_text(f"script/{name}.js") for name in SCRIPTS)
 
 
 def json_for_page(content: Any) -> str:
-    """JSON that no text inside it can end early, as `</script>` would."""
+    """JSON in which no text, such as `</script>`, can end the script element."""
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c")
 
@@ -54,9 +54,9 @@ def _text(name: str) -> str:
     return (files("sparsefront.results.page") / name).read_text(encoding="utf-8")
 
 
-# What the page tells of single runs when a reader asks: the command, the layers, the pictures of masks.
+# Details of single runs on request: command, layers, mask pictures.
 #
-# Of a large comparison it holds layers and pictures of the most interesting runs only: the page must stay fluid.
+# A large comparison includes layers and pictures of the most interesting runs only, to stay responsive.
 
 MOST_RUNS_WITH_LAYERS = 200
 MOST_PICTURE_BYTES = 3_000_000
@@ -65,11 +65,11 @@ MOST_PICTURE_BYTES = 3_000_000
 def run_details(
     results: Sequence[Result], folder_of: Callable[[Result], Path | None], first: Iterable[Result]
 ) -> dict[str, Any]:
-    """`commands` and `folders`, one entry per run; `layers` and `pictures`, by a run's place.
+    """`commands` and `folders`, one entry per run; `layers` and `pictures`, by a run's index.
 
     Args:
-        folder_of: the folder of a result's `row.json`, None where it is not at hand.
-        first: results whose layers and pictures are wanted most, the best first.
+        folder_of: returns the folder of a result's `row.json`, None if it is not available.
+        first: results whose layers and pictures have priority, best first.
     """
     places = {id(result): place for place, result in enumerate(results)}
     order = list({id(result): result for result in (*first, *results)}.values())
@@ -87,7 +87,7 @@ def run_details(
 
 
 def _pictures(folders: dict[int, Path | None]) -> dict[int, list[dict[str, str]]]:
-    """Place -> [{"name", "base64"}] of the PNG files below `masks/`, until the page is full."""
+    """Index -> [{"name", "base64"}] of the PNG files below `masks/`, up to the page's limit."""
     pictures: dict[int, list[dict[str, str]]] = {}
     left = MOST_PICTURE_BYTES
     for place, folder in list(folders.items())[:MOST_RUNS_WITH_LAYERS]:
@@ -101,17 +101,17 @@ def _pictures(folders: dict[int, Path | None]) -> dict[int, list[dict[str, str]]
 
 
 def picture(file: Path) -> dict[str, str]:
-    """A PNG file for a `data:` address."""
+    """A PNG file for a `data:` URL."""
     return {"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()}
 
 
 def write_run_page(
     result: Result, path: Path, *, title: str, pictures: Sequence[Path] = (), axis: Axis = SPEEDUP
 ) -> Path:
-    """Write the page, whole or not at all.
+    """Write the page atomically.
 
     Args:
-        pictures: PNG files that are shown at the end, copied into the page.
+        pictures: PNG files to embed at the end.
     """
     from markupsafe import Markup
 
@@ -136,7 +136,7 @@ def write_run_page(
 
 
 def _values(result: Result) -> list[dict[str, str]]:
-    """What the columns of a comparison hold, as lines."""
+    """The values of a comparison's columns, as lines."""
     metric = shared_metric([result])
     cells = {column.heading(metric): column.cell(result) for column in COLUMNS}
     cells["speedup"] += apart_from_medians(result)
@@ -144,7 +144,7 @@ def _values(result: Result) -> list[dict[str, str]]:
 
 
 def _curve(result: Result) -> dict[str, Any]:
-    """The other sizes that it was timed at: a plot, a table, and where sparse wins."""
+    """The other timed sizes: a plot, a table, and where sparse wins."""
     from markupsafe import Markup
 
     plot = Markup(svg_text(curve_figure(result)))
