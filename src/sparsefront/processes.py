@@ -1,5 +1,6 @@
-"""Worker processes that end with their parent, and jobs in parallel."""
+"""Worker processes that end with their parent, jobs in parallel, and code without garbage collection."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -138,3 +139,18 @@ def side_by_side(
             if error is None:
                 missing.remove(job)
             yield Done(job, None if error else future.result(), error)
+
+
+# Garbage collection.
+
+
+@contextmanager
+def gc_disabled() -> Iterator[None]:
+    """Disable garbage collection, which afterwards is as it was before."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -2,20 +2,19 @@
 
 import ast
 import functools
-import gc
 import hashlib
 import importlib.util
 import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from sparsefront.artifacts.content_digest import DIGITS, remembered, versions
+from sparsefront.processes import gc_disabled
 
 # Code and imports of a Python file, read from its syntax tree without executing it.
 
@@ -55,19 +54,8 @@ def read_python(code: bytes) -> PythonSource:
     return PythonSource(digest, tuple(map(tuple, imports)), origins)
 
 
-@contextmanager
-def _collecting_nothing() -> Iterator[None]:
-    """Context without garbage collection: trees have no cycles, and scanning torch's objects would take half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_collecting_nothing()
+# A syntax tree has no cycles, but its many nodes trigger collections over all of torch: half of the time.
+@gc_disabled()
 def _parsed(code: bytes) -> PythonSource:
     reader = _Reader()
     try:

@@ -1,9 +1,8 @@
 """Record calls in a CUDA graph."""
 
 import functools
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsefront.networks import AlwaysClamped, decomposed
+from sparsefront.processes import gc_disabled
 
 
 def record(
@@ -84,18 +84,6 @@ class CopiedBefore(TorchDispatchMode):
         return made
 
 
-@contextmanager
-def _gc_disabled() -> Iterator[None]:
-    """Disable garbage collection: collecting an earlier graph frees GPU memory, which would abort a recording."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class _ConstantsViaCpu(TorchFunctionMode):
     """Splits `torch.tensor(0.0, device="cuda")` into a CPU tensor and `to`, whose copy `CopiedBefore` can see."""
 
@@ -138,7 +126,7 @@ def _recorded(
             # A failed recording can leave its own stream current; the outer stream context restores ours.
             # thread_local, since a loader's thread may use CUDA meanwhile.
             with (
-                _gc_disabled(),
+                gc_disabled(),  # collecting an earlier graph frees GPU memory, which aborts a recording
                 torch.cuda.stream(current),
                 torch.cuda.graph(graph, stream=recording, capture_error_mode="thread_local"),
             ):
