@@ -1,4 +1,4 @@
-"""Normalisation of activations: LayerNorm of feature-major columns, LayerNorm and RMSNorm of rows."""
+"""Normalization of activations: LayerNorm of feature-major columns, LayerNorm and RMSNorm of rows."""
 
 from sparsefront_kernels.norm.layer_norm import add_layer_norm_columns, layer_norm_columns
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference

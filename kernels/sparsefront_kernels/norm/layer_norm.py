@@ -1,6 +1,6 @@
-"""LayerNorm of columns as PyTorch ops, by the kernel that was measured fastest: Triton's or that of compute capability 9.0.
+"""LayerNorm of columns as PyTorch ops, by the faster kernel as measured: Triton or CUDA (compute capability 9.0).
 
-In this order: the ops; the choice of a launch and its run; the CUDA kernel (`csrc/layer_norm_columns.cu`); tuning. Triton's
+In this order: the ops; choosing and running a launch; the CUDA kernel (`csrc/layer_norm_columns.cu`); tuning. The Triton
 device code is in `triton_norm.py`.
 """
 
@@ -18,20 +18,20 @@ from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference,
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = LIBRARY = "layer_norm_columns"
-VERSION = 1  # raised when a change of a kernel makes old measurements useless
+VERSION = 1  # increment when a change of a kernel invalidates measurements
 
 
 @custom_op("layer_norm_columns")
 def layer_norm_columns(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Each column of x to mean 0 and variance 1, times weight, plus bias; float32 inside.
+    """Normalize each column of x to mean 0 and variance 1, times weight, plus bias; computed in float32.
 
     Args:
-        x: [d, M], float16, bfloat16 or float32, any strides: a transposed view of row-major [M, d] is read as well.
+        x: [d, M], float16, bfloat16 or float32, any strides: may be a transposed view of row-major [M, d].
         weight, bias: [d] of any float dtype, or None.
     Returns:
         [d, M], contiguous, in x's dtype.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     _check(x, weight=weight, bias=bias)
     y = _empty(x)
@@ -56,17 +56,17 @@ def add_layer_norm_columns(
     eps: float,
     keep_sums: bool,
 ) -> tuple[Tensor, Tensor]:
-    """LayerNorm of the columns of x + x_bias + residual: the sum costs no pass over memory of its own.
+    """LayerNorm of the columns of x + x_bias + residual, with the sum fused into the same pass over memory.
 
     Args:
-        x: as that of `layer_norm_columns`.
+        x: as in `layer_norm_columns`.
         x_bias, weight, bias: [d] of any float dtype, or None.
         residual: [d, M] in x's dtype, any strides.
-        keep_sums: whether the sum is given too, for who reads it beside the norm.
+        keep_sums: whether to return the sum too.
     Returns:
         the norm and the sum, [d, M], contiguous, in x's dtype; without keep_sums the sum is empty, [0, M].
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     _check(x, x_bias=x_bias, weight=weight, bias=bias)
     if residual.shape != x.shape or residual.dtype != x.dtype or residual.device != x.device:
@@ -96,7 +96,7 @@ def _launch(
     residual: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:
-    """Write y, and sums where given, by the kernel in use for such a norm."""
+    """Write y, and sums if given, with the launch in use for this norm."""
     operands = {"weight": weight, "bias": bias, "x_bias": x_bias, "residual": residual, "sums": sums}
     run(launch_in_use(x, **operands), x, y, eps=eps, **operands)
 
@@ -133,7 +133,7 @@ def _leaves(ctx) -> list[Tensor | None]:
 def _through_reference(
     outputs: list[Tensor], inputs: list[Tensor | None], gradients: list[Tensor]
 ) -> list[Tensor | None]:
-    """Computed anew: right, and not fast."""
+    """Gradients by recomputing with the reference: correct, not fast."""
     present = [part for part in inputs if part is not None]
     found = iter(torch.autograd.grad(outputs, present, gradients))
     return [None if part is None else next(found) for part in inputs]
@@ -163,13 +163,13 @@ def _check(x: Tensor, **parts: Tensor | None) -> None:
 
 @dataclass(frozen=True)
 class NormLaunch:
-    """A kernel, and for the CUDA kernel how a norm is divided.
+    """A kernel, and the CUDA kernel's tiling.
 
     Args:
-        kernel: "triton", which takes every norm, or "cuda".
+        kernel: "triton", which supports every norm, or "cuda".
         cluster: blocks that share the features of a tile.
-        columns: of a tile.
-        threads: of a block.
+        columns: per tile.
+        threads: per block.
     """
 
     kernel: str = "triton"
@@ -184,8 +184,8 @@ class NormLaunch:
 
 
 TRITON = NormLaunch()
-# Division -> the most features that its threads hold, eight rows each. Chosen by count, not by time. With many columns all SMs
-# are busy whatever the division: one block per SM without an exchange between blocks, or two that read 128 bytes of a row at a
+# Tiling -> the most features that its threads hold, eight rows each. Chosen by counting, not by timing. With many columns all
+# SMs are busy with any tiling: one block per SM without an exchange between blocks, or two that read 128 bytes of a row at a
 # time. With few columns (32 tiles at M = 1024) a cluster of four gives nearly every SM of an H200 a block.
 CUDA_DIVISIONS = {
     NormLaunch("cuda", cluster=1, columns=32, threads=512): 1024,
@@ -204,7 +204,7 @@ def unsupported_reason(
     residual: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> str | None:
-    """Why this launch cannot take these operands of the ops, or None; Triton's takes all."""
+    """Why this launch does not support these operands of the ops, or None; Triton supports all."""
     if launch.kernel == TRITON.kernel:
         return None
     return _cuda_unsupported_reason(launch, x, weight=weight, bias=bias, x_bias=x_bias, residual=residual, sums=sums)
@@ -219,7 +219,7 @@ def launch_in_use(
     residual: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> NormLaunch:
-    """The launch that was measured fastest for such a norm, if it takes these operands; else Triton's."""
+    """The launch measured fastest for this norm if it supports these operands, else Triton's."""
     launch = LAUNCHES.launch_for(NormProblem.of(x, residual, sums is not None), x.device)
     if launch == TRITON:
         return TRITON
@@ -239,17 +239,17 @@ def run(
     residual: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:
-    """Write y [d, M], and x + x_bias + residual to sums; operands as those of the ops.
+    """Write y [d, M], and x + x_bias + residual to sums; operands as in the ops.
 
     Args:
-        launch: one that takes the operands (`unsupported_reason`).
+        launch: must support the operands (`unsupported_reason`).
     Raises:
         RuntimeError: the launch failed.
     """
     added = {"x_bias": x_bias, "residual": residual, "sums": sums}
     with torch.cuda.device_of(x):
         if launch.kernel == TRITON.kernel:
-            # Triton may be absent where only the reference is used, so it is imported by those who need it
+            # imported late: Triton may be missing where only the reference runs
             from sparsefront_kernels.norm.triton_norm import launch_layer_norm_columns
 
             launch_layer_norm_columns(x, y, weight, bias, eps, **added)
@@ -257,7 +257,7 @@ def run(
             launch_cuda_norm(launch, x, y, weight, bias, eps, **added)
 
 
-_EIGHT = 8  # columns of a thread, which come in one copy
+_EIGHT = 8  # columns per thread, read in one copy
 
 _POINTERS = ("x", "residual", "x_bias", "weight", "bias", "sums", "y")
 _STRIDES = ("x_stride", "residual_stride")
@@ -285,7 +285,7 @@ def _cuda_unsupported_reason(
     residual: Tensor | None,
     sums: Tensor | None,
 ) -> str | None:
-    """Why the CUDA kernel cannot take these operands of the ops in this division, on their device, or None."""
+    """Why the CUDA kernel does not support these operands of the ops in this tiling, on their device, or None."""
     d, m = x.shape
     if x.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {x.dtype}"
@@ -322,10 +322,10 @@ def launch_cuda_norm(
     residual: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:
-    """As `launch_layer_norm_columns`, for operands of which `unsupported_reason` is None.
+    """Like `launch_layer_norm_columns`, for operands whose `unsupported_reason` is None.
 
     Raises:
-        RuntimeError: the launch failed, or the library has no such division.
+        RuntimeError: the launch failed, or the library does not have this tiling.
     """
     vectors = {
         name: None if vector is None else vector.contiguous()
@@ -356,15 +356,14 @@ def launch_cuda_norm(
 
 @dataclass(frozen=True)
 class NormProblem:
-    """What decides how fast the kernels of a norm are.
+    """The properties of a norm that determine the speed of its kernels.
 
     Args:
         d, m: features and columns.
         dtype: of the columns.
-        residual: whether one is added first.
+        residual: whether a residual is added first.
         keep_sums: whether the sum is written too.
-        x_layout, residual_layout: "feature_major" where neighbors in a row lie side by side, else "row_major"; "" where there
-            is none.
+        x_layout, residual_layout: "feature_major" if rows are contiguous, else "row_major"; "" without a residual.
     """
 
     d: int
@@ -377,7 +376,7 @@ class NormProblem:
 
     @classmethod
     def of(cls, x: Tensor, residual: Tensor | None, keep_sums: bool) -> "NormProblem":
-        """Of the operands of `layer_norm_columns` or `add_layer_norm_columns`."""
+        """Describe the operands of `layer_norm_columns` or `add_layer_norm_columns`."""
         of_residual = "" if residual is None else _layout(residual)
         return cls(*x.shape, x.dtype, residual is not None, keep_sums, _layout(x), of_residual)
 
@@ -391,12 +390,12 @@ class NormProblem:
         return self.m
 
     def __str__(self) -> str:
-        """As in `float16 feature_major+feature_major sums d=1024 m=12288`."""
+        """For example `float16 feature_major+feature_major sums d=1024 m=12288`."""
         return f"{self.shape}{self.m}"
 
 
 def candidates(problem: NormProblem, num_sms: int) -> Sequence[NormLaunch]:
-    """All launches that hold a column, Triton's first."""
+    """All launches that can hold a column, Triton's first."""
     return [TRITON, *(launch for launch, most_features in CUDA_DIVISIONS.items() if problem.d <= most_features)]
 
 

@@ -1,4 +1,4 @@
-"""LayerNorm over the rows of a feature-major matrix in plain PyTorch: the truth for tests and the path on a CPU."""
+"""LayerNorm over the rows of a feature-major matrix in plain PyTorch: the reference in tests and the CPU path."""
 
 from torch import Tensor
 
@@ -6,10 +6,10 @@ from sparsefront_kernels.common.epilogue import accumulation_dtype
 
 
 def layer_norm_columns_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Each column of x [d, M] to mean 0 and variance 1, times weight [d], plus bias [d].
+    """Normalize each column of x [d, M] to mean 0 and variance 1, times weight [d], plus bias [d].
 
     Returns:
-        [d, M], contiguous, in x's dtype; 16-bit inputs are added up in float32 and rounded once.
+        [d, M], contiguous, in x's dtype; 16-bit inputs are accumulated in float32 and rounded once.
     """
     upcast = x.to(accumulation_dtype(x.dtype))
     centred = upcast - upcast.mean(0, keepdim=True)
@@ -24,7 +24,7 @@ def layer_norm_columns_reference(x: Tensor, weight: Tensor | None, bias: Tensor 
 def add_layer_norm_columns_reference(
     x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The same for the columns of x + x_bias + residual, which is rounded to x's dtype; also that sum.
+    """LayerNorm of the columns of x + x_bias + residual, rounded to x's dtype first; returns that sum too.
 
     Args:
         x_bias: [d], or None.

@@ -1,6 +1,6 @@
-"""LayerNorm and RMSNorm of rows in one pass, with the sum before them and the quantisation behind them, as a PyTorch op.
+"""LayerNorm and RMSNorm of rows, fused with the preceding sum and the following quantization, as a PyTorch op.
 
-The CUDA kernel (`csrc/layer_norm_rows.cu`) runs where `rows_unsupported_reason` is None; elsewhere PyTorch's operations do.
+The CUDA kernel (`csrc/layer_norm_rows.cu`) runs if `rows_unsupported_reason` is None, otherwise PyTorch operations.
 """
 
 import ctypes
@@ -15,8 +15,8 @@ from sparsefront_kernels.common.launch import TYPE_CODES, library_function
 from sparsefront_kernels.quantized.quantize import quantize
 
 LIBRARY = "layer_norm_rows"
-MOST_FEATURES = 8192  # that the warps of a row hold
-_EIGHT = 8  # elements of a lane, which come in one copy
+MOST_FEATURES = 8192  # that the warps of a row can hold
+_EIGHT = 8  # elements per lane, read in one copy
 
 
 @custom_op("norm_rows")
@@ -32,21 +32,21 @@ def norm_rows(
     keep_sums: bool = False,
     quantized: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The norm of each row of x + x_bias + residual, times weight, plus bias; float32 inside.
+    """The norm of each row of x + x_bias + residual, times weight, plus bias; computed in float32.
 
     Args:
         x: [M, d], float16, bfloat16 or float32, any strides; unaligned rows cost a copy.
         x_bias, weight, bias: [d] of any float dtype, or None.
-        residual: [M, d] in x's dtype, any strides, or None; x_bias needs one.
-        kind: "layer_norm", or "rms_norm", which divides by the root of the mean square and subtracts no mean.
-        keep_norm: whether the norm is given in x's dtype.
-        keep_sums: whether the sum is given, for who reads it beside the norm; needs a residual.
-        quantized: whether the norm is given in e4m3, with a scale for each row, as `quantized.quantize` makes it.
+        residual: [M, d] in x's dtype, any strides, or None; required with x_bias.
+        kind: "layer_norm", or "rms_norm", which divides by the root mean square without subtracting the mean.
+        keep_norm: whether to return the norm in x's dtype.
+        keep_sums: whether to return the sum; requires a residual.
+        quantized: whether to return the norm in e4m3, with a scale per row, as `quantized.quantize` does.
     Returns:
-        the norm [M, d] in x's dtype; the sum, likewise, rounded before it is normalised; values [M, d] float8_e4m3fn and
-        scales [M, 1] float32. What is not asked for has no rows.
+        the norm [M, d] in x's dtype; the sum, likewise, rounded before normalization; values [M, d] float8_e4m3fn and
+        scales [M, 1] float32. Outputs not requested have no rows.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     _check(x, x_bias, residual, weight, bias, kind, keep_sums)
     vectors = {"x_bias": x_bias, "weight": weight, "bias": bias}
@@ -65,7 +65,7 @@ def _(x, x_bias, residual, weight, bias, eps, kind="layer_norm", keep_norm=True,
 
 
 def rows_unsupported_reason(d: int, dtype: torch.dtype, device: torch.device, **vectors: Tensor | None) -> str | None:
-    """Why the CUDA kernel cannot take rows of d features with these vectors, or None; PyTorch's operations take all."""
+    """Why the CUDA kernel does not support rows of d features with these vectors, or None; PyTorch operations support all."""
     if dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {dtype}"
     if d == 0 or d % _EIGHT:
@@ -87,7 +87,7 @@ def norm_rows_reference(
     eps: float,
     kind: str = "layer_norm",
 ) -> tuple[Tensor, Tensor]:
-    """The norm and the sum of `norm_rows` by plain operations, 16-bit inputs added up in float32 and the sum rounded once."""
+    """Norm and sum of `norm_rows` in plain operations; 16-bit inputs are accumulated in float32, the sum is rounded once."""
     sums = x
     if residual is not None:
         wide = x.to(accumulation_dtype(x.dtype))
@@ -109,7 +109,7 @@ def _keep(ctx, inputs: tuple, output: tuple[Tensor, ...]) -> None:
 
 
 def _gradients(ctx, dy: Tensor, dsums: Tensor, *_) -> tuple[Tensor | None, ...]:
-    """Through the reference, computed anew: right, and not fast."""
+    """Gradients by recomputing with the reference: correct, not fast."""
     eps, kind, keep_norm, keep_sums, _ = ctx.how
     leaves = [part if part is None else part.detach().requires_grad_() for part in ctx.saved_tensors]
     with torch.enable_grad():
@@ -195,7 +195,7 @@ def launch_norm_rows(
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """The tensor, copied where its rows do not begin at multiples of 16 bytes, as those of views may."""
+    """The tensor, copied if its rows are not 16-byte aligned, which may happen with views."""
     strides_fit = tensor.stride(-1) == 1 and (tensor.ndim == 1 or tensor.stride(0) % _EIGHT == 0)
     return (
         tensor if strides_fit and tensor.data_ptr() % 16 == 0 else tensor.clone(memory_format=torch.contiguous_format)

@@ -6,19 +6,19 @@ from torch import Tensor
 
 from sparsefront_kernels.common.launch import supports_pdl
 
-# Elements of a block that one program holds in registers as float32 (of the 64 Ki registers of a multiprocessor); with more
-# features a column is read three times, from the caches.
+# Elements that one program holds in registers as float32 (an SM has 64 Ki registers); with more features a column is read three
+# times, from the caches.
 HELD = 32_768
-# Columns of a program: a sector of a row in 16-bit types. On an H200 32 columns take as long where there are many and 20 % longer
-# where there are few, 8 and 64 take longer throughout.
+# Columns per program: a sector of a row in 16-bit types. On an H200, 32 columns take as long when there are many and 20 %
+# longer when there are few; 8 and 64 always take longer.
 COLUMNS = 16
-FEATURES_AT_A_TIME = 256  # where the block is not held
+FEATURES_AT_A_TIME = 256  # if the block does not fit
 
 
 @triton.jit
 def _layer_norm_columns_kernel(
-    x_ptr,  # [d, m] through its strides
-    residual_ptr,  # [d, m] through its strides
+    x_ptr,  # [d, m], strided
+    residual_ptr,  # [d, m], strided
     x_bias_ptr,  # [d]
     sums_ptr,  # [d, m], contiguous
     y_ptr,  # [d, m], contiguous
@@ -44,8 +44,8 @@ def _layer_norm_columns_kernel(
     column = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     feature = tl.arange(0, BLOCK_D).to(tl.int64)
     if PDL:
-        tl.extra.cuda.gdc_wait()  # the kernel before may not have ended
-        tl.extra.cuda.gdc_launch_dependents()  # who reads y waits for the end of this kernel
+        tl.extra.cuda.gdc_wait()  # the previous kernel may still be running
+        tl.extra.cuda.gdc_launch_dependents()  # kernels that read y wait for the end of this one
     if ONE_READ:  # BLOCK_D covers d
         exists = feature < d
         inside = exists[:, None] & (column < m)[None, :]
@@ -103,7 +103,7 @@ def _layer_norm_columns_kernel(
 
 @triton.jit
 def _sums(x, residual, x_bias, exists, inside, HAS_RESIDUAL: tl.constexpr, HAS_X_BIAS: tl.constexpr):
-    """What is normalised, in float32 but rounded as a sum of its own pass would be; 0 outside."""
+    """The values to normalize: in float32, but rounded as a separate sum would be; 0 outside."""
     loaded = tl.load(x, mask=inside, other=0.0)
     sums = loaded.to(tl.float32)
     if HAS_X_BIAS:
@@ -115,7 +115,7 @@ def _sums(x, residual, x_bias, exists, inside, HAS_RESIDUAL: tl.constexpr, HAS_X
 
 @triton.jit
 def _scaled(y, weight, bias, exists, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """y * weight + bias, where there are."""
+    """y * weight + bias, if given."""
     if HAS_WEIGHT:
         y *= tl.load(weight, mask=exists, other=0.0).to(tl.float32)[:, None]
     if HAS_BIAS:
@@ -134,7 +134,7 @@ def launch_layer_norm_columns(
     residual: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:
-    """Write y [d, M], and x + x_bias + residual to sums, on the current device; operands as those of the ops."""
+    """Write y [d, M], and x + x_bias + residual to sums, on the current device; operands as in the ops."""
     d, m = x.shape
     features = triton.next_power_of_2(d)
     one_read = features * COLUMNS <= HELD

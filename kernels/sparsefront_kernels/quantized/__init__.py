@@ -1,1 +1,1 @@
-"""Low precision: the rule that quantises activations and weights, and products of what it gives."""
+"""Low precision: quantization of activations and weights, and products of the results."""

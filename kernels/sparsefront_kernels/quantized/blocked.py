@@ -1,4 +1,4 @@
-"""`blocked_fp8_sm90` as a kernel of the registry: X is quantised in front of it, and Y may be quantised by it."""
+"""Registry entry of `blocked_fp8_sm90`: quantizes X before the product, and optionally Y in it."""
 
 from dataclasses import dataclass
 
@@ -29,10 +29,10 @@ class QuantizedBlocks:
     """A blocked weight in e4m3.
 
     Args:
-        weight: as the kernel reads it fastest.
-        adjacent: as it reads it where it quantises Y, which takes 128 neighboring outputs to a CTA tile: the same one where
-            blocks are a multiple of 128 outputs high; None where 128 does not divide N.
-        dtype: of Y where X comes quantised.
+        weight: in the kernel's fastest layout.
+        adjacent: in the layout for quantizing Y, which needs 128 consecutive outputs per CTA tile: the same object if the block
+            height is a multiple of 128; None if 128 does not divide N.
+        dtype: of Y if X is already quantized.
     """
 
     weight: BlockedFp8Weight
@@ -41,7 +41,7 @@ class QuantizedBlocks:
 
 
 def pack_blocks(stored: BlockedFormat) -> QuantizedBlocks:
-    """Quantise per output, and lay out on the format's device; blocks of 64 outputs are stored twice."""
+    """Quantize per output and pack, on the format's device; blocks of 64 outputs are stored twice."""
     weight = pack_for_blocked_fp8_sm90(stored)
     if weight.has_adjacent_halves:
         return QuantizedBlocks(weight, weight, stored.dtype)
@@ -57,15 +57,15 @@ def blocked_product(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual, rounded once.
+    """Compute Y = activation(X · Wᵀ + bias) + residual, rounded once.
 
     Args:
-        x: [M, K], quantised here with a scale per row; or quantised already, with any scales.
+        x: [M, K], quantized here with a scale per row; or already quantized, with any scales.
         packed: the weight.
         bias: [N], any float dtype, or None.
         residual: [M, N] in y's dtype, or None.
     Returns:
-        [M, N] in x's dtype, or in the weight's where x comes quantised.
+        [M, N] in x's dtype, or the weight's if x is already quantized.
     """
     dtype = packed.dtype if isinstance(x, Quantized) else x.dtype
     values, scales = _operands(x)
@@ -75,7 +75,7 @@ def blocked_product(
 def blocked_product_for_next(
     x: Tensor | Quantized, packed: QuantizedBlocks, bias: Tensor | None = None, *, activation: str = "none"
 ) -> Quantized:
-    """activation(X · Wᵀ + bias) for a product to come: quantised from float32 per row and 128 outputs.
+    """activation(X · Wᵀ + bias), quantized from float32 per row and 128 outputs, as input of the next product.
 
     Raises:
         ValueError: 128 does not divide N.

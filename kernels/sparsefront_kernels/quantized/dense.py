@@ -1,7 +1,7 @@
-"""Dense products in low precision: cuBLASLt's row-wise fp8 and its int8, the baselines that sparse kernels have to beat.
+"""Dense products in low precision: cuBLASLt's row-wise fp8 and int8, the baselines for sparse kernels.
 
-Both are calls of PyTorch. In a compiled graph there are plain operations around them, so that the quantisation fuses with
-what comes before it and the epilogue with what comes after.
+Both are PyTorch calls. A compiled graph surrounds them with plain operations, so that quantization fuses with what precedes
+and the epilogue with what follows.
 """
 
 from functools import partial
@@ -25,9 +25,9 @@ from sparsefront_kernels.quantized.weight import (
     quantized_x,
 )
 
-FP8_MULTIPLE = 16  # cuBLASLt's rule for K and N
-INT8_MULTIPLE = 8  # PyTorch's rule for K and N
-INT8_ROWS = 17  # and for M, at least
+FP8_MULTIPLE = 16  # cuBLASLt requires K and N to be multiples
+INT8_MULTIPLE = 8  # PyTorch requires K and N to be multiples
+INT8_ROWS = 17  # minimum M in PyTorch
 
 
 def dense_fp8(
@@ -38,21 +38,21 @@ def dense_fp8(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual by `torch._scaled_mm` with scales per row of X and per output.
+    """Compute Y = activation(X · Wᵀ + bias) + residual by `torch._scaled_mm` with scales per row of X and per output.
 
-    Sums are in cuBLASLt's fast accumulation, as is usual for inference: 9 to 25 % faster than without on an H200, and with fewer
-    bits than float32. The relative error is 3e-4 at K = 512 and 1.3e-3 at K = 4096, more than float16 itself rounds.
+    Uses cuBLASLt's fast accumulation, as is usual for inference: 9 to 25 % faster than without on an H200, but less precise
+    than float32. The relative error is 3e-4 at K = 512 and 1.3e-3 at K = 4096, more than float16's own rounding.
 
     Args:
-        x: [M, K], quantised here with a scale per row; or quantised already, per row or with a static scale.
+        x: [M, K], quantized here with a scale per row; or already quantized, per row or with a static scale.
         packed: the weight.
         bias: [N], any float dtype, or None.
         residual: [M, N] in y's dtype, or None.
     Returns:
-        [M, N] in x's dtype, or in the weight's where x comes quantised. An epilogue is a pass of its own, from sums rounded
-        to that dtype; a bias of the same dtype is added before.
+        [M, N] in x's dtype, or the weight's if x is already quantized. The epilogue is a separate pass over sums rounded to
+        that dtype, except that a bias of the same dtype is added before rounding.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     dtype = output_dtype(x, packed)
     quantized = quantized_x(x, packed)
@@ -80,9 +80,9 @@ def dense_int8(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual by `torch._int_mm`: exact int32 sums, scaled in a pass of their own.
+    """Compute Y = activation(X · Wᵀ + bias) + residual by `torch._int_mm`: exact int32 sums, scaled in a separate pass.
 
-    Arguments and result as those of `dense_fp8`; M is at least 17 and x has a scale per row.
+    Arguments and result as in `dense_fp8`; M must be at least 17, and x has a scale per row.
     """
     dtype = output_dtype(x, packed)
     quantized = quantized_x(x, packed)

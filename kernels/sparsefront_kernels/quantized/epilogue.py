@@ -1,4 +1,4 @@
-"""What follows a product of quantised values: scales, bias, activation and residual, in one pass over the sums."""
+"""Epilogue of a product of quantized values: scales, bias, activation and residual, in one pass over the sums."""
 
 import importlib.util
 
@@ -25,18 +25,18 @@ def finished(
 ) -> Tensor:
     """activation(sums · row_scales · output_scales · factor + bias) + residual in float32, rounded to a dtype.
 
-    On a GPU one Triton kernel does it; in a compiled graph and elsewhere plain operations do, which such a graph fuses.
+    One Triton kernel in eager mode on a GPU; otherwise plain operations, which a compiled graph fuses.
 
     Args:
-        sums: [M, N] of any dtype, row-major or the transpose of such an [N, M].
+        sums: [M, N] of any dtype, row-major or the transpose of a row-major [N, M].
         bias: [N] of any float dtype, or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name in `common.epilogue.ACTIVATIONS`.
         residual: [M, N] in `dtype`, any strides, or None.
         row_scales, output_scales: float32 [M, 1] and [N, 1], contiguous; None: 1.
     Returns:
-        [M, N] in the strides of the sums: the sums themselves where nothing is to be done.
+        [M, N] with the strides of the sums; the sums themselves if there is nothing to do.
     Raises:
-        ValueError: no such activation, or a residual of another shape or dtype.
+        ValueError: no such activation, or a residual with another shape or dtype.
     """
     check_activation(activation)
     if residual is not None:
@@ -67,10 +67,10 @@ def scaled_epilogue(
     residual: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """As `finished`, by Triton."""
+    """Like `finished`, in Triton."""
     y = _empty(sums, dtype)
     if y.numel():
-        from sparsefront_kernels.quantized.triton_epilogue import launch_scaled_epilogue  # Triton may be absent
+        from sparsefront_kernels.quantized.triton_epilogue import launch_scaled_epilogue  # Triton may be missing
 
         with torch.cuda.device_of(sums):
             launch_scaled_epilogue(sums, y, row_scales, output_scales, factor, bias, activation, residual)

@@ -1,15 +1,15 @@
-"""How activations and weights become e4m3 or int8: one rule, in plain PyTorch operations and as one Triton kernel.
+"""Quantization of activations and weights to e4m3 or int8, in plain PyTorch operations and as a Triton kernel.
 
-    amax    the largest absolute value among the finite ones of a row, or of a group of a row's inputs
-    scale   amax · (1 / 448) for fp8, amax · (1 / 127) for int8, in float32; 1 where amax is 0, and at least 2^-100
-    value   x · (1 / scale), rounded to the nearest e4m3 or integer, halves to even; beyond the largest one it saturates
+    amax    largest finite absolute value of a row, or of a group of a row's inputs
+    scale   amax · (1 / 448) for fp8, amax · (1 / 127) for int8, in float32; 1 if amax is 0, and at least 2^-100
+    value   x · (1 / scale), rounded to the nearest e4m3 or integer, ties to even; saturates
 
-Every operation is rounded to float32, so that both ways give the same bits. In a compiled graph the operations fuse with the
-norm or the activation before them; Inductor divides less exactly there and leaves out the rounding of X to 16 bits, so that
-some values are their neighbors.
+Every operation is rounded to float32, so both implementations are bitwise equal. In a compiled graph the operations fuse with
+the preceding norm or activation; there Inductor divides less exactly and skips rounding X to 16 bits, so some values differ
+by one step.
 
-NaN stays NaN in fp8, and an infinity becomes NaN, because e4m3 has none. int8 has neither: there the scale of a row (or group)
-that holds NaN or an infinity is NaN, so that all it is multiplied to is NaN.
+In fp8, NaN stays NaN and an infinity becomes NaN, because e4m3 has no infinity. int8 has neither: the scale of a row (or
+group) with NaN or an infinity is NaN, and so is everything multiplied by it.
 """
 
 import importlib.util
@@ -25,13 +25,13 @@ from sparsefront_kernels.common.epilogue import ACTIVATIONS, check_activation
 PRECISIONS = ("fp8", "int8")
 VALUE_DTYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 LARGEST = {"fp8": 448.0, "int8": 127.0}
-SMALLEST_SCALE = 2.0**-100  # its reciprocal is finite, whatever X holds
+SMALLEST_SCALE = 2.0**-100  # keeps the reciprocal finite
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 class Quantized(NamedTuple):
-    """A matrix in low precision: each value times its scale.
+    """A quantized matrix: values times scales.
 
     Args:
         values: float8_e4m3fn or int8 [M, K].
@@ -47,10 +47,10 @@ class Quantized(NamedTuple):
         return "int8" if self.values.dtype == torch.int8 else "fp8"
 
     def row_scales(self) -> Tensor:
-        """Scales [M, 1]; a static one is repeated.
+        """Scales [M, 1]; a static scale is expanded.
 
         Raises:
-            ValueError: there are scales per group.
+            ValueError: the scales are per group.
         """
         m = self.values.shape[0]
         if self.scales.shape[1] != 1:
@@ -59,15 +59,16 @@ class Quantized(NamedTuple):
 
 
 def quantize(x: Tensor, precision: str = "fp8", group: int | None = None, scale: Tensor | None = None) -> Quantized:
-    """X by the rule of this file, with scales found at run time or a static one.
+    """Quantize X with dynamic scales or a static one.
 
     Args:
         x: float16, bfloat16 or float32 [M, K].
         precision: "fp8" or "int8".
         group: inputs that share a scale, a power of two that divides K; None: a whole row.
-        scale: float32 with one element on x's device, the static scale of fp8; larger values saturate (`count_saturated`).
+        scale: static fp8 scale, one float32 element on x's device; larger values saturate (`count_saturated`).
     Raises:
-        ValueError: another precision, dtype or shape, a group that does not divide K, or a static scale with a group or int8.
+        ValueError: unknown precision or dtype, wrong shape, a group that does not divide K, or a static scale with a group or
+            int8.
     """
     _check(x, precision, group, scale)
     if x.is_cuda and not torch.compiler.is_compiling() and _runs_triton(x.device):
@@ -76,14 +77,14 @@ def quantize(x: Tensor, precision: str = "fp8", group: int | None = None, scale:
 
 
 def quantize_activated(x: Tensor, activation: str, precision: str = "fp8", group: int | None = None) -> Quantized:
-    """activation(X), in float32, by the rule of this file: of a product that cannot quantise its output, in one pass.
+    """Quantize activation(X), computed in float32, in one pass: for products that cannot quantize their output.
 
-    On a GPU it is our kernel in compiled graphs too: Inductor computes the activation of a row twice, for the scale and for the
-    values, and takes four times as long for 4096 of GELU.
+    On a GPU this uses our kernel in compiled graphs too: Inductor computes the activation of a row twice, for the scale and for
+    the values, which takes four times as long for GELU of 4096 features.
 
     Args:
-        x, precision, group: as of `quantize`.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        x, precision, group: as in `quantize`.
+        activation: a name in `common.epilogue.ACTIVATIONS`.
     """
     _check(x, precision, group, None)
     check_activation(activation)
@@ -93,12 +94,12 @@ def quantize_activated(x: Tensor, activation: str, precision: str = "fp8", group
 
 
 def quantize_weight(weight: Tensor, precision: str) -> Quantized:
-    """W [N, K] with a scale for each output, [N, 1]."""
+    """Quantize W [N, K] with a scale per output, [N, 1]."""
     return quantize(weight, precision)
 
 
 def dequantize(quantized: Quantized) -> Tensor:
-    """float32 [M, K]: what the values and scales stand for."""
+    """float32 [M, K]: values times scales."""
     values, scales = quantized
     groups = scales.shape[1]
     if groups == 1:
@@ -108,7 +109,7 @@ def dequantize(quantized: Quantized) -> Tensor:
 
 
 def count_saturated(x: Tensor, scale: Tensor) -> Tensor:
-    """How many finite values of x a static fp8 scale cuts off at ±448: int64, without dimensions."""
+    """Number of finite values of x that a static fp8 scale clamps to ±448: int64, zero-dimensional."""
     upcast = x.float()
     return ((upcast * scale.float().reciprocal()).abs() > LARGEST["fp8"]).logical_and(upcast.isfinite()).sum()
 
@@ -131,7 +132,7 @@ def _by_operations(x: Tensor, precision: str, group: int | None, scale: Tensor |
 
 
 def _values(scaled: Tensor, finite: Tensor, precision: str) -> Tensor:
-    """The quotients rounded; those of NaN and infinities are NaN, or 0 in int8."""
+    """Round the quotients; those of NaN and infinities become NaN, or 0 in int8."""
     limit = LARGEST[precision]
     inside = scaled.clamp(-limit, limit)
     if precision == "int8":
@@ -143,8 +144,8 @@ def _values(scaled: Tensor, finite: Tensor, precision: str) -> Tensor:
 def quantize_op(
     x: Tensor, precision: str, group: int | None, scale: Tensor | None, activation: str = "none"
 ) -> tuple[Tensor, Tensor]:
-    """Values and scales of `quantize`, after an activation, by one Triton kernel: a program per row."""
-    from sparsefront_kernels.quantized.triton_quantize import launch_quantize  # Triton may be absent
+    """Values and scales of `quantize` after an activation, by one Triton kernel with a program per row."""
+    from sparsefront_kernels.quantized.triton_quantize import launch_quantize  # Triton may be missing
 
     x = x if x.stride(1) == 1 else x.contiguous()
     values, scales = _empty(x, precision, group, scale)
@@ -169,7 +170,7 @@ def _empty(x: Tensor, precision: str, group: int | None, scale: Tensor | None) -
 
 
 def _runs_triton(device: torch.device) -> bool:
-    """Whether Triton can write e4m3 there."""
+    """Whether Triton can write e4m3 on the device."""
     return TRITON_IS_INSTALLED and torch.cuda.get_device_capability(device) >= (8, 9)
 
 

@@ -1,4 +1,4 @@
-"""Products in low precision in plain PyTorch: quantised, dequantised and multiplied in float32. Any device, no speed."""
+"""Reference products in low precision in plain PyTorch: quantized, dequantized and multiplied in float32, on any device."""
 
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,7 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.quantized.quantize import X_DTYPES, Quantized, quantize
 from sparsefront_kernels.quantized.weight import QuantizedWeight, multiplied, output_dtype, pack_quantized
 
-GROUP = 128  # inputs that share a scale where a product quantises for the next one
+GROUP = 128  # inputs per scale when a product quantizes its output for the next one
 
 
 def quantized_reference(
@@ -23,15 +23,15 @@ def quantized_reference(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual of the quantised operands, added up in float32 and rounded once.
+    """Y = activation(X · Wᵀ + bias) + residual of the quantized operands, accumulated in float32 and rounded once.
 
     Args:
-        x: [M, K], quantised here with a scale per row; or quantised already, with any scales.
+        x: [M, K], quantized here with a scale per row; or already quantized, with any scales.
         packed: the weight.
         bias: [N] or None.
         residual: [M, N] or None.
     Returns:
-        [M, N] in x's dtype, or in the weight's where x comes quantised.
+        [M, N] in x's dtype, or the weight's if x is already quantized.
     """
     return _sums(x, packed, bias, activation, residual).to(output_dtype(x, packed))
 
@@ -39,7 +39,7 @@ def quantized_reference(
 def quantized_reference_for_next(
     x: Tensor | Quantized, packed: QuantizedWeight, bias: Tensor | None = None, *, activation: str = "none"
 ) -> Quantized:
-    """activation(X · Wᵀ + bias) for a product to come: quantised from float32 per row and 128 outputs, which divide N."""
+    """activation(X · Wᵀ + bias), quantized from float32 per row and 128 outputs for the next product; 128 must divide N."""
     return quantize(_sums(x, packed, bias, activation, None), "fp8", group=GROUP)
 
 
@@ -51,7 +51,7 @@ def _sums(
 
 
 def dtype_unsupported_reason(problem: Problem) -> str | None:
-    """Why X of this dtype cannot be quantised, or None."""
+    """Why X of this dtype cannot be quantized, or None."""
     return None if problem.dtype in X_DTYPES else f"quantises float16, bfloat16 or float32, not {problem.dtype}"
 
 
@@ -79,7 +79,7 @@ _ENTRY = KernelEntry(
 
 
 def reference_entry(family: str, precision: str) -> KernelEntry:
-    """The reference of a family in a precision, "fp8" or "int8"."""
+    """The reference kernel of a family in a precision, "fp8" or "int8"."""
     entry = replace(
         _ENTRY,
         name=f"{family}_{precision}_reference",

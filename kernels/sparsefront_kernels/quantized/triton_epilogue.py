@@ -1,4 +1,4 @@
-"""`scaled_epilogue` in Triton: one pass over the sums, along whichever of rows and columns lies side by side in memory."""
+"""`scaled_epilogue` in Triton: one pass over the sums along their contiguous dimension."""
 
 import triton
 import triton.language as tl
@@ -6,12 +6,12 @@ from torch import Tensor
 
 from sparsefront_kernels.common.triton_device import activated
 
-SHORT, LONG = 4, 512  # of a program: 16 elements a thread
+SHORT, LONG = 4, 512  # tile of a program: 16 elements per thread
 
 
 @triton.jit
 def _scaled_epilogue_kernel(
-    sums_ptr,  # [rows, columns] through its strides, as the residual and y
+    sums_ptr,  # [rows, columns], strided like the residual and y
     y_ptr,
     row_scales_ptr,  # [rows]
     output_scales_ptr,  # [columns]
@@ -64,7 +64,7 @@ def launch_scaled_epilogue(
     activation: str,
     residual: Tensor | None,
 ) -> None:
-    """Write y on the current device; operands as those of the op."""
+    """Write y on the current device; operands as in the op."""
     rows, columns = sums.shape
     block_r, block_c = (SHORT, LONG) if y.stride(1) == 1 else (LONG, SHORT)
     given = residual if residual is not None else y

@@ -1,4 +1,4 @@
-"""`quantize` in Triton: a program per row, which stays in registers up to 8192 inputs and is read twice beyond."""
+"""`quantize` in Triton: a program per row, which is kept in registers up to 8192 inputs and read twice beyond."""
 
 import triton
 import triton.language as tl
@@ -7,13 +7,13 @@ from torch import Tensor
 from sparsefront_kernels.common.triton_device import INTERPRETED, activated
 
 INTERPRETED_HERE = tl.constexpr(INTERPRETED)
-MOST_INPUTS = 8192  # of a row in registers
+MOST_INPUTS = 8192  # longest row kept in registers
 
 
 @triton.jit
 def _gelu(v):
-    """The polynomial of `activated` for 16 bits, with the hardware's tanh, which is right to 5e-4: one instruction
-    where exp and a division are ten, in a kernel that computes longer than it waits for memory.
+    """The 16-bit polynomial of `activated` with the hardware's tanh (error 5e-4): one instruction instead of ten for exp and
+    a division, in a kernel that is compute-bound.
     """
     square = tl.minimum(v * v, 64.0)
     u = v * (0.7975077819 + square * (0.03700564812 - 0.0003515171048 * square))  # atanh(erf(v / √2))
@@ -27,7 +27,7 @@ def _gelu(v):
 
 @triton.jit
 def _load(row_ptr, column, columns, ACTIVATION: tl.constexpr):
-    """The inputs in float32 after the activation, and which of them are finite."""
+    """Inputs in float32 after the activation, and a mask of the finite ones."""
     x = tl.load(row_ptr + column, mask=column < columns, other=0.0).to(tl.float32)
     if ACTIVATION == "gelu":
         x = _gelu(x)
@@ -43,7 +43,7 @@ def _scale_of(amax, LARGEST: tl.constexpr, SMALLEST_SCALE: tl.constexpr):
 
 @triton.jit
 def _reciprocal(scale, INTERPRETED: tl.constexpr):
-    """1 / scale, rounded to nearest: Triton's own division is not."""
+    """1 / scale, rounded to nearest, unlike Triton's own division."""
     if INTERPRETED:
         return 1.0 / scale
     else:
@@ -54,7 +54,7 @@ def _reciprocal(scale, INTERPRETED: tl.constexpr):
 def _store(values_ptr, column, columns, scaled, finite, LARGEST: tl.constexpr, TO_INT8: tl.constexpr):
     inside = tl.minimum(tl.maximum(scaled, -LARGEST), LARGEST)
     if TO_INT8:
-        # 1.5 · 2^23: the sum has no bits left behind the point, so that it is rounded to even; without contraction
+        # adding 1.5 · 2^23 leaves no fractional bits: rounds to even; must not be contracted
         inside = tl.where(finite, (inside + 12582912.0) - 12582912.0, 0.0)
     else:
         inside = tl.where(finite, inside, float("nan"))
@@ -64,9 +64,9 @@ def _store(values_ptr, column, columns, scaled, finite, LARGEST: tl.constexpr, T
 @triton.jit
 def _quantize_kernel(
     x_ptr,  # [rows, columns] with contiguous rows
-    scale_ptr,  # float32 [1], the static scale
+    scale_ptr,  # static scale, float32 [1]
     values_ptr,  # [rows, columns], contiguous
-    scales_ptr,  # float32 [rows, columns / GROUP], contiguous; not written where the scale is static
+    scales_ptr,  # float32 [rows, columns / GROUP], contiguous; not written for a static scale
     columns,
     stride_xr,
     LARGEST: tl.constexpr,
@@ -77,7 +77,7 @@ def _quantize_kernel(
     GROUP: tl.constexpr,  # 0: a whole row
     BLOCK: tl.constexpr,
     ONE_BLOCK: tl.constexpr,
-    FAST: tl.constexpr,  # fp8 with a scale for each row of one block: fewer instructions, the same values
+    FAST: tl.constexpr,  # fp8 with a scale per row that fits one block: fewer instructions, the same values
     INTERPRETED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -104,14 +104,14 @@ def _quantize_kernel(
             tl.store(scales_ptr + row * groups + group, scale, mask=group < groups)
     elif FAST:
         x, _ = _load(x_ptr, lane, columns, ACTIVATION)
-        amax = tl.max(tl.abs(x), axis=0)  # without NaN, unless there is nothing else
+        amax = tl.max(tl.abs(x), axis=0)  # ignores NaN unless all are NaN
         amax = tl.where(amax == amax, amax, 0.0)
         if amax == float("inf"):
             finite = tl.abs(x) < float("inf")
             amax = tl.max(tl.where(finite, tl.abs(x), 0.0), axis=0)
             x = tl.where(finite, x, float("nan"))
         scale = _scale_of(amax, LARGEST, SMALLEST_SCALE)
-        scaled = x * _reciprocal(scale, INTERPRETED)  # at most the largest: conversion rounds that last bit away
+        scaled = x * _reciprocal(scale, INTERPRETED)  # up to a bit too large; the conversion rounds it away
         tl.store(values_ptr + lane, scaled.to(values_ptr.dtype.element_ty), mask=lane < columns)
         tl.store(scales_ptr + row, scale)
     elif ONE_BLOCK:
@@ -148,16 +148,16 @@ def launch_quantize(
     smallest_scale: float,
     activation: str = "none",
 ) -> None:
-    """Write values, and scales unless there is a static one, on the current device.
+    """Write values, and scales unless the scale is static, on the current device.
 
     Args:
         x: [M, K] with contiguous rows, M and K at least 1.
-        values, scales: contiguous, as `Quantized` holds them.
+        values, scales: contiguous, as in `Quantized`.
         group: inputs that share a scale, or None.
-        scale: the static one, or None.
-        largest: magnitude of a value.
-        smallest_scale: of any scale found here.
-        activation: of x before it is quantised.
+        scale: the static scale, or None.
+        largest: maximum magnitude of a value.
+        smallest_scale: lower bound of the dynamic scales.
+        activation: applied to x before quantization.
     """
     rows, columns = x.shape
     block = max(min(triton.next_power_of_2(columns), MOST_INPUTS), group or 1)

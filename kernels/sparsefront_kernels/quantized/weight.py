@@ -1,4 +1,4 @@
-"""A weight in low precision as [N, K], which products that read all of it take, and what such a product multiplies."""
+"""A quantized weight [N, K] for products that read all of it, and the operands of such a product."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class QuantizedWeight:
         n, k: outputs and inputs of the weight.
         values: float8_e4m3fn or int8 [N, K], zeros where pruned.
         scales: float32 [N, 1].
-        dtype: of the weight that was quantised, and of Y where X comes quantised.
+        dtype: of the weight before quantization, and of Y if X is already quantized.
     """
 
     n: int
@@ -34,18 +34,18 @@ class QuantizedWeight:
 
 
 def pack_quantized(stored: SparseFormat, precision: str) -> QuantizedWeight:
-    """The whole weight, zeros included, in float16, bfloat16 or float32 before, quantised per output."""
+    """Quantize the whole weight, zeros included, from float16, bfloat16 or float32, with a scale per output."""
     weight = stored.to_dense()
     return QuantizedWeight(*stored.shape, *quantize_weight(weight, precision), weight.dtype)
 
 
 def quantized_x(x: Tensor | Quantized, packed: QuantizedWeight) -> Quantized:
-    """X as it came where it is quantised, else quantised as the weight is, with a scale per row."""
+    """X unchanged if already quantized, else quantized with a scale per row in the weight's precision."""
     return x if isinstance(x, Quantized) else quantize(x, packed.precision)
 
 
 def check_quantized_operands(x: Quantized, packed: QuantizedWeight, bias: Tensor | None) -> None:
-    """Raise ValueError unless x, in the precision of the weight, the weight and the bias fit together."""
+    """Raise ValueError unless x has the precision of the weight, and x, weight and bias are compatible."""
     check_operands(x.values, packed.values, bias, k=packed.k, n=packed.n)
     if x.scales.device != x.values.device or x.scales.dtype != torch.float32:
         raise ValueError(f"scales must be float32 on {x.values.device}, not {x.scales.dtype} on {x.scales.device}")
@@ -54,12 +54,12 @@ def check_quantized_operands(x: Quantized, packed: QuantizedWeight, bias: Tensor
 
 
 def multiplied(x: Tensor | Quantized, packed: QuantizedWeight) -> tuple[Tensor, Tensor]:
-    """float32 X [M, K] and W [N, K] as they are multiplied: after quantisation."""
+    """float32 X [M, K] and W [N, K] after quantization."""
     quantized = quantized_x(x, packed)
     check_quantized_operands(quantized, packed, None)
     return dequantize(quantized), dequantize(Quantized(packed.values, packed.scales))
 
 
 def output_dtype(x: Tensor | Quantized, packed: QuantizedWeight) -> torch.dtype:
-    """Of Y: that of X, or of the weight before it was quantised where X comes quantised."""
+    """Dtype of Y: that of X, or of the weight before quantization if X is already quantized."""
     return packed.dtype if isinstance(x, Quantized) else x.dtype
