@@ -62,7 +62,7 @@ def _sequence() -> Inputs:
 
 
 def _of(model: str, inputs: Callable[[], Inputs] = _tokens, config: str | None = None, **settings: Any) -> Tiny:
-    """Return a factory of a transformers model, from its configuration."""
+    """A model class of transformers, with settings of its configuration."""
     made = (
         config
         or model.removesuffix("Model").removesuffix("ForCausalLM").removesuffix("ForImageClassification") + "Config"
