@@ -1,13 +1,13 @@
-"""How many samples a second one and two GPUs train, where the time of a step is, and whether ranks end with the same bits.
+"""Measure training throughput on one and two GPUs, profile a step, and check that ranks end bitwise equal.
 
     python -m experiments.ddp.throughput [--length 128 384] [--compile none blocks] [--ddp-comm-hook bf16_compress]
     python -m experiments.ddp.throughput --accelerator cpu --model tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
 
-BERT-base with random weights, batch 64 a GPU, 128 or 384 tokens, bf16, NCCL: pruned 2:4 and fine-tuned by the loop that every
-recovery uses, on random tokens from the loader of every text. First with fixed masks, which is timed and then profiled, then,
-where nothing is compiled, with masks that tighten by Taylor scores while it trains. In --folder it writes throughput.csv and
-step.csv (a line per length, number of devices, way to exchange gradients and trainer.compile; lines of other calls stay),
-ranks.csv (a line per rank) and the tables of README.md. Ends with status 1 where ranks differ.
+BERT-base with random weights, batch size 64 per GPU, 128 or 384 tokens, bf16, NCCL: pruned 2:4 and finetuned by the loop of all
+recoveries, on random tokens from the usual text loader. First with fixed masks, timed and then profiled; then, unless compiled,
+with gradual pruning by Taylor scores. Writes to --folder throughput.csv and step.csv (a line per length, number of devices,
+gradient exchange and trainer.compile; lines of other calls stay), ranks.csv (a line per rank) and the tables of README.md.
+Exits with status 1 if ranks differ.
 """
 
 import argparse
@@ -30,15 +30,15 @@ from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.trainer import TrainerSettings
 
 HERE = Path(__file__).resolve().parent
-FEW = 6  # steps of the training whose masks tighten
+FEW = 6  # steps of gradual pruning
 SAME = ("masks_sha256", "weights_sha256")
-COMPILED_WARMUP = 2  # times as long
+COMPILED_WARMUP = 2  # factor on the warm-up
 MARKS = "<!-- tables: written by throughput.py -->", "<!-- end of the tables -->"
 SHOWN = ("GPU", "tokens", "devices", "gradients", "compile")
 WAY = ("device", "sequence_length", "devices", "exchange_gradients", "ddp_comm_hook", "compile")
-ALIKE = ("device", "sequence_length", "compile")  # of a line and of that of one device beside it
+ALIKE = ("device", "sequence_length", "compile")  # columns in which a line and its one-device baseline agree
 KEY = (*WAY, "masks", "rank")
-SAME_RUN = ("model", "batch_per_device", "precision", "torch", "commit")  # of all lines of one kind of device
+SAME_RUN = ("model", "batch_per_device", "precision", "torch", "commit")  # the same for all lines of a kind of device
 PARTS = "idle exposed products generated attention optimizer masks copies others exchange_alone".split()
 DURING, AFTER = "during_backward", "after_backward"
 
@@ -46,9 +46,7 @@ DURING, AFTER = "during_backward", "after_backward"
 def measure(
     work: Work, trainer: TrainerSettings, tighten: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-    """The line of one way to train, where the time of a step on rank 0 is (empty if nothing is profiled), and the lines of its
-    ranks.
-    """
+    """Measure one setting; return its line, the profile of a step on rank 0 (empty if not profiled), and a line per rank."""
     few = replace(work, warmup=0, steps=FEW, windows=1, profiled=0)
     ways = {"fixed": (work, trainer, False)} | ({"tightened": (few, trainer, True)} if tighten else {})
     trained = {}
@@ -56,7 +54,7 @@ def measure(
         for masks, arguments in ways.items():
             with other_ranks_running(train, *arguments, trainer=trainer):
                 trained[masks] = train(*arguments, Path(scratch), [])
-    # a window is over when the last rank is done
+    # a window ends when the last rank is done
     windows = zip(*(rank["seconds"] for rank in trained["fixed"]), strict=True)
     rates = [work.batch * trainer.devices * work.steps / max(taken) for taken in windows]
     device = torch.device(trainer.device)
@@ -104,8 +102,8 @@ def _same(ranks: list[dict[str, Any]]) -> bool:
 
 
 def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Replace the lines of the same way to train. Others of their kind of device stay where network, commit and
-    PyTorch are the same, or else go: they would be compared. Lines of other kinds of devices stay.
+    """Replace lines of the same settings. Other lines of this kind of device are dropped if network, commit or PyTorch differ,
+    since they are not comparable. Lines of other kinds of devices stay.
 
     Returns:
         all lines, every value as text.
@@ -126,14 +124,14 @@ def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, s
 
 
 def fill(file: Path, lines: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()) -> None:
-    """Put the tables between the marks of a page; where there is no page they are one."""
+    """Write the tables between the marks of a page; create the page if it is missing."""
     if not file.exists():
         file.write_text("\n".join(MARKS) + "\n", encoding="utf-8")
     page.fill(file, MARKS, "\n".join(tables(lines, steps)))
 
 
 def tables(lines: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()) -> list[str]:
-    """Markdown: samples per second beside those of one device, then where a step's time is."""
+    """Markdown: samples per second vs. one device, then the profile of a step."""
     rates = []
     for line in lines:
         alone = [one for one in lines if str(one["devices"]) == "1" and values_of(one, ALIKE) == values_of(line, ALIKE)]
@@ -161,7 +159,7 @@ def _ms(step: dict[str, Any], part: str) -> str:
 
 
 def _way(line: dict[str, Any]) -> list[str]:
-    """Kind of device, tokens of a sample, devices, how they exchange gradients, and trainer.compile."""
+    """Settings of a line: kind of device, tokens per sample, number of devices, gradient exchange, trainer.compile."""
     exchanged = "bf16" if line["ddp_comm_hook"] == "bf16_compress" else "fp32"
     if line["exchange_gradients"] == "after_backward":
         exchanged += ", after backward"
@@ -171,7 +169,7 @@ def _way(line: dict[str, Any]) -> list[str]:
 
 
 def _short(device: str) -> str:
-    """Without maker and memory."""
+    """A device's name without maker and memory."""
     return device.removeprefix("NVIDIA ").partition(" ")[0]
 
 
@@ -225,7 +223,7 @@ def main() -> int:
         line, step, told = measure(this, trainer, tighten=what == "none" and hook is None and not chosen.fixed_only)
         print(line, step, sep="\n", flush=True)
         same &= line["same_on_ranks"]
-        # at once: what comes after may be cut off
+        # at once, since a later measurement may be killed
         lines = merge_lines(chosen.folder / "throughput.csv", [line])
         steps = merge_lines(chosen.folder / "step.csv", [step]) if step else []
         merge_lines(chosen.folder / "ranks.csv", told)

@@ -1,4 +1,4 @@
-"""What every rank of the measurement runs: BERT with random weights, pruned, then trained by the loop of every recovery."""
+"""The program of each rank: prune a BERT with random weights, then train it by the loop of all recoveries."""
 
 import re
 import time
@@ -34,12 +34,12 @@ from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 CLASSES, SPARSITY = 2, 0.5
-BUCKET = 25 * 2**20  # bytes that DDP exchanges at a time
+BUCKET = 25 * 2**20  # bytes per DDP bucket
 REPEATS = 10
 EXCHANGE = "exchange"
-KINDS = {  # the first that a kernel's name matches
+KINDS = {  # the first match of a kernel's name counts
     EXCHANGE: re.compile("nccl", re.IGNORECASE),
-    "generated": re.compile("^triton_"),  # by torch.compile; the rest of such a name tells what was fused
+    "generated": re.compile("^triton_"),  # by torch.compile; the rest of the name lists the fused operations
     "attention": re.compile("fmha|flash|cudnn.*sdpa|mha_", re.IGNORECASE),
     "products": re.compile("gemm|nvjet|cutlass|xmma|splitk", re.IGNORECASE),
     "optimizer": re.compile("multi_tensor|foreach|adam", re.IGNORECASE),
@@ -51,15 +51,15 @@ OTHERS = "others"
 
 @dataclass(frozen=True)
 class Work:
-    """How much is trained.
+    """The amount of training.
 
     Args:
-        size: of a BERT with random weights, or the folder of a checkpoint.
+        size: size of a BERT with random weights, or the folder of a checkpoint.
         batch: samples per device and step.
-        length: tokens of each sample; none is padded.
+        length: tokens per sample, without padding.
         warmup: steps before the first window.
-        steps, windows: timed: so many windows of so many steps.
-        profiled: steps that follow, of which the profiler tells the kernels.
+        steps, windows: steps per timed window, and number of windows.
+        profiled: steps that are profiled afterwards.
     """
 
     size: str
@@ -72,7 +72,7 @@ class Work:
 
     @property
     def timed_steps(self) -> int:
-        """Up to the end of the last window."""
+        """Steps up to the end of the last window."""
         return self.warmup + self.steps * self.windows
 
     @property
@@ -89,7 +89,7 @@ class Work:
 
 
 class Clock(pl.Callback):
-    """Seconds of each window of steps on this rank; the queue of the GPU is drained at the ends of windows alone."""
+    """Seconds of each window on this rank; the GPU is synchronized only between windows."""
 
     def __init__(self, work: Work) -> None:
         self.work, self.seconds = work, []
@@ -118,7 +118,7 @@ class Clock(pl.Callback):
 
 
 def kind(name: str) -> str:
-    """What a kernel does, by its name."""
+    """The kind of a kernel, by name."""
     return next((what for what, pattern in KINDS.items() if pattern.search(name)), OTHERS)
 
 
@@ -126,8 +126,8 @@ def step_times_ms(kernels: list[Kernel], steps: int, wall_s: float) -> dict[str,
     """Milliseconds of one step.
 
     Returns:
-        `wall_ms`; `idle_ms`, when no kernel runs; `exposed_ms`, when nothing but the exchange of gradients runs; then the time of
-        each kind, which may add up to more, since kernels overlap.
+        `wall_ms`; `idle_ms`, without any kernel; `exposed_ms`, with only the gradient exchange; then the time of each kind,
+        whose sum may be larger, since kernels overlap.
     """
     per_step = 1e-3 / steps
     everything = covered_us(kernels)
@@ -140,10 +140,10 @@ def step_times_ms(kernels: list[Kernel], steps: int, wall_s: float) -> dict[str,
 
 
 class ProfileSteps(pl.Callback):
-    """Lightning callback that profiles some steps after a warm-up; the queue of the GPU is drained before and after them.
+    """Lightning callback that profiles some steps after a warm-up, with the GPU synchronized before and after them.
 
     Attributes:
-        kernels, wall_s: of these steps; empty before them.
+        kernels, wall_s: of these steps; empty until then.
     """
 
     def __init__(self, warmup: int, steps: int) -> None:
@@ -171,8 +171,8 @@ class ProfileSteps(pl.Callback):
 
 
 def exchange_times_ms(net: nn.Module) -> dict[str, float | str]:
-    """Milliseconds to sum as many values as the network has parameters over the ranks, in fp32 and in bf16; every rank asks.
-    Empty where there is one.
+    """Milliseconds of an all_reduce of as many values as the network has parameters, in fp32 and bf16; a collective call.
+    Empty with one rank.
     """
     dtypes = {"exchange_alone_ms": torch.float32, "exchange_alone_bf16_ms": torch.bfloat16}
     if distributed.world_size() == 1:
@@ -182,8 +182,8 @@ def exchange_times_ms(net: nn.Module) -> dict[str, float | str]:
 
 
 def _exchange_ms(size: int, dtype: torch.dtype) -> float:
-    """The median, in pieces as DDP takes them."""
-    piece = torch.zeros(BUCKET // 4, dtype=dtype, device="cuda")  # as many values as a bucket of fp32 holds
+    """Median milliseconds, in pieces of DDP's bucket size."""
+    piece = torch.zeros(BUCKET // 4, dtype=dtype, device="cuda")  # as many values as an fp32 bucket
     taken = []
     for _ in range(REPEATS + 2):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -198,7 +198,7 @@ def _exchange_ms(size: int, dtype: torch.dtype) -> float:
 
 
 def finetune_with(*watches: pl.Callback) -> Finetune:
-    """The default recovery, watched."""
+    """The default recovery with additional callbacks."""
 
     class Watched(Finetune):
         def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
@@ -208,7 +208,7 @@ def finetune_with(*watches: pl.Callback) -> Finetune:
 
 
 def random_text(rows: int, work: Work, vocabulary: int) -> SplitData:
-    """Random tokens and labels, the same on every rank; nothing is held out."""
+    """Random tokens and labels, the same on every rank, without a held-out part."""
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(1000, vocabulary, (rows * work.length,), generator=draw, dtype=torch.int32)
     text = EncodedText(
@@ -224,10 +224,10 @@ def random_text(rows: int, work: Work, vocabulary: int) -> SplitData:
 
 
 def train(work: Work, trainer: TrainerSettings, gradual: bool, folder: Path, loggers: list) -> list[dict[str, Any]]:
-    """Prune 2:4 and recover; what every rank has in the end, in rank order, and where the time of its profiled steps was.
+    """Prune 2:4 and recover; return the final state of every rank, in rank order, with its profile.
 
     Args:
-        gradual: masks tighten twice in the training, by scores that the ranks take from their own batches; else they stay.
+        gradual: update the masks twice in training, by scores from each rank's batches; else they are fixed.
     """
     clock, watch = Clock(work), ProfileSteps(work.timed_steps, work.profiled)
     net, masks = pruned_and_recovered(work, trainer, gradual, clock, *((watch,) if work.profiled else ()))
@@ -247,7 +247,7 @@ def train(work: Work, trainer: TrainerSettings, gradual: bool, folder: Path, log
 def pruned_and_recovered(
     work: Work, trainer: TrainerSettings, gradual: bool, *watches: pl.Callback
 ) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    """The network after its training, which `watches` saw, and its masks."""
+    """The network after training with the callbacks `watches`, and its masks."""
     torch.manual_seed(0)
     model = work.bert
     net = model.build(DataInfo("sequence_classification", CLASSES, sequence_length=work.length))

@@ -1,13 +1,13 @@
-"""Damages every file of a small finished sweep in seven ways, and counts which commands end in a traceback, hang, or hide others.
+"""Damage each file of a small finished sweep in seven ways; count tracebacks, hangs and hidden results of every command.
 
     python -m experiments.faults.corrupt_files FOLDER [--only TEXT] [--commands NAME ...] [--csv FILE] [--again] [--every N]
 
-FOLDER/finished holds the sweep: two patterns in one multirun and a dense run, their cache, and what compare.py wrote. Each case
-is a copy of it with one file or folder damaged; a command runs there in a child, forked from a process that has imported
-everything. Files of one role are damaged once: those of the first point, and of the stages that it used.
-Prints the cases that fail, then a table kind x command; writes one line per case and command. --again keeps FOLDER/finished.
-corrupt_files.csv: of the results every second case with compare.py, of the cache all cases with the cache's commands, and every
-eighth case of both with load_run, verify and run.py (--every 8).
+FOLDER/finished holds the sweep: a multirun of two patterns and a dense run, their cache, and the output of compare.py. Each case
+is a copy with one damaged file or folder; a command runs there in a child forked after all imports. Files with the same role are
+damaged once: those of the first point and of its stages. Prints the failing cases and a table kind x command; writes one line per
+case and command. --again keeps FOLDER/finished.
+corrupt_files.csv covers every second case of the results with compare.py, all cases of the cache with the cache's commands, and
+every eighth case of both with load_run, verify and run.py (--every 8).
 """
 
 import argparse
@@ -48,7 +48,7 @@ from sparsefront.results.page import comparison  # noqa: F401
 from sparsefront.verify.__main__ import main as verify
 
 TIMEOUT_S = 60
-ADDRESS_SPACE_BYTES = 6 * 2**30  # above what the imports take
+ADDRESS_SPACE_BYTES = 6 * 2**30  # beyond the imports
 TINY = [
     "debug=tiny",
     "model.dim=64",
@@ -63,14 +63,14 @@ FIRST = ["pattern=n_m", "granularity=16"]
 CACHE, RESULTS = ".cache/sparsefront", "results"
 TEXTS = (".json", ".jsonl", ".yaml", ".csv", ".txt", ".log", ".html")
 LAUGHS = "\n".join(["a0: &a0 [lol]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))])
-NUMBER = re.compile(r"(?<=: )(?!9\b)-?\d[\d.e+-]*")  # but the version of the schema
-STRING = re.compile(r'(?<=: ")|(?<=,)(?=[a-z])')  # where one begins, or a cell of a table
+NUMBER = re.compile(r"(?<=: )(?!9\b)-?\d[\d.e+-]*")  # except the schema version
+STRING = re.compile(r'(?<=: ")|(?<=,)(?=[a-z])')  # the start of a string or of a table cell
 OUTCOMES = ("ok", "refused", "traceback", "hang", "crash", "hidden")
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one command did in one case: `outcome` of OUTCOMES, and its last line."""
+    """Result of one command in one case: an outcome of OUTCOMES, and its last line of output."""
 
     file: str
     kind: str
@@ -79,7 +79,7 @@ class Found:
     said: str
 
 
-# Damage: takes the path and its content, leaves something else there.
+# Each damage function takes a path and its content, and changes the file.
 
 
 def _empty(path: Path, content: bytes) -> None:
@@ -135,7 +135,7 @@ def _null(path: Path, content: bytes) -> None:
 
 
 def _texts(path: Path, content: bytes) -> None:
-    """Into every string: an escape sequence, a line end, a null, and math text."""
+    """Insert an escape sequence, a newline, a null and math text into every string."""
     hostile = r"\u001b[2J\n\u0000$\\frac{$" if path.suffix == ".json" else "\x1b[2J\r\x00$\\frac{$"
     path.write_text(STRING.sub(lambda _: hostile, _undigested(content)), encoding="utf-8")
 
@@ -145,7 +145,7 @@ def _half_characters(path: Path, content: bytes) -> None:
 
 
 def _undigested(content: bytes) -> str:
-    """As of a version that wrote no digest, so that the rest is read, too."""
+    """Remove the digest, as in old versions, so that the rest is read too."""
     return re.sub(r'(?<="record_sha256": )"\w+"', "null", content.decode())
 
 
@@ -162,7 +162,7 @@ def _long_line(path: Path, content: bytes) -> None:
 
 
 def _zip_bomb(path: Path, content: bytes) -> None:
-    """An archive of arrays whose headers claim a petabyte."""
+    """Replace it with an archive of arrays whose headers claim a petabyte."""
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (125000000000000,), }"
@@ -204,7 +204,7 @@ HOSTILE: dict[str, tuple[Callable[[Path, bytes], None], ...]] = {
 
 
 def cases(finished: Path) -> Iterator[tuple[str, str, Callable[[Path, bytes], None]]]:
-    """(file, kind, damage) of every file of the first point, of the folders above it, and of the stages that it used."""
+    """(file, kind, damage) for the files of the first point, of its parent folders and of its stages."""
     for path in _damaged(finished):
         name = path.relative_to(finished).as_posix()
         if path.is_dir() and not path.is_symlink():
@@ -241,7 +241,7 @@ def _damaged(finished: Path) -> list[Path]:
 
 
 def _stages(cache_dir: Path, point: Path) -> list[Path]:
-    """What a point was made from: its result names the last ones, and each of them what was used before."""
+    """The stages of a point: its result names the last ones, and each stage names its inputs."""
     run_id = json.loads((point / "row.json").read_text(encoding="utf-8"))["identity"]["run_id"]
     records = {record.parent: record.read_text(encoding="utf-8") for record in sorted(cache_dir.glob(f"*/*/{RECORD}"))}
     last = [
@@ -255,11 +255,11 @@ def _stages(cache_dir: Path, point: Path) -> list[Path]:
 
 
 def first_point(folder: Path) -> Path:
-    """Of the sweep."""
+    """The first point of the sweep."""
     return next(iter(sorted((folder / RESULTS).glob("*/*_n_m_*/"))))
 
 
-# Commands: each runs in a child, whose working directory is the case's.
+# Each command runs in a child whose working directory is the case's folder.
 
 
 def _load_run() -> int:
@@ -286,7 +286,7 @@ COMMANDS: dict[str, Callable[[], int | None]] = {
 
 
 def call(name: str, folder: Path) -> tuple[str, str]:
-    """Run a command in a child; (outcome, what it said last)."""
+    """Run a command in a child; return (outcome, last line of output)."""
     said = folder / ".said"
     child = os.fork()
     if child == 0:
@@ -337,7 +337,7 @@ def _address_space() -> int:
 
 
 def hidden(name: str, folder: Path, others: Iterable[str]) -> str | None:
-    """Which other run a command does not show any more, neither in what it wrote nor on the terminal."""
+    """The first undamaged run that a command no longer shows, in its files or on the terminal."""
     written = {"compare": "results/compare/compare.html", "rebuild": "results/rows.csv", "cache": ".said"}.get(name)
     if written is None:
         return None
@@ -350,7 +350,7 @@ def hidden(name: str, folder: Path, others: Iterable[str]) -> str | None:
 
 
 def finish(folder: Path) -> None:
-    """The sweep and the dense run, compared."""
+    """Run the sweep and the dense run, and compare them."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     python = [sys.executable, str(ROOT / "run.py")]
@@ -363,20 +363,20 @@ def finish(folder: Path) -> None:
 
 
 def examine(finished: Path, file: str, kind: str, damage: Callable, commands: Iterable[str]) -> Iterator[Found]:
-    """Each command in a copy of its own where it writes, so that none repairs what the next one reads."""
+    """Run the commands; each that writes gets its own copy, so that none repairs what the next one reads."""
     case, others = finished.with_name("case"), _other_runs(finished)
     for name in commands:
         if file.startswith(CACHE) and name in ("compare", "rebuild"):
-            continue  # they read no cache
+            continue  # they do not read the cache
         shutil.rmtree(case, ignore_errors=True)
         shutil.copytree(finished, case, symlinks=True)
-        (case / RESULTS / "compare" / "compare.html").unlink(missing_ok=True)  # an old page would show the others
+        (case / RESULTS / "compare" / "compare.html").unlink(missing_ok=True)  # an old page would show the other runs
         path = case / file
         damage(path, path.read_bytes() if path.is_file() else b"")
         try:
             first_point(case)
         except StopIteration:
-            continue  # the sweep's folder itself is gone: the command would be given no path
+            continue  # the sweep's folder is gone, so the command would get no path
         outcome, said = call(name, case)
         if outcome == "ok" or (outcome, name) == ("refused", "compare"):
             missing = hidden(name, case, others[name == "cache"])
@@ -385,7 +385,7 @@ def examine(finished: Path, file: str, kind: str, damage: Callable, commands: It
 
 
 def _other_runs(finished: Path) -> dict[bool, list[str]]:
-    """Of the runs that are not damaged the ids (False) and the folders' names (True)."""
+    """Undamaged runs: their ids (False) and folder names (True)."""
     first = first_point(finished)
     others = [row for row in sorted((finished / RESULTS).rglob("row.json")) if row.parent != first]
     ids = [json.loads(row.read_text(encoding="utf-8"))["identity"]["run_id"] for row in others]
@@ -393,7 +393,7 @@ def _other_runs(finished: Path) -> dict[bool, list[str]]:
 
 
 def print_table(found: list[Found], commands: Iterable[str]) -> None:
-    """Kind x command: tracebacks, hangs, crashes and hidden results, of how many tried."""
+    """Print kind x command: tracebacks, hangs, crashes and hidden results out of all tries."""
     kinds = list(dict.fromkeys(one.kind.partition(":")[0] for one in found))
     print(f"\n{'damage':10s}", *(f"{name:>12s}" for name in commands))
     for kind in [*kinds, "all"]:

@@ -1,11 +1,11 @@
-"""Edits of a stored result that `sparsefront.verify` does not see: every field of the record, its export and its other files.
+"""Count the edits of a stored result that `sparsefront.verify` misses, over all fields of the record, its export and other files.
 
     python -m experiments.faults.edits [FOLDER] [--out CSV]      writes edits.csv; FOLDER keeps the run that is edited
 
-plain:     one byte or one value of a file, digests left as they are
-manifest:  one entry of the export's files, with the checksums that the cache keeps beside them written anew
-rehashed:  one field of row.json, with every digest of the record written anew: what only arithmetic and evaluation can tell
-An edit is seen where the exit status is not 0.
+plain:     one byte or value of a file, with digests unchanged
+manifest:  one entry of the export's files, with the cache's checksums updated
+rehashed:  one field of row.json, with all digests of the record updated, so that only arithmetic and evaluation can detect it
+An edit is detected if the exit status is not 0.
 """
 
 import argparse
@@ -36,13 +36,13 @@ Edit = Callable[[Path], None]
 
 
 def make_run(folder: Path) -> tuple[Path, Path]:
-    """A small finished run, with a control and a latency curve; its folder and its cache."""
+    """Make a small finished run with a control and a latency curve; return its folder and cache."""
     assert runs.start(folder, *TINY, *CHOSEN).wait() == 0, runs.log_of(folder)
     return next((folder / "results").glob("*/row.json")).parent, folder / "cache"
 
 
 def seal(row: Path) -> None:
-    """Digests of the record, and of the files beside it, for what is there now."""
+    """Update the digests of the record and of the files next to it."""
     content = json.loads(row.read_text(encoding="utf-8"))
     for name in ("samples", "outcomes"):
         file = row.parent / {"samples": "samples.json", "outcomes": "outcomes.npz"}[name]
@@ -52,7 +52,7 @@ def seal(row: Path) -> None:
 
 
 def seal_export(export: Path) -> None:
-    """The checksums beside the export's files, for what is there now."""
+    """Update the checksums of the export's files."""
     record = export / "determined_by.json"
     content = json.loads(record.read_text(encoding="utf-8"))
     record.unlink()
@@ -60,7 +60,7 @@ def seal_export(export: Path) -> None:
 
 
 def another(value: Any) -> Any:
-    """A value of the same type that is not this one."""
+    """A different value of the same type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -74,17 +74,17 @@ def another(value: Any) -> Any:
     if isinstance(value, dict):
         first = next(iter(value), None)
         return {"forged": 0.5} if first is None else value | {first: another(value[first])}
-    return 7  # of null
+    return 7  # for null
 
 
 FOR_NULL = {int: 7, float: 0.5, str: "forged", bool: True}
 
 
 def rehashed() -> Iterator[tuple[str, Edit]]:
-    """Every field of the record; one that is null gets a value of its type."""
+    """Edits of every field of the record; null becomes a number."""
     for field in result_fields():
         if field.name in ("record_sha256", "samples_sha256", "outcomes_sha256", "schema_version"):
-            continue  # the first three are what is written anew
+            continue  # the first three are digests, which are updated
 
         def edit(folder: Path, field: Any = field) -> None:
             row = folder / "row.json"
@@ -104,7 +104,7 @@ def rehashed() -> Iterator[tuple[str, Edit]]:
 
 
 def _other_content(file: Path) -> None:
-    """Other samples of the sparse network; outcomes of other samples with the same mean."""
+    """Change the sparse network's samples, or permute outcomes, which keeps their mean."""
     if file.suffix == ".json":
         content = json.loads(file.read_text(encoding="utf-8"))
         content["sparse"] = [[0.5 * sample for sample in repeat] for repeat in content["sparse"]]
@@ -121,7 +121,7 @@ def _other_content(file: Path) -> None:
 
 
 def manifest() -> Iterator[tuple[str, Edit]]:
-    """Each entry of manifest.json and of the files that say how its layers lie."""
+    """Edits of every entry of manifest.json and of the files that describe the layers' storage."""
 
     def entry(*keys: str | None) -> Edit:
         def edit(folder: Path) -> None:
@@ -161,7 +161,7 @@ def _layer_patterns(export: Path) -> None:
 
 
 def plain() -> Iterator[tuple[str, Edit]]:
-    """One value of each file, and of row.json one of each group and some more."""
+    """Edits of one value per file, and of several values of row.json."""
     fields = {
         "identity": ("seed", "recovery_seed", "gpu", "commit", "time", "weights_sha256", "checkpoint"),
         "choice": ("pattern", "recipe_parameters", "recovery"),
@@ -191,7 +191,7 @@ def _edit_row(row: Path, group: str, name: str) -> None:
 
 
 def _edit_file(file: Path) -> None:
-    """Of a text the first digit that stands in a value, of other files one bit in the middle."""
+    """Change the first digit of a value in a text file, or one bit in the middle of another file."""
     content = bytearray(file.read_bytes())
     if file.suffix in (".json", ".yaml"):
         text = content.decode()
@@ -209,7 +209,7 @@ def _edit_file(file: Path) -> None:
 
 
 def unseen(folder: Path, cache: Path, edits: Iterator[tuple[str, Edit]]) -> tuple[int, list[str]]:
-    """How many edits were tried, and the names of those that verify lets pass."""
+    """Number of edits, and names of those that verify misses."""
     tried, passed = 0, []
     for name, edit in edits:
         with tempfile.TemporaryDirectory() as place:
@@ -226,7 +226,7 @@ def unseen(folder: Path, cache: Path, edits: Iterator[tuple[str, Edit]]) -> tupl
 
 
 def main() -> None:
-    """Count each kind and write the table."""
+    """Count all kinds and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, help="keeps the run that is edited")
     parser.add_argument("--out", type=Path, default=HERE / "edits.csv", help="the table")

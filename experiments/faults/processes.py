@@ -1,23 +1,23 @@
-"""What do a kill, a sleep and a full disk cost the runs that they hit?
+"""Test that runs survive kills, sleeping machines and full disks.
 
     python -m experiments.faults.processes kills FOLDER [--tries 128] [--sweeps 10]
     python -m experiments.faults.processes sleeps FOLDER [--tries 20]
     python -m experiments.faults.processes full_disks FOLDER [--tries 20] [--megabytes 256]
 
-kills: each try starts a tiny run in a new folder, kills it with SIGKILL at a random moment of its life, and starts the same
-command again: the row has to be that of a run that was left alone, to the digit. Then sweeps of two workers (extra `joblib`)
-are begun, and their main process is killed: a sweep counts as lost where a process of it lives 5 s later.
+kills: each try starts a tiny run in a new folder, kills it with SIGKILL at a random moment and starts the same command again: the
+row must be exactly that of an undisturbed run. Then the main process of sweeps with two workers (extra `joblib`) is killed: a
+sweep counts as lost if one of its processes is alive 5 s later.
 
-sleeps: each try starts a tiny run as if on another machine, stops it with SIGSTOP at a random moment and sets the time of its
-leases back, as if it had slept for minutes. Then a run of a second machine works in the same folders: by turns one that has
-nothing in common with the sleeper, and one that shares its dense network. After that the sleeper is woken (SIGCONT): it has to
-end well, with the row of a run that was left alone, to the digit, in its folder and in rows.csv.
+sleeps: each try starts a tiny run as if on another machine, stops it with SIGSTOP at a random moment and backdates its leases, as
+if it had slept for minutes. Then a run on a second machine works in the same folders, which alternately shares the sleeper's
+dense network or nothing. After SIGCONT the sleeper must succeed, with exactly the row of an undisturbed run in its folder and in
+rows.csv.
 
-full_disks: a search (extra `sweep`) works on a disk of its own, a tmpfs, which is filled to the last byte: by turns at a random
-moment, and at the end of a run whose lines in the journal of the study need another block, so that one of them is cut in half.
-Once the search has ended, the file that filled the disk is removed and the same command started again, and so on. In the end the
-study has to hold the points of one that was left alone, with their values to the digit, each once; no start may fail before its
-disk is full. Mounting takes root: without it nothing is tried.
+full_disks: a search (extra `sweep`) works on its own tmpfs, which is filled to the last byte, alternately at a random moment, and
+at the end of a run whose lines in the study's journal need another block, so that a line is cut in half. When the search has
+ended, the filler is removed and the command is started again, repeatedly. In the end the study must hold each point of an
+undisturbed study once, with exactly its values; no start may fail before its disk is full. Mounting needs root; without it this
+test is skipped.
 
 FOLDER must not exist.
 """
@@ -60,8 +60,8 @@ SLEPT_S = LEASE_S + 60
 OTHERS = {"nothing in common": ["seed=7"], "the same dense network": ["sparsity=0.5"]}
 SEARCH = ["-m", "hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "optimize=[val_sparse]"]
 JOURNAL = Path("results", "studies", "search.journal")
-BLOCK, OF_A_POINT = 4096, 2000  # bytes of a tmpfs's block; of the lines that tell of a point and ask for the next one
-ROOM = 32 * 2**20  # bytes that a start finds free
+BLOCK, OF_A_POINT = 4096, 2000  # bytes of a tmpfs block; of the journal lines that finish a point and ask for the next
+ROOM = 32 * 2**20  # free bytes at a start
 SPACE = ["sparsity=interval(0.5,0.9)", "pattern=n_m,tile_wise,block_wise", "granularity=8,16"]
 
 Program = tuple[str | Path, ...]
@@ -87,23 +87,23 @@ def main() -> int:
 
 
 def _start(folder: Path, *overrides: str, program: Program = (runs.ROOT / "run.py",)) -> subprocess.Popen:
-    """A tiny run below a folder."""
+    """Start a tiny run below a folder."""
     return runs.start(folder, *TINY, *runs.ON_CPU, *overrides, program=program, environment=ENVIRONMENT)
 
 
 def _finish(folder: Path, *overrides: str, program: Program = (runs.ROOT / "run.py",)) -> int:
-    """Start and wait for the end; gives the exit status."""
+    """Start a tiny run and wait for it; return the exit status."""
     return _start(folder, *overrides, program=program).wait()
 
 
 def _count(fault: str, tried: int, lost: int, note: str) -> None:
-    """Print a line of the table, and put it into counts.csv."""
+    """Print a line of the table and add it to counts.csv."""
     print(f"{'what':<60} {'tried':>6} {'lost':>6}\n{fault:<60} {tried:>6} {lost:>6}   {note}", flush=True)
     put_line(COUNTS, {"fault": fault, "tried": tried, "lost": lost, **made_by("torch"), "note": note}, key="fault")
 
 
 def _kills(folder: Path, tries: int, draw: random.Random, sweeps: int) -> int:
-    """Runs, then sweeps of joblib, that are killed."""
+    """Kill runs, then joblib sweeps."""
     lost = _killed_runs(folder, tries, draw) if tries else 0
     if sweeps and find_spec("hydra_plugins.hydra_joblib_launcher") is None:
         print("sweeps skipped: hydra-joblib-launcher is not installed (extra `joblib`)")
@@ -121,7 +121,7 @@ def _killed_runs(folder: Path, tries: int, draw: random.Random) -> int:
         place, began = folder / f"run_{tried}", time.monotonic()
         run = _start(place)
         if _ended_within(draw.uniform(0.0, life), run):
-            life = time.monotonic() - began  # of the machine as busy as it is now
+            life = time.monotonic() - began  # at the machine's current load
             shutil.rmtree(place)
             continue
         run.kill()
@@ -160,7 +160,7 @@ def _killed_sweeps(folder: Path, sweeps: int, draw: random.Random) -> int:
         sweep = _start(
             place, "-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "sparsity=0.5,0.75", "seed=0,1,2"
         )
-        while len(list(place.glob("results/*/*/.running/*"))) < 2:  # two points work
+        while len(list(place.glob("results/*/*/.running/*"))) < 2:  # until two points run
             assert sweep.poll() is None, f"the sweep ended: see {place}.log"
             time.sleep(0.05)
         time.sleep(draw.uniform(0.0, 5.0))
@@ -183,12 +183,12 @@ def _killed_sweeps(folder: Path, sweeps: int, draw: random.Random) -> int:
 
 
 def _of_session(leader: int) -> list[int]:
-    """The living processes that a process which led a session started."""
+    """Live processes in the session of this leader."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, _, _, session = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
-        except OSError:  # it ended at this moment
+        except OSError:  # it has just ended
             continue
         if int(session) == leader and state not in ("Z", "X"):
             found.append(int(folder.name))
@@ -196,7 +196,7 @@ def _of_session(leader: int) -> list[int]:
 
 
 def _sleeps(folder: Path, tries: int, draw: random.Random) -> int:
-    """Processes that sleep past their lease."""
+    """Let processes sleep past their lease."""
     began = time.monotonic()
     assert _finish(folder / "undisturbed") == 0, f"the undisturbed run failed: see {folder / 'undisturbed.log'}"
     life, expected = time.monotonic() - began, rows_of(folder / "undisturbed")
@@ -206,7 +206,7 @@ def _sleeps(folder: Path, tries: int, draw: random.Random) -> int:
         sleeper = _start(place, program=_on("sleeper_0"))
         time.sleep(draw.uniform(0.1 * life, life))
         sleeper.send_signal(signal.SIGSTOP)
-        if not _set_back(place, "sleeper_0"):  # it holds nothing yet, or no more
+        if not _set_back(place, "sleeper_0"):  # it holds no lease
             sleeper.kill()
             sleeper.wait()
             shutil.rmtree(place)
@@ -230,12 +230,12 @@ def _sleeps(folder: Path, tries: int, draw: random.Random) -> int:
 
 
 def _on(host: str) -> Program:
-    """What runs the program as if on a machine of this name."""
+    """Command prefix that runs the program as if on a machine of this name."""
     return ("-m", "experiments.faults.processes", "--as-host", host)
 
 
 def _set_back(folder: Path, host: str) -> int:
-    """Make the signs of life of a host old; gives how many there are."""
+    """Backdate a host's leases; return how many there are."""
     files = [file for file in folder.rglob(f"*.{host}.*") if file.parent.name.endswith((".leases", ".running"))]
     for file in files:
         os.utime(file, (time.time() - SLEPT_S,) * 2)
@@ -243,7 +243,7 @@ def _set_back(folder: Path, host: str) -> int:
 
 
 def _what_is_wrong(folder: Path, ends: list[int], expected: dict) -> str:
-    """Empty where nothing is lost."""
+    """Describe what was lost; "" if nothing."""
     (point,) = expected
     rows = rows_of(folder)
     if ends != [0, 0]:
@@ -268,7 +268,7 @@ def _run_as(host: str, arguments: list[str]) -> None:
 
 
 def _full_disks(folder: Path, tries: int, draw: random.Random, megabytes: int) -> int:
-    """A search on a disk that fills up."""
+    """Fill the disk of a search."""
     if find_spec("optuna") is None:
         print("skipped: optuna is not installed (extra `sweep`)")
         return 0
@@ -319,7 +319,7 @@ def _search_on(disk: Path, folder: Path, tries: int, draw: random.Random) -> int
 
 
 def _wait_for_a_moment(disk: Path, search: subprocess.Popen, draw: random.Random, *, in_a_line: bool) -> None:
-    """Some seconds; or until a run has added its row and its next lines in the journal need another block. At most a minute."""
+    """Wait some seconds; or, up to a minute, until a run has added its row and its next journal lines need another block."""
     began, at_least = time.monotonic(), draw.uniform(0.0, 15.0)
     rows = _size(disk / "results" / "rows.csv")
     while search.poll() is None and (waited := time.monotonic() - began) < 60:
@@ -337,14 +337,14 @@ def _size(file: Path) -> int:
 
 
 def _leave(disk: Path, free: int) -> None:
-    """Fill the disk but for so many bytes, so that the rest takes no time."""
+    """Fill the disk up to `free` bytes, so that filling the rest is fast."""
     (disk / "ballast").unlink(missing_ok=True)
     with (disk / "ballast").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(disk).free - free))
 
 
 def _fill(filler: Path) -> None:
-    """Take every byte."""
+    """Fill the disk to the last byte."""
     with filler.open("wb", buffering=0) as file:
         for size in (2**20, BLOCK, 1):
             try:
@@ -355,7 +355,7 @@ def _fill(filler: Path) -> None:
 
 
 def _points_of(place: Path, *, finished: bool = True) -> dict[int, Any]:
-    """Number of a point -> its settings and values, of those that are finished or of all; twice the same is an error."""
+    """Point number -> settings and values, of finished or all points; duplicates are an error."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend

@@ -1,4 +1,4 @@
-"""Pictures as small PNG files: figures without a screen, a palette, plain small axes, legends, and grids of colored cells."""
+"""Helpers for small PNG figures: headless figures, palettes, axes, legends, and grids of colored cells."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 DPI = 100
 COLORS = 256
-LIGHT = 0.2  # of white's luminance: from here on black is read better than white
+LIGHT = 0.2  # relative luminance above which black text reads better than white
 
 Grid = Mapping[tuple[int, int], tuple[str, str]]
-"""(column, row) -> color and text of a cell; what is absent stays empty."""
+"""(column, row) -> color and text of a cell; missing cells stay empty."""
 
 
 def new_figure(width: float, height: float, dpi: int = DPI) -> "Figure":
-    """An empty figure, in inches; not of pyplot, which keeps state and looks for a screen."""
+    """Return an empty figure, size in inches, without pyplot, which keeps global state and needs a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -29,25 +29,25 @@ def new_figure(width: float, height: float, dpi: int = DPI) -> "Figure":
 
 
 def save_png(figure: "Figure", path: Path) -> Path:
-    """Write the figure with a palette: a third of the bytes, and flat colors stay what they are to the eye."""
+    """Write the figure with a color palette: a third of the bytes, with no visible change of flat colors."""
     import numpy as np
     from PIL import Image
 
     figure.canvas.draw()
     picture = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Maximum coverage: by median cut a color of few pixels, such as a dot of a legend, becomes a mean with its neighbors.
+    # Maximum coverage, since median cut would average rare colors, such as a legend's dots, with their neighbors.
     palette = picture.quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     palette.save(path, optimize=True)
     return path
 
 
 def small_axes(axes: "Axes", *, x: str, title: str = "", powers_of_two: str = "") -> None:
-    """Small text on one panel of many, over a light grid.
+    """Set up one panel of many: small text and a light grid.
 
     Args:
-        x: what the axis is of.
-        powers_of_two: the axes that rise by them, "x" or "xy"; their ticks are plain numbers.
+        x: label of the x axis.
+        powers_of_two: axes with a log2 scale, "x" or "xy"; their ticks are plain numbers.
     """
     for name in powers_of_two:
         getattr(axes, f"set_{name}scale")("log", base=2)
@@ -60,13 +60,13 @@ def small_axes(axes: "Axes", *, x: str, title: str = "", powers_of_two: str = ""
 
 
 def hide(panels: Iterable["Axes"]) -> None:
-    """Of the panels of a grid those that nothing is drawn in."""
+    """Hide unused panels of a grid."""
     for axes in panels:
         axes.set_axis_off()
 
 
 def entry(label: str, color: str, **style: Any) -> "Line2D":
-    """What a legend shows."""
+    """A legend entry."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], color=color, label=label, **style)
@@ -78,7 +78,7 @@ def legend_below(figure: "Figure", entries: Sequence["Artist"], columns: int) ->
 
 
 def draw_grid(axes: "Axes", cells: Grid, columns: Sequence[str], rows: Sequence[str]) -> None:
-    """A table of colored cells, the first row at the bottom."""
+    """Draw a table of colored cells, the first row at the bottom."""
     from matplotlib.patches import Rectangle
 
     for (column, row), (color, text) in cells.items():
@@ -92,7 +92,7 @@ def draw_grid(axes: "Axes", cells: Grid, columns: Sequence[str], rows: Sequence[
 
 
 def _text_color(background: str) -> str:
-    """Black on light colors, white on dark ones: by the share of white's luminance."""
+    """Black on light colors, white on dark ones, by relative luminance."""
     from matplotlib.colors import to_rgb
 
     luminance = sum(weight * part**2.2 for weight, part in zip((0.21, 0.72, 0.07), to_rgb(background), strict=True))

@@ -1,4 +1,4 @@
-"""Timing on a GPU: networks in turn, where the seconds of a row go, and the kernels that the profiler saw."""
+"""GPU timing: interleaved networks, seconds per step of a measurement, and profiled kernels."""
 
 import time
 from collections import Counter
@@ -19,9 +19,9 @@ PROFILED_CALLS = 3
 
 
 def timed_in_turn(calls: dict[str, Callable[[], Any]], settings: Measure) -> dict[str, list[list[float]]]:
-    """name -> samples in milliseconds, one list per repeat, taken in turn on the measured device.
+    """Time calls in turn; return name -> samples in milliseconds, one list per repeat.
 
-    At most `settings.samples` of them, fewer (FEWEST_SAMPLES at least) where a repeat would take longer than SECONDS_PER_REPEAT.
+    Takes `settings.samples` samples per repeat, or fewer (at least FEWEST_SAMPLES) to stay within SECONDS_PER_REPEAT.
     """
     device = settings.torch_device
     start = time.perf_counter()
@@ -36,7 +36,7 @@ def timed_in_turn(calls: dict[str, Callable[[], Any]], settings: Measure) -> dic
 
 
 class Steps:
-    """Seconds of named steps, added up where a name comes twice."""
+    """Seconds of named steps, summed over repeated names."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -59,7 +59,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel as the profiler saw it; times in microseconds."""
+    """One profiled kernel; times in microseconds."""
 
     name: str
     start: float
@@ -67,12 +67,12 @@ class Kernel:
 
 
 def covered_us(kernels: Iterable[Kernel]) -> float:
-    """How long at least one of them runs."""
+    """Microseconds in which at least one of the kernels runs."""
     return union((kernel.start, kernel.end) for kernel in kernels)
 
 
 def union(spans: Iterable[tuple[float, float]]) -> float:
-    """How long at least one of these (begin, end) lasts."""
+    """Total length of the union of (begin, end) intervals."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, until))
@@ -81,12 +81,12 @@ def union(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def gpu_profile() -> profile:
-    """A profiler of the GPU's kernels."""
+    """A profiler that records GPU kernels only."""
     return profile(activities=[ProfilerActivity.CUDA])
 
 
 def kernels_of(taken: profile) -> list[Kernel]:
-    """Those that ran on the GPU."""
+    """GPU kernels in a finished profile."""
     return [
         Kernel(event.name, event.time_range.start, event.time_range.end)
         for event in taken.events()
@@ -95,7 +95,7 @@ def kernels_of(taken: profile) -> list[Kernel]:
 
 
 def kernel_times_us(call: Callable[[], Any]) -> dict[str, float]:
-    """Name of a GPU kernel -> microseconds per call, the longest first."""
+    """Profile a call: GPU kernel name -> microseconds per call, longest first."""
     call()
     torch.cuda.synchronize()
     with gpu_profile() as taken:

@@ -1,11 +1,11 @@
-"""Pack the runs behind a study's published rows, so that each number can be compared, recomputed and made again.
+"""Pack the runs behind a study's published rows, so that every number can be compared, recomputed and reproduced.
 
     python -m experiments.harness.records recoveries results/experiments/recoveries --rows experiments/recoveries/points.csv
 
-A packed record holds the run's row.json, what each sample added to the metrics (outcomes.npz), its overrides without places
-of this machine, and its latencies (samples.json) where these are small: `compare.py experiments/records` reads them like
-folders of runs, `verify --retrain` makes their weights again. Equal runs give equal bytes, and a record that holds a run already
-is left alone. With --rows a record is packed of each row, and the row must state what its record does.
+A packed record holds the run's row.json, per-sample outcomes (outcomes.npz), overrides without local paths and, if small,
+latency samples (samples.json). `compare.py experiments/records` reads records like run folders; `verify --retrain`
+reproduces their weights. Equal runs give equal bytes, and an existing record of a run is kept. --rows packs only the runs of
+these rows, and checks that each row agrees with its record.
 """
 
 import argparse
@@ -41,24 +41,24 @@ from sparsefront.runs import LEFT_OUT, PATHS
 from sparsefront.verify.stored import check_numbers, read_record
 
 RECORDS = ROOT / "experiments" / "records"
-MOST_LATENCY_BYTES = 64 * 2**10  # of samples.json as it is packed; without it the record states the latencies alone
-CLOSE = 1e-5  # relative: rows state six digits
-FEWEST_DIGITS = 6  # of a digest that a row states the beginning of
-OF_THE_POINT = ("seed",)  # columns of a study's own: which repeat of a point it is, be it of the recovery alone
+MOST_LATENCY_BYTES = 64 * 2**10  # of samples.json when packed; a larger one is left out
+CLOSE = 1e-5  # relative tolerance: rows have six digits
+FEWEST_DIGITS = 6  # of a digest that a row abbreviates
+OF_THE_POINT = ("seed",)  # columns of the study itself: the repeat of a point, possibly of its recovery only
 
 
 def write_records(
     study: str, folders: Iterable[Path], *, rows: Path | None = None, out: Path = RECORDS
 ) -> tuple[list[Path], list[str]]:
-    """Pack finished runs into a folder of the study, one file for each.
+    """Pack finished runs into the study's folder, one file per run.
 
     Args:
-        folders: of results.
-        rows: the published rows, which name their runs in column run_id; None: all runs.
+        folders: result folders.
+        rows: published rows, which name their runs in column run_id; None: all runs.
     Returns:
-        the records, and why a run or a row has none, a line each.
+        the records, and one line per run or row without a record, with the reason.
     Raises:
-        ValueError: there are none, the rows cannot be read, or none names its run.
+        ValueError: there are no runs, the rows cannot be read, or no row names its run.
     """
     reading = read_results(folders)
     wanted = dict.fromkeys(reading.places) if rows is None else rows_by_run(rows)
@@ -70,7 +70,7 @@ def write_records(
         if not found:
             problems.append(f"run {run}: none below {', '.join(map(str, folders))}")
             continue
-        # a run that was measured again has several results, of which one is the row's
+        # a remeasured run has several results; the row belongs to one of them
         differences = [None if row is None else difference(row, result) for result, _ in found]
         if None not in differences:
             problems.append(f"run {run}: {differences[0]}")
@@ -87,18 +87,18 @@ def write_record(place: Path, folder: Path) -> Path:
 
     Args:
         place: the run's folder.
-        folder: of the study's records; made where it is missing.
+        folder: the study's records; created if missing.
     Returns:
         the record's file.
     Raises:
-        ValueError: a file of the run is missing, was edited, or is larger than a record may be; names it.
+        ValueError: names a file of the run that is missing, was edited, or is too large for a record.
     """
     members = unpacked(place) if is_packed(place) else members_of(place)
     run = Result.from_json(members[RECORD].decode()).identity.run_id
     if not NAME.fullmatch(run):
         raise InvalidSetting("run_id", run, f"names no file; {place} has it")
     file = folder / f"{run}{SUFFIX}"
-    if not (file.exists() and unpacked(file) == members):  # another version of zlib gives other bytes of equal content
+    if not (file.exists() and unpacked(file) == members):  # zlib versions compress equal content differently
         folder.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as new:
             new.write_bytes(pack(members))
@@ -106,7 +106,7 @@ def write_record(place: Path, folder: Path) -> Path:
 
 
 def members_of(folder: Path) -> dict[str, bytes]:
-    """What a record holds of a run's folder. Raises ValueError as `write_record`."""
+    """Files of a run that its record holds: name -> content. Raises ValueError as `write_record` does."""
     result = read_record(folder / RECORD)
     check_numbers(result, folder / RECORD)
     members = {}
@@ -129,7 +129,7 @@ def members_of(folder: Path) -> dict[str, bytes]:
 
 
 def _without_machine(overrides: Iterable[str]) -> Iterator[str]:
-    """Without where a run kept and logged what, and of a path its last part: what the record itself tells of one."""
+    """Overrides without output and logging settings, and with only the last part of paths, as in the record itself."""
     for text in overrides:
         key, _, value = text.partition("=")
         plain = key.lstrip("+~")
@@ -139,16 +139,16 @@ def _without_machine(overrides: Iterable[str]) -> Iterator[str]:
 
 
 def rows_by_run(rows: Path) -> dict[str, Mapping[str, str]]:
-    """run_id -> its row; rows of what was not run, such as unsupported points, name none."""
+    """run_id -> its row; rows without a run, such as unsupported points, are skipped."""
     lines = read_lines(rows)
     return {line["run_id"]: line for line in lines if line.get("run_id")}
 
 
 def difference(row: Mapping[str, str], result: Result) -> str | None:
-    """In words, the first cell of a row that its record states otherwise; None where there is none.
+    """Describe the first cell of a row that differs from its record; None if there is none.
 
-    Columns with the name of a field are compared: numbers up to their sixth digit, digests and commits as far as the row tells
-    them. An empty cell states nothing, nor does a mapping in words.
+    Compares columns named like a field: numbers to six digits, digests and commits to the digits in the row. Empty cells and
+    mappings written as text are not compared.
     """
     for name, value in result.flat().items():
         cell = row.get(name, "")

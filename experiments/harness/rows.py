@@ -1,7 +1,7 @@
-"""Rows of a measurement: their text, where and when they were made, and newer ones replace older ones.
+"""Format rows of measurements, record where and when they were made, and merge them.
 
-A row is column -> cell. `sparsefront.results.store` reads a file and adds a row as soon as it is measured, so that a stopped
-measurement goes on where it was; here is what makes such a row, and what writes files whose rows are all known.
+A row maps columns to cells. `sparsefront.results.store` reads files and appends rows as they are measured, so that a stopped
+measurement resumes; this module makes rows and writes complete files.
 """
 
 import csv
@@ -26,7 +26,7 @@ def where_and_when(device: torch.device | None = None) -> Row:
     """Columns gpu (empty on a CPU), torch, commit and date.
 
     Args:
-        device: that is measured; None: the GPU where there is one.
+        device: the measured device; None: the GPU, if there is one.
     """
     facts = provenance(device or torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return {
@@ -38,29 +38,29 @@ def where_and_when(device: torch.device | None = None) -> Row:
 
 
 def made_by(*libraries: str) -> Row:
-    """Day, and the versions of Python and of these libraries: of a record that no device is measured for."""
+    """Date and versions of Python and of these libraries, for records that measure no device."""
     return {"date": today(), "python": platform.python_version(), **versions(*libraries)}
 
 
 def today() -> str:
-    """In UTC, as YYYY-MM-DD."""
+    """Today's date in UTC, as YYYY-MM-DD."""
     return datetime.now(UTC).date().isoformat()
 
 
 def text(value: Any) -> Any:
-    """A cell: numbers with six digits, nothing for None, everything else as it is."""
+    """A cell: numbers with six digits, "" for None, everything else unchanged."""
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def values_of(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
-    """Some cells as text, which tell rows apart; a column that is absent is empty."""
+    """Cells of these columns as text, to identify a row; "" for a missing column."""
     return tuple("" if (value := row.get(name)) is None else str(value) for name in names)
 
 
 def newest(rows: Iterable[Found], key: Callable[[Found], Hashable]) -> list[Found]:
-    """Rows in the order in which their keys were first measured, each as it was measured last."""
+    """The last row of each key, in the order in which the keys first appear."""
     found = {}
     for row in rows:
         found[key(row)] = row
@@ -68,7 +68,7 @@ def newest(rows: Iterable[Found], key: Callable[[Found], Hashable]) -> list[Foun
 
 
 def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
-    """A file of these rows alone; a column that a row lacks is empty."""
+    """Write these rows to a new file; columns that a row lacks stay empty."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()

@@ -1,7 +1,7 @@
-"""Runs of the whole program: those of a study in this process or in a pool of it, and others in processes of their own.
+"""Run the whole program, in this process, in a process pool, or in new processes.
 
-A study is a list of points, each of which is one run of `run.py` and becomes one row. What is finished is never done again, so
-that a stopped study goes on in its next call.
+A study is a list of points; each is one run of `run.py` and becomes one row. Finished points are never repeated, so the next
+call resumes a stopped study.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PLACES = ("model.path", "dataset.path", "cache_dir", "results_dir")
 
 
 def add_options(parser: argparse.ArgumentParser, *, workers: int | None = 1, overrides: bool = True) -> None:
-    """What the programs of studies share: --minutes, --workers unless it is None, and --overrides."""
+    """Add the options that studies share: --minutes, --workers unless `workers` is None, and --overrides."""
     parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
     if workers is not None:
         parser.add_argument("--workers", type=int, default=workers, help="processes side by side")
@@ -39,24 +39,24 @@ def add_options(parser: argparse.ArgumentParser, *, workers: int | None = 1, ove
 
 
 def ends_at(minutes: float) -> float:
-    """`time.monotonic()` in so many minutes."""
+    """The value of `time.monotonic()` in this many minutes."""
     return time.monotonic() + 60 * minutes
 
 
 def over(ends_at: float) -> bool:
-    """Whether that moment has come, so that nothing is begun any more."""
+    """Whether the time is up, so that nothing new starts."""
     return time.monotonic() >= ends_at
 
 
 def record_of(overrides: Iterable[str]) -> "Result | str | None":
-    """Run a point in this process; stages that are stored, its own or shared ones, are not repeated.
+    """Run a point in this process, reusing stored stages.
 
     Args:
         overrides: of run.py.
     Returns:
-        its result; None where it ends before it is measured; or the reason why there is no such network.
+        its result; None if it ends before it is measured; or the reason why the point is unsupported.
     Raises:
-        Obstacle: a disk, a package or memory is in the way, so that nothing is known of the point.
+        Obstacle: the point could not run for lack of disk space, memory or a package.
     """
     from sparsefront.errors import InvalidSetting, Obstacle
     from sparsefront.runs import run
@@ -74,12 +74,12 @@ def record_of(overrides: Iterable[str]) -> "Result | str | None":
 
 
 def without_places(overrides: Iterable[str]) -> list[str]:
-    """Overrides without folders of this machine, which say nothing about a point."""
+    """Overrides without local folders, which do not identify a point."""
     return [text for text in overrides if text.partition("=")[0] not in PLACES]
 
 
 def folders_below(folder: Path) -> list[str]:
-    """Overrides that put results and cache below a folder."""
+    """Overrides that place results and cache below a folder."""
     return [f"results_dir={folder / 'results'}", f"cache_dir={folder / 'cache'}"]
 
 
@@ -89,8 +89,8 @@ def start(
     program: Sequence[str | Path] = (ROOT / "run.py",),
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen:
-    """The program in a process of its own, below a folder; what it prints is added to `log_of`. It leads a session, by which the
-    processes that it starts are found.
+    """Start the program in a new process below a folder, with its output appended to the log. It leads a new session, which
+    identifies its child processes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *map(str, program), *overrides, *folders_below(folder)]
@@ -101,17 +101,17 @@ def start(
 
 
 def _log(folder: Path) -> Path:
-    """Beside the folder, since its disk may be full."""
+    """The log file, next to the folder, whose disk may be full."""
     return folder.parent / f"{folder.name}.log"
 
 
 def log_of(folder: Path) -> str:
-    """What all runs below a folder printed."""
+    """The output of all runs below a folder."""
     return _log(folder).read_text(encoding="utf-8")
 
 
 def rows_of(folder: Path) -> dict[str, Any]:
-    """By point what the rows below a folder say but for times: every digit of quality and sparsity, and bytes."""
+    """Point -> its row below a folder, without times: exact quality, sparsity and bytes."""
     rows = {}
     for file in sorted(folder.glob("results/**/row.json")):
         row = json.loads(file.read_text(encoding="utf-8"))

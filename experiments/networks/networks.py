@@ -1,4 +1,4 @@
-"""Thirty-odd networks of transformers, torchvision, timm and PyTorch, each with random weights at a tiny size."""
+"""Over thirty tiny networks of transformers, torchvision, timm and PyTorch, with random weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class Tiny:
     """One network.
 
     Args:
-        source: the library that it comes from.
-        make: the network, in float32.
-        inputs: of one forward.
+        source: library of the network.
+        make: builds the network, in float32.
+        inputs: makes the inputs of one forward pass.
     """
 
     source: str
@@ -62,7 +62,7 @@ def _sequence() -> Inputs:
 
 
 def _of(model: str, inputs: Callable[[], Inputs] = _tokens, config: str | None = None, **settings: Any) -> Tiny:
-    """A class of transformers, from its configuration."""
+    """A model class of transformers, with settings of its configuration."""
     made = (
         config
         or model.removesuffix("Model").removesuffix("ForCausalLM").removesuffix("ForImageClassification") + "Config"

@@ -1,9 +1,9 @@
-"""The table of docs/networks.md: what pruning and rewriting do to common networks, at tiny sizes on a CPU.
+"""Make the table of docs/networks.md: how pruning and rewriting work on common networks, at tiny sizes on a CPU.
 
     python -m experiments.networks.table [--only BERT Llama] [--write]
 
-Each network is pruned by tiles at 50 %, saved, loaded again and swapped with the plain PyTorch kernels. It is an error where the
-loaded network or the swapped one computes something else than the masked one.
+Each network is pruned tile-wise at 50 %, saved, loaded and swapped to the reference kernels. The program fails if the output
+of the loaded or the swapped network differs from that of the masked one.
 """
 
 import argparse
@@ -30,14 +30,14 @@ MARKS = ("<!-- networks -->", "<!-- end of networks -->")
 HEAD = ("network", "from", "layers pruned", "left dense but for the ends", "blocks rewritten", "what is not, and why")
 SPARSITY, GRANULARITY = 0.5, 16
 ENDS = (FIRST_CONVOLUTION, LAST_LINEAR)
-SAME, SWAPPED = 1e-6, 1e-4  # relative errors in float32: after loading, and with sums in another order
+SAME, SWAPPED = 1e-6, 1e-4  # relative tolerances in float32: after loading, and with another order of summation
 
 
 def row_of(name: str, tiny: Tiny) -> list[str]:
     """The cells of a network.
 
     Raises:
-        RuntimeError: what was loaded or swapped computes something else.
+        RuntimeError: the outputs of the loaded or swapped network differ.
     """
     torch.manual_seed(0)
     net, inputs = tiny.make().eval(), tiny.inputs()
@@ -74,7 +74,7 @@ def outputs(net: nn.Module, inputs: Inputs) -> object:
 
 def compare(what: str, found: object, expected: object, allowed: float) -> None:
     """Raises:
-    RuntimeError: two outputs are further apart than that.
+    RuntimeError: the relative error of two outputs exceeds `allowed`.
     """
     if not (error := output_error(found, expected)) <= allowed:
         raise RuntimeError(f"{what}: relative error {error:.1e} against the masked network, more than {allowed:.0e}")

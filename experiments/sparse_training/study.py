@@ -1,14 +1,13 @@
-"""How much faster is a training step that skips pruned blocks? Whole steps of networks, and their three products alone.
+"""Measure training with skipped pruned blocks: whole steps of networks, and the three products of a layer.
 
     python -m experiments.sparse_training.study products --out results/sparse_training/products.csv
     python -m experiments.sparse_training.study steps --out results/sparse_training/steps.csv [--only bert_base,0.75] [--profile]
     python -m experiments.sparse_training.study two_four --out results/sparse_training/two_four.csv
 
-Networks have random weights, uneven as trained ones are, and are pruned by magnitude. A step is forward, backward and optimizer
-in mixed precision; the dense one is that of the network before pruning. Both run compiled, block by block or whole, with a
-fused AdamW. Steps of both kinds are timed in turn in one process: launched kernel by kernel, with both passes recorded as
-`trainer.cuda_graphs` does it, and as one CUDA graph; the fastest counts. two_four are products of weights that keep two of every
-four inputs and two of every four outputs, by cuSPARSELt: Y and dX are sparse, dW is dense.
+Networks have random weights, uneven like trained ones, pruned by magnitude. A step is forward, backward and a fused AdamW step in
+mixed precision; the baseline is the network before pruning. Both are compiled, per block or whole, and timed in turn in one
+process: eager, with both passes as CUDA graphs (`trainer.cuda_graphs`), and as one CUDA graph; the fastest counts. two_four
+times cuSPARSELt products of weights that are 2:4 along both inputs and outputs: Y and dX are sparse, dW is dense.
 """
 
 import argparse
@@ -47,7 +46,7 @@ SPARSITIES = (0.75, 0.9)
 WARM_UP, STEPS, TURNS = 3, 8, 2
 ROWS = 12_288
 SHAPES = ((1024, 1024), (1024, 4096), (4096, 1024), (768, 768), (768, 3072), (3072, 768))  # K, N
-TWO_FOUR_SHAPES = (  # M, K, N: two of the talk's, then ours
+TWO_FOUR_SHAPES = (  # M, K, N: two from the PyTorch talk, then ours
     (13_008, 1024, 4096),
     (13_008, 4096, 1024),
     (12_288, 1024, 1024),
@@ -55,9 +54,9 @@ TWO_FOUR_SHAPES = (  # M, K, N: two of the talk's, then ours
     (12_288, 4096, 1024),
     (49_152, 1024, 4096),
 )
-COPIES = 3  # of X and dY, in turn, so that L2 holds none
+COPIES = 3  # of X and dY, used in turn so that L2 holds none of them
 
-# Parts of a step -> what the names of their kernels contain; the first that fits counts.
+# Part of a step -> substrings of its kernels' names; the first match counts.
 PARTS = {
     "packing": ("pack_panels",),
     "weight gradient": ("weight_gradient", "blocked_gradient", "add_splits"),
@@ -69,7 +68,7 @@ PARTS = {
 REST = "rest"
 
 
-# Products alone.
+# Single products.
 
 
 def measure_products(out: Path, dtype_name: str, sparsities: tuple[float, ...]) -> None:
@@ -85,7 +84,7 @@ def measure_products(out: Path, dtype_name: str, sparsities: tuple[float, ...]) 
 
 
 def products_of(k: int, n: int, sparsity: float, dtype: torch.dtype) -> dict[str, float]:
-    """Microseconds of Y, dX and dW, dense and of kept blocks, packing included, and how much faster all three are."""
+    """Microseconds of Y, dX and dW, dense and block-sparse, including packing, and the speedup of all three."""
     torch.manual_seed(0)
     linear = nn.Linear(k, n, device="cuda")
     kept = torch.rand(n // BLOCK, k // BLOCK, device="cuda").flatten().argsort().argsort().view(n // BLOCK, k // BLOCK)
@@ -114,7 +113,7 @@ def products_of(k: int, n: int, sparsity: float, dtype: torch.dtype) -> dict[str
     return found | {"speedup": dense / sparse}
 
 
-# Products of weights that are 2:4 both ways.
+# Products with weights that are 2:4 along inputs and outputs.
 
 WINDOW = 4
 # Each 4 x 4 mask with two kept weights in every row and column, [90, 16]
@@ -134,7 +133,7 @@ def tiles_on(device: torch.device) -> Tensor:
 
 
 def tile_mask(scores: Tensor) -> Tensor:
-    """The mask of W [N, K], both multiples of 4, that is 2:4 for W and for its transpose and keeps the most of the scores."""
+    """The best mask of W [N, K], N and K multiples of 4, that is 2:4 for both W and its transpose."""
     n, k = scores.shape
     tiles = scores.view(n // WINDOW, WINDOW, k // WINDOW, WINDOW).transpose(1, 2).reshape(-1, WINDOW * WINDOW)
     patterns = tiles_on(scores.device)
@@ -155,7 +154,7 @@ def measure_two_four(out: Path, dtype_name: str) -> None:
 
 
 def two_four_of(m: int, k: int, n: int, dtype: torch.dtype) -> dict[str, float]:
-    """Microseconds of the mask, of packing W and its transpose, and of products; errors against float64."""
+    """Microseconds of making the mask, of packing W and its transpose, and of the products; errors vs. float64."""
     torch.manual_seed(0)
     weight = torch.randn(n, k, device="cuda") / k**0.5
     mask = tile_mask(weight.abs())
@@ -213,15 +212,15 @@ def two_four_of(m: int, k: int, n: int, dtype: torch.dtype) -> dict[str, float]:
     )
 
 
-# Steps of networks.
+# Training steps of networks.
 
 
 @dataclass
 class Training:
-    """A network in training: `step` takes one.
+    """A network in training; `step` does one training step.
 
     Args:
-        trained: the layers that were pruned, or would be.
+        trained: the pruned layers, or in the baseline their dense versions.
     """
 
     net: nn.Module
@@ -240,7 +239,7 @@ class Training:
 
     @property
     def pruned_bytes(self) -> int:
-        """Of the pruned layers: weights and what the optimizer keeps for them."""
+        """Bytes of the pruned layers' weights and optimizer state."""
         weights = [self.net.get_submodule(name).weight for name in self.trained]
         states = [tensor for weight in weights for tensor in self.optimizer.state[weight].values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in (*weights, *states))
@@ -279,7 +278,7 @@ def measure_steps(out: Path, dtype_name: str, compiled: str, only: list[str], pr
 
 
 def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
-    """Milliseconds of a step, dense and sparse, and with `profile` those of its parts."""
+    """Milliseconds of a step, dense and sparse, and with `profile` of its parts."""
     dtype, device = DTYPES[point.dtype], torch.device("cuda")
     dense = build(point.model, device, masked=False)
     masks = prune(dense, point).layers
@@ -308,18 +307,17 @@ def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
 
 
 def trainable(linear: nn.Linear, mask: Tensor, pattern: str) -> nn.Module:
-    """The layer that trains what the mask keeps."""
+    """A sparse layer that trains the kept weights."""
     if pattern == "tile_wise":
         return TrainableTilesLinear.from_masked(linear, mask)
     return TrainableBlockedLinear.from_masked(linear, mask, (BLOCK, BLOCK))
 
 
 def timed(trainings: dict[str, Training], mode: str) -> dict[str, list[float]]:
-    """Milliseconds of steps, taken in turn.
+    """Milliseconds of steps, timed in turn.
 
     Args:
-        mode: launched = kernel by kernel from Python; recorded = forward and backward are a CUDA graph each; graph = a whole
-            step is one.
+        mode: launched (eager), recorded (forward and backward are one CUDA graph each) or graph (the whole step is one).
     """
     taken: dict[str, list[float]] = {kind: [] for kind in trainings}
     for _, (kind, training) in product(range(TURNS), trainings.items()):
@@ -341,7 +339,7 @@ def timed(trainings: dict[str, Training], mode: str) -> dict[str, list[float]]:
 
 @contextmanager
 def passes_recorded(net: nn.Module) -> Iterator[None]:
-    """Within, forward and backward passes are CUDA graphs."""
+    """Context in which forward and backward passes are CUDA graphs."""
     before = vars(net).get("forward")
     net.forward = GraphedForward(net, net.forward)
     try:
@@ -353,7 +351,7 @@ def passes_recorded(net: nn.Module) -> Iterator[None]:
 
 
 def recorded(training: Training) -> torch.cuda.CUDAGraph:
-    """A step as a graph. Only one at a time is there: each holds the memory of a whole step."""
+    """Record a step as a CUDA graph, one at a time, since each holds the memory of a whole step."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -366,7 +364,7 @@ def recorded(training: Training) -> torch.cuda.CUDAGraph:
 
 
 def parts_of(step: Callable[[], None]) -> Iterator[tuple[str, float]]:
-    """Part of a step -> milliseconds of its kernels."""
+    """Profile a step: part -> milliseconds of its kernels."""
     milliseconds = dict.fromkeys([*PARTS, REST], 0.0)
     for name, us in kernel_times_us(step).items():
         milliseconds[part_of(name)] += us / 1000
@@ -374,7 +372,7 @@ def parts_of(step: Callable[[], None]) -> Iterator[tuple[str, float]]:
 
 
 def part_of(kernel: str) -> str:
-    """Which of `PARTS` a kernel belongs to, by its name."""
+    """The part in `PARTS` that a kernel belongs to, by name."""
     found = (part for part, words in PARTS.items() if any(word.lower() in kernel.lower() for word in words))
     return next(found, REST)
 
