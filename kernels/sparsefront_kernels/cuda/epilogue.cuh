@@ -1,36 +1,38 @@
-// From the sums that Hopper's tensor cores leave in the registers of two consumer warpgroups to Y in memory:
-// Y = activation(sums + bias) + residual, feature-major or row-major.
+// Epilogue of two consumer warpgroups: takes the wgmma accumulators from registers to global memory, as Y =
+// activation(sums + bias) + residual, feature-major or row-major.
 #pragma once
 
 #include "epilogue_math.cuh"
 #include "hopper.cuh"
 #include "pairs.cuh"
 
-constexpr int HALF = 64;  // outputs of a consumer warpgroup
+constexpr int HALF = 64;  // outputs per consumer warpgroup
 constexpr int CONSUMERS = 256;
 
-// What is done to the sums, and where they go.
+// Parameters of the epilogue.
 struct Epilogue {
-    const int* outputs;    // [cta_tiles, 128]: output, or -1
+    const int* outputs;    // [cta_tiles, 128]: output index, or -1 for padding
     const void* bias;      // [N]
     int bias_type;         // 0 none, 1 float, 2 half, 3 bfloat16
     int activation;
-    float gelu[3];         // where the activation is a GELU: of `gelu_for_16_bits`
-    const void* residual;  // of Y's layout, or null
+    float gelu[3];         // coefficients for `gelu_for_16_bits`, if the activation is a GELU
+    const void* residual;  // same layout as Y, or null
     long long residual_stride;
-    void* y;               // [N, m], or [m, N] where row-major; rows `y_stride` elements apart
+    void* y;               // [N, m], or [m, N] if row-major; row stride `y_stride` in elements
     long long y_stride;
     int m;                 // a multiple of 8 unless Y is row-major
-    int y_row_major;       // then a run of eight `outputs` from a multiple of 8 on is eight neighbours in Y's rows or -1
+    // if set, each aligned group of eight `outputs` is eight consecutive columns of Y, or all -1
+    int y_row_major;
 };
 
-// What of it a kernel is compiled for, since code that is not run slows what is. Each adds the bias.
+// What a kernel instantiation includes. Code that is compiled in costs registers and time even if it never runs. Every
+// kind adds the bias.
 enum class EpilogueKind {
     FEATURE_MAJOR,
     ROW_MAJOR,
-    FEATURE_MAJOR_RESIDUAL,  // the sums begin with the residual; no activation
+    FEATURE_MAJOR_RESIDUAL,  // accumulators are initialized with the residual; no activation
     ROW_MAJOR_RESIDUAL,
-    FEATURE_MAJOR_ACTIVATED,  // and a residual afterwards
+    FEATURE_MAJOR_ACTIVATED,  // residual, if any, added after the activation
     ROW_MAJOR_ACTIVATED,
 };
 
@@ -46,8 +48,8 @@ constexpr __host__ __device__ bool activates(EpilogueKind kind) {
     return kind == EpilogueKind::FEATURE_MAJOR_ACTIVATED || kind == EpilogueKind::ROW_MAJOR_ACTIVATED;
 }
 
-// The four lanes of a quad hold two columns each of four blocks of eight; afterwards each holds one whole block. It is its
-// own inverse.
+// Transposes within each quad (four lanes). Before: a lane holds two columns of each of four 8-column blocks, as the
+// accumulators are laid out. After: a lane holds all eight columns of one block. The operation is its own inverse.
 __device__ __forceinline__ void transpose_in_quad(uint32_t (&v)[4], int lane) {
     const bool odd = lane & 1, upper = lane & 2;
     const uint32_t a = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
@@ -66,22 +68,22 @@ __device__ __forceinline__ void transpose_in_quad(uint32_t (&v)[4], int lane) {
     }
 }
 
-// A block of 8 x 8 of which each quad holds a row becomes its transpose.
+// Transposes an 8 x 8 block of 16-bit values across the warp; each quad holds one row.
 __device__ __forceinline__ uint32_t transposed_block(uint32_t v) {
     uint32_t t;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(t) : "r"(v));
     return t;
 }
 
-// The outputs that a consumer thread holds subtiles of, loaded long before they are needed.
+// The outputs and biases of a consumer thread's accumulators, loaded long before the epilogue uses them.
 template <EpilogueKind KIND>
 struct Rows {
     int output[2];
     float bias[2];
-    int first_of_run;  // where Y is row-major: of the eight outputs that this lane stores; -1 where there are none
+    int first_of_run;  // row-major Y: first of the eight outputs that this lane stores, or -1
 
     __device__ __forceinline__ void find(const Epilogue& epilogue, int cta_tile) {
-        const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;  // of the CTA tile's 128
+        const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;  // warp's first row within the 128-row CTA tile
         const int* outputs = epilogue.outputs + cta_tile * 2 * HALF + warp_row;
 #pragma unroll
         for (int part = 0; part < 2; ++part) output[part] = outputs[lane / 4 + part * 8];
@@ -97,13 +99,13 @@ struct Rows {
     }
 };
 
-// A warp's 16 outputs x 32 columns are finished in two subtiles. Where Y is [N, m], a subtile is one of a thread's two outputs,
-// and a lane stores eight columns of it. Where Y is [m, N], a subtile is 16 columns, and a lane stores eight neighbouring
-// outputs of one of them, two lanes a sector of memory.
+// A warp finishes 16 outputs x 32 columns as two subtiles; each lane stores 16 bytes per subtile. If Y is [N, m], a
+// subtile holds one of a thread's two outputs, and a lane stores eight columns of it. If Y is [m, N], a subtile holds
+// 16 columns, and a lane stores eight neighboring outputs of one column, so that two lanes fill a 32-byte sector.
 struct Place {
     bool exists;
-    int row;  // of Y
-    int at;   // within the row
+    int row;  // row of Y
+    int at;   // offset within the row
 
     template <EpilogueKind KIND>
     __device__ __forceinline__ Place(const Epilogue& epilogue, const Rows<KIND>& rows, int column, int subtile) {
@@ -118,20 +120,20 @@ struct Place {
     }
 };
 
-// Where the eight sums of a subtile are among the sixteen of 32 columns: four blocks of eight columns as the tensor cores left
-// them, in each two columns of one output and two of the other.
+// Maps sum i of a subtile to its index among a thread's 16 accumulators for 32 columns. They are four blocks of eight
+// columns; in each, a thread holds two columns of its first output, then the same two of its second.
 template <EpilogueKind KIND>
 __device__ __forceinline__ constexpr int sum_of_subtile(int subtile, int i) {
     return stores_by_row(KIND) ? (2 * subtile + i / 4) * 4 + i % 4 : i / 2 * 4 + subtile * 2 + i % 2;
 }
 
-// Which of a thread's two outputs that is.
+// Which of the thread's two outputs sum i belongs to.
 template <EpilogueKind KIND>
 __device__ __forceinline__ constexpr int output_of_sum(int subtile, int i) {
     return stores_by_row(KIND) ? i / 2 % 2 : subtile;
 }
 
-// From the order of the tensor cores to that of memory, in which a lane holds 16 bytes.
+// From accumulator order to memory order, in which each lane holds 16 contiguous bytes.
 template <EpilogueKind KIND>
 __device__ __forceinline__ void to_memory_order(uint32_t (&v)[4]) {
     if (stores_by_row(KIND)) {
@@ -141,7 +143,7 @@ __device__ __forceinline__ void to_memory_order(uint32_t (&v)[4]) {
     transpose_in_quad(v, threadIdx.x % 32);
 }
 
-// The way back.
+// Inverse of to_memory_order.
 template <EpilogueKind KIND>
 __device__ __forceinline__ void from_memory_order(uint32_t (&v)[4]) {
     transpose_in_quad(v, threadIdx.x % 32);
@@ -151,9 +153,9 @@ __device__ __forceinline__ void from_memory_order(uint32_t (&v)[4]) {
     }
 }
 
-// v (1 + tanh(v Q(v²))) / 2 with the tanh of the special function unit, whose error of 2^-11 in the sum of two numbers of size 1 is
-// about that of the rounding to 16 bits that follows. For the GELU with erf, Q is fitted to atanh(erf(v / √2)) / v: v Φ(v) is
-// right to 3e-5. Where v² is cut off, the tanh is ±1.
+// Computes v (1 + tanh(v Q(v²))) / 2 with tanh.approx. Its error of 2^-11, in a sum of two terms of magnitude 1, is
+// about the error of the rounding to 16 bits that follows. For the erf GELU, Q is fitted to atanh(erf(v / √2)) / v, so
+// that v Φ(v) has an error of at most 3e-5. v² is clamped at 64, where the tanh is already ±1.
 __device__ __forceinline__ float gelu_for_16_bits(float v, const float (&coefficients)[3]) {
     const float square = fminf(v * v, 64.0f), half = 0.5f * v;
     float t;
@@ -167,7 +169,7 @@ constexpr float GELU_COEFFICIENTS[2][3] = {
 };
 
 __device__ __forceinline__ void activate_for_16_bits(float (&v)[8], const Epilogue& epilogue) {
-    if (epilogue.activation == RELU) {  // one branch for all eight
+    if (epilogue.activation == RELU) {  // one branch for all eight values
 #pragma unroll
         for (float& value : v) value = value > 0.0f || value != value ? value : 0.0f;  // NaN stays NaN, as in torch.relu
     } else {
@@ -176,14 +178,14 @@ __device__ __forceinline__ void activate_for_16_bits(float (&v)[8], const Epilog
     }
 }
 
-// 16 bytes of the residual.
+// Loads a lane's 16 bytes of the residual.
 template <typename T>
 __device__ __forceinline__ uint4 load_residual(const Epilogue& epilogue, const Place& place) {
     const T* residual = static_cast<const T*>(epilogue.residual) + place.row * epilogue.residual_stride + place.at;
     return place.exists ? *reinterpret_cast<const uint4*>(residual) : make_uint4(0, 0, 0, 0);
 }
 
-// Brings the residual of a block's columns into L2.
+// Prefetches the residual of the tile's columns into L2.
 template <typename T, int BLOCK_M, EpilogueKind KIND>
 __device__ __forceinline__ void prefetch_residual(const Epilogue& epilogue, const Rows<KIND>& rows, int column) {
     if (!(begins_with_residual(KIND) || activates(KIND)) || epilogue.residual == nullptr) return;
@@ -205,8 +207,8 @@ __device__ __forceinline__ void prefetch_residual(const Epilogue& epilogue, cons
     }
 }
 
-// Sets the sums of a block's columns to the residual, so that the products are added to it: its loads then wait for one
-// another less than they would at the end, with registers for all of them.
+// Initializes the accumulators with the residual, so that the products accumulate on top of it. Before the main loop
+// registers are free for many loads in flight; in the epilogue the loads would stall one another.
 template <typename T, int BLOCK_M, EpilogueKind KIND>
 __device__ __forceinline__ void begin_with_residual(const Epilogue& epilogue, const Rows<KIND>& rows, int column,
                                                     float (&acc)[BLOCK_M / 2]) {
@@ -230,7 +232,7 @@ __device__ __forceinline__ void begin_with_residual(const Epilogue& epilogue, co
     }
 }
 
-// Adds what a lane has loaded of the residual to the sums of a subtile.
+// Adds a lane's 16 loaded bytes of the residual to the sums of a subtile.
 template <typename T, EpilogueKind KIND>
 __device__ __forceinline__ void add_residual(float (&sums)[8], const uint4& loaded) {
     uint32_t v[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
@@ -242,8 +244,8 @@ __device__ __forceinline__ void add_residual(float (&sums)[8], const uint4& load
     }
 }
 
-// Writes a subtile of 32 columns from `column` on of a warp's 16 outputs. d: the sums of these columns; residual: what is added
-// after the activation, if `adds`.
+// Stores one subtile of a warp's 16 outputs x 32 columns, which begin at `column`. d: the thread's accumulators of
+// these columns; residual: added after the activation if `adds`.
 template <typename T, EpilogueKind KIND>
 __device__ __forceinline__ void store_subtile(const Epilogue& epilogue, const Rows<KIND>& rows, int column, int subtile,
                                             const float* d, bool adds, const uint4& residual) {
@@ -259,11 +261,11 @@ __device__ __forceinline__ void store_subtile(const Epilogue& epilogue, const Ro
     to_memory_order<KIND>(v);
     const Place place(epilogue, rows, column, subtile);
     T* y = static_cast<T*>(epilogue.y) + place.row * epilogue.y_stride + place.at;
-    // first to leave the caches: Y is not read here, and rows of X are read again
+    // evict-first: this kernel never reads Y, but it rereads rows of X from cache
     if (place.exists) __stcs(reinterpret_cast<uint4*>(y), make_uint4(v[0], v[1], v[2], v[3]));
 }
 
-// Writes 32 columns, and adds the residual if there is one.
+// Stores 32 columns, with the residual added if there is one.
 template <typename T, EpilogueKind KIND>
 __device__ __forceinline__ void store_columns_with_residual(const Epilogue& epilogue, const Rows<KIND>& rows, int column,
                                                             const float* d) {
@@ -276,7 +278,7 @@ __device__ __forceinline__ void store_columns_with_residual(const Epilogue& epil
     }
 }
 
-// Writes a block's columns, and adds the residual where there is an activation before it.
+// Stores all columns of the tile. Here the residual is added only if it follows an activation.
 template <typename T, int BLOCK_M, EpilogueKind KIND>
 __device__ __forceinline__ void store(const Epilogue& epilogue, const Rows<KIND>& rows, int column,
                                       const float (&acc)[BLOCK_M / 2]) {
@@ -289,7 +291,7 @@ __device__ __forceinline__ void store(const Epilogue& epilogue, const Rows<KIND>
 #pragma unroll
     for (int subtile = 0; subtile < SUBTILES; ++subtile) {
         uint4 residual = next;
-        if (adds) {  // a subtile is loaded while the one before is worked on, once there are registers for that
+        if (adds) {  // once registers are free, prefetches the next subtile's residual while this one is finished
             if (subtile < 2) residual = load(subtile);
             if (subtile >= 1 && subtile + 1 < SUBTILES) next = load(subtile + 1);
         }
@@ -297,12 +299,13 @@ __device__ __forceinline__ void store(const Epilogue& epilogue, const Rows<KIND>
     }
 }
 
-// Adds up what `splits` blocks of a cluster hold, and stores it. Of the subtiles of 32 columns that a warp stores at once, each
-// block owns every splits-th: the others send theirs to it, into shared memory that its stages no longer need.
+// Split-K reduction across a cluster of `splits` CTAs, then store. Ownership of the 32-column subtiles of each warp
+// rotates over the CTAs; each CTA sends its accumulators of the other subtiles to their owners, into shared memory of
+// pipeline stages that are no longer in use.
 //
 // Args:
-//     shared: of every block, SUBTILE_BYTES * (splits - 1) * ceil(BLOCK_M / 32 / splits) bytes.
-//     received: barrier of every block, for one arrival, at the same address in all of them.
+//     shared: in each CTA, SUBTILE_BYTES * (splits - 1) * ceil(BLOCK_M / 32 / splits) bytes.
+//     received: mbarrier in each CTA, initialized for one arrival, at the same offset in all of them.
 template <typename T, int BLOCK_M, EpilogueKind KIND>
 __device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const Rows<KIND>& rows, int column, int splits,
                                                  uint32_t shared, uint32_t received, float (&acc)[BLOCK_M / 2]) {
@@ -310,12 +313,12 @@ __device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const
     const int part = rank_in_cluster(), warp = threadIdx.x / 32;
     const uint32_t place = shared + threadIdx.x * 16;
     if (threadIdx.x == 0) {
-        int owned = 0;  // by all warps
+        int owned = 0;  // subtiles that this CTA owns, over all warps
         for (int subtile = 0; subtile < SUBTILES; ++subtile)
             for (int of_warp = 0; of_warp < CONSUMERS / 32; ++of_warp) owned += (subtile + of_warp) % splits == part;
         barrier_arrive_expect(received, owned * (splits - 1) * (SUBTILE_BYTES / (CONSUMERS / 32)));
     }
-    cluster_sync_relaxed();  // all blocks have read all their stages
+    cluster_sync_relaxed();  // all CTAs have finished reading their pipeline stages
 #pragma unroll
     for (int subtile = 0; subtile < SUBTILES; ++subtile) {
         const int owner = (subtile + warp) % splits;

@@ -1,4 +1,4 @@
-// Y = activation(sum + bias) + residual, element by element, in float32. The codes are those of common/epilogue.py.
+// Y = activation(sum + bias) + residual per element, in float32. The codes match common/epilogue.py.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,7 +6,7 @@
 
 enum Activation { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3 };
 
-// 0 none, 1 float, 2 half, 3 bfloat16
+// type: 0 none, 1 float, 2 half, 3 bfloat16.
 __device__ __forceinline__ float bias_at(const void* bias, int type, int output) {
     switch (type) {
         case 1: return static_cast<const float*>(bias)[output];

@@ -1,5 +1,5 @@
-// Hopper's instructions (sm_90a) as functions: mbarriers, copies into shared memory, clusters.
-// Names and semantics: PTX ISA, sections "mbarrier", "cp.async", "cp.async.bulk" and "cp.async.bulk.tensor".
+// Wrappers for Hopper instructions (sm_90a): mbarriers, asynchronous copies into shared memory, clusters. Names and
+// semantics: PTX ISA, sections "mbarrier", "cp.async", "cp.async.bulk" and "cp.async.bulk.tensor".
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes the initialised barriers visible to the copy engine.
+// Makes initialized mbarriers visible to TMA.
 __device__ __forceinline__ void fence_barrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -24,7 +24,7 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives and announces `bytes` that bulk copies will bring.
+// Arrives, and adds `bytes` to the transaction count that bulk copies will complete.
 __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -43,7 +43,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t phase) {
         : "memory");
 }
 
-// 16 bytes, past L1; where `bytes` is 0 nothing is read and zeros are written.
+// Copies 16 bytes, bypassing L1. If `bytes` is 0, reads nothing and writes zeros.
 __device__ __forceinline__ void copy_16_bytes(uint32_t target, const void* source, uint32_t bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes)
                  : "memory");
@@ -57,31 +57,32 @@ __device__ __forceinline__ const void* row_address(const void* base, int row, ui
 }
 
 __device__ __forceinline__ void wait_for_own_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Groups of this thread's copies, the newest of which may still be on their way.
+// Commits this thread's copies as a group; wait_for_copies waits until at most PENDING of the newest groups are in
+// flight.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING>
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// The barrier counts an arrival of this thread once all its copies so far have landed.
+// Arrives at the mbarrier once all of this thread's cp.async copies so far have landed.
 __device__ __forceinline__ void barrier_arrive_after_copies(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// One contiguous run of a multiple of 16 bytes, by the copy engine.
+// TMA bulk copy of one contiguous run; `bytes` is a multiple of 16.
 __device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
                  "l"(source), "r"(bytes), "r"(barrier)
                  : "memory");
 }
 
-// What threads wrote to shared memory becomes visible to the tensor cores.
+// Makes this thread's shared-memory writes visible to the async proxy (wgmma and TMA).
 __device__ __forceinline__ void fence_for_tensor_cores() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Hints: bring this into L2. Nothing is read, so memory that is written later stays right.
+// Prefetch hints into L2. They return no data, so a later write to this memory is still seen.
 __device__ __forceinline__ void prefetch_line(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
 }
@@ -90,11 +91,11 @@ __device__ __forceinline__ void prefetch_bulk(const void* address, uint32_t byte
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
 }
 
-// Waits until the kernels before this one in the stream have ended and what they wrote is visible; returns at once where
-// this one was not launched ahead of their end.
+// PDL: waits until the preceding kernels of the stream have completed and their writes are visible. Returns at once if
+// this kernel was not launched early.
 __device__ __forceinline__ void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// The next kernel of the stream may start as soon as every block has said so or ended, if it was launched to.
+// PDL: lets the next kernel of the stream start, if launched with PDL, once every CTA has called this or exited.
 __device__ __forceinline__ void pdl_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
@@ -105,28 +106,28 @@ __device__ __forceinline__ uint32_t rank_in_cluster() {
     return rank;
 }
 
-// Waits for all threads of the cluster that have not ended; what they wrote before is visible afterwards. A warp's threads may
-// come one by one, as from a loop that some leave earlier: the barrier itself takes warps.
+// Cluster barrier with release and acquire: writes before it are visible after it. The .aligned barrier needs converged
+// warps, and callers may arrive diverged (from a loop that some threads leave early): hence the __syncwarp.
 __device__ __forceinline__ void cluster_sync() {
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// As cluster_sync, but says nothing about what they wrote: for where barriers count that, or nothing is read afterwards.
+// Cluster barrier without memory ordering: for use where mbarriers order the data, or where nothing is read afterwards.
 __device__ __forceinline__ void cluster_sync_relaxed() {
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// Where an address of our shared memory lies in another block of the cluster.
+// Maps a shared-memory address of this CTA to the same offset in another CTA of the cluster.
 __device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_t rank) {
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
 
-// 16 bytes into the shared memory of any block of the cluster, where a barrier counts them; both by their addresses in the
-// cluster.
+// Stores 16 bytes into the shared memory of any CTA of the cluster and completes them on an mbarrier there. Both
+// addresses are shared::cluster addresses.
 __device__ __forceinline__ void store_in_cluster(uint32_t target, const float* v, uint32_t barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
                      target),
@@ -134,7 +135,7 @@ __device__ __forceinline__ void store_in_cluster(uint32_t target, const float* v
                  : "memory");
 }
 
-// 16 bytes from the shared memory of another block of the cluster, at the address that ours has here.
+// Loads 16 bytes from another CTA of the cluster, at the same offset as `address` in this one.
 __device__ __forceinline__ float4 load_from_cluster(uint32_t address, uint32_t rank) {
     const uint32_t there = address_in_cluster(address, rank);
     float4 v;
@@ -154,11 +155,11 @@ __device__ __forceinline__ float4 load_16_bytes(uint32_t address) {
     return v;
 }
 
-// The same value for all threads of a warp, and known to the compiler as such, which then keeps what is made of it in
-// uniform registers, where the tensor cores' instructions read their descriptors from.
+// Broadcasts lane 0's value, so that the compiler knows that it is warp-uniform and keeps what depends on it in uniform
+// registers, from which wgmma reads its descriptors.
 __device__ __forceinline__ uint32_t warp_uniform(uint32_t v) { return __shfl_sync(~0u, v, 0); }
 
-// Stops the compiler from computing a value anew wherever it is used.
+// Keeps a value in a register: stops the compiler from recomputing it at every use.
 __device__ __forceinline__ uint32_t kept(uint32_t v) {
     uint32_t same;
     asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(v));

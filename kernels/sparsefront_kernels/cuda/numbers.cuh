@@ -1,4 +1,4 @@
-// Number formats of CUDA-core kernels: everything is added up in float32.
+// Number formats of the CUDA-core kernels. All accumulate in float32.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ __device__ __forceinline__ __half rounded<__half>(float v) { return __float2half
 template <>
 __device__ __forceinline__ __nv_bfloat16 rounded<__nv_bfloat16>(float v) { return __float2bfloat16(v); }
 
-// Number `at` of the 32-bit words of an array of T, widened. `at` is known when this is compiled.
+// Element `at` of an array of T that is held as 32-bit words, widened to float. `at` must be a compile-time constant
+// after unrolling.
 template <typename T>
 __device__ __forceinline__ float in_words(const uint32_t* words, int at) {
     if constexpr (sizeof(T) == 4) {

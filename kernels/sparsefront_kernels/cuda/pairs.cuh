@@ -1,4 +1,4 @@
-// Two numbers of 16 bits in a word, as half or bfloat16.
+// Two 16-bit numbers (half or bfloat16) packed in a 32-bit word.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ __device__ __forceinline__ float2 unpacked(uint32_t both) {
     }
 }
 
-// Eight of them, sixteen bytes, as floats.
+// Widens eight 16-bit numbers (16 bytes) to float.
 template <typename T>
 __device__ __forceinline__ void widen(float (&v)[8], const uint4& words) {
     const uint32_t pairs[] = {words.x, words.y, words.z, words.w};

@@ -1,11 +1,11 @@
-// A pipeline's ring of stages in shared memory.
+// Ring buffer of pipeline stages in shared memory.
 #pragma once
 
 #include <cstdint>
 
 namespace {
 
-// Position in the ring of stages.
+// Current slot and mbarrier phase parity.
 struct Ring {
     int slot = 0;
     uint32_t phase = 0;

@@ -1,4 +1,5 @@
-// An epilogue on sums that are rounded with the bias first: two of them at a time are activated, and the residual is added.
+// Epilogue on rounded sums: sum + bias is rounded to T first; the activation and the residual then work on packed
+// pairs.
 #pragma once
 
 #include <type_traits>
@@ -8,7 +9,7 @@
 
 namespace {
 
-// The bias of an output as it is stored; 0 where there is none.
+// Raw bits of an output's bias in its stored type; 0 if there is none.
 __device__ __forceinline__ uint32_t load_bias(const Epilogue& epilogue, int output) {
     if (epilogue.bias_type == 0 || output < 0) return 0;
     return epilogue.bias_type == 1 ? load_early(static_cast<const int*>(epilogue.bias) + output)
@@ -26,7 +27,7 @@ __device__ __forceinline__ uint32_t relu_of_two(uint32_t both) {
     return reinterpret_cast<const uint32_t&>(v);
 }
 
-// As gelu_for_16_bits; the argument of the tanh need not be more precise than the tanh.
+// Packed form of gelu_for_16_bits. The argument is computed in half: it need not be more precise than tanh.approx.
 template <typename T>
 __device__ __forceinline__ uint32_t gelu_of_two(uint32_t both, const __half2 (&coefficients)[3]) {
     __half2 v;
@@ -50,7 +51,7 @@ __device__ __forceinline__ uint32_t gelu_of_two(uint32_t both, const __half2 (&c
     }
 }
 
-// Activation of rounded sums, two at a time.
+// Applies the activation to rounded sums, two at a time.
 template <typename T, int COUNT>
 __device__ __forceinline__ void activate(uint32_t (&v)[COUNT], const Epilogue& epilogue) {
     if (epilogue.activation == NONE) return;
@@ -71,13 +72,13 @@ __device__ __forceinline__ uint32_t sum_of_two(uint32_t a, uint32_t b) {
     return reinterpret_cast<const uint32_t&>(v);
 }
 
-// 64 columns of a thread's two outputs, rounded: v[c * 8 + p * 4 + b]: two neighbouring columns of the eights b of the 32 columns
-// c, of the thread's output p.
+// Rounded sums of 64 columns of a thread's two outputs. v[c * 8 + p * 4 + b] holds two neighboring columns of output p:
+// of 8-column block b in the group c of 32 columns.
 template <typename T>
 struct Quarter {
     uint32_t v[16];
 
-    // Where nothing was added up, the sums were never set.
+    // If there were no products (`any` is false), the accumulators are uninitialized and not read.
     __device__ __forceinline__ Quarter(const float* acc, const float (&bias)[2], bool any, const Epilogue& epilogue) {
 #pragma unroll
         for (int i = 0; i < 16; ++i) {

@@ -1,13 +1,14 @@
-// Sums that several blocks of a kernel left in memory for the kernel after it, which adds them up in a fixed order.
+// Split-K partial sums that several CTAs left in global memory. The kernel that follows adds them in a fixed order.
 #pragma once
 
 #include <cstdint>
 
 namespace {
 
-constexpr int PIECES_AT_ONCE = 8;  // whose loads are under way together
+constexpr int PIECES_AT_ONCE = 8;  // partial sums whose loads are in flight together
 
-// 16 bytes that another kernel has written, or zeros; the load stays where it is written, so that several are under way.
+// Loads 16 bytes that another kernel wrote, or returns zeros. `volatile` keeps the load in place, so that several are
+// in flight.
 __device__ __forceinline__ float4 load_sums(const float* address, bool exists) {
     float4 v;
     asm volatile(
@@ -20,8 +21,8 @@ __device__ __forceinline__ float4 load_sums(const float* address, bool exists) {
     return v;
 }
 
-// Four sums of what `pieces` left, added up one after the other. from, step: where those of the first piece are, and how far those of the next
-// are. meanwhile(): runs once, while the first loads are under way.
+// Adds up four neighboring sums over `pieces` partial tiles, in order. from, step: address of the first partial sum,
+// and distance to the next in floats. meanwhile(): runs once, while the first loads are in flight.
 template <typename Meanwhile>
 __device__ __forceinline__ float4 add_pieces(const float* from, int pieces, int64_t step, const Meanwhile& meanwhile) {
     float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

@@ -1,19 +1,19 @@
-// Sparse warpgroup products of Hopper's tensor cores (sm_90a): of every four neighbouring inputs the left operand holds two, and where
-// they are. Names and semantics: PTX ISA, section "wgmma.mma_async.sp".
+// Sparse wgmma (sm_90a): the left operand stores two of every four neighboring inputs, plus metadata with their
+// positions. Names and semantics: PTX ISA, section "wgmma.mma_async.sp".
 #pragma once
 
 #include "wgmma.cuh"
 
-// What a panel of weights holds: all of them, or two of every four neighbouring inputs.
+// What a weight panel stores: all weights, or two of every four neighboring inputs (2:4).
 enum class Weights { ALL, HALVED };
 
-// A left operand of 64 rows and 64 inputs: 32 values of a row are 64 bytes, swizzled by that many; then the places, one word for each
-// thread of the warpgroup. Of a group of four lanes, numbers 4 q to 4 q + 3 of warp w, a word holds the places of 16 inputs for rows
-// 16 w + q (lower half) and 16 w + q + 8 (upper half), four bits for every four inputs: of the first and of the second value. Lanes 0 and 1
-// have the first 32 inputs, which one instruction takes, lanes 2 and 3 the others.
+// 2:4 left operand of 64 rows x 64 inputs: 32 values per row (64 bytes, 64-byte swizzle), then the metadata, one word
+// per thread of the warpgroup. In lanes 4 q to 4 q + 3 of warp w, a word has the metadata of 16 inputs for rows 16 w +
+// q (lower half) and 16 w + q + 8 (upper half): four bits per four inputs, two for each kept value. Lanes 0 and 1 of a
+// quad hold the first 32 inputs, which one instruction consumes; lanes 2 and 3 hold the other 32.
 constexpr int HALVED_VALUE_BYTES = 64 * 32 * 2, HALVED_PANEL_BYTES = HALVED_VALUE_BYTES + 128 * 4;
 
-// `places` of the whole warpgroup: the selector says whose words count.
+// All threads pass `places` (the metadata); the selector says which lanes' words the instruction reads.
 #define SPARSE_WGMMA_OF(COLUMNS, TYPE, NAMES, OUTS, LEFT, RIGHT, PLACES, ADD, SELECTOR, ORDER)                          \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\n"                                                \
                  "wgmma.mma_async.sp.sync.aligned.m64n" #COLUMNS "k32.f32." TYPE "." TYPE " {" NAMES "}, %" #LEFT      \
@@ -28,8 +28,8 @@ constexpr int HALVED_VALUE_BYTES = 64 * 32 * 2, HALVED_PANEL_BYTES = HALVED_VALU
         SPARSE_WGMMA_OF(COLUMNS, "bf16", NAMES, OUTS, LEFT, RIGHT, PLACES, ADD, SELECTOR, ORDER);                      \
     }
 
-// d[64, COLUMNS] (+)= left[64, 32] · right[32, COLUMNS], both operands in shared memory; the left one's inputs are contiguous.
-// WHICH: of a word's lanes, 0 for the first two of each four, 1 for the others.
+// d[64, COLUMNS] (+)= left[64, 32] · right[32, COLUMNS], both in shared memory; the left operand is K-major. WHICH: the
+// metadata selector; 0 reads lanes 0 and 1 of each quad, 1 reads lanes 2 and 3.
 template <typename T, int COLUMNS, int WHICH, int RIGHT_MAJOR>
 __device__ __forceinline__ void sparse_wgmma(float (&d)[COLUMNS / 2], uint64_t left, uint64_t right, uint32_t places, int add) {
     constexpr bool half = sizeof(T) == 2 && !__is_same(T, __nv_bfloat16);

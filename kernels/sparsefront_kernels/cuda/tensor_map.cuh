@@ -1,4 +1,4 @@
-// Descriptors of tensors for the copy engine, made on the host.
+// TMA descriptors, encoded on the host.
 #pragma once
 
 #include <cstdint>
@@ -6,16 +6,16 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-// A matrix of 16-bit elements in memory.
+// A matrix of 16-bit elements in global memory.
 struct Matrix {
-    const void* data;    // begins at a multiple of 16 bytes
+    const void* data;    // 16-byte aligned
     long long rows, columns;
-    long long stride;    // elements from row to row, a multiple of 8
+    long long stride;    // row stride in elements, a multiple of 8
 };
 
-// A convolution over images [n, h, w, c] of 16-bit elements in memory, c a multiple of 8.
+// A convolution over images [n, h, w, c] of 16-bit elements in global memory; c is a multiple of 8.
 struct Images {
-    const void* data;    // begins at a multiple of 16 bytes
+    const void* data;    // 16-byte aligned
     int n, h, w, c;
     int filter_h, filter_w;
     int stride_h, stride_w;
@@ -24,7 +24,7 @@ struct Images {
     int out_h, out_w;
 };
 
-// A function of the driver, by its name at run time: libraries are linked with the CUDA runtime alone. Null where there is none.
+// Looks up a driver function at run time, since libraries link only the CUDA runtime. Null if it is missing.
 template <typename Function>
 inline Function driver_function(const char* name) {
     void* function = nullptr;
@@ -33,7 +33,8 @@ inline Function driver_function(const char* name) {
     return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(function) : nullptr;
 }
 
-// What `copy_pixels` brings: `pixels` rows of 64 channels, 128 bytes each, swizzled by as many. Returns a cudaError_t.
+// Descriptor for `copy_pixels`: boxes of `pixels` rows x 64 channels, 128 bytes per row, 128-byte swizzle. Returns a
+// cudaError_t.
 inline cudaError_t make_image_map(CUtensorMap& map, const Images& images, unsigned pixels) {
     static const auto encode = driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
     if (encode == nullptr) return cudaErrorNotSupported;
@@ -42,7 +43,8 @@ inline cudaError_t make_image_map(CUtensorMap& map, const Images& images, unsign
     const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(images.c), static_cast<cuuint64_t>(images.w),
                                  static_cast<cuuint64_t>(images.h), static_cast<cuuint64_t>(images.n)};
     const cuuint64_t strides[3] = {bytes(images.c), bytes(row), bytes(row * images.h)};
-    // where a filter's first tap may lie: from the padding on, until its last tap has reached the other side
+    // bounding box of the filter's first tap: from the padding on, to where the last tap reaches the far edge of the
+    // padding
     const int lower[2] = {-images.padding_w, -images.padding_h};
     const int upper[2] = {images.padding_w - (images.filter_w - 1) * images.dilation_w,
                           images.padding_h - (images.filter_h - 1) * images.dilation_h};
@@ -53,8 +55,8 @@ inline cudaError_t make_image_map(CUtensorMap& map, const Images& images, unsign
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-// Boxes of rows x columns, whose rows of 32, 64 or 128 bytes lie one after the other in shared memory, swizzled by that many
-// bytes. Returns a cudaError_t.
+// Descriptor for boxes of box_rows x box_columns. In shared memory their rows of 32, 64 or 128 bytes are contiguous,
+// with a swizzle of the same width. Returns a cudaError_t.
 inline cudaError_t make_tensor_map(CUtensorMap& map, const Matrix& matrix, unsigned box_rows, unsigned box_columns) {
     static const auto encode = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
     if (encode == nullptr) return cudaErrorNotSupported;

@@ -1,9 +1,10 @@
-// Y = X · W^T + bias for few rows of X and a weight of which every output keeps equally many inputs in every group of them.
+// Y = X · W^T + bias for few rows of X and a weight with equally many kept inputs per group, for every output.
 //
-// A thread owns an output, and a warp 32 of them (a strip), whose weights it streams from memory in chunks; the inputs that they
-// name lie in shared memory. All lanes are within the same group at the same time, so that what they read lies close together: in
-// different banks, or in the same word. The warps of a block share strips and K, and so do the blocks of a cluster along K; sums are
-// added up in a fixed order, so that repeated runs give the same bits.
+// A thread owns one output; a warp owns 32 of them (a row tile, `strip` in the code) and streams their weights from
+// global memory in chunks. The inputs that they index lie in shared memory. All lanes work on the same group of inputs
+// at the same time, so their reads are close together: mostly in different banks, or broadcasts of the same word. The
+// warps of a CTA are divided over row tiles and over K (split-K), and the CTAs of a cluster split K further. Sums are
+// added in a fixed order, so repeated runs are bit-identical.
 #pragma once
 
 #include "thread_per_output_operands.cuh"
@@ -11,7 +12,7 @@
 namespace thread_per_output {
 
 constexpr int MOST_THREADS = 256;
-constexpr int ONE_GROUP = -1;  // of all inputs
+constexpr int ONE_GROUP = -1;  // one group spans all inputs
 
 struct Problem {
     Inputs inputs;
@@ -19,23 +20,23 @@ struct Problem {
     const uint32_t* indices;  // [strips, chunks, words of 32 lanes]
     const void* bias;
     int bias_type;
-    void* y;                 // [m, n] contiguous
+    void* y;                 // [m, n], contiguous
     int n;
-    int kept, group_size;    // weights that each output keeps of so many inputs
-    int strips, chunks;    // of a strip
-    int block_strips;        // strips of a block
-    int splits;              // blocks of a cluster, along K
-    int segment;             // chunks whose inputs fit into shared memory
+    int kept, group_size;    // every output keeps `kept` weights in each group of `group_size` inputs
+    int strips, chunks;    // row tiles of 32 outputs; chunks per row tile
+    int block_strips;        // row tiles per CTA
+    int splits;              // CTAs per cluster, split along K
+    int segment;             // chunks whose inputs fit into shared memory at once
     int dependent_launch;
-    int stages;              // chunks of a warp on their way in shared memory, where a kernel brings them there
+    int stages;              // chunks in flight per warp, for kernels that stage weights in shared memory
 };
 
-// The lowest input that chunk `at` may need, where vectors of 16 bytes begin.
+// Lowest input that chunk `at` may index, rounded down to a multiple of 8 (so that 16-byte vectors are aligned).
 __device__ __forceinline__ int first_input(const Problem& problem, int at) {
     return at * CHUNK / problem.kept * problem.group_size / 8 * 8;
 }
 
-// KEPT: of a group, where that divides a chunk; 0: any number, read from the problem; or ONE_GROUP.
+// KEPT: weights kept per group if that divides a chunk; 0: any number, read from the problem; or ONE_GROUP.
 template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
 __device__ __forceinline__ void multiply(float (&sums)[ROWS], const Chunk<T, BITS, BLOCK>& chunk, const Problem& problem, int at,
                                          const uint8_t* slots, int origin) {
@@ -43,7 +44,7 @@ __device__ __forceinline__ void multiply(float (&sums)[ROWS], const Chunk<T, BIT
     const int kept = KEPT > 0 ? KEPT : problem.kept;
     const int group = KEPT == ONE_GROUP ? 0 : at * CHUNK / kept, step = problem.group_size * Slots::BYTES;
     const uint8_t* base = slots + (group * problem.group_size - origin) * Slots::BYTES;
-    uint32_t begins = 0;  // bit j: value j is the first of a group
+    uint32_t begins = 0;  // bit j: value j is the first of its group
     if constexpr (KEPT == 0) {
         for (int j = (group + 1) * kept - at * CHUNK; j < CHUNK; j += kept) begins |= 1u << j;
     }
@@ -62,11 +63,12 @@ __device__ __forceinline__ void write(const Problem& problem, int row, int outpu
     static_cast<T*>(problem.y)[static_cast<long long>(row) * problem.n + output] = numbers::rounded<T>(sum);
 }
 
-// sum += v
+// sum += v, element by element.
 __device__ __forceinline__ void add(float4& sum, const float4& v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
 
-// Sums of all warps, as [share of K][strip][row][lane] in shared memory, become elements of Y: four at a time, and those of the cluster's
-// blocks are on their way together, since each takes longer than all that is added here.
+// Adds up the sums of all warps, [share of K][row tile][row][lane] in shared memory, and stores them to Y, four at a
+// time. Loads from the other CTAs of the cluster are issued together, since their latency exceeds all of the arithmetic
+// here.
 template <typename T, int ROWS>
 __device__ __forceinline__ void reduce_and_write(const Problem& problem, float* sums, int first_output, int first_row, int rank) {
     constexpr int QUADS = LANES / 4, MOST_SPLITS = 8;
@@ -101,15 +103,18 @@ __device__ __forceinline__ void reduce_and_write(const Problem& problem, float* 
         }
         write_quad(quad, sum);
     }
-    streams::cluster_sync();  // no block ends while another reads its memory
+    streams::cluster_sync();  // no CTA may exit while others read its shared memory
 }
 
-// What of the weight a warp streams: chunks first + of_strip, first + of_strip + (warps of the strip), … below last.
+// The part of the weight that a warp streams: chunks first + of_strip, first + of_strip + (warps per row tile), … below
+// last.
 template <typename T, typename Part>
 struct Share {
-    int rank, first_strip, strip, of_strip;  // of the cluster's block; of the block; of the warp; of the strip's warps
-    int first, last;                         // chunks of the block
-    const T* values;                         // of the strip
+    // CTA's rank in the cluster; CTA's first row tile; this warp's row tile; this warp's index among those of its row
+    // tile
+    int rank, first_strip, strip, of_strip;
+    int first, last;                         // chunk range of the CTA
+    const T* values;                         // of the warp's row tile
     const uint32_t* indices;
 
     __device__ __forceinline__ Share(const Problem& problem, int warp) {
@@ -122,7 +127,8 @@ struct Share {
         indices = problem.indices + before * Part::INDICES;
     }
 
-    // What comes before anything is read that another kernel may have written. count: chunks that the warp has brought into L2, from `from` on.
+    // Runs before the kernel reads anything that a preceding kernel may have written. Prefetches `count` chunks from
+    // `from` on into L2, then waits for the preceding kernel (PDL).
     __device__ __forceinline__ void begin(const Problem& problem, int lane, int from, int count) const {
         if (problem.dependent_launch == streams::OFF) return;
         if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
@@ -145,7 +151,7 @@ __device__ __forceinline__ void product(const Problem& problem) {
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, shares = blockDim.x / LANES / problem.block_strips;
     const int first_row = blockIdx.y * ROWS;
     const Share<T, Part> share(problem, warp);
-    constexpr int MOST_PREFETCHED = 8;  // chunks
+    constexpr int MOST_PREFETCHED = 8;  // most chunks that a warp prefetches
     const int prefetched = share.first + (share.last - share.first) * share.of_strip / shares;
     const int beyond = share.first + (share.last - share.first) * (share.of_strip + 1) / shares;
     share.begin(problem, lane, prefetched, min(MOST_PREFETCHED, beyond - prefetched));
@@ -157,7 +163,7 @@ __device__ __forceinline__ void product(const Problem& problem) {
         const int beyond = (end * CHUNK + problem.kept - 1) / problem.kept * problem.group_size;
         int at = segment + share.of_strip;
         Part current, next;
-        if (at < own_end) share.load(current, at, lane);  // while X is brought
+        if (at < own_end) share.load(current, at, lane);  // overlaps with staging X
         if (segment > share.first) __syncthreads();
         stage<T, ROWS>(problem.inputs, first_row, origin, beyond - origin, shared);
         __syncthreads();
@@ -202,11 +208,11 @@ cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_b
     return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
 }
 
-// As common/thread_per_output.py lays it out.
+// Same field order as in common/thread_per_output.py.
 struct Arguments {
     const void *x, *order, *values, *indices, *bias;
     void* y;
-    long long row_stride, input_stride;  // elements
+    long long row_stride, input_stride;  // strides in elements
     int vectors;
     int type, bias_type;  // 1 float, 2 half, 3 bfloat16; bias_type 0: none
     int m, n, k, kept, group_size, bits, block, strips, chunks;
@@ -243,7 +249,7 @@ inline Problem problem_of(const Arguments& given) {
             given.stages};
 }
 
-// Kernels: kernel<T, ROWS>(arguments) gives a __global__ function.
+// Kernels: kernel<T, ROWS>(arguments) returns a __global__ function.
 template <typename Kernels>
 cudaError_t launch_any(const Arguments& given, void* stream) {
     const Problem problem = problem_of(given);

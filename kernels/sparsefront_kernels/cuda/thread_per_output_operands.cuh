@@ -1,4 +1,4 @@
-// What threads that each own an output read: chunks of 32 kept weights, and rows of X in shared memory.
+// Operands of kernels with one thread per output: chunks of 32 kept weights, and rows of X in shared memory.
 #pragma once
 
 #include <type_traits>
@@ -8,21 +8,22 @@
 
 namespace thread_per_output {
 
-// A chunk: 32 kept weights of each of 32 outputs, one output to a lane, with the indices of their inputs packed in bits.
+// A chunk: 32 kept weights of each of 32 outputs, one output per lane, with bit-packed input indices.
 constexpr int CHUNK = 32, LANES = 32;
 
-// BITS: of an index. BLOCK: neighbouring inputs that share an index, so that there are 32 / BLOCK indices.
+// BITS: width of an index. BLOCK: neighboring inputs that share an index; a lane's chunk has 32 / BLOCK indices.
 template <typename T, int BITS, int BLOCK>
 struct Chunk {
-    static constexpr int VECTORS = CHUNK * sizeof(T) / 16;  // of 16 bytes
+    static constexpr int VECTORS = CHUNK * sizeof(T) / 16;  // 16-byte vectors per lane
     static constexpr int WORDS = CHUNK / BLOCK * BITS / 32;
-    static constexpr int VALUES = CHUNK * LANES;     // of all lanes
+    static constexpr int VALUES = CHUNK * LANES;     // elements per chunk, over all lanes
     static constexpr int INDICES = WORDS * LANES;
 
     uint32_t values[4 * VECTORS];
     uint32_t indices[WORDS];
 
-    // Both arrays of the chunk: values as [vector][lane][16 bytes]; words as [lane][4 words], again and again, and [lane][the rest].
+    // Loads this lane's part of a chunk. Values are stored as [vector][lane][16 bytes]; index words as [lane][4 words],
+    // repeated, then [lane][remaining words]. Either way the loads of a warp are coalesced.
     __device__ __forceinline__ void load(const T* chunk, const uint32_t* words, int lane) {
         const char* source = reinterpret_cast<const char*>(chunk) + lane * 16;
 #pragma unroll
@@ -42,7 +43,7 @@ struct Chunk {
         }
     }
 
-    // Of value j, times 2 to the power of SHIFT. j is known when this is compiled.
+    // Index of value j, shifted left by SHIFT. j must be a compile-time constant after unrolling.
     template <int SHIFT>
     __device__ __forceinline__ uint32_t index(int j) const {
         const int bit = j / BLOCK * BITS, word = bit / 32, at = bit % 32;
@@ -52,19 +53,19 @@ struct Chunk {
     }
 };
 
-// Rows of X in shared memory, side by side for each input: a slot.
+// A slot of shared memory holds one input's values of all ROWS rows of X, side by side.
 template <int V>
 constexpr int LOG2 = V == 1 ? 0 : 1 + LOG2<V / 2>;
 template <>
 inline constexpr int LOG2<1> = 0;
 
-// ROWS: of X in a slot. One row is widened as it is stored, since each lane then reads a bank of its own: 32 inputs are 32 banks.
+// ROWS: rows of X per slot. A single row is stored as float, so that 32 neighboring inputs lie in 32 different banks.
 template <typename T, int ROWS>
 struct Slot {
     using Stored = std::conditional_t<ROWS == 1, float, T>;
     static constexpr int BYTES = ROWS * sizeof(Stored), SHIFT = LOG2<BYTES>, WORDS = BYTES / 4;
 
-    // sums[r] += weight * row r of the slot.
+    // sums[r] += weight * slot[r] for each row r.
     static __device__ __forceinline__ void multiply(float (&sums)[ROWS], float weight, const uint8_t* slot) {
         uint32_t words[WORDS];
         if constexpr (WORDS >= 4) {
@@ -94,16 +95,16 @@ __device__ __forceinline__ void store_slot(void* slot, const uint32_t* words) {
     }
 }
 
-// X as the caller has it.
+// X in the caller's layout.
 struct Inputs {
     const void* x;
-    long long row_stride, input_stride;  // elements
-    const int* order;                    // input i is where X has input order[i]; null: i
+    long long row_stride, input_stride;  // strides in elements
+    const int* order;                    // input i is X's input order[i]; null: identity
     int m, k;
-    int vectors;                         // whether rows lie along K in aligned vectors of 16 bytes
+    int vectors;                         // whether rows are contiguous along K, in aligned 16-byte vectors
 };
 
-// Inputs [first, first + count) of rows [first_row, first_row + ROWS) into slots; zeros beyond m and k.
+// Stages inputs [first, first + count) of rows [first_row, first_row + ROWS) into slots; zeros beyond m and k.
 template <typename T, int ROWS>
 __device__ __forceinline__ void stage(const Inputs& inputs, int first_row, int first, int count, uint8_t* slots) {
     using Stored = typename Slot<T, ROWS>::Stored;

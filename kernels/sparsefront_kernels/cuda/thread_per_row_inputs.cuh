@@ -1,4 +1,4 @@
-// Inputs in shared memory: 128 bytes of rows of each, which lanes of a warp read in units of 16 bytes.
+// X in shared memory: per input a slot with 128 bytes of rows, which the lanes of a warp read in units of 16 bytes.
 #pragma once
 
 #include "hopper.cuh"
@@ -6,28 +6,28 @@
 
 namespace thread_per_row {
 
-constexpr int K_BLOCK = 256;  // inputs, that come together
+constexpr int K_BLOCK = 256;  // inputs per k-block; they are staged together
 constexpr int SLOT_BYTES = 128, UNIT_BYTES = 16, UNITS = SLOT_BYTES / UNIT_BYTES;
 template <typename T>
-constexpr int ROWS = SLOT_BYTES / sizeof(T);  // of X in shared memory
+constexpr int ROWS = SLOT_BYTES / sizeof(T);  // rows of X per slot
 template <typename T>
 constexpr int UNIT_ROWS = UNIT_BYTES / sizeof(T);
 
-// How X lies, as common/thread_per_row.py says it.
+// Layout of X; values as in common/thread_per_row.py.
 enum Vectors {
-    NONE = 0,        // anyhow
-    OF_ROWS = 1,     // an input's rows side by side in aligned units, as many as m has
-    OF_INPUTS = 2,   // a row's inputs side by side in aligned units, as many as k has
+    NONE = 0,        // any strides
+    OF_ROWS = 1,     // rows contiguous for each input, in aligned units of 16 bytes
+    OF_INPUTS = 2,   // inputs contiguous for each row, in aligned units of 16 bytes
 };
 
 struct Inputs {
     const void* x;
-    long long row_stride, input_stride;  // elements
+    long long row_stride, input_stride;  // strides in elements
     int m, k;
     int vectors;
 };
 
-// Until at most so many groups of this thread's copies are on their way.
+// Waits until at most `pending` copy groups of this thread are in flight.
 __device__ __forceinline__ void wait_for_copies(int pending) {
     switch (pending) {
         case 0: ::wait_for_copies<0>(); break;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void wait_for_copies(int pending) {
     }
 }
 
-// Rows side by side: a thread copies a unit of an input, and its neighbours the units beside.
+// Rows contiguous (OF_ROWS): each thread copies one unit of an input; eight neighboring threads copy a whole slot.
 template <typename T>
 __device__ __forceinline__ void copy_units(const Inputs& inputs, int first, int count, int first_row, uint8_t* slots) {
     const int unit = threadIdx.x % UNITS, row = first_row + unit * UNIT_ROWS<T>, step = blockDim.x / UNITS;
@@ -55,8 +55,8 @@ __device__ __forceinline__ void copy_units(const Inputs& inputs, int first, int 
     }
 }
 
-// Inputs side by side: a lane reads as many inputs of a unit's rows as these are rows, and stores a unit for each input; eight neighbours
-// have the units of a slot.
+// Inputs contiguous (OF_INPUTS): each thread loads a square of UNIT_ROWS rows x UNIT_ROWS inputs, transposes it in
+// registers, and stores one unit per input. Eight neighboring threads fill a slot.
 template <typename T>
 __device__ __forceinline__ void transpose_vectors(const Inputs& inputs, int first, int count, int first_row, uint8_t* slots) {
     constexpr int SIDE = UNIT_ROWS<T>;
@@ -81,7 +81,8 @@ __device__ __forceinline__ void transpose_vectors(const Inputs& inputs, int firs
     }
 }
 
-// Any strides: lanes read neighbouring inputs of a row, and store the rows of a unit together, eight of them into the same banks.
+// Any strides (NONE): the lanes of a warp read 32 neighboring inputs of a row; each stores one unit. These stores have
+// bank conflicts: the lanes' units lie 128 bytes apart, in the same banks.
 template <typename T>
 __device__ __forceinline__ void transpose_numbers(const Inputs& inputs, int first, int count, int first_row, uint8_t* slots) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -98,7 +99,8 @@ __device__ __forceinline__ void transpose_numbers(const Inputs& inputs, int firs
     }
 }
 
-// Inputs [first, first + count) of rows [first_row, first_row + ROWS) into their slots, zeros beyond m; a committed group.
+// Stages inputs [first, first + count) of rows [first_row, first_row + ROWS) into their slots, zeros beyond m, and
+// commits the copies as one group.
 template <typename T>
 __device__ __forceinline__ void stage(const Inputs& inputs, int first, int count, int first_row, uint8_t* slots) {
     if (inputs.vectors == OF_ROWS) copy_units<T>(inputs, first, count, first_row, slots);

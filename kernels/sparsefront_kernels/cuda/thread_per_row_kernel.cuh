@@ -1,10 +1,11 @@
-// Y = X · W^T + bias for a weight of single kept weights, or of small blocks, and any number of rows of X.
+// Y = X · W^T + bias for a weight with single kept weights, or small blocks of them, and any number of rows of X.
 //
-// A thread owns rows of X: four or eight lanes of a warp have 128 bytes of them, which they read side by side from shared memory, so
-// that there are no bank conflicts, whatever inputs an output keeps. A warp multiplies by eight or four groups of BLOCK outputs at once;
-// outputs of a group keep the same inputs, so that what is read of X serves them all. What a group keeps is a list
-// (thread_per_row_list.cuh). The blocks of a cluster share K; each walks over its own k-blocks of 256 inputs in passes, as many
-// k-blocks at once as shared memory has room for. All is added up in a fixed order.
+// A thread owns rows of X: four or eight lanes of a warp cover 128 bytes of rows, which they read side by side from
+// shared memory, so there are no bank conflicts, whichever inputs an output keeps. A warp multiplies by eight or four
+// groups of BLOCK outputs at once; the outputs of a group keep the same inputs, so each load of X serves all of them. A
+// group's kept inputs are a list (thread_per_row_list.cuh). The CTAs of a cluster split K. Each CTA goes over its
+// k-blocks of 256 inputs in passes, with as many k-blocks per pass as fit into shared memory. Sums are added in a fixed
+// order.
 #pragma once
 
 #include "thread_per_row_sums.cuh"
@@ -12,20 +13,20 @@
 namespace thread_per_row {
 
 constexpr int MOST_WARPS = 16;
-constexpr int DISTINCT_K_BLOCKS = 65536 / K_BLOCK;  // k-blocks whose inputs have different indices
+constexpr int DISTINCT_K_BLOCKS = 65536 / K_BLOCK;  // k-blocks before 16-bit indices wrap around
 
 struct Problem {
     Inputs inputs;
     Lists lists;
     Outputs outputs;
     int k_block_count;
-    int sets;    // of TOGETHER groups, of a warp
-    int splits;  // blocks of a cluster
-    int k_blocks;   // in shared memory at once, at most 7
+    int sets;    // sets of TOGETHER groups per warp
+    int splits;  // CTAs per cluster
+    int k_blocks;   // k-blocks in shared memory at once, at most 7
     int dependent_launch;
 };
 
-// k-blocks that a block has in shared memory in one pass.
+// The k-blocks that are in shared memory during one pass.
 struct Pass {
     int first, last;
 
@@ -41,12 +42,12 @@ __device__ __forceinline__ void bring(const Problem& problem, const Pass& pass, 
     }
 }
 
-// Of the list at a position: the first entry of each k-block.
+// First entry of each k-block in the list at a position.
 __device__ __forceinline__ const int* pointers_of(const Problem& problem, int position) {
     return problem.lists.pointers + static_cast<long long>(position) * (problem.k_block_count + 1);
 }
 
-// Entries of a list that are of a pass; none beyond the last group.
+// The entries of a list that belong to a pass; empty beyond the last group.
 struct Range {
     int first = 0, beyond = 0;
 
@@ -59,7 +60,7 @@ struct Range {
     }
 };
 
-// Asks for the beginning of a list: what is read one after the other must not be waited for each time.
+// Touches the start of a list, to overlap the latency of loads that would otherwise be exposed one after the other.
 template <typename T, int BLOCK, int LANE_UNITS>
 __device__ __forceinline__ void ask_for(const Lists& lists, const Range& range) {
     constexpr int ENTRY = BLOCK * sizeof(T);
@@ -69,7 +70,8 @@ __device__ __forceinline__ void ask_for(const Lists& lists, const Range& range) 
     touch<LANE_UNITS>(lists.indices, static_cast<long long>(first) * 2, static_cast<long long>(beyond) * 2);
 }
 
-// Asks for this block's share of an array to be brought into L2, of whichever blocks read it: the weight comes while the kernel before runs.
+// Prefetches this CTA's equal share of an array into L2, whichever CTAs read it, so that the weight arrives while the
+// preceding kernel runs.
 __device__ __forceinline__ void prefetch_share(const void* array, long long bytes) {
     constexpr int VECTOR = 16, MOST = 32768;
     const long long vectors = bytes / VECTOR, blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
@@ -85,8 +87,9 @@ __device__ __forceinline__ void prefetch_lists(const Problem& problem) {
     if (threadIdx.x == LANES) prefetch_share(problem.lists.pointers, static_cast<long long>(problem.outputs.groups) * (problem.k_block_count + 1) * 4);
 }
 
-// How many quads the lists of a warp go on to together, when all to `come` are of k-blocks that are there; lists with nothing beyond are asked
-// for no more. Each could go as far as it is, but then some would wait for others at every k-block.
+// How many quads the lists of a warp may advance together while their k-blocks have arrived: the minimum over lists,
+// ignoring those with nothing left. If each list advanced on its own, lanes would diverge and wait for one another at
+// every k-block.
 __device__ __forceinline__ int together(int come, int start, int whole_end) {
     constexpr int ANY = 1 << 30;
     const int quads = __reduce_min_sync(~0u, come >= whole_end ? ANY : max(come - start, 0));
@@ -109,12 +112,12 @@ __device__ __forceinline__ void product(const Problem& problem) {
         streams::wait_for_grid_before();
     }
 
-    const int group_of_set = warp * TOGETHER<LANE_UNITS> + threadIdx.x % LANES / GROUP_LANES<LANE_UNITS>;  // of the block
+    const int group_of_set = warp * TOGETHER<LANE_UNITS> + threadIdx.x % LANES / GROUP_LANES<LANE_UNITS>;  // index within the CTA
     int next = begin;
     do {
         const Pass pass(problem, next, end);
         next = pass.last;
-        if (pass.first > begin) __syncthreads();  // X of the pass before is done with
+        if (pass.first > begin) __syncthreads();  // all warps are done with X of the previous pass
         bring<T>(problem, pass, first_row, shared);
         const Origin origin = Origin::of_lane<LANE_UNITS>(pass.first % DISTINCT_K_BLOCKS * K_BLOCK);
         Range now(problem, pass, first_group + group_of_set);
@@ -141,7 +144,7 @@ __device__ __forceinline__ void product(const Problem& problem) {
                 multiply_quads<T, BLOCK, LANE_UNITS>(sums, problem.lists, at, here, shared, origin);
                 at = max(at, here);
             }
-            if (first % QUAD != 0 || beyond % QUAD != 0) {  // quads that the list has with the k-blocks before and after
+            if (first % QUAD != 0 || beyond % QUAD != 0) {  // quads that straddle the k-blocks before or after this pass
                 Quad<T, BLOCK> quad;
                 if (first % QUAD != 0 && first < beyond) {
                     quad.load_within(problem.lists, first / QUAD, first, beyond);
@@ -163,21 +166,22 @@ __device__ __forceinline__ void product(const Problem& problem) {
     streams::cluster_sync();
     add_up_and_write<T, BLOCK>(problem.outputs, sums_of_block, first_group, of_block, first_row, rank, problem.splits);
     __syncwarp();
-    streams::cluster_sync();  // others read what this block has
+    streams::cluster_sync();  // no CTA may exit while others read its shared memory
 }
 
-// As common/thread_per_row.py lays it out.
+// Same field order as in common/thread_per_row.py.
 struct Arguments {
     const void *x, *values, *indices, *pointers, *order, *bias;
     void* y;
-    long long row_stride, input_stride;  // elements
+    long long row_stride, input_stride;  // strides in elements
     int vectors;
     int type, bias_type;  // 1 float, 2 half, 3 bfloat16; bias_type 0: none
     int m, k, groups, block, quads, k_block_count;
-    int sets, warps, splits, k_blocks, lane_units, shared_bytes, dependent_launch;  // lane_units: 1, or 2 for single weights
+    // lane_units: 1, or 2 for single weights
+    int sets, warps, splits, k_blocks, lane_units, shared_bytes, dependent_launch;
 };
 
-// rows: of X, of a block; together: groups that a warp multiplies by at once.
+// rows: rows of X per CTA; together: groups that a warp multiplies by at once.
 template <typename Kernel>
 cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int together, const Arguments& given, cudaStream_t stream) {
     cudaLaunchAttribute attributes[2]{};
@@ -217,7 +221,7 @@ cudaError_t launch_block(const Problem& problem, const Arguments& given, cudaStr
     return cudaErrorInvalidValue;
 }
 
-// Kernels: kernel<T, BLOCK, LANE_UNITS>() gives a __global__ function; BLOCKS: whether there are blocks of 2 and 4 too.
+// Kernels: kernel<T, BLOCK, LANE_UNITS>() returns a __global__ function; BLOCKS: whether blocks of 2 and 4 exist too.
 template <typename Kernels>
 cudaError_t launch_any(const Arguments& given, void* stream) {
     const Problem problem{{given.x, given.row_stride, given.input_stride, given.m, given.k, given.vectors},

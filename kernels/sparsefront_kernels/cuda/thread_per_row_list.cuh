@@ -1,4 +1,4 @@
-// What lanes of a warp read of the list of a group of outputs, four kept inputs at a time, and how they multiply by it.
+// How lanes read the list of kept inputs of a group of outputs, four entries (a quad) at a time, and multiply by it.
 #pragma once
 
 #include "thread_per_row_inputs.cuh"
@@ -7,23 +7,24 @@ namespace thread_per_row {
 
 constexpr int LANES = 32, QUAD = 4, SECTOR_BYTES = 32;
 
-// Lists of all groups: group after group; where a k-block begins in a list need not be where a quad does.
+// The lists of all groups, concatenated. A k-block need not begin at a quad boundary.
 struct Lists {
-    const void* values;      // [entries, BLOCK]; every list fills whole quads
+    const void* values;      // [entries, BLOCK]; each list is padded to whole quads
     const uint16_t* indices;  // [entries]: input mod 65536
-    const int* pointers;     // [groups, k-blocks + 1]: first entry of each k-block, and the list's end
-    int quads;               // of all lists
+    const int* pointers;     // [groups, k-blocks + 1]: first entry of each k-block, then the end of the list
+    int quads;               // quads in all lists together
 };
 
-// LANE_UNITS: units of a slot that a lane has, 1 or 2. Two halve what a row costs of values and indices, which all lanes of a group read;
-// one makes twice as many groups' worth of warps.
+// LANE_UNITS: units of a slot per lane, 1 or 2. With 2, loads of values and indices, which all lanes of a group share,
+// cost half as much per row; with 1, there are twice as many warps' worth of work.
 template <int LANE_UNITS>
-constexpr int GROUP_LANES = UNITS / LANE_UNITS;  // that multiply by the same group of outputs
+constexpr int GROUP_LANES = UNITS / LANE_UNITS;  // lanes that share a group of outputs
 template <int LANE_UNITS>
-constexpr int TOGETHER = LANES / GROUP_LANES<LANE_UNITS>;  // groups that a warp multiplies by at once
+constexpr int TOGETHER = LANES / GROUP_LANES<LANE_UNITS>;  // groups of outputs per warp at a time
 
-// The lane's unit `i`. Eight lanes read shared memory at once: of the two groups that these are where a lane has two units, one begins
-// with the other half of its slot, so that they read different banks.
+// Index of the lane's unit `i` in its slot. A shared-memory load serves eight lanes at a time. With two units per lane,
+// these belong to two groups of outputs: one of the groups starts with the other half of its slot, so that both read
+// different banks.
 template <int LANE_UNITS>
 __device__ __forceinline__ int unit_of_lane(int i) {
     const int lane = threadIdx.x % GROUP_LANES<LANE_UNITS>;
@@ -40,7 +41,7 @@ struct Quad {
     uint32_t values[WORDS];
     uint2 indices;
 
-    // Through L1, since a line holds several.
+    // Loads through L1, since a cache line holds several quads.
     __device__ __forceinline__ void load(const Lists& lists, int at) {
         const uint8_t* source = static_cast<const uint8_t*>(lists.values) + static_cast<long long>(at) * BYTES;
         if constexpr (WORDS >= 4) {
@@ -53,7 +54,8 @@ struct Quad {
         indices = reinterpret_cast<const uint2*>(lists.indices)[at];
     }
 
-    // Of a quad that lies only in part in entries [first, beyond), which are not empty: the others become zeros at an input of these.
+    // Loads a quad that lies only partly in entries [first, beyond), a non-empty range. Entries outside get a zero
+    // weight and the index of the nearest entry in the range.
     __device__ __forceinline__ void load_within(const Lists& lists, int at, int first, int beyond) {
         alignas(16) T own[QUAD][BLOCK];
         uint32_t inputs[QUAD];
@@ -72,13 +74,15 @@ struct Quad {
         indices = make_uint2(inputs[0] | inputs[1] << 16, inputs[2] | inputs[3] << 16);
     }
 
-    // origin: where index 0 would be. One instruction for the address: (index, other index) · (128, 0) + origin.
+    // Byte offset of entry i's slot in one instruction (dp2a): index * 128 + origin. origin: the offset that index 0
+    // would have.
     __device__ __forceinline__ uint32_t address(int i, uint32_t origin) const {
         return __dp2a_lo(i < 2 ? indices.x : indices.y, i % 2 == 0 ? static_cast<uint32_t>(SLOT_BYTES) : SLOT_BYTES << 8, origin);
     }
 };
 
-// Where the lane reads, from the slots on: index 0 in its first unit, and how far from the first its second unit is.
+// A lane's offsets from the first slot: of index 0 in its first unit, and the distance from its first unit to its
+// second.
 struct Origin {
     uint32_t first, to_second;
 
@@ -131,7 +135,8 @@ struct QuadPair {
     }
 };
 
-// Quads [at, end). A pair is asked for before the pair ahead of it is multiplied; the arrays go on for two quads beyond the last list.
+// Multiplies by quads [at, end). Double buffered: loads the next pair of quads before multiplying by the current one.
+// The arrays are padded by two quads after the last list, since loads run ahead of the end.
 template <typename T, int BLOCK, int LANE_UNITS>
 __device__ __forceinline__ void multiply_quads(Sums<T, BLOCK, LANE_UNITS>& sums, const Lists& lists, int at, int end, const uint8_t* slots, Origin origin) {
     if (at >= end) return;
@@ -152,7 +157,7 @@ __device__ __forceinline__ void multiply_quads(Sums<T, BLOCK, LANE_UNITS>& sums,
     if (at < end) multiply<T, BLOCK, LANE_UNITS>(sums, first.even, slots, origin);
 }
 
-// Brings the beginning of bytes [first, beyond) of an array into L1, a sector to each lane of a group.
+// Touches the start of bytes [first, beyond) of an array to bring it into L1: one sector per lane of a group.
 template <int LANE_UNITS>
 __device__ __forceinline__ void touch(const void* array, long long first, long long beyond) {
     const long long at = first + threadIdx.x % GROUP_LANES<LANE_UNITS> * SECTOR_BYTES;

@@ -1,4 +1,5 @@
-// Sums of a block's outputs: between its passes over K and between the blocks that share K in shared memory, at last in Y.
+// Accumulators of a CTA: kept in shared memory between passes over K and for the reduction across the cluster, then
+// stored to Y.
 #pragma once
 
 #include "thread_per_row_list.cuh"
@@ -6,17 +7,17 @@
 
 namespace thread_per_row {
 
-constexpr int MOST_SPLITS = 8;  // blocks of a cluster
+constexpr int MOST_SPLITS = 8;  // CTAs per cluster
 
 struct Outputs {
-    void* y;           // [n, m] contiguous
+    void* y;           // [n, m], contiguous
     const void* bias;
     int bias_type;
-    const int* order;  // [groups]: the group that a list is of; null: in order
+    const int* order;  // [groups]: output group of each list; null: identity
     int m, groups;
 };
 
-// A unit's rows of an output, with the bias.
+// Stores a unit's rows of one output, with the bias.
 template <typename T>
 __device__ __forceinline__ void write_rows(const Outputs& outputs, int output, int row, const float (&sums)[UNIT_ROWS<T>]) {
     const int m = outputs.m;
@@ -51,13 +52,15 @@ __device__ __forceinline__ void write_group(const Outputs& outputs, int position
     }
 }
 
-// Where four of a lane's sums of a group are kept: [groups of the block, BLOCK, ROWS] floats. Only this lane reads and writes them.
+// Where shared memory keeps four of a lane's sums of a group, in [groups of the CTA, BLOCK, ROWS] floats. Until the
+// cluster reduction, only this lane accesses them.
 template <typename T, int BLOCK, int LANE_UNITS>
 __device__ __forceinline__ float4* kept_sums(float* sums_of_block, int group, int output, int unit, int row) {
     return reinterpret_cast<float4*>(sums_of_block + (group * BLOCK + output) * ROWS<T> + unit_of_lane<LANE_UNITS>(unit) * UNIT_ROWS<T> + row);
 }
 
-// Adds what was kept of the group to the sums where there is something, and keeps them where this is not all.
+// If `add`, adds the kept sums of the group to `sums`; if `keep`, keeps the result because more passes or a cluster
+// reduction follow.
 template <typename T, int BLOCK, int LANE_UNITS>
 __device__ __forceinline__ void add_and_keep(Sums<T, BLOCK, LANE_UNITS>& sums, float* sums_of_block, int group, bool add, bool keep) {
 #pragma unroll
@@ -75,18 +78,19 @@ __device__ __forceinline__ void add_and_keep(Sums<T, BLOCK, LANE_UNITS>& sums, f
     }
 }
 
-// The blocks of a cluster each add up and write their share of `groups` groups of outputs, in the order of the blocks.
+// Cluster reduction: each CTA adds up and stores its share of the lines of `groups` groups of outputs, adding the CTAs
+// in rank order.
 template <typename T, int BLOCK>
 __device__ __forceinline__ void add_up_and_write(const Outputs& outputs, float* sums_of_block, int first_group, int groups, int first_row,
                                                  int rank, int splits) {
     const int row = threadIdx.x % UNITS * UNIT_ROWS<T>;
-    const int lines = min(groups, outputs.groups - first_group) * BLOCK;  // outputs
+    const int lines = min(groups, outputs.groups - first_group) * BLOCK;  // number of outputs
     for (int line = threadIdx.x / UNITS * splits + rank; line < lines; line += blockDim.x / UNITS * splits) {
         const uint32_t kept = shared_address(sums_of_block + line * ROWS<T> + row);
         float sums[UNIT_ROWS<T>] = {};
 #pragma unroll
         for (int i = 0; i < UNIT_ROWS<T>; i += 4) {
-            float4 parts[MOST_SPLITS];  // all are asked for before the first is waited for
+            float4 parts[MOST_SPLITS];  // issue all loads before waiting for the first
 #pragma unroll
             for (int block = 0; block < MOST_SPLITS; ++block) parts[block] = block < splits ? load_from_cluster(kept + i * 4, block) : float4{};
 #pragma unroll

@@ -1,5 +1,5 @@
-// A small library of what the others use of the compiler: CUDA's headers, Hopper's instructions (sm_90a), the CUDA runtime. Where
-// it cannot be built, or not be opened, neither can they.
+// Small library that exercises what the others need of the toolchain: CUDA headers, Hopper instructions (sm_90a), the
+// CUDA runtime. If it cannot be built or opened, neither can the others.
 #include "hopper.cuh"
 #include "sparse_wgmma.cuh"
 #include "streams.cuh"

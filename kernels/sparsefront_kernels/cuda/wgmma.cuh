@@ -1,5 +1,5 @@
-// Warpgroup products of Hopper's tensor cores (sm_90a): operands in shared memory, sums in registers.
-// Names and semantics: PTX ISA, section "wgmma.mma_async".
+// Dense wgmma (sm_90a): operands in shared memory, float32 accumulators in registers. Names and semantics: PTX ISA,
+// section "wgmma.mma_async".
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Keeps what code of this thread does with sums on its side of a wait, or of the fence before the first product: to the compiler
-// these have nothing to do with registers, and products that are still being added up have ended.
+// Keeps this thread's accesses to the accumulators on their side of a wgmma wait, or of the fence before the first
+// wgmma. To the compiler, neither involves these registers, and a wgmma in flight has already completed.
 template <int COUNT>
 __device__ __forceinline__ void fence_sums(float (&sums)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// An operand of 16 k whose rows run along M (or N): 128-byte rows of 64 elements, 8 k to an atom of 1024 bytes, swizzled
-// by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements. This is the lower half of its
-// descriptor; to step by bytes, add a sixteenth of them.
+// Lower half of the descriptor of an MN-major operand of 16 k: rows of 128 bytes (64 elements along M or N), 8 k per
+// atom of 1024 bytes, 128-byte swizzle. Neighboring blocks of 64 elements lie `block_stride` bytes apart. To advance by
+// some bytes, add bytes / 16.
 __device__ __forceinline__ uint32_t operand_place(uint32_t address, uint32_t block_stride) {
     return (block_stride >> 4) << 16 | (address & 0x3FFFF) >> 4;
 }
@@ -36,8 +36,8 @@ __device__ __forceinline__ uint64_t operand_descriptor(uint32_t place) {
     return swizzle_128 | atom_stride << 32 | place;
 }
 
-// The descriptor of an operand of 16 k whose k are contiguous: rows of ROW_BYTES (128, 64 or 32) one after the other, swizzled by that
-// many; to step within a row, add bytes to the address.
+// Descriptor of a K-major operand of 16 k: contiguous rows of ROW_BYTES (128, 64 or 32) with a swizzle of the same
+// width. To advance within a row, add bytes to the address.
 template <int ROW_BYTES>
 __device__ __forceinline__ uint64_t k_major_descriptor(uint32_t address) {
     constexpr uint64_t swizzle = static_cast<uint64_t>(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
@@ -82,10 +82,11 @@ __device__ __forceinline__ uint64_t k_major_descriptor(uint32_t address) {
         WGMMA_IN_ORDER(COLUMNS, TYPE, NAMES, OUTS, LEFT, RIGHT, ADD, "0, 0");                                          \
     }
 
-// What is contiguous in an operand: its k, or its rows along M (or N).
+// Which dimension of an operand is contiguous: K, or M (or N).
 constexpr int K_MAJOR = 0, MN_MAJOR = 1;
 
-// d[64, COLUMNS] (+)= left[16, 64]^T · right[16, COLUMNS], both operands in shared memory.
+// d[64, COLUMNS] (+)= left · right, with left [64, 16] and right [16, COLUMNS] in shared memory, each K-major or
+// MN-major.
 template <typename T, int COLUMNS, int LEFT_MAJOR = MN_MAJOR, int RIGHT_MAJOR = MN_MAJOR>
 __device__ __forceinline__ void wgmma(float (&d)[COLUMNS / 2], uint64_t left, uint64_t right, int add) {
     constexpr bool half = sizeof(T) == 2 && !__is_same(T, __nv_bfloat16);

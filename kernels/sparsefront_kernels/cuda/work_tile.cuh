@@ -1,13 +1,14 @@
-// Work that the host has dealt out to the blocks of the grid (gathered/sm90_schedule.py, blocked/sm90.py), and loads that
-// run ahead of it.
+// Work tiles that the host has scheduled onto the CTAs (gathered/sm90_schedule.py, blocked/sm90.py), and early loads
+// for them.
 #pragma once
 
 #include "hopper.cuh"
 
 namespace {
 
-// CTA tile, first k-block, number of k-blocks; column, width / 64 - 1 in two bits from 28 on, and in the uppermost whether these are
-// a part of the tile's k-blocks, whose sums are added up later.
+// Unpacked from an int4: CTA tile, first k-block, number of k-blocks, and one word with the column (bits 0-27), width /
+// 64 - 1 (bits 28-29) and is_part (bit 31): these are only some of the tile's k-blocks (split-K), whose partial sums
+// are added up later.
 struct WorkTile {
     int cta_tile, first, k_blocks, column, width;
     bool is_part;
@@ -19,7 +20,7 @@ struct WorkTile {
     }
 };
 
-// Loads that stay where they are written, so that what they bring has arrived when it is needed.
+// Loads that the compiler keeps in place (volatile), so that the data has arrived by the time it is needed.
 __device__ __forceinline__ int4 load_early(const int4* address) {
     int4 v;
     asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address));

@@ -1,18 +1,18 @@
-// The warpgroups that multiply, of the blocked kernel.
+// Consumer warpgroups of the blocked kernel.
 #pragma once
 
 #include "blocked_sums.cuh"
 
 namespace {
 
-// The stages and their barriers as a consumer warpgroup sees them.
+// Pipeline stages and their mbarriers, as a consumer warpgroup uses them.
 struct Stages {
     uint32_t first, full, empty, slot_uses;
     uint32_t half;
     int cluster;
     Ring ring;
 
-    // Every block of the cluster may fill the slot, since each brings weights to all.
+    // Releases a slot to the producers of all CTAs of the cluster, since each multicasts weights into it.
     __device__ __forceinline__ void release(int slot) const {
         const int lane = threadIdx.x % 32;
         if (cluster == 1) {
@@ -23,7 +23,7 @@ struct Stages {
     }
 };
 
-// acc (+)= the products of a stage.
+// acc (+)= the products of one pipeline stage: WIDTH columns x 64 inputs x this half's 64 outputs.
 template <typename T, typename X, Weights WEIGHTS, int WIDTH>
 __device__ __forceinline__ void multiply(float (&acc)[WIDTH / 2], uint32_t stage, uint32_t half, int add) {
     const uint32_t panel = stage + X_BYTES + half * PANEL_BYTES<WEIGHTS>;
@@ -35,7 +35,7 @@ __device__ __forceinline__ void multiply(float (&acc)[WIDTH / 2], uint32_t stage
                                                sixteen == 0 ? add : 1);
     } else {
         const uint32_t places = load_word(panel + HALVED_VALUE_BYTES + threadIdx.x % 128 * 4);
-        __syncwarp();  // every lane has read its own before one gives the stage back
+        __syncwarp();  // all lanes have read their metadata before one lane releases the stage
         wgmma_fence();
         sparse_wgmma<T, WIDTH, 0, X::ORDER>(acc, k_major_descriptor<64>(panel), X::descriptor(stage, 0), places, add);
         sparse_wgmma<T, WIDTH, 1, X::ORDER>(acc, k_major_descriptor<64>(panel + 32), X::descriptor(stage, 2), places, 1);
@@ -43,21 +43,23 @@ __device__ __forceinline__ void multiply(float (&acc)[WIDTH / 2], uint32_t stage
     wgmma_commit();
 }
 
-// Adds up the k-blocks of a work tile that this half uses; returns whether there were any, otherwise acc is not set.
+// Accumulates the k-blocks of a work tile that this half uses. Returns whether there were any; if not, acc is
+// uninitialized.
 template <typename T, typename X, Weights WEIGHTS, int WIDTH>
 __device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDTH / 2]) {
     int add = 0, previous = -1;
     for (int k_block = 0; k_block < k_blocks; ++k_block) {
         barrier_wait(s.full + 8 * s.ring.slot, s.ring.phase);
         const uint32_t uses = warp_uniform(load_word(s.slot_uses + 4 * s.ring.slot));
-        __syncwarp();  // every lane has read it before one gives the slot back
+        __syncwarp();  // all lanes have read it before one lane releases the slot
         if (uses >> s.half & 1) {
             multiply<T, X, WEIGHTS, WIDTH>(acc, s.first + s.ring.slot * STAGE_BYTES, s.half, add);
-            wgmma_wait<1>();  // the stage before this one has been read
+            wgmma_wait<1>();  // the wgmma of the previous stage has finished reading it
             if (previous >= 0) s.release(previous);
             previous = s.ring.slot, add = 1;
         } else {
-            // the slot before must not wait for a later product: the warp that loads may need it to bring that one
+            // release the previous slot now, not after the next product: the producer may need it to load that
+            // product's stage
             wgmma_wait<0>();
             if (previous >= 0) s.release(previous);
             previous = -1;
@@ -71,7 +73,8 @@ __device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDT
     return add;
 }
 
-// Adds up all k-blocks of a work tile and stores it, or those of a piece and leaves the sums in its units.
+// Computes a work tile: all of its k-blocks, then stores Y; or a split-K part of them, then stores partial sums to its
+// units.
 template <typename T, typename X, Weights WEIGHTS, int WIDTH>
 __device__ __forceinline__ void compute(const Problem& problem, Stages& s, Quarters& quarters, const WorkTile& tile, int rank,
                                         float (&sums)[MOST_COLUMNS / 2], const uint32_t (&stored_bias)[2], int first_output, int unit) {
@@ -90,12 +93,12 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
     Stages s{stages, full, empty, slot_uses, warp_uniform(threadIdx.x / 128), problem.cluster};
     Quarters quarters{stages + STAGES * STAGE_BYTES + s.half * QUARTER_BUFFERS * QUARTER_BYTES,
                       landed + s.half * QUARTER_BUFFERS * 8, 1 + s.half, threadIdx.x % 128 == 0};
-    // what a tile needs is read while those before are computed
+    // what a tile needs is loaded while earlier tiles are computed
     int4 ahead[2];
     ahead[0] = ahead[1] = load_early(problem.first_work + cluster_index(problem));
     const int4* next = problem.work + __ldg(problem.work_begin + cluster_index(problem));
     const int4* const end = problem.work + __ldg(problem.work_begin + cluster_index(problem) + 1);
-    const int own_output = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;  // of this thread, among the half's
+    const int own_output = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;  // this thread's first output within its half
     float acc[MOST_COLUMNS / 2];
     if (next + 1 < end) ahead[1] = load_early(next + 1);
     int next_output = load_early(problem.outputs + 2 * ahead[0].x + s.half);
@@ -117,7 +120,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
             default: compute<T, X, WEIGHTS, 64>(problem, s, quarters, tile, rank, acc, bias, first_output, unit); break;
         }
     }
-    if (quarters.leads) wait_for_reads_of_stores<0>();  // the end of the grid waits for the rest
+    if (quarters.leads) wait_for_reads_of_stores<0>();  // the end of the grid completes the remaining stores
     __syncwarp();
 }
 

@@ -1,15 +1,15 @@
-// The warp that loads, of the blocked kernel: all copies are the copy engine's, started by one lane.
+// Producer warp of the blocked kernel: one lane issues all TMA copies.
 #pragma once
 
 #include "blocked_work.cuh"
 
 namespace {
 
-// Where the first taps of a filter lie for the first output pixel of each group of rows, in images.
+// Image coordinates of the filter's first tap, for the first output pixel of each group of 64 rows.
 struct Pixels {
     int w[GROUPS], h[GROUPS], n[GROUPS];
 
-    // Each lane finds one of them.
+    // Lane i computes those of group i % GROUPS; shuffles broadcast them.
     __device__ __forceinline__ void find(const Convolution& convolution, int column) {
         const int pixel = column + static_cast<int>(threadIdx.x) % GROUPS * GROUP, across = pixel % convolution.out_w;
         const int row = pixel / convolution.out_w, down = row % convolution.out_h;
@@ -27,10 +27,10 @@ template <int INPUTS, Source SOURCE, Weights WEIGHTS>
 struct Producer {
     using Stage = XStage<INPUTS, SOURCE>;
     static constexpr uint32_t PANEL = PANEL_BYTES<WEIGHTS>;
-    static constexpr int PREFETCHED = 8;  // k-blocks of the first tile
-    static_assert(SOURCE != Source::IMAGES || INPUTS == K_BLOCK);  // then no box is left empty
+    static constexpr int PREFETCHED = 8;  // k-blocks of the first tile whose weights are prefetched
+    static_assert(SOURCE != Source::IMAGES || INPUTS == K_BLOCK);  // so that there are no zero-filled boxes
 
-    // Which bytes of a k-block's weights a block of a cluster brings to all of them.
+    // The part of a k-block's weights that this CTA loads for its cluster.
     struct Part {
         const uint8_t* source;
         uint32_t begin, bytes;
@@ -42,7 +42,7 @@ struct Producer {
         }
     };
 
-    // Starts the copies of a k-block. Of the weights, each block of a cluster brings an equal part to all of them.
+    // Issues the copies of a k-block. Each CTA of a cluster multicasts an equal part of the weights to all of them.
     __device__ __forceinline__ static void load(const Problem& problem, const KBlock<INPUTS>& k_block, int column, const Pixels& pixels,
                                                 int groups, int rank, uint32_t stage, uint32_t ready, uint32_t use_of_slot) {
         const uint32_t use = k_block.place & 3, bytes = use == 3 ? 2 * PANEL : PANEL;
@@ -89,14 +89,15 @@ struct Producer {
         const int4 first = load_early(problem.first_work + cluster_index(problem));
         const int4* next = problem.work + __ldg(problem.work_begin + cluster_index(problem));
         const int4* const end = problem.work + __ldg(problem.work_begin + cluster_index(problem) + 1);
-        // each lane holds one of the next 32 k-blocks; those after them, and the next tile, are read ahead
+        // each lane holds one of the next 32 k-blocks; those after them, and those of the next tile, are read ahead
         KBlock<INPUTS> ahead{};
         const auto read_ahead = [&](int first, int count) {
             if (lane < count) ahead.load(problem.k_blocks, first + lane);
         };
         WorkTile tile(first);
         read_ahead(tile.first, tile.k_blocks);
-        // while kernels before this one may still run, its tables, which are never written again, are read, and weights come into L2
+        // before the PDL wait: read tables, which are constant, and prefetch weights into L2, while preceding kernels
+        // may still run
         if (lane < min(tile.k_blocks, PREFETCHED)) {
             const Part part(problem, ahead, rank);
             prefetch_bulk(part.source, part.bytes);
@@ -116,7 +117,7 @@ struct Producer {
                     read_ahead(tile.first + done + 32, left - 32);
                 } else {
                     const WorkTile after(next_place);
-                    read_ahead(after.first, after.k_blocks);  // none where this tile is the last
+                    read_ahead(after.first, after.k_blocks);  // reads nothing if this tile is the last: then k_blocks is 0
                 }
                 for (int i = 0; i < min(left, 32); ++i) {
                     const KBlock<INPUTS> k_block = held.of(i);

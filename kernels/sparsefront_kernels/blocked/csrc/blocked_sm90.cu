@@ -1,10 +1,11 @@
-// Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual for a blocked weight on Hopper's tensor cores (sm_90a), row-major or
-// feature-major; blocks hold all of their weights, or two of every four inputs.
+// Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual for a blocked weight with Hopper's wgmma (sm_90a),
+// row-major or feature-major. Blocks are dense or 2:4 sparse.
 //
-// A work tile is 128 outputs, two halves of 64 with a list of kept blocks each, by up to 256 rows of X. Blocks of the grid, or
-// clusters of them that share the weights, work through lists of tiles that were made on the host. One warp brings X and weights
-// into the stages of a pipeline, two warpgroups multiply, and Y leaves by the copy engine. Where blocks share the k-blocks of a tile, a
-// second kernel adds up what each leaves. See ../README.md.
+// A work tile is 128 outputs (two halves of 64, each with its list of kept blocks) by up to 256 rows of X. The kernel
+// is persistent: CTAs, or clusters of CTAs that share the weights by multicast, go through lists of work tiles that the
+// host scheduled. One producer warp loads X and weights into the pipeline stages with TMA, two consumer warpgroups
+// issue wgmma, and Y is stored with TMA. If CTAs split the k-blocks of a tile (split-K), a second kernel adds up their
+// partial sums. See ../README.md.
 #include <algorithm>
 #include <iterator>
 
@@ -14,7 +15,7 @@
 
 namespace {
 
-// Registers of a thread, by part, out of the 168 that each has at launch.
+// Registers per thread and role, redistributed by setmaxnreg from the 168 that each thread has at launch.
 constexpr int CONSUMER_REGISTERS = 216, PRODUCER_REGISTERS = 72;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
 
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_sm90_kernel(const __grid_c
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES + 2 * QUARTER_BUFFERS];
     __shared__ uint32_t uses_of_slots[STAGES];
-    const uint32_t stages = warp_uniform((shared_address(dynamic_shared) + 1023) & ~1023u);  // the swizzle repeats every 1024 bytes
+    const uint32_t stages = warp_uniform((shared_address(dynamic_shared) + 1023) & ~1023u);  // swizzle atoms are 1024 bytes
     const uint32_t full = warp_uniform(shared_address(barriers)), empty = full + 8 * STAGES, landed = empty + 8 * STAGES;
     const uint32_t slot_uses = warp_uniform(shared_address(uses_of_slots));
     const int rank = static_cast<int>(warp_uniform(rank_in_cluster()));
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_sm90_kernel(const __grid_c
         for (int buffer = 0; buffer < 2 * QUARTER_BUFFERS; ++buffer) barrier_init(landed + 8 * buffer, 1);
         fence_barrier_init();
     }
-    cluster_sync();  // no block may signal another's barriers before they are there
+    cluster_sync();  // no CTA may signal another's mbarriers before they are initialized
     if (threadIdx.x < CONSUMERS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         pdl_wait();
@@ -50,15 +51,15 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_sm90_kernel(const __grid_c
         else if (threadIdx.x == THREADS - 1 && blockIdx.x < problem.cut_tile_count)
             prefetch_line(problem.cut_tiles + blockIdx.x);  // for the second kernel
     }
-    cluster_sync();  // others may still signal this block's barriers
+    cluster_sync();  // other CTAs may still signal this CTA's mbarriers
 }
 
-// Finishes the tiles that were cut into pieces, some columns of one each block.
+// Finishes the split tiles, CUT_COLUMNS columns of one tile per CTA.
 template <typename T>
 __global__ void __launch_bounds__(CONSUMERS) blocked_sm90_cut_tiles_kernel(const __grid_constant__ Problem problem) {
     __shared__ __align__(128) uint8_t buffers[2 * CUT_COLUMNS * HALF * 2];
     pdl_launch_dependents();
-    const int blocks = problem.piece_units * (GROUP / CUT_COLUMNS);  // of a tile
+    const int blocks = problem.piece_units * (GROUP / CUT_COLUMNS);  // CTAs per tile
     finish_columns<T>(problem, blockIdx.x / blocks, blockIdx.x % blocks * CUT_COLUMNS, shared_address(buffers));
 }
 
@@ -130,12 +131,13 @@ Convolution convolution_of(const Images& images) {
 
 }  // namespace
 
-// Returns a cudaError_t. The caller checks shapes and alignment: all matrices begin at a multiple of 16 bytes, and their rows are
-// a multiple of 8 elements apart, those of a feature-major Y any number of them. X is [m, k], or [k, m] where `x_feature_major`; Y
-// and the residual are [m, n], or [n, m] where not `y_row_major`. Strides are in elements. inputs: of a box, 64, 32 or 16.
-// halved: whether panels hold two of every four inputs; then inputs are 64. units to piece_units: as in Problem; null where no tile
-// is cut.
-// images: null, or what X is read from in place of `x`: then inputs are 64, and m and k those of the convolution as a product.
+// Returns a cudaError_t. The caller checks shapes and alignment: all matrices are 16-byte aligned, and row strides are
+// multiples of 8 elements, except that a feature-major Y may have any row stride. X is [m, k], or [k, m] if
+// `x_feature_major`; Y and the residual are [m, n], or [n, m] unless `y_row_major`. Strides are in elements. inputs:
+// inputs per box, 64, 32 or 16. halved: whether panels are 2:4; then inputs is 64. units to piece_units: as in Problem;
+// null if no tile is split.
+// images: null, or what X is read from instead of `x`; then inputs is 64, and m and k are those of the convolution as a
+// matrix product.
 extern "C" int sparsefront_blocked_sm90(const void* x, const void* panels, const void* k_blocks, const void* work,
                                         const void* work_begin, const void* first_work, const void* outputs,
                                         const void* units, const void* cut_tiles, void* sums, const void* bias, const void* residual, void* y,
@@ -181,7 +183,8 @@ extern "C" int sparsefront_blocked_sm90(const void* x, const void* panels, const
                        : finish_cut_tiles<__half>(problem, cut_tile_count, queue);
 }
 
-// How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
+// Number of clusters of this size that can be resident at the same time on the current device; a negated cudaError_t on
+// failure.
 extern "C" int sparsefront_blocked_sm90_clusters(int cluster) {
     void (*kernel)(Problem);
     cudaError_t error = prepared<__half, 64, Source::ROWS, Weights::ALL>(kernel);

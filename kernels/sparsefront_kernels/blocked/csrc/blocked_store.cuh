@@ -1,5 +1,5 @@
-// Y of a work tile of the blocked kernel: Y = activation(rounded sums + bias) + residual, a quarter of the columns at a time,
-// from registers through shared memory, from where the copy engine takes it.
+// Epilogue of the blocked kernel: Y = activation(rounded(sums + bias)) + residual, a quarter (64 outputs x 64 columns)
+// at a time, from registers through shared memory, then a TMA store.
 #pragma once
 
 #include "../../cuda/rounded_epilogue.cuh"
@@ -7,18 +7,18 @@
 
 namespace {
 
-// The buffers of a consumer warpgroup, which quarters use in turn.
+// Shared-memory buffers of a consumer warpgroup; quarters alternate between them.
 struct Quarters {
-    uint32_t buffers, landed;  // shared memory; a barrier for the residual in each
-    uint32_t name;             // of the warpgroup's own barrier
-    bool leads;                // this thread starts its copies
+    uint32_t buffers, landed;  // buffers; mbarriers for the residual in each
+    uint32_t name;             // named barrier of the warpgroup
+    bool leads;                // this thread issues the warpgroup's TMA copies
     int turn = 0;
-    uint32_t phases = 0;       // bit b: of the barrier of buffer b
+    uint32_t phases = 0;       // bit b: phase of buffer b's mbarrier
 
     __device__ __forceinline__ uint32_t buffer(int which) const { return buffers + which * QUARTER_BYTES; }
 };
 
-// Where 64 columns of 64 outputs begin.
+// TMA coordinates of 64 columns x 64 outputs of Y.
 struct Box {
     int inner, outer;
 
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_residual(const Problem& problem, const Quar
     copy_box(quarters.buffer(which), &problem.residual, box.inner, box.outer, landed);
 }
 
-// Begins to load the residual of a tile's first quarters, which are needed once its products are added up.
+// Starts loading the residual of a tile's first quarters into their buffers, to overlap with the main loop.
 __device__ __forceinline__ void load_first_residuals(const Problem& problem, const Quarters& quarters, int column, int groups,
                                                      int first_output) {
     if (problem.epilogue.residual == nullptr || first_output < 0) return;
@@ -46,21 +46,22 @@ __device__ __forceinline__ void load_first_residuals(const Problem& problem, con
     __syncwarp();
 }
 
-// Two rounded sums with two of the residual.
+// Adds two residual values to two rounded sums.
 template <typename T>
 __device__ __forceinline__ uint32_t with_residual(uint32_t both, uint32_t residual, bool relu_last) {
     const uint32_t sum = sum_of_two<T>(both, residual);
     return relu_last ? relu_of_two<T>(sum) : sum;
 }
 
-// Adds four blocks of the residual to those that `store` moves at a time.
+// Adds four 8 x 8 blocks of the residual to those that `store` handles at a time.
 template <typename T>
 __device__ __forceinline__ void add_blocks(uint32_t* v, const uint4& residual, bool relu_last) {
     v[0] = with_residual<T>(v[0], residual.x, relu_last), v[4] = with_residual<T>(v[4], residual.y, relu_last);
     v[1] = with_residual<T>(v[1], residual.z, relu_last), v[5] = with_residual<T>(v[5], residual.w, relu_last);
 }
 
-// Stores a quarter of a feature-major Y whose rows may begin anywhere, a row of 64 columns a warp at a time.
+// Stores a quarter of a feature-major Y whose rows are not 16-byte aligned, so TMA cannot. A warp stores one row of 64
+// columns at a time.
 __device__ __forceinline__ void store_by_threads(const Epilogue& epilogue, uint32_t buffer, int column, int first_output) {
     if (first_output < 0) return;
     const int lane = threadIdx.x % 32;
@@ -85,15 +86,15 @@ __device__ __forceinline__ void store_by_threads(const Epilogue& epilogue, uint3
     }
 }
 
-// Stores the first `groups` quarters.
+// Stores the first `groups` quarters of the tile.
 template <typename T, int WIDTH>
 __device__ __forceinline__ void store(const Problem& problem, Quarters& quarters, const float (&acc)[WIDTH / 2],
                                       const float (&bias)[2], int column, int groups, int first_output, bool any) {
     const Epilogue& epilogue = problem.epilogue;
     const bool adds = epilogue.residual != nullptr && first_output >= 0;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    // Of the four blocks of 8 x 8 that a warp moves at a time, this lane gives the address of row `row` of block `block`: two
-    // eights of outputs of one eight of columns, then of the next.
+    // A warp moves four 8 x 8 blocks at a time: two blocks of eight outputs for eight columns, then the same outputs
+    // for the next eight columns. This lane passes the address of row `row` of block `block`.
     const int row = lane % 8, block = lane / 8, output_eight = 2 * warp + block % 2, column_eight = block / 2;
 #pragma unroll
     for (int q = 0; q < WIDTH / GROUP; ++q) {
@@ -109,8 +110,8 @@ __device__ __forceinline__ void store(const Problem& problem, Quarters& quarters
             warpgroup_sync(quarters.name);
         }
 #pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {  // of eights of columns
-            uint32_t* v = quarter.v + pair / 2 * 8 + pair % 2 * 2;  // outputs 0, columns 0 and 1; outputs 1 four further
+        for (int pair = 0; pair < 4; ++pair) {  // pairs of 8-column blocks
+            uint32_t* v = quarter.v + pair / 2 * 8 + pair % 2 * 2;  // v[0], v[1]: the thread's first output; v[4], v[5]: its second
             if (epilogue.y_row_major) {
                 const uint32_t address = buffer + ((2 * pair + column_eight) * 8 + row) * 128 + (output_eight ^ row) * 16;
                 if (adds) add_blocks<T>(v, load_transposed_blocks(address), problem.relu_last);
@@ -121,11 +122,11 @@ __device__ __forceinline__ void store(const Problem& problem, Quarters& quarters
                 store_blocks(address, v[0], v[4], v[1], v[5]);
             }
         }
-        fence_for_tensor_cores();  // and for the copy engine
+        fence_for_tensor_cores();  // TMA reads through the async proxy too
         warpgroup_sync(quarters.name);
         if (problem.y_by_threads) {
             store_by_threads(epilogue, buffer, column + q * GROUP, first_output);
-            warpgroup_sync(quarters.name);  // before a residual comes into the buffer
+            warpgroup_sync(quarters.name);  // before the buffer is reused, for a residual or the next quarter
         }
         if (quarters.leads) {
             if (first_output >= 0 && !problem.y_by_threads) {

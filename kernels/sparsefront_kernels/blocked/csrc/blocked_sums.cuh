@@ -1,5 +1,5 @@
-// Pieces of work tiles, which blocks of the grid share: each leaves its sums in memory, and a second kernel adds them up in a fixed
-// order and finishes Y, so that equal operands give equal bits.
+// Split-K: CTAs that share a work tile each store partial sums to global memory. A second kernel adds them in a fixed
+// order and finishes Y, so equal operands give bit-identical results.
 #pragma once
 
 #include "../../cuda/shared_sums.cuh"
@@ -7,12 +7,13 @@
 
 namespace {
 
-constexpr int EIGHTS = GROUP / 8;               // of the columns of a unit
-constexpr int EIGHT_FLOATS = CONSUMERS * 4;     // a thread has four sums of each
+constexpr int EIGHTS = GROUP / 8;               // blocks of eight columns per unit
+constexpr int EIGHT_FLOATS = CONSUMERS * 4;     // a thread holds four sums of each
 constexpr int UNIT_FLOATS = EIGHTS * EIGHT_FLOATS;
-constexpr int CUT_COLUMNS = 8;                  // of a block that adds up pieces
+constexpr int CUT_COLUMNS = 8;                  // columns per CTA of the second kernel
 
-// Leaves the sums of a piece in memory, as the threads hold them. any: whether there were products, else the sums are not set.
+// Stores the partial sums in the threads' accumulator layout. any: whether there were products; if not, acc is
+// uninitialized and zeros are stored.
 template <int WIDTH>
 __device__ __forceinline__ void leave_sums(float* sums, int unit, int groups, const float (&acc)[WIDTH / 2], bool any) {
     float* to = sums + static_cast<int64_t>(unit) * UNIT_FLOATS + threadIdx.x * 4;
@@ -24,7 +25,8 @@ __device__ __forceinline__ void leave_sums(float* sums, int unit, int groups, co
     }
 }
 
-// Where a half's part of eight columns of Y is put together: by rows 128 bytes for each column, swizzled; by outputs 16 bytes for each.
+// Shared-memory buffer for a half's eight columns of Y. Row-major: 128 bytes per column, swizzled against bank
+// conflicts; feature-major: 16 bytes per output.
 struct Part {
     uint32_t buffer;
     bool by_row;
@@ -35,7 +37,7 @@ struct Part {
     __device__ __forceinline__ uint32_t by_output(int output) const { return buffer + output * 16; }
 };
 
-// Stores a half's part of Y from shared memory, 16 bytes a thread at a time.
+// Stores a half's eight columns of Y from shared memory; each of 64 threads stores 16 bytes.
 template <typename T>
 __device__ __forceinline__ void store_part(const Problem& problem, const Part& part, int column, int first_output) {
     const Epilogue& epilogue = problem.epilogue;
@@ -62,13 +64,13 @@ __device__ __forceinline__ void store_part(const Problem& problem, const Part& p
     }
 }
 
-// Adds up the pieces of one of the cut tiles, in the order of their k-blocks, and finishes eight of its columns.
+// Adds up the partial sums of a split tile, in the order of their k-blocks, and finishes eight of its columns.
 template <typename T>
 __device__ __forceinline__ void finish_columns(const Problem& problem, int cut_tile, int first_column, uint32_t shared) {
     const int half = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const int4 tile = load_early(problem.cut_tiles + cut_tile);
     const int first_output = load_early(problem.outputs + 2 * tile.x + half), column = tile.y + first_column;
-    if (first_output >= -1) pdl_wait();  // always; without the branch the compiler waits first and loads then
+    if (first_output >= -1) pdl_wait();  // always true; without this branch the compiler would sink the loads below the wait
     if (column >= problem.m) return;
     const float* from = problem.sums + static_cast<int64_t>(tile.z) * UNIT_FLOATS + first_column / 8 * EIGHT_FLOATS + threadIdx.x * 4;
     float bias[2];
@@ -79,7 +81,7 @@ __device__ __forceinline__ void finish_columns(const Problem& problem, int cut_t
             bias[p] = bias_of(problem.epilogue, load_bias(problem.epilogue, output));
         }
     });
-    // two neighbouring columns of each of a thread's outputs
+    // two neighboring columns of each of the thread's two outputs
     uint32_t v[2] = {packed<T>(sums.x + bias[0], sums.y + bias[0]), packed<T>(sums.z + bias[1], sums.w + bias[1])};
     activate<T>(v, problem.epilogue);
     const Part part{shared + half * CUT_COLUMNS * HALF * 2, problem.epilogue.y_row_major != 0};

@@ -1,10 +1,12 @@
-// Training in blocks on Hopper's tensor cores (sm_90a): dW = dY[M, N]ᵀ · X[M, K] of the kept blocks of a weight, added up in float32,
-// and float32 weights as the panels that the product by W, or by its transpose, reads.
+// Training with blocked weights on Hopper's wgmma (sm_90a). Two kernels: the gradient dW = dY[M, N]ᵀ · X[M, K] of the
+// kept blocks, accumulated in float32; and packing of float32 weights into the panels that the products by W and by Wᵀ
+// read.
 //
-// A side is 64 outputs by up to four boxes of 64 inputs that they keep. A block of the grid computes two sides for a part of the rows,
-// one in each warpgroup, from a pipeline of 32 rows of dY and X, both of which lie as they are in memory: outputs and inputs are
-// contiguous, and the rows are what products add up. While tensor cores multiply, one side of each 64 outputs adds up the rows of dY,
-// which is the gradient of the bias. Parts of the rows are added up by a second kernel. See ../README.md.
+// A side is 64 outputs by up to four boxes of 64 kept inputs. A CTA computes two sides, one per consumer warpgroup, for
+// a part of the rows (split over M, the reduction dimension here). Pipeline stages hold 32 rows of dY and X as they are
+// in global memory: outputs and inputs are contiguous, so both operands are MN-major. While wgmma runs, one side per 64
+// outputs also adds up the rows of dY, which is the gradient of the bias. A second kernel adds up the parts of the
+// rows. See ../README.md.
 #include <cstdint>
 
 #include "../../cuda/hopper.cuh"
@@ -15,33 +17,34 @@
 
 namespace {
 
-constexpr int SIDE = 64;                 // outputs of a side, and inputs of a box
-constexpr int MOST_BOXES = 4;            // of a side
-constexpr int ROWS = 32;                 // of a stage
+constexpr int SIDE = 64;                 // outputs per side, and inputs per box
+constexpr int MOST_BOXES = 4;            // per side
+constexpr int ROWS = 32;                 // rows of dY and X per pipeline stage
 constexpr int BOX_BYTES = ROWS * SIDE * 2;
-constexpr int X_BEGIN = 2 * BOX_BYTES;   // behind dY of both sides
+constexpr int X_BEGIN = 2 * BOX_BYTES;   // after dY of both sides
 constexpr int STAGE_BYTES = X_BEGIN + 2 * MOST_BOXES * BOX_BYTES;
 constexpr int STAGES = 5;
 constexpr int CONSUMERS = 256, THREADS = CONSUMERS + 128;
 constexpr int DYNAMIC_BYTES = 1024 + STAGES * STAGE_BYTES;
-// Registers of a thread, by part, out of the 168 that each has at launch.
+// Registers per thread and role, redistributed by setmaxnreg from the 168 that each thread has at launch.
 constexpr int CONSUMER_REGISTERS = 216, PRODUCER_REGISTERS = 72;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= THREADS * 168);
 
 struct Problem {
-    CUtensorMap dy, x;     // boxes of 32 rows x 64 outputs or inputs
-    const int4* sides;     // [pairs, 2]: first output, first box, number of boxes, whether it adds up dY; the second may do neither
-    const int2* boxes;     // first input, and where the first of its 64 x 64 values lies among all
-    float* sums;           // of each split those of all values
-    float* bias;           // likewise of dY, or null
-    long long stride;      // from split to split
-    int width;             // inputs of a block, from row to row of a gradient
+    CUtensorMap dy, x;     // boxes of 32 rows x 64 outputs or 64 inputs
+    // [pairs, 2]: first output, first box, number of boxes, whether it adds up dY; the second side may be empty
+    const int4* sides;
+    const int2* boxes;     // first input, and offset of the first of its 64 x 64 values among all values
+    float* sums;           // partial sums of all values, for each split
+    float* bias;           // same for the column sums of dY, or null
+    long long stride;      // from split to split, in floats
+    int width;             // inputs of a block: row stride of the gradient's values
     int rows, rows_per_split, pairs;
 };
 
 __device__ __forceinline__ bool works(const int4& side) { return side.z > 0 || side.w > 0; }
 
-// The stages of this block's rows.
+// Number of pipeline stages for this CTA's rows.
 __device__ __forceinline__ int stages_of(const Problem& problem, int first_row) {
     const int left = min(problem.rows - first_row, problem.rows_per_split);
     return max(0, (left + ROWS - 1) / ROWS);
@@ -74,13 +77,14 @@ __device__ __forceinline__ void produce(const Problem& problem, int4 one, int4 o
     }
 }
 
-// The two numbers of a word.
+// Unpacks the two numbers of a word.
 __device__ __forceinline__ float2 both(uint32_t word, __half) { return __half22float2(reinterpret_cast<const __half2&>(word)); }
 __device__ __forceinline__ float2 both(uint32_t word, __nv_bfloat16) {
     return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(word));
 }
 
-// Adds rows of dY of a stage to the sums of eight neighboring outputs: those of this thread, t % 8 of rows t / 8 and t / 8 + 16.
+// Adds a stage's rows of dY to this thread's sums of eight neighboring outputs: thread t takes 8-output group t % 8 of
+// rows t / 8 and t / 8 + 16.
 template <typename T>
 __device__ __forceinline__ void add_rows(float (&rows)[8], uint32_t dy) {
     const int eight = threadIdx.x % 8, first = threadIdx.x % 128 / 8;
@@ -97,7 +101,7 @@ __device__ __forceinline__ void add_rows(float (&rows)[8], uint32_t dy) {
     }
 }
 
-// Adds up all stages; acc is not set where there are none.
+// Accumulates all stages. If there are none, acc is uninitialized.
 template <typename T, int BOXES>
 __device__ __forceinline__ void add_up(float (&sums)[MOST_BOXES * SIDE / 2], float (&rows)[8], bool adds_rows, int count, uint32_t stages,
                                        uint32_t full, uint32_t empty, uint32_t dy_place, uint32_t x_place) {
@@ -120,7 +124,7 @@ __device__ __forceinline__ void add_up(float (&sums)[MOST_BOXES * SIDE / 2], flo
             wgmma_commit();
         }
         if (adds_rows) add_rows<T>(rows, stage + dy_place);
-        if constexpr (BOXES > 0) wgmma_wait<1>();  // the stage before this one has been read
+        if constexpr (BOXES > 0) wgmma_wait<1>();  // the wgmma of the previous stage has finished reading it
         __syncwarp();
         if (previous >= 0 && leads) barrier_arrive(empty + 8 * previous);
         previous = ring.slot;
@@ -132,7 +136,8 @@ __device__ __forceinline__ void add_up(float (&sums)[MOST_BOXES * SIDE / 2], flo
     }
 }
 
-// Writes the sums of dY of 64 outputs: those of four rows lie in each warp, of four warps.
+// Stores the column sums of dY for 64 outputs: reduces four rows per warp by shuffles, then the four warps through
+// shared memory.
 __device__ __forceinline__ void store_rows(float (&rows)[8], float* target, float* shared, uint32_t barrier) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -173,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_gradient_kernel(const __gr
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES];
     __shared__ float sums_of_dy[2 * 4 * SIDE];
-    const uint32_t stages = warp_uniform((shared_address(dynamic_shared) + 1023) & ~1023u);  // the swizzle repeats every 1024 bytes
+    const uint32_t stages = warp_uniform((shared_address(dynamic_shared) + 1023) & ~1023u);  // swizzle atoms are 1024 bytes
     const uint32_t full = warp_uniform(shared_address(barriers)), empty = full + 8 * STAGES;
     const int pair = blockIdx.x % problem.pairs, split = blockIdx.x / problem.pairs;
     const int first_row = split * problem.rows_per_split;
@@ -183,7 +188,7 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_gradient_kernel(const __gr
         prefetch_tensor_map(&problem.x);
         for (int slot = 0; slot < STAGES; ++slot) {
             barrier_init(full + 8 * slot, 1);
-            barrier_init(empty + 8 * slot, (works(other) ? 2 : 1) * 4);  // a lane of each warp that multiplies
+            barrier_init(empty + 8 * slot, (works(other) ? 2 : 1) * 4);  // one lane of each consumer warp arrives
         }
         fence_barrier_init();
     }
@@ -211,7 +216,7 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_gradient_kernel(const __gr
     }
 }
 
-// The sums of all parts of the rows, in their order; four of a thread. Those of values come first, then those of the bias.
+// Adds up the splits in order, four sums per thread. The sums of the values come first, then those of the bias.
 __global__ void __launch_bounds__(256) add_splits_kernel(const float4* sums, float4* gradient, float4* bias, long long of_values,
                                                          long long all, int splits) {
     pdl_wait();
@@ -227,7 +232,7 @@ __global__ void __launch_bounds__(256) add_splits_kernel(const float4* sums, flo
     (i < of_values ? gradient[i] : bias[i - of_values]) = total;
 }
 
-// As a dependent launch: it waits by itself for what comes before it in the stream.
+// Launches with PDL: the kernel itself waits for its predecessors in the stream.
 template <typename... Types, typename... Arguments>
 cudaError_t launch_dependent(void (*kernel)(Types...), long long blocks, int threads, int bytes, cudaStream_t stream,
                              Arguments... arguments) {
@@ -264,8 +269,8 @@ __device__ __forceinline__ uint32_t rounded(float a, float b, __nv_bfloat16) {
     return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// Panels of W and of Wᵀ from 64 x 64 values for each block of the grid, swizzled as wgmma reads them: eight neighbors c of row r lie at
-// c ^ (r % 8). targets: where the values begin, and the panel of W and of Wᵀ.
+// Packs panels of W and of Wᵀ, one 64 x 64 box of values per CTA, swizzled as wgmma reads them: 8-element chunk c of
+// row r is stored at chunk c ^ (r % 8). targets: offset of the values, panel of W, panel of Wᵀ.
 template <typename T>
 __global__ void __launch_bounds__(256) pack_panels_kernel(const float* values, const int4* targets, uint4* panels, uint4* transposed,
                                                           int width) {
@@ -300,10 +305,10 @@ __global__ void __launch_bounds__(256) pack_panels_kernel(const float* values, c
 
 }  // namespace
 
-// Returns a cudaError_t. The caller checks shapes and alignment: dY and X begin at a multiple of 16 bytes, and their rows are a
-// multiple of 8 elements apart; n, k and `width` are multiples of 64. Strides are in elements.
-// gradient: one float32 for each of `values`; bias: [n], the sums of dY, or null. sums: where there are several splits, for each of
-// them all values and, if there is a bias, n more; else null.
+// Returns a cudaError_t. The caller checks shapes and alignment: dY and X are 16-byte aligned, with row strides that
+// are multiples of 8 elements; n, k and `width` are multiples of 64. Strides are in elements.
+// gradient: one float32 per value; bias: [n], the column sums of dY, or null. sums: scratch for several splits, for
+// each of them all values and, if there is a bias, n more; else null.
 extern "C" int sparsefront_blocked_gradient_sm90(const void* dy, const void* x, void* sums, void* gradient, void* bias, const void* sides,
                                                  const void* boxes, long long dy_stride, long long x_stride, long long values,
                                                  int is_bfloat16, int m, int n, int k, int width, int pairs, int splits,
@@ -325,7 +330,7 @@ extern "C" int sparsefront_blocked_gradient_sm90(const void* dy, const void* x, 
                        : launch<__half>(problem, of_values, of_bias, values, splits, queue);
 }
 
-// Panels [boxes, 64, 64] of W and of Wᵀ, from values whose rows of a block are `width` apart. Returns a cudaError_t.
+// Packs panels [boxes, 64, 64] of W and of Wᵀ, from blocks of values with row stride `width`. Returns a cudaError_t.
 extern "C" int sparsefront_blocked_pack_sm90(const void* values, const void* targets, void* panels, void* transposed, int is_bfloat16,
                                              int width, int boxes, void* stream) {
     const auto kernel = is_bfloat16 ? pack_panels_kernel<__nv_bfloat16> : pack_panels_kernel<__half>;

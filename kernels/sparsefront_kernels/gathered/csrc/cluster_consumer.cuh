@@ -1,4 +1,4 @@
-// The Hopper kernel's warpgroups that multiply.
+// Consumer warpgroups of the cluster kernel.
 #pragma once
 
 #include "cluster_work.cuh"
@@ -32,22 +32,22 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
             while (true) {
                 barrier_wait(full + 8 * ring.slot, ring.phase);
                 const uint32_t uses = warp_uniform(load_word(slot_uses + 4 * ring.slot));
-                fence_for_tensor_cores();  // the rows of X were written by threads
+                fence_for_tensor_cores();  // X was written by cp.async: make it visible to wgmma
                 const uint32_t use = (uses >> (4 * half)) & 15;
                 const uint32_t x = first_x + ring.slot * (STAGE_BYTES >> 4), w = first_w + ring.slot * (STAGE_BYTES >> 4);
                 if (use == 15) {
                     multiply<T, BLOCK_M, 4>(acc, w, x, use, add);
-                    wgmma_wait<1>();  // the stage before this one has been read
+                    wgmma_wait<1>();  // the wgmma of the previous stage has finished reading it
                 } else {
                     switch (__popc(use)) {
                         case 3: multiply<T, BLOCK_M, 3>(acc, w, x, use, add); break;
                         case 2: multiply<T, BLOCK_M, 2>(acc, w, x, use, add); break;
                         case 1: multiply<T, BLOCK_M, 1>(acc, w, x, use, add); break;
                     }
-                    wgmma_wait<0>();  // where halves keep different inputs, loads take longer than products: free the stage
+                    wgmma_wait<0>();  // halves keep different inputs, so loads are the bottleneck: release the stage at once
                 }
                 add |= use != 0;
-                __syncwarp();  // every lane has read what it reads itself of the stage
+                __syncwarp();  // all lanes have finished their own reads of the stage
                 if (previous >= 0 && signals) barrier_arrive(empty + 8 * previous);
                 previous = ring.slot;
                 if (use != 15) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         wgmma_wait<0>();
         fence_sums(acc);
         if (previous >= 0 && signals) barrier_arrive(empty + 8 * previous);
-        if (!add) {  // else the first product has written over what was there
+        if (!add) {  // otherwise the first wgmma has overwritten the accumulators
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 2; ++i) acc[i] = 0.0f;
         }

@@ -1,4 +1,4 @@
-// What the Hopper kernel is given, and which parts of the work are a block's own.
+// Parameters of the cluster kernel, and how its work is divided among CTAs.
 #pragma once
 
 #include "../../cuda/epilogue.cuh"
@@ -8,30 +8,32 @@ namespace {
 
 constexpr int MOST_STAGES = 8;
 
-constexpr uint32_t LAST = 1u << 8;                   // in what a stage says of its use: the work tile ends here
+constexpr uint32_t LAST = 1u << 8;                   // flag in a stage's `uses`: the work tile ends with this stage
 
 struct Problem {
-    const void* x;                // [K, m], rows `x_stride` bytes apart
-    const uint8_t* panels;        // MMA tiles of 16 x 64 weights, swizzled
-    const int* k_blocks;          // [k_blocks, 68]: 64 rows of X, or -1 for a row of zeros; then the uses of the MMA tiles
-                                  // (bit g: half 0 uses MMA tile g; bit 4 + g: half 1 does), and where in `panels` the
-                                  // MMA tiles of half 0 and of half 1 begin
+    const void* x;                // [K, m], row stride `x_stride` in bytes
+    const uint8_t* panels;        // MMA tiles of 16 inputs x 64 outputs, swizzled
+    // [k_blocks, 68]: 64 rows of X, or -1 for a row of zeros; then a bit mask of the MMA tiles in use (bit g: half 0 uses
+    // MMA tile g; bit 4 + g: half 1 does), and the offsets in `panels` of the MMA tiles of half 0 and of half 1
+    const int* k_blocks;
     const int2* cta_tiles;        // first k-block, number of k-blocks
-    int k_blocks_of_each;         // where CTA tiles have equally many k-blocks, or the first `longer` one more, how many; else 0
+    // k-blocks per CTA tile if all have equally many, or the first `longer` one more; else 0
+    int k_blocks_of_each;
     int longer;
     Epilogue epilogue;
     unsigned x_stride;
     int m;
     int cta_tile_count;
-    int stages;                   // of the pipeline
-    int raster_swizzle;                    // CTA tiles that are neighbours in the order of work
-    int splits;                   // blocks that share the k-blocks of one work tile, a cluster; each then has one work tile only
-    int pdl;                  // whether blocks may start before the kernels before this one in the stream have ended
-    int prefetch;                 // what such blocks bring into L2 meanwhile: nothing where negative; else lists, and panels
-                                  // where all halves of all CTA tiles use this many MMA tiles, one after the other
+    int stages;                   // pipeline stages
+    int raster_swizzle;                    // rasterization swizzle: CTA tiles that are visited together for cache reuse
+    int splits;                   // CTAs of a cluster that split the k-blocks of one work tile; then one work tile per CTA
+    int pdl;                  // whether the kernel may start before its predecessors in the stream end
+    // what a CTA prefetches into L2 before the PDL wait. Negative: nothing; 0: lists only; else lists and panels, if every
+    // half of every CTA tile uses this many MMA tiles, stored contiguously
+    int prefetch;
 };
 
-// The k-blocks of a CTA tile that fall to this block.
+// This CTA's part of a CTA tile's k-blocks.
 template <bool SPLIT>
 struct Range {
     int first, count;
@@ -39,7 +41,7 @@ struct Range {
     __device__ __forceinline__ Range(const Problem& problem, int cta_tile) {
         int2 all = make_int2(cta_tile * problem.k_blocks_of_each + min(cta_tile, problem.longer),
                              problem.k_blocks_of_each + (cta_tile < problem.longer));
-        if (problem.k_blocks_of_each == 0) {  // one trip to memory more before the first load of X
+        if (problem.k_blocks_of_each == 0) {  // costs one more round trip to memory before the first load of X
             all = problem.cta_tiles[cta_tile];
             all.x = warp_uniform(all.x), all.y = warp_uniform(all.y);
         }
@@ -51,14 +53,14 @@ struct Range {
     }
 };
 
-// Work is dealt out to the columns of the grid, which are blocks or clusters of them: for each CTA tile as many work tiles as blocks
-// of columns.
+// Number of column blocks. There are as many work tiles per CTA tile; the grid (its CTAs, or clusters) strides over all
+// of them.
 template <int BLOCK_M>
 __device__ __forceinline__ int column_blocks(const Problem& problem) {
     return (problem.m + BLOCK_M - 1) / BLOCK_M;
 }
 
-// Work tile number `index`: which CTA tile, and its first column.
+// Maps a work-tile index to its CTA tile and first column.
 template <int BLOCK_M>
 struct WorkTile {
     int cta_tile, column;
