@@ -21,7 +21,7 @@ PAPER = {
     ("blocked", 32): "BW-32: ~85 %",
 }
 CELL_INCHES = (0.45, 0.22)
-LEAST = 0.4  # sparsity, of the lightest color
+LEAST = 0.4  # sparsity with the lightest color
 CSV_COLUMNS = "family pattern granularity distribution dtype layout m shapes from_sparsity speedup_there".split()
 CSV_COLUMNS += "to_sparsity speedup_at_end crossover verdict paper".split()
 
@@ -34,8 +34,8 @@ class Crossover:
     """One weight in one layout at one M.
 
     Args:
-        shapes: how many (K, N) the mean is over.
-        curve: of the speedup, over the sparsities that every shape covers; at least one point.
+        shapes: number of (K, N) averaged.
+        curve: sparsity -> mean speedup, over the sparsities that every shape covers; at least one point.
     """
 
     weight: Weight
@@ -47,7 +47,7 @@ class Crossover:
 
     @property
     def sparsity(self) -> float | None:
-        """Where the curve first rises above dense; None where it never does, or does so from its first point on."""
+        """Where the curve first rises above dense; None if it never does, or is above dense from its first point on."""
         for (low, below), (high, above) in zip(self.curve, self.curve[1:]):
             if below <= 0 < above:
                 return low + (high - low) * below / (below - above)
@@ -57,22 +57,22 @@ class Crossover:
 
     @property
     def verdict(self) -> str:
-        """In words, percent."""
+        """The crossover in words, in percent."""
         first, last = self.curve[0], self.curve[-1]
         if first[1] > 0:
             return f"below {_percent(first[0])}" if len(self.curve) > 1 else f"wins at {_percent(first[0])}"
         if self.sparsity is not None:
-            return _percent(ceil(round(100 * self.sparsity, 6)) / 100)  # dense still wins at the percent below
+            return _percent(ceil(round(100 * self.sparsity, 6)) / 100)  # dense wins one percent below
         return f"never, up to {_percent(last[0])}" if len(self.curve) > 1 else f"loses at {_percent(first[0])}"
 
     @property
     def needed(self) -> float | None:
-        """The sparsity from which on it wins: the lowest measured one where it wins there already; None where it never does."""
+        """The lowest sparsity at which it wins, at least the lowest measured one; None if it never wins."""
         return self.curve[0][0] if self.curve[0][1] > 0 else self.sparsity
 
     @property
     def short(self) -> str:
-        """In per cent: "63", "≤50" where it wins from the lowest sparsity measured, "–" where it never does."""
+        """In percent: "63", "≤50" if it wins at the lowest measured sparsity, "–" if it never wins."""
         if self.needed is None:
             return "–"
         return f"{'≤' if self.curve[0][1] > 0 else ''}{ceil(round(100 * self.needed, 6))}"
@@ -83,10 +83,10 @@ class Crossover:
 
 
 def crossovers(measurements: Iterable[Measurement]) -> list[Crossover]:
-    """One for each weight, dtype, layout and M that has a sparsity which every one of its shapes covers.
+    """One crossover per weight, dtype, layout and M, if its shapes share a range of sparsities.
 
-    The fastest kernel counts at each shape and sparsity. ln(speedup) is taken as linear in sparsity between what was
-    measured, per shape, and its mean over the shapes is the curve, so that shapes may differ in their sparsities.
+    Takes the fastest kernel of each shape and sparsity, interpolates ln(speedup) linearly in sparsity per shape, and averages
+    over the shapes, which may thus have different sparsities.
     """
     groups: dict[tuple, dict[tuple[int, int], dict[float, float]]] = defaultdict(lambda: defaultdict(dict))
     for one in fastest(measurements):
@@ -98,14 +98,14 @@ def crossovers(measurements: Iterable[Measurement]) -> list[Crossover]:
 
 
 def mean_curve(shapes: Sequence[dict[float, float]]) -> Curve:
-    """Mean over shapes of their piecewise linear curves {sparsity: ln speedup}, where all of them are defined."""
+    """Mean of the shapes' piecewise linear curves {sparsity: ln speedup}, where all are defined."""
     low, high = max(min(shape) for shape in shapes), min(max(shape) for shape in shapes)
     points = sorted({sparsity for shape in shapes for sparsity in shape if low <= sparsity <= high})
     return [(at, sum(_between(shape, at) for shape in shapes) / len(shapes)) for at in points]
 
 
 def drawn(found: Iterable[Crossover]) -> dict[str, dict[tuple[Weight, str], dict[int, Crossover]]]:
-    """dtype -> weight and layout -> M -> crossover, of what was measured at `FEWEST_SIZES` M and more: what the picture shows."""
+    """dtype -> weight and layout -> M -> crossover, for weights with at least `FEWEST_SIZES` M, as plotted."""
     lines: dict[str, dict[tuple[Weight, str], dict[int, Crossover]]] = defaultdict(lambda: defaultdict(dict))
     for one in found:
         lines[one.dtype][one.weight, one.layout][one.m] = one
@@ -114,10 +114,10 @@ def drawn(found: Iterable[Crossover]) -> dict[str, dict[tuple[Weight, str], dict
 
 
 def write_png(found: Sequence[Crossover], path: Path) -> Path:
-    """A panel for each dtype: weights and layouts by M, the darker the sparser a weight has to be.
+    """A panel per dtype: weights and layouts by M; darker cells need more sparsity.
 
     Raises:
-        ValueError: nothing was measured at `FEWEST_SIZES` M.
+        ValueError: no weight has `FEWEST_SIZES` M.
     """
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
@@ -149,7 +149,7 @@ def write_png(found: Sequence[Crossover], path: Path) -> Path:
 
 
 def write_csv(found: Sequence[Crossover], path: Path) -> Path:
-    """All of them: one line for each weight, layout and M; `crossover` is empty where nothing crosses."""
+    """Write a line per weight, layout and M; `crossover` is empty if there is none."""
     lines = []
     for one in found:
         ends = [value for at, log in (one.curve[0], one.curve[-1]) for value in (f"{at:g}", f"{exp(log):.4g}")]
@@ -159,7 +159,7 @@ def write_csv(found: Sequence[Crossover], path: Path) -> Path:
 
 
 def _between(curve: dict[float, float], at: float) -> float:
-    """The piecewise linear curve at a place within it."""
+    """The piecewise linear curve at `at`, which lies within it."""
     if at in curve:
         return curve[at]
     low, high = max(place for place in curve if place < at), min(place for place in curve if place > at)
@@ -168,7 +168,7 @@ def _between(curve: dict[float, float], at: float) -> float:
 
 
 def _place(one: Crossover) -> tuple:
-    """Families together, coarse before fine."""
+    """Sort key: by family, coarse before fine."""
     family, pattern, granularity, distribution = one.weight
     return (family, pattern, -granularity, distribution, one.dtype, one.layout, one.m)
 

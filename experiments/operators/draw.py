@@ -1,12 +1,12 @@
-"""From the operator benchmark's CSV to pictures and the tables of crossovers.
+"""Draw the operator benchmark's CSV as plots and tables of crossovers.
 
     python -m experiments.operators.draw [results.csv] [-o DIR] [--merge later.csv ...]
 
-For each dtype it writes roofline-<dtype>.png, winners-<dtype>-<family>.png for each family of kernels and, where a weight was
-measured with many M, sweep-<dtype>.png. For all dtypes together it writes crossover.csv, crossover.png, predictions.png where the
-performance model predicted something, and kernels_by_m.csv and .png where several kernels of a weight were measured at many M. By
-default h200.csv is drawn, and the files go beside it. With --merge rows of later files first replace those of the CSV that are of
-the same product, kernel and layout; others are added at its end.
+Writes per dtype roofline-<dtype>.png, winners-<dtype>-<family>.png for each kernel family and, if a weight has many M,
+sweep-<dtype>.png. Writes for all dtypes together crossover.csv, crossover.png, predictions.png if the performance model made
+predictions, and kernels_by_m.csv and .png if several kernels of a weight have many M. By default it draws h200.csv, into the same
+folder. --merge first replaces rows of the CSV by those of later files with the same product, kernel and layout, and appends new
+ones.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write_all(results: Results, folder: Path) -> list[Path]:
-    """Every picture and table that the measurements allow."""
+    """Write every plot and table that the measurements allow."""
     written = []
     for dtype, rows in by_dtype(results.measurements).items():
         written.append(write_roofline_png(rows, folder / f"roofline-{dtype}.png"))
@@ -65,7 +65,7 @@ def write_all(results: Results, folder: Path) -> list[Path]:
 
 
 def _merge(csv: Path, files: Sequence[Path]) -> None:
-    """Bring a CSV up to date with what the benchmark wrote since, the newest file last."""
+    """Update a CSV with later results of the benchmark, the newest file last."""
     before, later = read_rows(csv), [row for path in files for row in read_rows(path)]
     after = merged(before, later)
     write_texts(csv, after)

@@ -1,9 +1,9 @@
-"""Few rows of X with the patterns' own masks: what the benchmark wrote of few_rows.plan, as tables.
+"""Tables of the benchmark for few rows of X, with the patterns' own masks, from the results of few_rows.plan.
 
     python -m experiments.operators.few_rows FILE
 
-For each kernel and M: the speedup over the fastest dense product of the same process, and the share of what is attainable, which
-is bytes at the rate of a copy in the same run, and 2.2 µs for a launch.
+Per kernel and M: the speedup over the fastest dense product of the same process, and the share of the attainable speed, a bound
+of bytes at the copy rate of the same run plus 2.2 µs for a launch.
 """
 
 import argparse
@@ -15,18 +15,18 @@ from pathlib import Path
 from sparsefront_kernels.bench.rows import read_rows
 
 LAUNCH_US = 2.2
-SMALLEST_OF_SHARE = 4096 * 4096  # weights: a smaller one is all launch
+SMALLEST_OF_SHARE = 4096 * 4096  # number of weights; smaller products are all launch time
 NMSPARSE = "up to 5.2 (A100, fp32, over the best of cuBLAS, cuSPARSE and Sputnik)"  # matrix-vector products, the paper's slides
 
 
 def tables(rows: Sequence[dict[str, str]]) -> list[str]:
-    """Lines of Markdown: a table of kernels by M, and, where they were measured, one of n:m matrix-vector products."""
+    """Markdown lines: a table of kernels by M and, if measured, one of n:m matrix-vector products."""
     right = [row for row in rows if row["latency_us"] and row["family"] != "dense"]
     return [*_by_m(right), *_vectors([row for row in right if row["m"] == "1" and row["family"] == "n_m"])]
 
 
 def attainable_share(row: dict[str, str]) -> float:
-    """Of one row of the benchmark."""
+    """Share of the attainable speed in one row of the benchmark."""
     latency = float(row["latency_us"])
     return float(row["roofline_fraction"]) + LAUNCH_US / latency
 

@@ -1,4 +1,4 @@
-"""The benchmark's CSV as measurements, and the ways in which reports group them."""
+"""Read the benchmark's CSV as measurements, and group them for reports."""
 
 import math
 from collections import defaultdict
@@ -14,15 +14,15 @@ from sparsefront_kernels.problem import kernel_and_layout
 from experiments.harness.rows import newest, values_of
 
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
-MASKS = ("distribution", "pattern", "mask_settings")  # columns that tell masks apart
-FEWEST_SIZES = 5  # of M, of a weight whose times are shown by M
-SAME_SPARSITY = 3  # decimals: what a mask can express in one shape differs from the next by less
+MASKS = ("distribution", "pattern", "mask_settings")  # columns that identify masks
+FEWEST_SIZES = 5  # values of M of a weight that is plotted by M
+SAME_SPARSITY = 3  # decimals; achievable sparsities of two shapes differ by less
 
 
 class Weight(NamedTuple):
-    """What was multiplied by, whatever kernel did it.
+    """The kind of a sparse weight, independent of the kernel.
 
-    `distribution` is a name of `distribution_names`: of a pattern's masks it is the pattern's.
+    `distribution` is a name of `distribution_names`: for a pattern's masks, the pattern's name.
     """
 
     family: str
@@ -32,7 +32,7 @@ class Weight(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Short, for legends: "gathered 128, equal"."""
+        """Short text for legends: "gathered 128, equal"."""
         if self.family == "dense":
             return "dense"
         return f"{self.family} {self.granularity}" + (f", {self.distribution}" if self.distribution else "")
@@ -40,14 +40,14 @@ class Weight(NamedTuple):
 
 @dataclass(frozen=True)
 class Measurement:
-    """A right product: Y[M, N] = X[M, K] · W[N, K]ᵀ through one kernel.
+    """A correct product: Y[M, N] = X[M, K] · W[N, K]ᵀ by one kernel.
 
     Args:
         sparsity: fraction of zeros of this weight.
-        latency_us, dense_us: of this kernel; of the fastest dense one in the same process.
-        roofline_bound_us: the least time it could take, by the rates of its run.
-        asked_sparsity: what was asked for, which a mask may miss; None in older files.
-        predicted_us: what the time model expects; None where it knows nothing of it.
+        latency_us, dense_us: of this kernel, and of the fastest dense one in the same process.
+        roofline_bound_us: lower bound of the latency, by the rates of its run.
+        asked_sparsity: requested sparsity, which a mask may miss; None in older files.
+        predicted_us: by the performance model; None if it has no prediction.
     """
 
     weight: Weight
@@ -71,17 +71,17 @@ class Measurement:
 
     @property
     def product_kernel(self) -> str:
-        """The kernel without the layout that ends its name: what is drawn alike in every layout."""
+        """The kernel's name without its layout suffix; plots share its style among layouts."""
         return kernel_and_layout(self.kernel)[0]
 
     @property
     def useful_flops(self) -> float:
-        """2·M·K·N·density: products with weights that are kept."""
+        """2·M·K·N·density: FLOPs with kept weights."""
         return 2.0 * self.m * self.k * self.n * (1 - self.sparsity)
 
     @property
     def bytes_moved(self) -> float:
-        """Kept values, X and Y, each once; indices, of which the CSV does not know, are not in it."""
+        """Bytes of kept values, X and Y, each once; without indices, which are not in the CSV."""
         elements = self.k * self.n * (1 - self.sparsity) + self.m * (self.k + self.n)
         return elements * ELEMENT_BYTES[self.dtype]
 
@@ -91,8 +91,8 @@ class Results:
     """A results file.
 
     Args:
-        measurements: the right products, in the file's order.
-        left_out: how many rows are not among them, since their product was wrong.
+        measurements: the correct products, in the file's order.
+        left_out: number of rows with wrong products.
     """
 
     measurements: list[Measurement]
@@ -104,8 +104,8 @@ def read_measurements(path: Path) -> Results:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a column is missing (all that are get named), there is no row, no right product, or a value is not
-            what its column holds (line and column are named).
+        ValueError: missing columns (all named), no rows, no correct product, or an invalid value (with its line and
+            column).
     """
     rows = read_rows(path)
     if not rows:
@@ -122,7 +122,7 @@ def read_measurements(path: Path) -> Results:
 
 @dataclass(frozen=True)
 class MClass:
-    """A range of M that is drawn alike, since there may be many sizes."""
+    """A range of M that shares a style in plots."""
 
     label: str
     least: int
@@ -139,12 +139,12 @@ M_CLASSES = (
 
 
 def m_class(m: int) -> MClass:
-    """The range that M is in."""
+    """The range that contains M."""
     return [one for one in M_CLASSES if one.least <= m][-1]
 
 
 def by_dtype(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]]:
-    """Pictures and tables are of one number format each; in the order of `ELEMENT_BYTES`."""
+    """Group by dtype, in the order of `ELEMENT_BYTES`; plots and tables show one dtype each."""
     found: dict[str, list[Measurement]] = {dtype: [] for dtype in ELEMENT_BYTES}
     for one in measurements:
         found[one.dtype].append(one)
@@ -152,7 +152,7 @@ def by_dtype(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]
 
 
 def fastest(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """For each weight, problem, sparsity and layout the fastest kernel, in order of first appearance."""
+    """The fastest kernel of each weight, problem, sparsity and layout, in order of first appearance."""
     best: dict[tuple, Measurement] = {}
     for one in measurements:
         problem = (one.dtype, one.m, one.k, one.n, round(one.sparsity, SAME_SPARSITY), one.layout)
@@ -163,8 +163,8 @@ def fastest(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 
 def distribution_names(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, ...], str]:
-    """Masks → name: the distribution where masks were drawn at random; else the pattern, with those of its settings that
-    differ in the file: "tile_wise", or "tile_wise whole_tiles=true"."""
+    """Masks → name: the distribution of random masks; else the pattern, with its settings that differ in the file:
+    "tile_wise", or "tile_wise whole_tiles=true"."""
     every = dict.fromkeys(values_of(row, MASKS) for row in rows)
     settings: dict[str, list[set[str]]] = defaultdict(list)
     for _, pattern, text in every:
@@ -179,14 +179,14 @@ def distribution_names(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, ...
 
 
 def merged(rows: Iterable[dict[str, str]], later: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Rows in the order in which their products were first measured, each with what was measured last. Wrong products are no
-    exception, so that a fault is not covered by an older row.
+    """The last row of each product, in the order in which products first appear. Wrong products replace older rows too, so that
+    no older row hides a fault.
     """
     return newest((*rows, *later), _product)
 
 
 def _product(row: dict[str, str]) -> tuple[str, ...]:
-    """What makes two rows measurements of one thing: the sparsity that was asked for, which random masks miss by a little."""
+    """Identity of a row's measurement, by requested sparsity, which random masks miss slightly."""
     named = {name: row[name] for name in KEY} | {"sparsity": row["asked_sparsity"] or row["sparsity"]}
     return (*named.values(), row["gpu"])
 

@@ -1,4 +1,4 @@
-"""Pictures of all measurements of a file: rooflines, speedup against M, and what the time model expected."""
+"""Plots of all measurements in a file: rooflines, speedup by M, and predicted latency."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-# Achieved FLOP/s of useful work against arithmetic intensity, under the roofs of the run.
+# Rooflines: achieved useful FLOP/s by arithmetic intensity.
 
 ROOFLINE_INCHES = (5.6, 4.6)
-COMPUTE_BOUND = 0.9  # of the highest dense rate: runs of one file differ by less, so a bound below this is of bytes
+COMPUTE_BOUND = 0.9  # of the highest dense rate; runs of a file differ by less, so a lower bound is memory-bound
 
 
 def dense_rate(measurements: Sequence[Measurement]) -> float:
-    """FLOP/s of the compute bound, of the fastest run: no bound allows more useful work per second."""
+    """FLOP/s of the compute bound of the fastest run, the highest of all bounds."""
     return max(one.useful_flops / one.roofline_bound_us for one in measurements) * 1e6
 
 
 def copy_rate(measurements: Sequence[Measurement]) -> float | None:
-    """Bytes/s of the byte bound: no bound allows more bytes per second; None where bytes bind no product.
+    """Bytes/s of the memory bound, the highest of all bounds; None if no product is memory-bound.
 
-    Too low by the share of the indices, whose bytes the CSV does not tell, where no product with few of them is bound.
+    Indices, whose bytes are not in the CSV, make it too low unless a product with few of them is memory-bound.
     """
     peak = dense_rate(measurements)
     bound = [one for one in measurements if one.useful_flops / one.roofline_bound_us * 1e6 < COMPUTE_BOUND * peak]
@@ -41,10 +41,10 @@ def copy_rate(measurements: Sequence[Measurement]) -> float | None:
 
 
 def write_roofline_png(measurements: Sequence[Measurement], path: Path) -> Path:
-    """One panel per layout; color = weight, marker = range of M, the fastest kernel of each.
+    """One panel per layout, with each weight's fastest kernel; color = weight, marker = range of M.
 
     Raises:
-        ValueError: there is no measurement, or they are of several dtypes, whose roofs differ.
+        ValueError: no measurements, or several dtypes, whose roofs differ.
     """
 
     if not measurements:
@@ -68,14 +68,14 @@ def write_roofline_png(measurements: Sequence[Measurement], path: Path) -> Path:
         axes.set_title(f"{dtype}, {layout.replace('_', '-')} X and Y", fontsize=9)
         axes.set_xlabel("useful FLOP per byte of kept values, X and Y")
         axes.set_ylabel("useful TFLOP/s: 2·M·K·N·density / time")
-        axes.tick_params(labelbottom=True)  # the panel below may be missing
+        axes.tick_params(labelbottom=True)  # there may be no panel below
     hide(panels)
     legend_below(figure, _entries(styles, markers), 4)
     return save_png(figure, path)
 
 
 def _draw_roofs(axes: "Axes", measurements: Sequence[Measurement]) -> None:
-    """Slope and roof; the roof alone where bytes bind no product."""
+    """Draw slope and roof; the roof alone if no product is memory-bound."""
     compute, copy = dense_rate(measurements) / 1e12, copy_rate(measurements)
     intensities = [one.useful_flops / one.bytes_moved for one in measurements]
     left, right = min(intensities) / 1.3, max(intensities) * 1.3
@@ -115,10 +115,10 @@ def _entries(styles: dict[str, SeriesStyle], markers: dict[MClass, str]) -> list
     return [*entries, entry("roofline bound: dense rate, copy rate", FRONT_COLOR)]
 
 
-# Speedup over dense against M, for the weights that were measured with most M: where a batch is large enough to win.
+# Sweeps: speedup over dense by M, for the weights with the most M.
 
 SWEEP_INCHES = (3.4, 2.7)
-MOST_PANELS = 4  # of one layout
+MOST_PANELS = 4  # per layout
 OURS = "gathered"
 
 Line = dict[int, float]
@@ -130,9 +130,9 @@ class Sweep:
     """One (K, N) in one layout.
 
     Args:
-        granularity: of ours, the one with most M.
-        ours: asked sparsity -> our fastest kernel.
-        peers: asked sparsity -> the fastest kernel of another library, in any layout and of any granularity.
+        granularity: of our kernels, the one with the most M.
+        ours: requested sparsity -> our fastest kernel.
+        peers: requested sparsity -> the fastest kernel of another library, in any layout and granularity.
     """
 
     k: int
@@ -148,7 +148,7 @@ class Sweep:
 
 
 def sweeps(measurements: Iterable[Measurement]) -> list[Sweep]:
-    """Those with enough M, of each layout those with most of them; equal tiles only."""
+    """Sweeps with enough M, per layout those with the most; equal tiles only."""
     units: dict[tuple[int, int, str], dict[int, dict[float, Line]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(dict))
     )
@@ -213,18 +213,18 @@ def _draw_sweep(axes: "Axes", sweep: Sweep, colors: dict[float, str]) -> None:
     small_axes(axes, x="M", title=name, powers_of_two="xy")
 
 
-# What the time model expects against what was measured, kernel by kernel.
+# Predicted vs. measured latency of each kernel.
 
 PREDICTION_INCHES = (3.1, 2.9)
 MOST_COLUMNS = 4
-BAND = 0.2  # shaded: predictions that are off by this share at most
+BAND = 0.2  # shaded: relative error up to this
 
 Panel = tuple[str, str]
 """Family of kernels as the model knows it, dtype."""
 
 
 def predictions(measurements: Iterable[Measurement]) -> dict[Panel, list[Measurement]]:
-    """The measurements that the model predicts, by what its constants are of."""
+    """Measurements with a predicted latency, grouped as the performance model's constants are."""
     panels: dict[Panel, list[Measurement]] = defaultdict(list)
     for one in measurements:
         if one.predicted_us is not None:
@@ -236,7 +236,7 @@ def write_predictions_png(measurements: Iterable[Measurement], path: Path) -> Pa
     """A panel per family and dtype, both axes logarithmic; color = range of M.
 
     Raises:
-        ValueError: nothing was predicted.
+        ValueError: no measurement has a prediction.
     """
     panels = predictions(measurements)
     if not panels:

@@ -1,14 +1,14 @@
-"""The figures and the table of the uniform-sparsity paper, with our kernels on this GPU beside its numbers.
+"""Reproduce the figures and the table of the uniform-sparsity paper with our kernels, next to the paper's numbers.
 
     python -m experiments.operators.uniform [uniform.csv] [-o DIR]
 
-Reads what `uniform.plan` measured; writes uniform.png beside it and prints the tables of the page. A speedup is over cuSPARSE's
-CSR on the same mask, in the same process; ours is the fastest of the family's kernels and layouts. Diamonds are the same products
-with a newer kernel, from h200.csv. The paper's M, K and N are our N, K and M.
+Reads the results of `uniform.plan`, writes uniform.png into the same folder and prints the tables of the page. Speedups are over
+cuSPARSE's CSR with the same mask in the same process; ours is the fastest of the family's kernels and layouts. Diamonds show the
+same products with a newer kernel, from h200.csv. The paper's M, K and N are our N, K and M.
 
 Source: Muralidharan, "Uniform Sparsity in Deep Neural Networks", 2023, section 4.3: figures 5 to 7 and table 1, fp32. Its text
-gives a few values of the figures, which are the marks here. In table 1 a convolution counts as the product of its unrolled
-inputs, with 128 columns for every weight of ResNet50, whatever the size of its images.
+gives a few values of the figures, which are the marks here. In table 1 a convolution counts as a product with its unrolled
+inputs, with 128 columns for every weight of ResNet50, independent of the image size.
 """
 
 import argparse
@@ -59,7 +59,7 @@ class Line:
 
     Args:
         points: x -> cell.
-        paper: x -> the paper's speedup, its better kernel, in fp32.
+        paper: x -> the paper's speedup in fp32, by its better kernel.
     """
 
     label: str
@@ -69,7 +69,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the paper; `log_x`: its x are powers of two."""
+    """A figure of the paper; `log_x`: the x values are powers of two."""
 
     title: str
     x: str
@@ -78,7 +78,7 @@ class Picture:
 
 
 def figures(dtype: str) -> list[Picture]:
-    """Figures 5 to 7 in one dtype; the paper's values belong to fp32."""
+    """Figures 5 to 7 in one dtype; the paper's values are for fp32."""
     squares, ms = (128, 256, 512, 768, 1024), [128 * 2**power for power in range(8)]
     levels = (0.05, 0.2, 0.35, 0.5, 0.6, 0.65, 0.8, 0.95)
     told = dtype == "fp32"
@@ -110,9 +110,9 @@ class PaperNetwork:
 
     Args:
         m: rows of X.
-        sparsity: asked of every weight.
-        weights: (K, N) -> how many weights have it.
-        uspmm, uspmm_vec: the paper's two kernels over cuSPARSE's CSR, geometric mean over the weights.
+        sparsity: of every weight.
+        weights: (K, N) -> number of weights.
+        uspmm, uspmm_vec: speedup of the paper's two kernels over cuSPARSE's CSR, geometric mean over the weights.
     """
 
     name: str
@@ -124,7 +124,7 @@ class PaperNetwork:
 
 
 def table_1() -> list[PaperNetwork]:
-    """Both networks of the table."""
+    """The table's two networks."""
     return [
         PaperNetwork("Transformer-Big", 1024, 0.65, transformer_big(), uspmm=1.49, uspmm_vec=1.62),
         PaperNetwork("ResNet50", 128, 0.81, resnet50(), uspmm=1.31, uspmm_vec=1.01),
@@ -132,12 +132,12 @@ def table_1() -> list[PaperNetwork]:
 
 
 def transformer_big() -> dict[Size, int]:
-    """Six encoder layers with one attention, six decoder layers with two, four weights each, and an MLP in every layer."""
+    """Six encoder layers with one attention and six decoder layers with two, four weights each, and an MLP per layer."""
     return {(1024, 1024): 6 * 4 + 6 * 8, (1024, 4096): 12, (4096, 1024): 12}
 
 
 def resnet50() -> dict[Size, int]:
-    """All convolutions but the first, and the classifier."""
+    """All convolutions except the first, and the classifier."""
     from torch import nn
     from torchvision.models import resnet50
 
@@ -146,10 +146,10 @@ def resnet50() -> dict[Size, int]:
 
 
 def read_speedups(path: Path) -> Speedups:
-    """Over cuSPARSE, from right products that have it as their peer.
+    """Speedups over cuSPARSE of correct products that were timed with it.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there are none.
     """
     best: Speedups = {}
     for row in read_rows(path):
@@ -164,9 +164,9 @@ def read_speedups(path: Path) -> Speedups:
 
 
 def network_speedup(network: PaperNetwork, dtype: str, speedups: Speedups) -> tuple[float | None, int]:
-    """Geometric mean over the network's weights, each as often as it occurs; and how many of its sizes are not measured.
+    """Geometric mean over the network's weights, weighted by count; and the number of sizes that are not measured.
 
-    The mean is None until all are.
+    The mean is None until all are measured.
     """
     cells = {Cell(dtype, network.m, k, n, network.sparsity): count for (k, n), count in network.weights.items()}
     missing = sum(cell not in speedups for cell in cells)
@@ -176,7 +176,7 @@ def network_speedup(network: PaperNetwork, dtype: str, speedups: Speedups) -> tu
 
 
 def markdown(speedups: Speedups) -> str:
-    """Table 1, the values of the figures that the paper's text gives, and blocks of neighboring inputs at 1024³."""
+    """Table 1, the figures' values in the paper's text, and blocks of neighboring inputs at 1024³."""
     head = ["network", "M", "sparsity", "USpMM", "USpMM-Vec", "ours, fp32", "ours, fp16"]
     networks = [
         [one.name, one.m, f"{one.sparsity:.0%}", f"{one.uspmm:.2f}", f"{one.uspmm_vec:.2f}"]
@@ -212,10 +212,10 @@ def _mean(mean: float | None, missing: int) -> str:
 
 
 def write_png(speedups: Speedups, newer: Speedups, path: Path) -> Path:
-    """A row of panels for each dtype.
+    """A row of panels per dtype.
 
     Args:
-        newer: of products that were measured again, with a newer kernel.
+        newer: speedups of products remeasured with a newer kernel.
     """
     rows = [figures(dtype) for dtype in DTYPES]
     figure = new_figure(10, 5.5)

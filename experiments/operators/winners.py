@@ -1,4 +1,4 @@
-"""Which kernel is fastest, at each M and sparsity and at each M of one weight; where dense wins, that is shown as a loss."""
+"""The fastest kernel by M and sparsity, and by M for one weight; cells in which dense wins are shown as losses."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
 CELL_INCHES = (0.6, 0.27)
-TITLE_WIDTH = 60  # characters; those of a pattern's own masks name all its settings
-LEVEL_WIDTH = 0.03  # a small matrix of large blocks misses 90 % by up to 2.5 points
+TITLE_WIDTH = 60  # characters; titles of a pattern's own masks list all its settings
+LEVEL_WIDTH = 0.03  # a small matrix with large blocks misses 90 % by up to 2.5 points
 
 Panel = tuple[str, str, int, str, str]
 """dtype, layout, granularity, distribution, family: what the kernels of one panel have in common."""
@@ -32,7 +32,7 @@ Cell = tuple[int, float]
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest sparse kernel of a cell: its geometric mean speedup over the cell's shapes; below 1 dense wins."""
+    """The fastest sparse kernel of a cell, with its geometric mean speedup over the cell's shapes; below 1, dense wins."""
 
     kernel: str
     speedup: float
@@ -43,7 +43,7 @@ class Winner:
 
 
 def winners(measurements: Iterable[Measurement]) -> dict[Panel, dict[Cell, Winner]]:
-    """The fastest kernel of each cell, among those with a right product for every shape that the cell has."""
+    """The fastest kernel of each cell, among those with a correct product for all of its shapes."""
     sparse = [one for one in measurements if one.weight.family != "dense"]
     levels = {dtype: _levels(one for one in sparse if one.dtype == dtype) for dtype in {one.dtype for one in sparse}}
     times: dict[Panel, dict[Cell, dict[str, dict[tuple[int, int], float]]]] = defaultdict(
@@ -58,12 +58,12 @@ def winners(measurements: Iterable[Measurement]) -> dict[Panel, dict[Cell, Winne
 
 
 def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
-    """A panel per layout (columns), and per granularity and distribution (rows), family after family.
+    """A panel per layout (columns), and per granularity and distribution (rows), grouped by family.
 
-    Nothing is drawn where nothing was measured. A row of panels has the values of M that its unit was measured with.
+    Cells without measurements stay empty. A row of panels shows the values of M measured for its granularity.
 
     Raises:
-        ValueError: there is no sparse measurement, or measurements of several dtypes.
+        ValueError: no sparse measurements, or several dtypes.
     """
     panels = winners(measurements)
     if not panels:
@@ -84,7 +84,7 @@ def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
     figure = new_figure(figure_width, sum(heights) + 0.55 * len(units) + 0.2 * legend_lines + 0.3)
     grid = figure.subplots(len(units), len(layouts), squeeze=False, height_ratios=heights)
     for unit, line in zip(units, grid, strict=True):
-        named = False  # the first panel of a row names the values of M
+        named = False  # the first panel of a row labels the values of M
         for layout, axes in zip(layouts, line, strict=True):
             cells = panels.get((dtype, layout, *unit), {})
             if not cells:
@@ -119,7 +119,7 @@ def _draw_panel(
 
 
 def _levels(measurements: Iterable[Measurement]) -> list[float]:
-    """Sparsities, in whole percent, that some kernel has in every one of its shapes at some M: what was asked for."""
+    """Requested sparsities, in whole percent: those that some kernel has in all of its shapes at some M."""
     seen: dict[tuple, dict[tuple[int, int], set[float]]] = defaultdict(lambda: defaultdict(set))
     for one in measurements:
         seen[one.kernel, one.weight, one.layout, one.m][one.k, one.n].add(round(one.sparsity, 2))
@@ -127,7 +127,7 @@ def _levels(measurements: Iterable[Measurement]) -> list[float]:
 
 
 def _nearest(sparsity: float, levels: Sequence[float]) -> float:
-    """The level that was meant, or where none is near the sparsity itself in whole percent."""
+    """The nearest level or, if none is near, the sparsity itself in whole percent."""
     near = [level for level in levels if abs(level - sparsity) <= LEVEL_WIDTH]
     return min(near, key=lambda level: abs(level - sparsity), default=round(sparsity, 2))
 
@@ -135,7 +135,7 @@ def _nearest(sparsity: float, levels: Sequence[float]) -> float:
 def _fastest(kernels: dict[str, dict[tuple[int, int], float]]) -> Winner:
     shapes = set.union(*(set(logs) for logs in kernels.values()))
     means = {name: sum(logs.values()) / len(logs) for name, logs in kernels.items() if len(logs) == len(shapes)}
-    if not means:  # no kernel has all shapes: those with the most are the fairest
+    if not means:  # no kernel has all shapes, so take those with the most
         most = max(len(logs) for logs in kernels.values())
         means = {name: sum(logs.values()) / most for name, logs in kernels.items() if len(logs) == most}
     best = max(means, key=means.__getitem__)
@@ -143,14 +143,14 @@ def _fastest(kernels: dict[str, dict[tuple[int, int], float]]) -> Winner:
 
 
 def _legend(colors: Mapping[str, str]) -> list["Patch"]:
-    """Kernels by their colors, and dense."""
+    """Legend entries: the kernels' colors, and dense."""
     from matplotlib.patches import Patch
 
     patches = [Patch(color=color, label=kernel) for kernel, color in colors.items()]
     return [*patches, Patch(color=DENSE_COLOR, label="dense wins (figure: best sparse)")]
 
 
-# Which kernel of one weight is fastest at each M, where the next one takes over, and up to which M it beats dense.
+# For one weight: the fastest kernel at each M, the M at which the fastest changes, and up to which M it beats dense.
 
 BY_M_INCHES, LEGEND_COLUMNS = (0.5, 0.22), 4
 DENSE = "dense"
@@ -160,7 +160,7 @@ CSV_COLUMNS += ["next_kernel", "crosses_at_m", "crosses_dense_at_m"]
 
 @dataclass(frozen=True)
 class Problem:
-    """What is multiplied, at any M."""
+    """A product with any M."""
 
     weight: Weight
     dtype: str
@@ -175,10 +175,10 @@ class Crossing:
     """The fastest kernel changes between two neighboring M.
 
     Args:
-        before, after: the fastest at the smaller and at the larger M.
+        before, after: the fastest kernel at the smaller and at the larger M.
         low, high: the two M.
-        at: where both would take the same time, ln(time ratio) being linear in ln(M); None where one of the two was not
-            measured at both M.
+        at: M at which both take equally long, with ln(time ratio) linear in ln(M); None if one of them was not measured at
+            both M.
     """
 
     before: str
@@ -190,7 +190,7 @@ class Crossing:
 
 @dataclass
 class Times:
-    """Latencies in µs: M -> kernel -> time, of the kernels of a problem; of the fastest dense one beside them."""
+    """Latencies of a problem in µs: M -> kernel -> time, and M -> time of the fastest dense kernel."""
 
     kernels: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     dense: dict[int, float] = field(default_factory=dict)
@@ -203,21 +203,21 @@ class Times:
         return min(self.kernels[m], key=self.kernels[m].__getitem__)
 
     def speedup(self, m: int) -> float:
-        """Of the fastest kernel over dense."""
+        """Speedup of the fastest kernel over dense."""
         return self.dense[m] / min(self.kernels[m].values())
 
     def crossings(self) -> list[Crossing]:
-        """Those between the kernels, by rising M."""
+        """Crossings between sparse kernels, by rising M."""
         return _crossings({m: (self.fastest(m), self.kernels[m]) for m in self.sizes})
 
     def dense_crossings(self) -> list[Crossing]:
-        """Those between the fastest kernel, whichever that is, and dense."""
+        """Crossings between the fastest sparse kernel and dense."""
         best = {m: {"sparse": min(self.kernels[m].values()), DENSE: self.dense[m]} for m in self.sizes}
         return _crossings({m: (min(times, key=times.__getitem__), times) for m, times in best.items()})
 
 
 def times_by_m(measurements: Iterable[Measurement]) -> dict[Problem, Times]:
-    """Of sparse weights that were measured at `FEWEST_SIZES` M and more, with more than one kernel."""
+    """Times of sparse weights with at least `FEWEST_SIZES` M and more than one kernel."""
     found: dict[Problem, Times] = defaultdict(Times)
     for one in measurements:
         if one.weight.family == DENSE:
@@ -234,9 +234,9 @@ def times_by_m(measurements: Iterable[Measurement]) -> dict[Problem, Times]:
 
 
 def write_by_m_csv(found: dict[Problem, Times], path: Path) -> Path:
-    """A line for each problem and M: the fastest kernel, its speedup over the fastest dense layout of the same process and dtype,
-    the kernel that is fastest at the next M where it is another one, and the M at which the two, and sparse and dense, take the
-    same time; empty where that is not known.
+    """A line per problem and M: the fastest kernel, its speedup over the fastest dense layout of the same process and dtype, the
+    fastest kernel at the next M if it differs, and the M at which these two, and sparse and dense, take equally long; empty if
+    unknown.
     """
     lines = []
     for problem, times in found.items():
@@ -251,7 +251,7 @@ def write_by_m_csv(found: dict[Problem, Times], path: Path) -> Path:
 
 
 def write_by_m_png(found: dict[Problem, Times], path: Path) -> Path:
-    """For each dtype and layout the [N, K] with most weights: their fastest kernel by M, dense where it wins."""
+    """The fastest kernel by M, or dense, for the [N, K] with the most problems per dtype and layout."""
     panels = _largest(found)
     shown = [times for part in panels.values() for times in part.values()]
     names = sorted({times.fastest(m) for times in shown for m in times.sizes if times.speedup(m) > 1})
@@ -280,7 +280,7 @@ def write_by_m_png(found: dict[Problem, Times], path: Path) -> Path:
 
 
 def _largest(found: dict[Problem, Times]) -> dict[tuple[str, str, int, int], dict[Problem, Times]]:
-    """(dtype, layout, K, N) -> its problems; of each dtype and layout the (K, N) with most of them."""
+    """(dtype, layout, K, N) -> its problems, for the (K, N) with the most problems per dtype and layout."""
     groups: dict[tuple[str, str, int, int], dict[Problem, Times]] = defaultdict(dict)
     for problem, times in found.items():
         groups[problem.dtype, problem.layout, problem.k, problem.n][problem] = times
@@ -292,7 +292,7 @@ def _largest(found: dict[Problem, Times]) -> dict[tuple[str, str, int, int], dic
 
 
 def _crossings(by_m: dict[int, tuple[str, dict[str, float]]]) -> list[Crossing]:
-    """From M -> (name of the fastest, times of all), by rising M."""
+    """Crossings by rising M, from M -> (name of the fastest, times of all)."""
     found = []
     for (low, (before, first)), (high, (after, last)) in pairwise(by_m.items()):
         if before == after:
@@ -300,7 +300,7 @@ def _crossings(by_m: dict[int, tuple[str, dict[str, float]]]) -> list[Crossing]:
         at = None
         if after in first and before in last:
             behind, ahead = log(first[after] / first[before]), log(last[before] / last[after])
-            share = behind / (behind + ahead) if behind + ahead else 0.0  # they take the same time at both
+            share = behind / (behind + ahead) if behind + ahead else 0.0  # equally fast at both
             at = exp(log(low) + share * log(high / low))
         found.append(Crossing(before, after, low, high, at))
     return found

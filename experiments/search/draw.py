@@ -1,4 +1,4 @@
-"""The search beside the single patterns: accuracy against latency, means over the seeds, and the front of all of them.
+"""Draw the search and the single patterns: accuracy by latency, means over seeds, and the Pareto front.
 
 python -m experiments.search.draw [rows.csv ...]
 """
@@ -24,8 +24,8 @@ FRONT = "front, picked on held-out data"
 
 
 class Place(NamedTuple):
-    """Latency in ms, accuracy, and the error of the latter: of the samples, or over the seeds where that is larger; and the
-    accuracy on the held-out part, by which fronts are picked.
+    """Latency in ms, accuracy with its error (of the samples or over the seeds, the larger one), and held-out accuracy, which
+    selects fronts.
     """
 
     latency: float
@@ -35,10 +35,10 @@ class Place(NamedTuple):
 
 
 def series(rows: Sequence[Row], split: str = "") -> dict[str, list[Place]]:
-    """Choice -> its levels, by latency; the search first.
+    """Choice -> its levels by latency, the search first.
 
     Args:
-        split: prefix of the metrics, `val_` or none.
+        split: prefix of the metrics, `val_` or "".
     """
     found: dict[str, list[Place]] = {}
     for choice in sorted({row["choice"] for row in rows}, key=lambda name: (name != SEARCH, name)):
@@ -57,7 +57,7 @@ def _place(rows: Sequence[Row], split: str) -> Place:
 
 
 def front(places: Sequence[Place]) -> list[Place]:
-    """Those that no other is both faster and on the held-out part more accurate than, by latency: test chooses nothing."""
+    """The Pareto front by latency and held-out accuracy; test accuracy selects nothing."""
     best, kept = float("-inf"), []
     for place in sorted(places, key=lambda place: (place.latency, -place.held_out)):
         if place.held_out > best:
@@ -67,7 +67,7 @@ def front(places: Sequence[Place]) -> list[Place]:
 
 
 def over_seeds(rows: Sequence[Row], name: str) -> float | None:
-    """Mean of a column of the dense network, which all rows of a seed share; None where no row has it."""
+    """Mean over seeds of a dense network's column, which all rows of a seed share; None if no row has it."""
     of_seed: dict[str, list[float]] = {}
     for row in rows:
         if row.get(name):
@@ -76,7 +76,7 @@ def over_seeds(rows: Sequence[Row], name: str) -> float | None:
 
 
 def draw(rows: Sequence[Row], out: Path) -> None:
-    """Write the picture: a panel for the split that decides and one for the split that is reported."""
+    """Write the plot: a panel for the held-out split, which selects, and one for test, which is reported."""
     figure = new_figure(12, 4.6, dpi=110)
     for axes, (split, title) in zip(figure.subplots(1, len(SPLITS)), SPLITS.items(), strict=True):
         _panel(axes, rows, split)

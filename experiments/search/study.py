@@ -1,14 +1,13 @@
-"""A pattern and a sparsity for each layer, searched for a latency, beside single patterns for the whole network.
+"""Compare the latency search, which mixes patterns and sparsities, with a single pattern for the whole network.
 
     python -m experiments.search.study --workers 6 --overrides experiment=bert_sst2 model.path=DIR dataset.path=DIR
 
---overrides are those of `run.py`, for all points, such as measure.batch_size=128. Every point trains its recovery, beside
-the dense network trained on for the same budget. Processes share the GPU: the dense network of each seed comes first, and
-the first search of a seed before its others, which take its times. A line is added to --out as soon as its point is
-finished, so that a killed study goes on where it was; lines of other --overrides, and those of searches among other
---candidates or below another --ceiling, are no points of it, and need another file.
-A search that is out of reach is named and left out. `--until export` trains and times nothing but what a search asks for, and
-writes no line: the call without it finds all trainings stored.
+--overrides of `run.py` hold for all points, such as measure.batch_size=128. Every point trains its recovery, and continued dense
+for the same budget. Processes share the GPU: the dense network of each seed comes first, then the seed's first search, whose
+measurements its other searches reuse. A line is added to --out when its point is finished, so that a killed study resumes. Lines
+with other --overrides, or of searches with other --candidates or another --ceiling, need another file.
+A search whose target cannot be reached is reported and skipped. `--until export` only trains and measures what the searches need,
+and writes no line; a call without it reuses the stored trainings.
 `draw.py` draws the fronts, `summary.py` makes the page's tables.
 """
 
@@ -46,10 +45,10 @@ class Point:
     """One line.
 
     Args:
-        choice: "search", or a single pattern: its name, after a colon its granularity, and behind spaces overrides of its own,
-            as "channel pattern.axis=width"; or "dense", which has no line.
-        level: speedup that is searched for, or sparsity of the single pattern.
-        seed: of the dense network and all that follows.
+        choice: "search"; a single pattern as NAME[:GRANULARITY] with optional overrides, such as "channel pattern.axis=width";
+            or "dense", which has no line.
+        level: target speedup of the search, or sparsity of the single pattern.
+        seed: of the dense network and everything after it.
     """
 
     choice: str
@@ -57,10 +56,10 @@ class Point:
     seed: int
 
     def overrides(self, candidates: Sequence[str], ceiling: float) -> list[str]:
-        """What `run.py` takes.
+        """Overrides of `run.py`.
 
         Args:
-            candidates, ceiling: of the search: its patterns, and the highest sparsity of a layer.
+            candidates, ceiling: patterns of the search, and its maximum sparsity of a layer.
         """
         if self.choice == DENSE:
             return [f"seed={self.seed}", "pattern=dense", "stages=[dense]", *runs.QUIET]
@@ -75,7 +74,7 @@ class Point:
 
     @property
     def cells(self) -> Row:
-        """What names its line."""
+        """Cells that identify its line."""
         return {"choice": self.choice, "level": f"{self.level:g}", "seed": str(self.seed)}
 
 
@@ -89,14 +88,14 @@ def run_point(
         overrides: of run.py, the same for all points.
         until: the last stage; None: all of them.
     Returns:
-        its line; None where it ends before it is measured, as the dense network does; or the reason why there is no such network.
+        its line; None if it ends before it is measured, like the dense network; or the reason why it is unsupported.
     Raises:
-        Obstacle: a disk, a package or memory is in the way, so that nothing is known of the point.
+        Obstacle: the point could not run for lack of disk space, memory or a package.
     """
     last = []
     if until is not None and point.choice != DENSE:
         last = [f"stages=[{','.join(STAGES[: STAGES.index(until) + 1])}]"]
-    # first those of the point: a user's own settle what both name
+    # the point's own first, so that the user's take precedence
     record = runs.record_of([*point.overrides(candidates, ceiling), *last, *overrides])
     if record is None or isinstance(record, str):
         return record
@@ -104,16 +103,16 @@ def run_point(
 
 
 def line_of(point: Point, record: "Result", settings: str) -> Row:
-    """The line of a point, from the record of its run and the settings that it shares with others."""
+    """The line of a point, from the record of its run and the settings it shares with others."""
     found = {name: record.value_of(name) for name in MEASURED}
     for name, digits in (("commit", COMMIT_DIGITS), ("dense_weights_sha256", WEIGHTS_DIGITS)):
-        found[name] = (found[name] or "")[:digits]  # there is no commit outside a checkout
+        found[name] = (found[name] or "")[:digits]  # no commit outside a checkout
     return point.cells | {name: str(text(value)) for name, value in found.items()} | {OVERRIDES: settings}
 
 
 def settings_of(choice: str, candidates: Sequence[str], ceiling: float, overrides: Sequence[str]) -> str:
-    """What all points of a choice share, as a line has it: overrides in one order, without folders, which say nothing about a
-    point; those of a search with its candidates, in one order too, and its ceiling.
+    """Settings that all points of a choice share, as in their lines: sorted overrides without local folders and, for a search,
+    its sorted candidates and its ceiling.
     """
     shared = runs.without_places(overrides)
     if choice == SEARCH:
@@ -126,13 +125,13 @@ def _of_search(candidates: Sequence[str], ceiling: float) -> list[str]:
 
 
 def told(line: Row) -> str:
-    """What a line says, for the terminal."""
+    """A line as text for the terminal."""
     named = ("val_sparse", "sparse", "dense_continued", "latency_sparse_ms", "speedup", "prune_seconds")
     return ", ".join(f"{name} {float(line[name]):.4g}" for name in named if line.get(name))
 
 
 def unfinished(wanted: Sequence[Point], rows: Sequence[Row]) -> list[Point]:
-    """The points that have no line yet."""
+    """The points without a line."""
     known = [{name: row[name] for name in ("choice", "level", "seed")} for row in rows]
     return [point for point in wanted if point.cells not in known]
 
@@ -140,7 +139,7 @@ def unfinished(wanted: Sequence[Point], rows: Sequence[Row]) -> list[Point]:
 def wanted(
     singles: Sequence[str], sparsities: Sequence[float], speedups: Sequence[float], seeds: Sequence[int]
 ) -> list[Point]:
-    """Seed after seed, so that what is there at any time is a whole study of fewer seeds."""
+    """All points, seed by seed, so that an unfinished study is a complete one of fewer seeds."""
     found = []
     for seed in seeds:
         found += [Point(SEARCH, speedup, seed) for speedup in speedups]
@@ -149,7 +148,7 @@ def wanted(
 
 
 def order(todo: Sequence[Point]) -> dict[Point, Point]:
-    """Point -> the one that it waits for: the dense network of its seed, or the first search of that seed."""
+    """Point -> the point it waits for: the dense network, or the first search, of its seed."""
     after: dict[Point, Point] = {}
     first: dict[int, Point] = {}
     for point in todo:
@@ -161,7 +160,7 @@ def order(todo: Sequence[Point]) -> dict[Point, Point]:
 def finish(
     todo: Sequence[Point], pool: Executor, arguments: argparse.Namespace, ends_at: float = float("inf")
 ) -> list[Point]:
-    """Run the points, write their lines, and return those that are left for the next call."""
+    """Run the points and write their lines; return those left for the next call."""
     candidates = candidates_of(arguments)
     after = order(todo)
     jobs = [*dict.fromkeys(Point(DENSE, 0.0, point.seed) for point in todo), *todo]
@@ -192,14 +191,12 @@ def finish(
 
 
 def candidates_of(arguments: argparse.Namespace) -> list[str]:
-    """The search's patterns: the single ones where none are named."""
+    """The search's patterns, by default the single ones."""
     return arguments.candidates or arguments.singles
 
 
 def require_same_settings(path: Path, lines: Sequence[Mapping[str, str]], arguments: argparse.Namespace) -> None:
-    """Raises SystemExit where lines were measured with other overrides, or their searches with others: they are no points of this
-    study.
-    """
+    """Raise SystemExit if lines were measured with other overrides or search settings than this study's."""
     candidates = candidates_of(arguments)
     for line in lines:
         ours = settings_of(line["choice"], candidates, arguments.ceiling, arguments.overrides)

@@ -1,11 +1,10 @@
-"""The tables of the page: every choice, and what the search gives at each latency beside the best single pattern that is as fast.
+"""Tables of the page: all choices, and the search vs. the best equally fast single pattern at each latency.
 
     python -m experiments.search.summary [rows.csv ...]
     python -m experiments.search.summary experiments/search/minilm.csv --pairs results/search
 
-With --pairs it reads what each run answered to each sample from the folders of the runs, and writes minilm.pairs.csv beside the
-rows: what the search gains over the best single pattern that is as fast, on the same samples of test, by a paired bootstrap; a
-line for each speedup that was searched for. They are part of the table.
+--pairs reads per-sample outcomes from the folders of the runs and writes minilm.pairs.csv, which the table includes: a line per
+target speedup with the search's gain over the best equally fast single pattern on the same test samples, by a paired bootstrap.
 """
 
 import argparse
@@ -22,8 +21,8 @@ from sparsefront.results.store import read_lines, read_results
 from sparsefront.tasks.outcomes import Outcomes
 
 PAIR_COLUMNS = ("level", "seeds", "difference", "low", "high")
-NOT_SLOWER = 1.02  # a single pattern may take this much longer than the search and still stand beside it
-ROUNDING = 1e-3  # points: rows and pairs are written with six digits
+NOT_SLOWER = 1.02  # an equally fast single pattern may take this much longer than the search
+ROUNDING = 1e-3  # points; rows and pairs have six digits
 HEAD = (
     "speedup asked|seeds|reached (range)|predicted latency, off by|test|best single as fast|its speedup|its test".split(
         "|"
@@ -33,7 +32,7 @@ HEAD += "difference (95 %)|single at just that speed|continued dense|part of the
 
 
 def all_choices(rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown, by latency: means over the seeds, with the standard deviation where there are two."""
+    """Markdown lines by latency: means over the seeds, with the standard deviation from two seeds on."""
     head = ["choice", "level", "seeds", "latency, ms", "speedup (range)"]
     head += ["held out", "− continued dense", "test", "− continued dense"]
     lines = []
@@ -52,14 +51,14 @@ def all_choices(rows: Sequence[Row]) -> list[str]:
 
 
 def _against_continued(rows: Sequence[Row], split: str) -> str:
-    """Percentage points above continued dense, the mean over the seeds that have it."""
+    """Percentage points above continued dense, mean over the seeds that have it."""
     pairs = [(row[f"{split}sparse"], row[f"{split}dense_continued"]) for row in rows]
     differences = [100 * (float(sparse) - float(continued)) for sparse, continued in pairs if continued]
     return f"{mean(differences):+.2f}" if differences else "–"
 
 
 def _speedup(rows: Sequence[Row]) -> str:
-    """Mean over the seeds; and what the ranges of all of them span."""
+    """Mean over the seeds, and the union of their ranges."""
     low, high = min(float(row["speedup_low"]) for row in rows), max(float(row["speedup_high"]) for row in rows)
     return f"{_mean(rows, 'speedup'):.2f} ({low:.2f}–{high:.2f})"
 
@@ -69,12 +68,12 @@ def _mean(rows: Sequence[Row], name: str) -> float:
 
 
 def table(rows: Sequence[Row], pairs: Sequence[Row] = ()) -> list[str]:
-    """Lines of Markdown: means over the seeds; off by how much the prediction was of the seeds between which all lie.
+    """Markdown lines: means over the seeds, with the range of the prediction errors.
 
     Args:
-        pairs: lines of `pairs`, whose intervals stand with the differences.
+        pairs: lines of `pairs`, whose intervals are shown with the differences.
     Raises:
-        ValueError: an interval is of other rows than these.
+        ValueError: an interval belongs to other rows.
     """
     pair_of = {float(pair["level"]): pair for pair in pairs}
     lines = []
@@ -105,7 +104,7 @@ def _cells(searched: Sequence[Row], rows: Sequence[Row], pair: Row | None) -> li
 
 
 def _interval(pair: Row, differences: Sequence[float]) -> str:
-    """The ends of the interval of the mean of these differences, in points."""
+    """The interval of the mean of these differences, in points, as text."""
     seeds, found, low, high = int(pair["seeds"]), *(100 * float(pair[name]) for name in ("difference", "low", "high"))
     if seeds != len(differences) or abs(found - mean(differences)) > ROUNDING:
         ours = f"{mean(differences):+.2f} over {len(differences)}"
@@ -117,9 +116,9 @@ def _interval(pair: Row, differences: Sequence[float]) -> str:
 
 
 def best_single(searched: Row, rows: Sequence[Row]) -> Row | None:
-    """Of the same seed the most accurate single pattern, by held-out data, that is as fast; None where none is.
+    """The equally fast single pattern of the same seed with the best held-out accuracy; None if none is as fast.
 
-    By speedup over the dense network of the same process: rows may be of several machines.
+    Compares speedups over the dense network of the same process, since rows may be from several machines.
     """
     least = float(searched["speedup"]) / NOT_SLOWER
     as_fast = [row for row in _singles(searched, rows) if float(row["speedup"]) >= least]
@@ -127,8 +126,8 @@ def best_single(searched: Row, rows: Sequence[Row]) -> Row | None:
 
 
 def single_at_speed(searched: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
-    """The single pattern that is best by held-out data at just the speedup of a search, and its test accuracy, by straight lines
-    between its sparsities; None where that speedup lies between no two of them.
+    """The single pattern with the best held-out accuracy at exactly the search's speedup, and its test accuracy, interpolated
+    linearly between its sparsities; None if no two of them enclose that speedup.
     """
     speedup = float(searched["speedup"])
     best: tuple[float, str, float] | None = None
@@ -138,7 +137,7 @@ def single_at_speed(searched: Row, rows: Sequence[Row]) -> tuple[str, float] | N
         for slower, faster in pairwise(line):
             ends = float(slower["speedup"]), float(faster["speedup"])
             if ends[0] <= speedup <= ends[1]:
-                # two sparsities of the very same speed are both ends of the line: each counts by itself
+                # two sparsities of equal speed count separately
                 shares = [(speedup - ends[0]) / (ends[1] - ends[0])] if ends[0] < ends[1] else [0.0, 1.0]
                 for share in shares:
                     held_out, test = (
@@ -160,7 +159,7 @@ def _singles(searched: Row, rows: Sequence[Row]) -> list[Row]:
 
 
 def _closed(beside: Sequence[tuple[Row, Row]]) -> str:
-    """Of what the single pattern loses to continued dense, the part that the search does not lose."""
+    """The fraction of the single pattern's loss to continued dense that the search avoids."""
     gaps = [
         (float(row["dense_continued"]) - _accuracy(single), _accuracy(row) - _accuracy(single))
         for row, single in beside
@@ -183,12 +182,12 @@ def pairs_file(rows: Path) -> Path:
 
 
 def pairs(rows: Sequence[Row], outcomes_of: Callable[[str], Outcomes | None]) -> list[Row]:
-    """A line for each speedup that was searched for, where each of its seeds has a single pattern as fast and both have outcomes.
+    """A line per target speedup for which every seed has an equally fast single pattern and both have outcomes.
 
     Args:
-        outcomes_of: gives those of the sparse network of a run, by `run_id`; None where they are not kept.
+        outcomes_of: run_id -> outcomes of the sparse network; None if not kept.
     Returns:
-        accuracy of the search minus that of the single pattern, and the ends of its 95 % interval, as fractions.
+        accuracy of the search minus that of the single pattern, with its 95 % interval, as fractions.
     """
     lines = []
     for level in sorted({row["level"] for row in rows if row["choice"] == SEARCH}, key=float):
@@ -206,7 +205,7 @@ def pairs(rows: Sequence[Row], outcomes_of: Callable[[str], Outcomes | None]) ->
 
 
 def write_pairs(path: Path, folders: Sequence[Path]) -> None:
-    """The pairs of the rows of a file, from the folders of their runs, beside it."""
+    """Write the pairs of a file's rows next to it, from the folders of their runs."""
     reading = read_results(folders)
     results = {result.identity.run_id: result for result in reading.results}
 
