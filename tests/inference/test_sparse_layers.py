@@ -182,7 +182,7 @@ def test_a_released_format_still_gives_the_weight():
         torch.testing.assert_close(layer(x), dense(x))
     doubled = copy.deepcopy(sparse).double()
     assert doubled.weight.dtype == doubled._operand.dtype == torch.float64
-    torch.testing.assert_close(doubled(x.double()), dense(x).double())
+    torch.testing.assert_close(doubled(x.double()), copy.deepcopy(dense).double()(x.double()))
     assert len(packs.devices) == 4  # made, copied twice, cast
 
 

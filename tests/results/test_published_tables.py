@@ -26,7 +26,7 @@ POINTS = [
     ),
     *("search/minilm.again.csv", "search/minilm.csv"),
     *("search/minilm_h100.again.csv", "search/minilm_h100.csv", "sweeps/minilm.csv", "sweeps/minilm_h100.csv"),
-    *("tile_wise_bert/points.csv", "tile_wise_vgg/points.csv", "uniform/points.csv"),
+    *("tile_wise_bert/points.csv", "tile_wise_vgg/points.csv", "uniform/points.csv", "uniform_mt/points.csv"),
 ]
 
 
