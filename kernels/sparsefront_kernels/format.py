@@ -94,7 +94,7 @@ class SparseFormat(ABC):
         if len(floats := [name for name, part in tensors.items() if part.is_floating_point()]) != 1:
             raise ValueError(f"{self.family}: weights lie in several tensors: {', '.join(floats)}")
         values = tensors["values"]
-        # numbers in place of the weights show where each of them is; other stored values are not changed
+        # numbers instead of the weights show where each of them is; other stored values are not changed
         numbered = torch.arange(1, values.numel() + 1, device=values.device).view_as(values)
         number = type(self).from_tensors(tensors | {"values": numbered}, self.meta()).to_dense()
         factor = torch.ones(values.numel() + 1, device=values.device)

@@ -140,7 +140,7 @@ class _Swaps:
         self.least = SMALLEST_GAIN * float(importance.abs().sum(dtype=torch.float64)) / importance.shape[1]
         inputs = importance.shape[1]
         self.without = importance.new_empty(inputs)  # what its window loses without this input, before replacement
-        self.brings = importance.new_empty(inputs, inputs)  # [c, d]: what c adds to d's window in place of d
+        self.brings = importance.new_empty(inputs, inputs)  # [c, d]: what c adds to d's window instead of d
         self._renew(torch.arange(inputs // window.m, device=order.device))
 
     def move_to(self, order: Tensor) -> None:

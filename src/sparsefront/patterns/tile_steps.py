@@ -116,7 +116,7 @@ class OverlayStep:
 # Apriori tuning: an element-wise mask guides which outputs and tile inputs are pruned.
 #
 # Element-wise sparsity is uneven: some outputs and tile inputs lose almost all weights, others few. The first step
-# returns the element-wise mask in place of the pattern's mask; the guided steps read densities from it and restore all
+# returns the element-wise mask instead of the pattern's mask; the guided steps read densities from it and restore all
 # weights of the outputs and inputs that stay, hence `regrows`.
 #
 # Shapes: N outputs, K inputs, tiles of g surviving outputs.

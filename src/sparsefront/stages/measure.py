@@ -359,7 +359,7 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
 
 
 def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, Any], Samples, SplitQuality]:
-    """The dense network in the run's low precision, in place of a sparse one, next to itself in 16 bits."""
+    """The dense network in the run's low precision, instead of a sparse one, next to itself in 16 bits."""
 
     def made(point: EvalContext) -> SparseNetwork:
         return SparseNetwork(
