@@ -27,9 +27,8 @@ from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, D
 from sparsefront.progress import working_time
 
 log = logging.getLogger(__name__)
-FINALISTS = (
-    3  # kept for the final timing, plus the best fused graph; others are dropped at once to free their graphs' memory
-)
+# Candidates kept for the final timing, plus the best fused graph; others are dropped at once to free their graphs' memory.
+FINALISTS = 3
 FINAL_WARMUP, FINAL_SAMPLES = 5, 20
 TURN_WARMUP, TURN_SAMPLES = 1, 10  # when two variants are compared
 AUTOTUNE_SECONDS = 30.0  # what max_autotune is expected to take on top of a plain compilation
