@@ -363,9 +363,8 @@ def _persistent_function() -> ctypes._CFuncPtr:
 
 
 _RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products
-_PERSISTENT_RASTER_SWIZZLE = (
-    32  # 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X
-)
+# 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X.
+_PERSISTENT_RASTER_SWIZZLE = 32
 _HALVED_SWIZZLES = (_PERSISTENT_RASTER_SWIZZLE, 8, 2)  # for halved panels the persistent kernel serves all M
 _SPLITS = (1, 2, 3, 4)
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer were never faster
@@ -386,9 +385,8 @@ _CLEARLY, _CLEARLY_UNMEASURED = (
     1.06,
     1.15,
 )  # required predicted advantage of shared tiles, for more rows than were measured
-_MOST_PREDICTED = (
-    1024  # rows of X above which launches measured for equal lists are better than predictions for uneven ones
-)
+# Rows of X above which launches measured for equal lists are better than predictions for uneven ones.
+_MOST_PREDICTED = 1024
 _UNORDERED_SPACE = {  # raster swizzle of the cluster kernel → launches that differ in other parameters
     raster_swizzle: tuple(launch for launch in SPACE if launch.raster_swizzle in (raster_swizzle, ALL))
     for raster_swizzle in _RASTER_SWIZZLES

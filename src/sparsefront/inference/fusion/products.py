@@ -336,9 +336,8 @@ def _is_low(candidate: nn.Module) -> bool:
 
 TOLERANCE = 0.05  # relative, of a tile's length and of their sum: up to this, work counts as equal
 NEARLY = 0.25  # relative, of outputs, inputs and kept weights: up to this, the same kernels are fast
-SLOWER = (
-    1.5  # times the fastest sparse kernel: slower ones are not timed in nearly equal products, and cut short in others
-)
+# Times the fastest sparse kernel: slower ones are not timed in nearly equal products, and cut short in others.
+SLOWER = 1.5
 MOST_LAUNCHES = 2  # of a product to try in nearly equal ones, if the second was about as fast
 
 
