@@ -81,7 +81,7 @@ FOR_NULL = {int: 7, float: 0.5, str: "forged", bool: True}
 
 
 def rehashed() -> Iterator[tuple[str, Edit]]:
-    """Edits of every field of the record; null becomes a number."""
+    """Edits of every field of the record; null becomes a value of the type of the field."""
     for field in result_fields():
         if field.name in ("record_sha256", "samples_sha256", "outcomes_sha256", "schema_version"):
             continue  # the first three are digests, which are updated

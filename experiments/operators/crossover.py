@@ -35,7 +35,7 @@ class Crossover:
 
     Args:
         shapes: number of (K, N) averaged.
-        curve: sparsity -> mean speedup, over the sparsities that every shape covers; at least one point.
+        curve: pairs (sparsity, ln of the geometric mean speedup), over the sparsities that every shape covers; at least one.
     """
 
     weight: Weight

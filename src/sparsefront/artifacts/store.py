@@ -1,7 +1,7 @@
 """Store stages on disk under the digest of their cache key.
 
     <root>/<stage>/<key>/             a finished stage: its files, plus determined_by.json, with a checksum of each file
-    <root>/<stage>/<key>.again-<n>/   the same, made again while a process read it: see `generations`
+    <root>/<stage>/<key>.again-<n>/   the same, made again while a process read it: see `_generations`
     <root>/<stage>/<key>.partial-<process>  work in progress; renamed to <key> at the end. Removed on failure; after a kill,
                                       removed by the next run
     <root>/<stage>/<key>.unfinished/  state from which the next maker resumes after a kill
