@@ -369,7 +369,7 @@ class AlwaysClamped(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         asked = getattr(args[0], "_finite_test", None) if args else None
-        if func is Tensor.__bool__ and asked is not None:
+        if func is Tensor.__bool__ and asked in ("isfinite.all", "isinf.any"):
             return asked == "isinf.any"
         found = func(*args, **(kwargs or {}))
         if (name := getattr(func, "__name__", "")) in ("isfinite", "isinf"):
