@@ -373,8 +373,7 @@ def _parameter(parameters: Mapping[str, torch.Tensor], node: fx.Node, place: int
 
 
 def _first(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:
-    wanted = set(nodes)
-    return next(node for node in graph.nodes if node in wanted)
+    return min(nodes, key=list(graph.nodes).index)
 
 
 log = logging.getLogger(__name__)
