@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
 import torch
 from PIL import Image, PngImagePlugin
@@ -119,24 +118,6 @@ def test_text_from_files_and_from_disk_is_the_same(tmp_path, opened):
         assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
-@pytest.mark.parametrize("ending", ["json", "jsonl", "tsv", "parquet", "shards"])
-def test_tables_of_other_kinds(tmp_path, ending):
-    for part, count in (("train", 20), ("test", 6)):
-        rows = pandas.DataFrame(
-            {"text": [f"film {row}" for row in range(count)], "label": ["bad", "good"] * (count // 2)}
-        )
-        if ending == "tsv":
-            rows.to_csv(tmp_path / f"{part}.tsv", sep="\t", index=False)
-        elif ending in ("json", "jsonl"):
-            rows.to_json(tmp_path / f"{part}.{ending}", orient="records", lines=ending == "jsonl")
-        else:
-            name = f"{part}.parquet" if ending == "parquet" else f"{part}-00000-of-00001.parquet"
-            rows.to_parquet(tmp_path / name)
-    settings = TextColumns(path=str(tmp_path))
-    settings.check()
-    assert settings.class_names == ("bad", "good")
-
-
 @pytest.fixture
 def hub(monkeypatch):
     """Stands in for the hub; `asked` is what was called."""
@@ -187,7 +168,7 @@ def test_columns_of_lists_are_named(tmp_path, key):
     line = f'{{"text": {row["text"]}, "label": {row["label"]}}}\n'
     for part in ("train", "test"):
         (tmp_path / f"{part}.jsonl").write_text(line * 4)
-    with pytest.raises(InvalidSetting, match=rf"{key}={key}: holds List, not "):
+    with pytest.raises(InvalidSetting, match=rf"{key}={key}: holds list, not "):
         TextColumns(path=str(tmp_path)).check()
 
 
@@ -224,8 +205,8 @@ def test_pairs_of_texts(tmp_path, opened):
         ({"path": "PATH", "hub": "stanfordnlp/imdb"}, "hub=stanfordnlp/imdb: dataset.path=.* is set too"),
         ({"path": "PATH", "text": "review"}, "text=review: is no column of train: one of text, label"),
         ({"path": "PATH", "label": "y"}, "label=y: is no column of train: one of text, label"),
-        ({"path": "PATH", "train_split": "training"}, "train_split=training: .*has no such split: one of train, test"),
-        ({"path": "PATH", "test_split": "dev"}, "test_split=dev: .*has no such split: one of train, test"),
+        ({"path": "PATH", "train_split": "training"}, "train_split=training: .*has no such split: one of test, train"),
+        ({"path": "PATH", "test_split": "dev"}, "test_split=dev: .*has no such split: one of test, train"),
         ({"path": "PATH", "text": "label", "label": "text", "text_pair": "z"}, "text_pair=z: is no column"),
     ],
 )
@@ -240,7 +221,7 @@ def test_settings_that_do_not_fit_the_files(tmp_path, settings, message):
     ("test_file", "message"),
     [
         ("text,label\nfine,ugly\n", r"row 0 is labeled 'ugly': expected a class of train \(bad, good\)"),
-        ("text,label\n", "cannot be read .*test.* no data"),
+        ("text,label\n", "test has no rows"),
         ("text,label\n,good\nx,bad\n", "text=text: 1 of 2 rows of test have no value"),
     ],
 )
@@ -253,11 +234,9 @@ def test_rows_that_do_not_fit(tmp_path, opened, test_file, message):
         opened(settings).part("test")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("a.xyz", "cannot be read .*; set dataset.path to"), ("a.txt", "label=label: is no")]
-)
-def test_a_folder_that_is_no_table(tmp_path, name, message):
-    (tmp_path / name).write_text("x")
-    with pytest.raises(InvalidSetting, match=message):
-        TextColumns(path=str(tmp_path)).check()
-    assert os.listdir(tmp_path) == [name]
+def test_a_folder_that_is_no_table(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    for path in (tmp_path, tmp_path / "a.txt"):
+        with pytest.raises(InvalidSetting, match="(has no .csv, .*|is no folder); set dataset.path to"):
+            TextColumns(path=str(path)).check()
+    assert os.listdir(tmp_path) == ["a.txt"]
