@@ -9,7 +9,7 @@ import torch
 from PIL import Image, PngImagePlugin
 from tiny_files import write_text_files
 
-from sparsefront.data.image_folder import ImageFolder, read_image
+from sparsefront.data.image_folder import ImageFolder, ImageNet, read_image
 from sparsefront.data.text_columns import TextColumns
 from sparsefront.errors import InvalidSetting
 
@@ -43,6 +43,17 @@ def test_val_is_held_out_where_there_is_a_test_folder(tmp_path, opened):
     data = opened(ImageFolder(path=str(root), image_size=32, num_workers=0))
     for split in ("train", "val", "test"):
         assert len(names(data, split)) == 6 and all(name.startswith(split) for name in names(data, split))
+
+
+def test_image_keys_follow_pixels(tmp_path):
+    """Uncompressed images of one shape have equal sizes, whatever they show."""
+    keys = set()
+    for gray in (0, 1, 1):
+        for part in ("train/cat", "train/dog", "val/cat", "val/dog"):
+            (tmp_path / part).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 40), (gray, 0, 0)).save(tmp_path / part / "0.bmp")
+        keys.add(str([kind(path=str(tmp_path)).fingerprint() for kind in (ImageFolder, ImageNet)]))
+    assert len(keys) == 2
 
 
 def test_hidden_folders_are_no_classes(tmp_path, opened):

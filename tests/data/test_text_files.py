@@ -103,6 +103,9 @@ def test_table_rows_follow_their_file(tmp_path):
     assert seen[0][0] != seen[1][0] and [texts for _, texts in seen] == [["old"], ["new"]]
     (tmp_path / "train_old.csv").write_text("text,label\n")
     assert settings.content() == seen[1][0]
+    (tmp_path / "train.csv").write_text("text,label\nnot,1\n")
+    with pytest.raises(InvalidSetting, match="path=.*: train has changed since it was first read"):
+        next(settings.source(tmp_path).texts())
 
 
 def test_quoted_line_ends_are_counted(tmp_path, caplog):

@@ -118,6 +118,7 @@ class TextRows:
         self.name = "text"
         self._settings = settings
         self._tables: dict[str, dict[str, Sequence[Any]]] = {}
+        self._digests: dict[str, list[str]] = {}  # split -> of its files as they were read
         self._declared: dict[str, Sequence[str]] = {}  # split -> class names of its ClassLabel
 
     def key(self) -> dict[str, Any]:
@@ -129,8 +130,13 @@ class TextRows:
         """Of the local files that are read."""
         if self._saved:
             return path_digest(self._folder)
-        parts = (self._settings.train_split, self.reported)
-        return digest([[file_digest(file) for file in self._files_of(split)] for split in parts])
+        return digest([self._digests_of(split) for split in (self._settings.train_split, self.reported)])
+
+    def _digests_of(self, split: str) -> list[str]:
+        """Digests of the files of a split."""
+        return (
+            [] if self._settings.path is None or self._saved else [file_digest(file) for file in self._files_of(split)]
+        )
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -213,8 +219,10 @@ class TextRows:
         """Read and validate the columns of a split: texts, and labels as text.
 
         Raises:
-            InvalidSetting: no such split or column, a column that is not text, or an empty split.
+            InvalidSetting: no such split or column, a column that is not text, an empty split, or a file that changed since it
+                was first read.
         """
+        digests = self._digests_of(split)
         if split not in self._tables:
             settings = self._settings
             columns = {key: getattr(settings, key) for key in ("text", "text_pair", "label")}
@@ -237,7 +245,12 @@ class TextRows:
             if names := table.class_names.get(settings.label):
                 self._declared[split] = names
             rows[settings.label] = _as_texts(rows[settings.label], settings.label, names)
-            self._tables[split] = rows
+            self._tables[split], self._digests[split] = rows, digests
+            digests = self._digests_of(split)
+        if digests != self._digests[split]:
+            raise InvalidSetting(
+                "path", self._settings.path, f"{split} has changed since it was first read: start again"
+            )
         return self._tables[split]
 
     def _labels(self, rows: dict[str, Sequence[Any]]) -> list[float]:
