@@ -1,4 +1,4 @@
-"""`python -m sparsefront_kernels.build` compiles all CUDA sources in advance.
+"""`python -m sparsefront_kernels.build`, or `sparsefront build`, compiles all CUDA sources in advance.
 
 Prints the path of each library and its build time; if one cannot be built, prints the reason and exits with 1.
 
@@ -15,7 +15,26 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from sparsefront_kernels.cuda_library import SOURCES, BuildFailed, build, build_for_wheel
+from sparsefront_kernels.cuda_library import (
+    SOURCES,
+    BuildFailed,
+    build,
+    build_for_wheel,
+    build_missing,
+    during_builds,
+)
+
+
+def build_kernels(tell: Callable[[str], None] = print) -> dict[str, str]:
+    """Compile all CUDA sources that have no library on this machine yet, side by side, so that no later call waits for them.
+
+    Args:
+        tell: called with a line of text when the builds begin, and when they end.
+    Returns:
+        library -> why it cannot be built; empty if all can be used.
+    """
+    with during_builds(tell):
+        return build_missing(SOURCES)
 
 
 def main(arguments: Sequence[str] = ()) -> int:
