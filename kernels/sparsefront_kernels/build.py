@@ -37,9 +37,13 @@ def build_kernels(tell: Callable[[str], None] = print) -> dict[str, str]:
         return build_missing(SOURCES)
 
 
-def main(arguments: Sequence[str] = ()) -> int:
-    """Build all libraries; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m sparsefront_kernels.build", description=__doc__.split("\n")[0])
+def main(arguments: Sequence[str] = (), command: str = "python -m sparsefront_kernels.build") -> int:
+    """Build all libraries; returns the exit code.
+
+    Args:
+        command: as it was typed, for --help.
+    """
+    parser = argparse.ArgumentParser(prog=command, description=__doc__.split("\n")[0])
     parser.add_argument("--prebuilt", action="store_true", help="into the package, for a wheel")
     how = build_for_wheel if parser.parse_args(arguments).prebuilt else build
     with ThreadPoolExecutor(len(SOURCES)) as pool:

@@ -109,7 +109,7 @@ def main() -> int | None:
     if name == "build":
         from sparsefront_kernels.build import main as build
 
-        return build(rest)
+        return build(rest, program_command("build"))
     if name not in HELP:
         print(f"sparsefront {name}: no such command; there are {', '.join(PURPOSES)}", file=sys.stderr)
         return 2

@@ -72,7 +72,7 @@ IN_BLOCKS = ["blocks.0.linear1", "blocks.1.linear1"]
         (BlockWise(64), IN_BLOCKS, TILES | NORMS | {"blocked_sm90"}),
         (NM(2, 4), ["head"], {"n_m_sm90", "n_m_mma", "n_m_small_m", "csr_sm90"}),
     ],
-    ids=str,
+    ids=["tiles in blocks", "tiles", "blocks", "n:m"],
 )
 def test_libraries_are_those_that_formats_can_use(needed, pattern, layers, expected):
     assert needed(pattern, layers) == expected
