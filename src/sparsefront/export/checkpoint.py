@@ -5,6 +5,7 @@
     compressed.safetensors  "<layer>.<tensor>" -> the tensors of the layer's canonical format; none for dense layers, whose
                             weights are in model.safetensors
     blocks.json             only if blocks were removed: block -> its name in model.safetensors, null if removed
+    structure.json          only if the network was made smaller before it was pruned: `pruning.structure`
     manifest.json           pattern, canonical format per layer, and why other layers stayed dense
 
 `load_state_dict` and `from_pretrained` read the first file. The folder is self-contained and may be copied. In the store
@@ -13,6 +14,7 @@ model.safetensors is a hard link to the recovered weights, which takes no extra 
 
 import dataclasses
 import json
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,8 +33,10 @@ from sparsefront.export.packed_layers import DENSE, TAP_BY_TAP, LayerRecord, Man
 from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight
 from sparsefront.models.base import Model, is_of_transformers, save_config
 from sparsefront.patterns.base import Pattern
-from sparsefront.pruning.mask_spec import MaskSpec, load_blocks, load_masks, save_masks
+from sparsefront.pruning.mask_spec import MaskSpec, load_blocks, load_masks, load_structure, save_masks
+from sparsefront.pruning.structure import Structure, unlike_config
 
+log = logging.getLogger(__name__)
 MODEL, MASKS, COMPRESSED, MANIFEST = "model.safetensors", "masks.safetensors", "compressed.safetensors", "manifest.json"
 
 
@@ -62,7 +66,8 @@ def write_export(
             n:m); a layer of sparsity 0 is stored dense.
         patterns: layer -> its own pattern, if layers have different ones; others use `pattern`.
         dense_reasons: prunable layers without a mask -> why.
-        model: adds the files of its own library. Without it a network of transformers gets its config.json.
+        model: adds the files of its own library. Without it a network of transformers gets its config.json, unless it became
+            narrower and no configuration can describe that.
         weights: a safetensors file with the net's state dict and metadata {"format": "pt"}, to hard-link instead of writing the
             weights again, if the file system can.
     Raises:
@@ -94,7 +99,9 @@ def write_export(
         link_or_copy(weights, directory / MODEL)
     save_masks(shaped, directory / MASKS)
     _save(compressed, directory / COMPRESSED)
-    if model is not None:
+    if (why := unlike_config(net)) is not None:
+        log.warning("export: no config.json, which could not describe this network (sf.load opens it): %s", why)
+    elif model is not None:
         model.save_pretrained_files(net, directory)
     elif is_of_transformers(net):
         save_config(net, directory)
@@ -151,10 +158,15 @@ class Export:
         """
         return load_blocks(self.directory)
 
+    @cached_property
+    def structure(self) -> Structure:
+        """`MaskSpec.structure`; raises as `blocks`."""
+        return load_structure(self.directory)
+
     @property
     def spec(self) -> MaskSpec:
-        """The masks' spec with its `blocks` alone."""
-        return MaskSpec(blocks=self.blocks)
+        """The masks' spec with its `blocks` and `structure` alone."""
+        return MaskSpec(blocks=self.blocks, structure=self.structure)
 
     def state_dict(self) -> dict[str, Tensor]:
         """All weights and buffers, on the CPU, in their exported dtypes."""

@@ -1,8 +1,10 @@
 """Save a pruned network in a folder and load it: `sf.save` and `sf.load`."""
 
+import copy
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,10 @@ from sparsefront.options import option_classes
 from sparsefront.patterns.base import CLASS, Pattern, from_record
 from sparsefront.pruning.layers import dense_weights, weight_of
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec, load_masks
+from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, STRUCTURE, MaskSpec, load_masks
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow
+from sparsefront.pruning.structure import Removal, apply_structure, record_removal, structure_of
 from sparsefront.tasks.plain_task import device_of, require_network
 
 
@@ -77,6 +80,7 @@ def save(
     if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
         raise InvalidSetting("tokenizer", type(tokenizer).__name__, "is no tokenizer of transformers")
     known = Masks.of(masks)
+    spec = known.spec if isinstance(masks, Masks) else MaskSpec(structure=structure_of(net))
     started = False
     try:
         with whole_folder(directory, replaces=_saved_before(directory), first=SAVED) as new:
@@ -94,7 +98,7 @@ def save(
                 model=model,
                 weights=weights,
             )
-            known.spec.save(new)
+            spec.save(new)
             if tokenizer is not None:
                 tokenizer.save_pretrained(new)
             (new / SAVED).write_text(json.dumps(checksums(new), indent=2) + "\n", encoding="utf-8")
@@ -121,7 +125,7 @@ def folder_path(argument: str, given: object) -> Path:
 # Checksums of the files of one save, which detect a mixture of two.
 
 SAVED = "saved.json"  # name -> size and sha256 of each file of the save
-READ = (MODEL, MASKS, COMPRESSED, MANIFEST, SPARSITIES, PATTERNS, BLOCKS, PERMUTATIONS)
+READ = (MODEL, MASKS, COMPRESSED, MANIFEST, SPARSITIES, PATTERNS, BLOCKS, STRUCTURE, PERMUTATIONS)
 
 
 def _saved_before(directory: Path) -> set[str]:
@@ -153,8 +157,8 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
     """Load the output of `save`, or a run's export, into `net`, in place. No code from the folder is executed.
 
     Args:
-        net: the saved architecture; its device and dtype stay. If blocks were removed from it, with them (they are removed here)
-            or without, as `from_pretrained` opens it.
+        net: the saved architecture; its device and dtype stay. If blocks or units were removed from it, with them (they are
+            removed here) or without, as `from_pretrained` opens it.
         narrower: if whole heads and features were pruned (pattern channel, axis=width), remove them (`sf.narrow`), which leaves
             a dense network. False: layers keep their shapes, with zeros.
         trust: third-party packages whose patterns the export may name, such as ["mylab.patterns"]: importing them runs their
@@ -175,21 +179,30 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
             weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
             spec = MaskSpec.load(export.directory, trust=trust)
             as_linears(net, {name.rpartition(".")[0] for name in weights})
-            masks = _masks_for(net, export, weights, spec)
+            larger = bool(spec.structure and misfit_of(weights, _left(net, spec)))
+            fitting = copy.deepcopy(net) if larger else net  # so that the network is unchanged if it does not fit
+            if larger:
+                apply_structure(fitting, spec.structure)
+            masks = _masks_for(fitting, export, weights, spec)
             _require_one_save(export.directory)
+            del fitting
     except InvalidSetting as error:
         named = "" if error.key == "path" else f"{error.key}={error.value}: "
         raise InvalidSetting("folder", folder, f"{named}{error.allowed}") from error
     except ValueError as error:
         raise InvalidSetting("folder", folder, f"is a damaged export: {error}") from error
-    if spec.blocks is not None:
+    if larger:
+        apply_structure(net, spec.structure)
+    if spec.blocks is not None and has_blocks(net, spec.blocks):
         remove_blocks(net, spec.blocks)
+        record_removal(net, Removal(blocks=spec.blocks))
     load_state(net, weights)
     ignored = export.manifest.dense_layers
     if narrower and pattern is not None and pattern.tied:
         taken = narrow(net, masks).layers
         masks |= {name: torch.ones_like(weight_of(net, name), dtype=torch.bool) for name in taken}
         pattern = None if taken else pattern  # the remaining masks no longer have the pattern
+        spec = replace(spec, structure=structure_of(net))
     return Masks(
         masks,
         pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),
@@ -211,10 +224,7 @@ def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor], sp
     Raises:
         InvalidSetting: weights or masks of another network (key `path`).
     """
-    state = net.state_dict()
-    if spec.blocks is not None and has_blocks(net, spec.blocks):
-        state = {left: tensor for name, tensor in state.items() if (left := spec.name_left(name)) is not None}
-    if complaint := misfit_of(weights, state):
+    if complaint := misfit_of(weights, _left(net, spec)):
         raise InvalidSetting("path", export.directory, complaint)
     masks = {}
     if spec.blocks is not None:
@@ -231,6 +241,14 @@ def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor], sp
             raise InvalidSetting("path", export.directory, allowed)
         masks[name] = like_weight(mask, weight).to(weight.device)
     return masks
+
+
+def _left(net: nn.Module, spec: MaskSpec) -> dict[str, Tensor]:
+    """The state dict that a network has without the blocks that the pattern removed."""
+    state = net.state_dict()
+    if spec.blocks is None or spec.structure or not has_blocks(net, spec.blocks):
+        return state
+    return {left: tensor for name, tensor in state.items() if (left := spec.name_left(name)) is not None}
 
 
 def _pattern(manifest: Manifest, trust: Sequence[str]) -> Pattern | None:

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsefront.allocation.base import Allocation, PerLayerAllocation
 from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.durable import save_tensors
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import Permutation
+from sparsefront.networks import remove_blocks
 from sparsefront.patterns.base import Pattern, from_record, to_record
+from sparsefront.pruning.structure import Structure, apply_structure, structure_from_json, structure_to_json
 
 # Mask files: one bit per weight.
 #
@@ -79,7 +81,7 @@ def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 SPARSITIES, PATTERNS, PERMUTATIONS = "layer_sparsities.json", "layer_patterns.json", "permutations.safetensors"
-BLOCKS = "blocks.json"
+BLOCKS, STRUCTURE = "blocks.json", "structure.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,17 +94,24 @@ class MaskSpec:
         patterns: pruned layer -> its own pattern; None if all share one.
         blocks: module of the dense network -> its name after whole blocks were removed, None for removed ones; for all
             members of the lists that contain blocks. None if the pattern removes no blocks.
+        structure: what a larger network had lost before: masks have the names and shapes of what was left.
     """
 
     permutations: Mapping[str, Permutation] = field(default_factory=dict)
     sparsities: Mapping[str, float] | None = None
     patterns: Mapping[str, Pattern] | None = None
     blocks: Mapping[str, str | None] | None = None
+    structure: Structure = ()
 
     @classmethod
     def of_dense(cls, layers: Iterable[str]) -> "MaskSpec":
         """The spec of layers whose masks were lifted: each keeps every weight."""
         return cls(sparsities=dict.fromkeys(layers, 0.0))
+
+    def shrink(self, net: nn.Module) -> None:
+        """Remove from a network of the original architecture all that its structure and the pattern remove, in place."""
+        apply_structure(net, self.structure)
+        remove_blocks(net, self.blocks or {})
 
     def name_left(self, name: str) -> str | None:
         """The name of a dense network's module after blocks were removed; None if it was removed with one."""
@@ -125,11 +134,13 @@ class MaskSpec:
 
     def save(self, folder: Path) -> None:
         """Write layer_sparsities.json, layer_patterns.json (class and settings, if layers have their own), blocks.json (if blocks
-        were removed), and permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); removes files of another spec.
+        were removed), structure.json (if the network was smaller before), and permutations.safetensors ("<layer>.outputs",
+        "<layer>.inputs": int64); removes files of another spec.
         """
         (folder / SPARSITIES).write_text(json.dumps(self.sparsities), encoding="utf-8")
         patterns = None if self.patterns is None else {name: to_record(own) for name, own in self.patterns.items()}
-        for file, content in ((PATTERNS, patterns), (BLOCKS, self.blocks)):
+        structure = structure_to_json(self.structure) or None
+        for file, content in ((PATTERNS, patterns), (BLOCKS, self.blocks), (STRUCTURE, structure)):
             if content is None:
                 (folder / file).unlink(missing_ok=True)
             else:
@@ -164,7 +175,7 @@ class MaskSpec:
                 raise ValueError(f"{PATTERNS} holds no pattern for each layer")
             trusted = tuple(trust)
             patterns = {layer: from_record(record, trust=trusted) for layer, record in records.items()}
-        return cls(permutations, sparsities, patterns, load_blocks(folder))
+        return cls(permutations, sparsities, patterns, load_blocks(folder), load_structure(folder))
 
 
 def load_blocks(folder: Path) -> dict[str, str | None] | None:
@@ -179,6 +190,20 @@ def load_blocks(folder: Path) -> dict[str, str | None] | None:
     if not isinstance(blocks, dict) or not all(left is None or isinstance(left, str) for left in blocks.values()):
         raise ValueError(f"{BLOCKS} holds no name, or null, for each block")
     return blocks
+
+
+def load_structure(folder: Path) -> Structure:
+    """`MaskSpec.structure` as written by `MaskSpec.save`; empty if there was none.
+
+    Raises:
+        ValueError: `save` did not write the file.
+    """
+    if not (folder / STRUCTURE).exists():
+        return ()
+    try:
+        return structure_from_json(read_json_bounded(folder / STRUCTURE))
+    except ValueError as error:
+        raise ValueError(f"{STRUCTURE} {error}") from error
 
 
 def _permutations(orders: Mapping[str, Tensor]) -> dict[str, Permutation]:

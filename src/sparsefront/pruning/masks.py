@@ -1,7 +1,7 @@
 """Masks of a network and how they were made; `sf.hold`, which applies them in any training loop."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import pytorch_lightning as pl
@@ -136,6 +136,9 @@ def _join(merged: Masks, *parts: Masks) -> None:
     if any(part.spec.blocks is not None for part in parts):
         allowed = "took blocks out of the network, whose layers have other names since: its masks join no others"
         raise InvalidSetting("masks", "pattern=depth", allowed)
+    merged.spec = MaskSpec(structure=parts[0].spec.structure)
+    if any(part.spec.structure != merged.spec.structure for part in parts):
+        raise InvalidSetting("masks", "given", "are of two networks: one of them was made smaller before it was pruned")
     known = [part.pruning for part in parts if part.pruning is not None]
     if any(one != known[0] for one in known) or len(known) < len(parts):
         if (going_on := next((one for one in known if one.schedule != OneShot()), None)) is not None:
@@ -156,13 +159,14 @@ def _join(merged: Masks, *parts: Masks) -> None:
     if all(one == known[0] for one in known):
         merged.pruning = known[0]
         if all(part.spec.sparsities is None for part in parts):
-            merged.spec = MaskSpec(orders)
+            merged.spec = replace(merged.spec, permutations=orders)
             return
     else:
         merged.pruning = PruningSettings(
             _pattern_of_all(known, patterns, sparsities), max(one.sparsity for one in known)
         )
-    merged.spec = MaskSpec(orders, sparsities, patterns if merged.pruning.pattern.mixed else None)
+    own = patterns if merged.pruning.pattern.mixed else None
+    merged.spec = replace(merged.spec, permutations=orders, sparsities=sparsities, patterns=own)
 
 
 def _pattern_of_all(

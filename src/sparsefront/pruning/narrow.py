@@ -3,28 +3,20 @@
 Its outputs equal those of the masked network up to rounding, because pruned units are multiplied by zeros, biases included.
 """
 
-import copy
-import functools
-import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from sparsefront.errors import first_line
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.models.base import is_of_transformers
 from sparsefront.networks import layer_weight, unwrapped
 from sparsefront.patterns.width import Tie, find_ties
 from sparsefront.pruning.masks import require_masks_of
+from sparsefront.pruning.structure import Removal, describe_units, forget_zeros, record_removal, remove_units
 
 log = logging.getLogger(__name__)
-FEATURES_OF_CONFIG = ("intermediate_size", "hidden_dim", "ffn_dim")
-HEADS_OF_CONFIG = ("num_attention_heads", "n_heads")
 
 
 @dataclass(frozen=True)
@@ -55,14 +47,20 @@ def narrow(net: nn.Module, masks: Mapping[str, Tensor]) -> Narrowed:
         net: masked: pruned weights are zero.
         masks: layer -> bool, [N, K] or shaped like the weight; from pattern channel with axis=width.
     Returns:
-        which layers became narrower: `print(narrowed)`.
+        which layers became narrower: `print(narrowed)`. The network remembers what it lost: `sf.save` of its next masks stores
+            that too, and `sf.load` opens both in the original architecture.
     Raises:
         InvalidSetting: masks do not belong to the network.
     """
     net = unwrapped(net)
     require_masks_of(net, masks)
     layers, found = _narrow_all(net, masks)
-    return Narrowed(layers, _describe(net, found) if found else None)
+    if not found:
+        return Narrowed(layers)
+    forget_zeros(net)
+    left = {tie.inputs: units.nonzero().flatten().tolist() for tie, units in found}
+    record_removal(net, Removal(units=left, layers=list(masks)))
+    return Narrowed(layers, describe_units(net, found))
 
 
 def narrow_layers(net: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, str]:
@@ -89,7 +87,7 @@ def _narrow_all(net: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, 
     found = [(tie, units) for tie in find_ties(net, masks) if (units := _units(tie, matrices)) is not None]
     before = {layer: list(layer_weight(net.get_submodule(layer)).shape) for tie, _ in found for layer in tie.layers}
     for tie, units in found:
-        _narrow(net, tie, units)
+        remove_units(net, tie, units)
     shapes = {layer: f"{list(layer_weight(net.get_submodule(layer)).shape)} of {old}" for layer, old in before.items()}
     return shapes, found
 
@@ -103,83 +101,3 @@ def _units(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor | None:
     if bool(units.all()) or not bool(units.any()):
         return None
     return units if all(side.equal(whole) for side in (*rows, *read)) else None
-
-
-@torch.no_grad()
-def _narrow(net: nn.Module, tie: Tie, units: Tensor) -> None:
-    kept = units.repeat_interleave(tie.size).nonzero().flatten()
-    for name in tie.outputs:
-        layer: Any = net.get_submodule(name)
-        _keep(layer, ("weight", "bias"), kept, 0)
-        setattr(layer, "out_features" if isinstance(layer, nn.Linear) else "out_channels", len(kept))
-    for name in tie.norms:
-        norm: Any = net.get_submodule(name)
-        _keep(norm, ("weight", "bias", "running_mean", "running_var"), kept, 0)
-        norm.num_features = len(kept)
-    reader: Any = net.get_submodule(tie.inputs)
-    _keep(reader, ("weight",), kept, 1)
-    setattr(reader, "in_features" if isinstance(reader, nn.Linear) else "in_channels", len(kept))
-    if tie.attention is None:
-        return
-    attention: Any = net.get_submodule(tie.attention)
-    setattr(attention, tie.heads, int(units.sum()))
-    if hasattr(attention, "all_head_size"):
-        attention.all_head_size = len(kept)
-    if "position_bias" in inspect.signature(type(attention).forward).parameters:
-        heads = units.nonzero().flatten().to(layer_weight(reader).device)
-        attention.register_buffer("kept_heads", heads, persistent=False)
-        attention.__class__ = _with_kept_heads(type(attention))  # type: ignore[arg-type]  # classes have a hash
-
-
-def _keep(module: nn.Module, names: tuple[str, ...], kept: Tensor, dim: int) -> None:
-    for name in names:
-        tensor = getattr(module, name, None)
-        if tensor is None:
-            continue
-        narrower = tensor.index_select(dim, kept.to(tensor.device))
-        if isinstance(tensor, nn.Parameter):
-            narrower = nn.Parameter(narrower, requires_grad=tensor.requires_grad)
-        setattr(module, name, narrower)
-
-
-@functools.cache
-def _with_kept_heads(kind: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of the attention that selects its heads from a position bias [..., heads, T, T] shared by all blocks."""
-
-    def forward(
-        self: Any, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, **others: Any
-    ) -> Any:
-        if position_bias is not None:
-            position_bias = position_bias.index_select(-3, self.kept_heads)
-        return kind.forward(self, hidden_states, attention_mask, position_bias, **others)
-
-    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
-
-
-def _describe(net: nn.Module, found: list[tuple[Tie, Tensor]]) -> str | None:
-    """Update the network's config if a network built from it has the same shapes; otherwise return why it cannot describe it."""
-    if not is_of_transformers(net):
-        return f"{type(net).__name__} has no configuration of transformers"
-    config: Any = net.config
-    changes: dict[str, int] = {}
-    for tie, units in found:
-        names, left = FEATURES_OF_CONFIG if tie.attention is None else HEADS_OF_CONFIG, int(units.sum())
-        named = next((name for name in names if getattr(config, name, None) == tie.count), None)
-        if named is None or changes.setdefault(named, left) != left:
-            return f"{type(config).__name__} holds one number of {'features' if tie.attention is None else 'heads'} for all"
-        if tie.attention is not None:
-            changes["head_dim"] = tie.size
-    described = copy.deepcopy(config)
-    for name, value in changes.items():
-        setattr(described, name, value)
-    try:
-        with torch.device("meta"):
-            built = type(net)(described)
-    except Exception as error:  # from user networks, or configs that validate their numbers
-        return f"{type(config).__name__} does not allow it: {first_line(error)}"
-    own = {name: tensor.shape for name, tensor in net.state_dict().items()}
-    if own != {name: tensor.shape for name, tensor in built.state_dict().items()}:
-        what = "the width of a head follows from the number of heads" if "head_dim" in changes else "blocks differ"
-        return f"{type(config).__name__} cannot describe it: {what}"
-    net.config = described  # type: ignore[assignment]  # another network may share the old one
-    return None

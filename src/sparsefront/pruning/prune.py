@@ -44,6 +44,7 @@ from sparsefront.pruning.masked_weights import require_none_dense, require_none_
 from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.prune_blocks import prune_blocks
 from sparsefront.pruning.storage_check import require_storable
+from sparsefront.pruning.structure import record_zeros, require_no_zeros, structure_of
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
@@ -109,7 +110,8 @@ def prune(
     Returns:
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
     Raises:
-        InvalidSetting: an invalid argument; names it, its value and what is allowed.
+        InvalidSetting: an invalid argument; names it, its value and what is allowed. Also a layer that still has the units that
+            pattern channel with axis=width pruned: `sf.narrow` takes them out.
     """
     net = unwrapped(net)
     require_network(net)
@@ -135,6 +137,8 @@ def prune(
     require_whole_groups(plan, pruning.pattern, kept_dense)
     _require_layers(net, plan, pruning)
     require_none_dense(net, plan.layers, "ignore", ignore)
+    if not pruning.pattern.tied:
+        require_no_zeros(net, plan.layers)
     ignored = left_out | plan.dense_reasons
     task = PlainTask(net, loss, argument="calibration") if task is None else task
     if pruning.pattern.takes_blocks:
@@ -168,6 +172,7 @@ def prune(
         if plan.ties and spec.sparsities is not None:
             spec = replace(spec, sparsities=planned_sparsities(plan.ties, plan.pruned_shapes, sparsity))
         require_one_sparsity(net, plan.layers, pruning.allocation.name, spec.sparsities)
+    spec = replace(spec, structure=structure_of(net))
     first = pruning.first_sparsity
     made = make_masks(
         scores,
@@ -183,6 +188,8 @@ def prune(
     with torch.no_grad():
         for name, mask in masks.items():
             weights[name].masked_fill_(~mask, 0.0)
+    if pruning.pattern.tied:
+        record_zeros(net, masks)
     sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
         log.warning("prune: %s", warning)  # immediately: the following steps may train for hours

@@ -16,6 +16,7 @@ from sparsefront.pruning.layers import weight_of
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.structure import Removal, record_removal, structure_of
 from sparsefront.tasks.base import Batch, Task
 
 # Identical blocks: any of them can be removed, and the rest still fits together.
@@ -185,7 +186,8 @@ def prune_blocks(
         f"prune: depth takes {count} of {len(blocks)} blocks out ({', '.join(gone) or 'none'}), {pruned / weights:.1%} of the "
         f"weights in {counted(len(layers), 'layer')} where {pruning.sparsity:.1%} was asked for{told}"
     )
-    spec = MaskSpec(blocks=names_left(net, blocks, gone))
+    spec = MaskSpec(blocks=names_left(net, blocks, gone), structure=structure_of(net))
     remove_blocks(net, spec.blocks or {})
+    record_removal(net, Removal(blocks=spec.blocks or {}))
     outside = {name: "in no block that may go" for name, block in inside.items() if block is None}
     return Masks(masks, pruning=pruning, spec=spec, ignored={**ignored, **outside})

@@ -1,0 +1,238 @@
+"""The structure of a smaller dense network: which blocks and which units of tied layers a larger one lost, in order."""
+
+import copy
+import functools
+import inspect
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting, first_line
+from sparsefront.models.base import is_of_transformers
+from sparsefront.networks import layer_weight, remove_blocks
+from sparsefront.patterns.width import Tie, find_ties
+
+log = logging.getLogger(__name__)
+FEATURES_OF_CONFIG = ("intermediate_size", "hidden_dim", "ffn_dim")
+HEADS_OF_CONFIG = ("num_attention_heads", "n_heads")
+RECORDED = "_sparsefront_removals"  # attribute of a network that became smaller
+ZEROED = "_sparsefront_zeroed"  # attribute of a network whose pruned units are still in it
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What one pruning took out of a network.
+
+    Args:
+        blocks: as in `networks.remove_blocks`.
+        units: layer that reads units -> those that are left, ascending; layers with all of theirs are absent.
+        layers: among which ties are found (`patterns.width.find_ties`).
+    """
+
+    blocks: Mapping[str, str | None] = field(default_factory=dict)
+    units: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    layers: Sequence[str] = ()
+
+
+Structure = tuple[Removal, ...]
+"""Turns a network into a smaller one; empty if nothing was removed."""
+
+
+def structure_of(net: nn.Module) -> Structure:
+    """What was removed from a network since it was built."""
+    found: Structure = net.__dict__.get(RECORDED, ())
+    return found
+
+
+def record_removal(net: nn.Module, removal: Removal) -> None:
+    """Remember what was removed, in the network, so that later masks know what they are of."""
+    net.__dict__[RECORDED] = (*structure_of(net), removal)
+
+
+def apply_structure(net: nn.Module, structure: Structure) -> None:
+    """Remove from a larger network what another of its architecture lost, in place.
+
+    Args:
+        net: on any device, meta included.
+    Raises:
+        InvalidSetting: a network of another architecture.
+    """
+    for removal in structure:
+        remove_blocks(net, removal.blocks)
+        named = set(dict(net.named_modules()))
+        ties = find_ties(net, [layer for layer in removal.layers if layer in named]) if removal.units else []
+        found = [(tie, _left(tie, removal.units[tie.inputs])) for tie in ties if tie.inputs in removal.units]
+        if len(found) < len(removal.units):
+            missing = next(iter(removal.units.keys() - {tie.inputs for tie, _ in found}))
+            raise InvalidSetting("net", type(net).__name__, f"is another network: {missing} reads no units that may go")
+        for tie, units in found:
+            remove_units(net, tie, units)
+        if found:
+            describe_units(net, found)
+        record_removal(net, removal)
+
+
+def _left(tie: Tie, units: Sequence[int]) -> Tensor:
+    left = torch.zeros(tie.count, dtype=torch.bool)
+    if not units or min(units) < 0 or max(units) >= tie.count:
+        raise InvalidSetting("net", tie.inputs, f"reads {tie.count} units, and not those that are left of another")
+    left[list(units)] = True
+    return left
+
+
+def structure_to_json(structure: Structure) -> list[dict[str, Any]]:
+    """JSON-able."""
+    return [asdict(removal) for removal in structure]
+
+
+def structure_from_json(content: Any) -> Structure:
+    """Inverse of `structure_to_json`.
+
+    Raises:
+        ValueError: other content.
+    """
+    if not isinstance(content, list) or not all(map(_is_removal, content)):
+        raise ValueError("holds no list of removals: blocks, units and layers")
+    return tuple(Removal(**removal) for removal in content)
+
+
+def _is_removal(content: Any) -> bool:
+    if not isinstance(content, dict) or content.keys() != {"blocks", "units", "layers"}:
+        return False
+    blocks, units, layers = (content[key] for key in ("blocks", "units", "layers"))
+    return (
+        isinstance(blocks, dict)
+        and all(left is None or isinstance(left, str) for left in blocks.values())
+        and isinstance(units, dict)
+        and all(isinstance(left, list) and all(type(unit) is int for unit in left) for left in units.values())
+        and isinstance(layers, list)
+        and all(isinstance(layer, str) for layer in layers)
+    )
+
+
+# Units that were zeroed and are still in the network.
+
+
+def record_zeros(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """Remember how many weights of each layer were pruned with whole units."""
+    net.__dict__[ZEROED] = {name: int((~mask).sum()) for name, mask in masks.items()}
+
+
+def forget_zeros(net: nn.Module) -> None:
+    """The units are out of the network now."""
+    net.__dict__.pop(ZEROED, None)
+
+
+def require_no_zeros(net: nn.Module, layers: Iterable[str]) -> None:
+    """Raise InvalidSetting if one of these layers still has zeros in place of units, which masks would not count."""
+    zeroed: dict[str, int] = net.__dict__.get(ZEROED, {})
+    for name in layers:
+        pruned = zeroed.get(name, 0)
+        if pruned and int((layer_weight(net.get_submodule(name)) == 0).sum()) >= pruned:
+            allowed = f"still has the units that were pruned of {name}: call sf.narrow(net, masks) before the next sf.prune"
+            raise InvalidSetting("net", type(net).__name__, allowed)
+
+
+# Removal of units.
+
+
+@torch.no_grad()
+def remove_units(net: nn.Module, tie: Tie, units: Tensor) -> None:
+    """Remove the units of a tie that are not in `units`, bool [units], from all of its layers, in place."""
+    kept = units.repeat_interleave(tie.size).nonzero().flatten()
+    for name in tie.outputs:
+        layer: Any = net.get_submodule(name)
+        _keep(layer, ("weight", "bias"), kept, 0)
+        setattr(layer, "out_features" if isinstance(layer, nn.Linear) else "out_channels", len(kept))
+    for name in tie.norms:
+        norm: Any = net.get_submodule(name)
+        _keep(norm, ("weight", "bias", "running_mean", "running_var"), kept, 0)
+        norm.num_features = len(kept)
+    reader: Any = net.get_submodule(tie.inputs)
+    _keep(reader, ("weight",), kept, 1)
+    setattr(reader, "in_features" if isinstance(reader, nn.Linear) else "in_channels", len(kept))
+    if tie.attention is None:
+        return
+    attention: Any = net.get_submodule(tie.attention)
+    setattr(attention, tie.heads, int(units.sum()))
+    if hasattr(attention, "all_head_size"):
+        attention.all_head_size = len(kept)
+    if "position_bias" in inspect.signature(type(attention).forward).parameters:
+        heads = units.nonzero().flatten().to(layer_weight(reader).device)
+        attention.register_buffer("kept_heads", heads, persistent=False)
+        attention.__class__ = _with_kept_heads(type(attention))  # type: ignore[arg-type]  # classes have a hash
+
+
+def _keep(module: nn.Module, names: tuple[str, ...], kept: Tensor, dim: int) -> None:
+    for name in names:
+        tensor = getattr(module, name, None)
+        if tensor is None:
+            continue
+        narrower = tensor.index_select(dim, kept.to(tensor.device))
+        if isinstance(tensor, nn.Parameter):
+            narrower = nn.Parameter(narrower, requires_grad=tensor.requires_grad)
+        setattr(module, name, narrower)
+
+
+@functools.cache
+def _with_kept_heads(kind: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of the attention that selects its heads from a position bias [..., heads, T, T] shared by all blocks."""
+
+    def forward(
+        self: Any, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, **others: Any
+    ) -> Any:
+        if position_bias is not None:
+            position_bias = position_bias.index_select(-3, self.kept_heads)
+        return kind.forward(self, hidden_states, attention_mask, position_bias, **others)
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+
+
+def describe_units(net: nn.Module, removed: Sequence[tuple[Tie, Tensor]]) -> str | None:
+    """Update the network's config if a network built from it has the same shapes; otherwise return why it cannot describe it.
+
+    Args:
+        removed: ties that lost units -> bool [units] of those that are left.
+    """
+    if not is_of_transformers(net):
+        return f"{type(net).__name__} has no configuration of transformers"
+    config: Any = net.config
+    changes: dict[str, int] = {}
+    for tie, units in removed:
+        names, left = FEATURES_OF_CONFIG if tie.attention is None else HEADS_OF_CONFIG, int(units.sum())
+        named = next((name for name in names if getattr(config, name, None) == tie.count), None)
+        if named is None or changes.setdefault(named, left) != left:
+            return f"{type(config).__name__} holds one number of {'features' if tie.attention is None else 'heads'} for all"
+        if tie.attention is not None:
+            changes["head_dim"] = tie.size
+    described = copy.deepcopy(config)
+    for name, value in changes.items():
+        setattr(described, name, value)
+    if (why := _unlike(net, described)) is not None:
+        what = "the width of a head follows from the number of heads" if "head_dim" in changes else "blocks differ"
+        return why if "allow" in why else f"{why}: {what}"
+    net.config = described  # type: ignore[assignment]  # another network may share the old one
+    return None
+
+
+def unlike_config(net: nn.Module) -> str | None:
+    """Why the config of a network of transformers that lost units does not describe it; None if it does, or is not of them."""
+    if not is_of_transformers(net) or not any(removal.units for removal in structure_of(net)):
+        return None
+    return _unlike(net, net.config)
+
+
+def _unlike(net: nn.Module, config: Any) -> str | None:
+    try:
+        with torch.device("meta"):
+            built = type(net)(config)
+    except Exception as error:  # from user networks, or configs that validate their numbers
+        return f"{type(config).__name__} does not allow it: {first_line(error)}"
+    own = {name: tensor.shape for name, tensor in net.state_dict().items()}
+    if own != {name: tensor.shape for name, tensor in built.state_dict().items()}:
+        return f"{type(config).__name__} cannot describe it"
+    return None
