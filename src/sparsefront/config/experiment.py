@@ -1,10 +1,11 @@
 """An experiment: the validated settings objects of all groups."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sparsefront.allocation.base import Allocation
+from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.artifacts.content_digest import digest
 from sparsefront.config.schema import STAGES
 from sparsefront.data.base import Dataset
@@ -14,13 +15,15 @@ from sparsefront.inference.precision import PrecisionChoice, unsupported_reason
 from sparsefront.measure.decode import int8_unavailable_reason
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, DenseLow, Measure
 from sparsefront.models.base import Model
-from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.base import Pattern, to_record
 from sparsefront.pruning.make_masks import PruningSettings
+from sparsefront.pruning.structured import Structured
 from sparsefront.recovery.base import Recovery, RecoverySetup
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.results.loggers import Logging
 from sparsefront.results.run_report import Report
 from sparsefront.schedule.base import Schedule
+from sparsefront.schedule.one_shot import OneShot
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -58,6 +61,7 @@ class Experiment:
     sweep: str | None
     model: Model
     dataset: Dataset
+    structured: Structured
     pattern: Pattern
     importance: Importance
     allocation: Allocation
@@ -76,8 +80,26 @@ class Experiment:
         """Short description of the choices."""
         unit = "" if getattr(self.pattern, "granularity", None) is None else f"-{self.pattern.granularity}"
         low = f"-{self.precision.mode}" if self.precision.is_low else ""
-        return (
-            f"{self.choices['model']}-{self.choices['dataset']}-{self.choices['pattern']}{unit}-{self.sparsity:g}{low}"
+        smaller = f"-{self.structured.name}-{self.structured.sparsity:g}" if self.shrinking is not None else ""
+        network = f"{self.choices['model']}-{self.choices['dataset']}{smaller}"
+        return f"{network}-{self.choices['pattern']}{unit}-{self.sparsity:g}{low}"
+
+    @property
+    def shrinking(self) -> "Experiment | None":
+        """The experiment whose stage prune makes the network smaller before `pattern` prunes it; None if it stays as it is."""
+        if (pattern := self.structured.pattern) is None:
+            return None
+        parts = {"structured": Structured(), "pattern": pattern, "allocation": PerLayer(), "schedule": OneShot()}
+        settings = {group: to_record(part) for group, part in parts.items()}  # type: ignore[arg-type]  # of any dataclass
+        choices = {group: part.name for group, part in parts.items()}  # type: ignore[attr-defined]
+        return replace(
+            self,
+            choices=self.choices | choices,
+            settings=self.settings | settings,
+            sparsity=self.structured.sparsity,
+            granularity=None,
+            kernel=KernelChoice(),
+            **parts,
         )
 
     @property
@@ -162,9 +184,10 @@ class Experiment:
         (`dataset.num_workers`, `trainer.progress_bar`), `stages` does not, and data and models count by path or branch, not by
         content.
         """
+        left_out = OUTPUT_GROUPS if self.shrinking is not None else (*OUTPUT_GROUPS, "structured")
         return digest(
             {
-                "settings": {group: value for group, value in self.settings.items() if group not in OUTPUT_GROUPS},
+                "settings": {group: value for group, value in self.settings.items() if group not in left_out},
                 "sparsity": self.sparsity,
                 "seed": self.seed,
             }

@@ -17,6 +17,7 @@ from sparsefront.options import program_command
 GROUPS = (
     "model",
     "dataset",
+    "structured",
     "pattern",
     "importance",
     "allocation",
@@ -50,6 +51,7 @@ class Config:
 
     model: Any = MISSING
     dataset: Any = MISSING
+    structured: Any = MISSING
     pattern: Any = MISSING
     importance: Any = MISSING
     allocation: Any = MISSING
@@ -65,16 +67,18 @@ class Config:
 
 
 def run_label(*, _root_: Container) -> str:
-    """`${run_label:}`: `tile_wise_0.75`, or only the pattern if nothing is pruned.
+    """`${run_label:}`: `tile_wise_0.75`, `depth_0.5_tile_wise_0.75`, or only the pattern if nothing is pruned.
 
     Args:
         _root_: the configuration, passed by OmegaConf.
     """
-    pattern = OmegaConf.select(_root_, "hydra.runtime.choices.pattern")
-    # The run reports unresolvable values in one line; raising here would print Hydra's stack trace.
-    found = OmegaConf.select(_root_, "sparsity", throw_on_resolution_failure=False)
-    sparsity = None if pattern == "dense" else found
-    parts = (pattern, None if sparsity is None else f"{sparsity:g}")
+    parts = []
+    for group, key, nothing in (("structured", "structured.sparsity", "none"), ("pattern", "sparsity", "dense")):
+        chosen = OmegaConf.select(_root_, f"hydra.runtime.choices.{group}")
+        # The run reports unresolvable values in one line; raising here would print Hydra's stack trace.
+        amount = OmegaConf.select(_root_, key, throw_on_resolution_failure=False)
+        if chosen != nothing or group == "pattern":
+            parts += [chosen, None if chosen == nothing or amount is None else f"{amount:g}"]
     return "_".join(re.sub(r"[^\w.-]+", "-", str(part)) for part in parts if part is not None)
 
 

@@ -1,7 +1,8 @@
 """All checks before anything is downloaded or trained: root keys, single groups, and combinations."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,11 @@ from sparsefront.inference.precision import MULTIPLE, unsupported_reason
 from sparsefront.measure.decode import int8_unavailable_reason
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, require_cache
 from sparsefront.models.base import prunable_layers
-from sparsefront.networks import in_eval_mode
+from sparsefront.networks import in_eval_mode, names_left, remove_blocks
+from sparsefront.options import options_where
+from sparsefront.patterns.base import to_record
 from sparsefront.patterns.depth import Depth
+from sparsefront.patterns.width import units_to_prune
 from sparsefront.pruning.block_by_block import require_chain
 from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
@@ -46,6 +50,8 @@ from sparsefront.pruning.layers import (
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
 from sparsefront.pruning.prune_blocks import removable_blocks
 from sparsefront.pruning.storage_check import require_storable
+from sparsefront.pruning.structure import remove_units
+from sparsefront.pruning.structured import Structured
 
 # Combinations of training lengths.
 
@@ -215,11 +221,16 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     _check_data_and_model(parts["dataset"], parts["model"], choices)
     choices["recipe"] = _recipe_taken(choices)
     parts |= {group: _build(group, config, choices, trust) for group in GROUPS if group not in parts}
+    settings, sparsity = {group: plain(config[group]) for group in GROUPS}, float(config.sparsity)
+    if parts["structured"].pattern is not None and not parts["pattern"].prunes:  # the same as that pattern alone
+        sparsity, alone = parts["structured"].sparsity, {"structured": Structured(), "pattern": parts["structured"].pattern}
+        parts, choices = parts | alone, choices | {group: part.name for group, part in alone.items()}
+        settings |= {group: to_record(part) for group, part in alone.items()}
     parts["allocation"].check_pattern(parts["pattern"])
     experiment = Experiment(
         choices=choices,
-        settings={group: plain(config[group]) for group in GROUPS},
-        sparsity=float(config.sparsity) if parts["pattern"].prunes else 0.0,
+        settings=settings,
+        sparsity=sparsity if parts["pattern"].prunes else 0.0,
         granularity=config.granularity,
         seed=config.seed,
         recovery_seed=config.recovery.seed,
@@ -241,6 +252,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     check_left_dense(experiment)
     check_precision(experiment)
     check_checkpoint(experiment)
+    _check_structured(experiment)
     _check_recovery(experiment)
     experiment = with_possible_control(experiment)
     _check_pattern(experiment)
@@ -354,6 +366,53 @@ def _check_timed_image_size(experiment: Experiment) -> None:
         raise InvalidSetting(key, size, f"{why}; leave it null or set dataset.image_size") from error
 
 
+def _check_structured(experiment: Experiment) -> None:
+    """Check that the network can be made smaller first, and that all that follows takes a smaller network."""
+    shrinking, choices = experiment.shrinking, experiment.choices
+    if shrinking is None:
+        return
+    name = f"structured={experiment.structured.name}"
+    if experiment.pattern.takes_blocks or experiment.pattern.tied:
+        allowed = f"makes a smaller dense network, and so does {name}: choose one of them, or a pattern within layers"
+        raise InvalidSetting("pattern", choices["pattern"], allowed)
+    if isinstance(experiment.allocation, MeasuringAllocation):
+        allowed = f"measures the dense network, of which {name} leaves a part: choose another allocation"
+        raise InvalidSetting("allocation", choices["allocation"], allowed)
+    if not experiment.recovery.trains_as_found:
+        met = options_where("sparsefront.recovery", lambda other: other.trains_as_found)
+        allowed = f"starts from the dense weights, of which {name} leaves a part: it goes with {', '.join(met)}"
+        raise InvalidSetting("recovery", choices["recovery"], allowed)
+    with _of_structured():
+        shrinking.importance.check(shrinking.pruning)
+        _check_pattern(shrinking)
+
+
+@contextmanager
+def _of_structured() -> Iterator[None]:
+    """Name `structured` in errors about the pattern that it stands for."""
+    try:
+        yield
+    except InvalidSetting as error:
+        key = {"sparsity": "structured.sparsity", "pattern": "structured"}.get(error.key, error.key)
+        if key.startswith("pattern."):
+            key = key.replace("pattern", "structured", 1)
+        raise InvalidSetting(key, error.value, error.allowed) from error
+
+
+def _smaller(net: nn.Module, shrinking: Experiment, prunable: Sequence[str]) -> nn.Module:
+    """A skeleton without as many blocks or units as the experiment will remove, in place; which ones changes no shape."""
+    pattern, ignored = shrinking.pattern, shrinking.recipe.ignored(prunable)
+    plan = plan_pruning(net, prunable, pattern=pattern, sparsity=shrinking.sparsity, ignored=ignored)
+    if isinstance(pattern, Depth):
+        blocks, count = removable_blocks(net, plan.layers, ignored, pattern, shrinking.sparsity)
+        remove_blocks(net, names_left(net, blocks, Depth().dropped(blocks, count)))
+        return net
+    for tie, gone in zip(plan.ties, units_to_prune(plan.ties, plan.pruned_shapes, shrinking.sparsity), strict=True):
+        if gone:
+            remove_units(net, tie, torch.arange(tie.count) >= gone)
+    return net
+
+
 def _check_recovery(experiment: Experiment) -> None:
     schedule, recovery = experiment.schedule, experiment.recovery
     recovery.check_schedule(schedule, experiment.sparsity)
@@ -395,10 +454,13 @@ def _check_pattern(experiment: Experiment) -> None:
         _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)
     prunable = _call("model", prunable_layers, experiment.model, net)
+    _call("recipe", require_matches, experiment.recipe.ignore if pattern.prunes else (), net, prunable)
+    if experiment.shrinking is not None:
+        net = _smaller(net, experiment.shrinking, prunable)
+        prunable = _call("model", prunable_layers, experiment.model, net)
     check_quantizable(experiment, net, prunable)
     if not pattern.prunes:
         return
-    _call("recipe", require_matches, experiment.recipe.ignore, net, prunable)
     ignored = experiment.recipe.ignored(prunable)
     plan = plan_pruning(
         net,

@@ -57,7 +57,7 @@ from sparsefront.measure.problems import LayerInput, observe_problems, theoretic
 from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight, load_state, remove_blocks, restore_modes_on_error, unwrapped
+from sparsefront.networks import ReadTensors, layer_weight, load_state, restore_modes_on_error, unwrapped
 from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
@@ -360,7 +360,7 @@ def load_sparse(
     """Swap the same kernels into the net again, in place, without timing.
 
     Args:
-        net: the architecture that was exported; if blocks were removed from it, with them (they are removed here) or without.
+        net: the architecture that was exported; what was removed from it is removed here, unless it was before.
         directory: of the export.
         inputs: keyword arguments of the net, on `device`: a batch of the size that the choices were made for.
         choices: the file that `save_choices` wrote; None: the one in `directory`.
@@ -369,8 +369,7 @@ def load_sparse(
     """
     export, plan = read_export(directory), FusionPlan.load(choices or directory / CHOICES)
     packed: PackedWeights = export
-    if export.blocks is not None:  # the remaining network is dense
-        remove_blocks(net, export.blocks)
+    export.spec.shrink(net)
     load_state(net, export.state_dict())
     if export.blocks is not None:
         packed = _packed(net, Masks(masks_left(net, Masks(export.masks, spec=export.spec))))

@@ -103,10 +103,9 @@ class MaskSpec:
     blocks: Mapping[str, str | None] | None = None
     structure: Structure = ()
 
-    @classmethod
-    def of_dense(cls, layers: Iterable[str]) -> "MaskSpec":
+    def of_dense(self, layers: Iterable[str]) -> "MaskSpec":
         """The spec of layers whose masks were lifted: each keeps every weight."""
-        return cls(sparsities=dict.fromkeys(layers, 0.0))
+        return MaskSpec(sparsities=dict.fromkeys(layers, 0.0), structure=self.structure)
 
     def shrink(self, net: nn.Module) -> None:
         """Remove from a network of the original architecture all that its structure and the pattern remove, in place."""
@@ -115,10 +114,20 @@ class MaskSpec:
 
     def name_left(self, name: str) -> str | None:
         """The name of a dense network's module after blocks were removed; None if it was removed with one."""
-        for block, left in (self.blocks or {}).items():
-            if f"{name}.".startswith(f"{block}."):
-                return None if left is None else left + name[len(block) :]
-        return name
+        return _name_left(name, self.blocks or {})
+
+    @property
+    def removed_blocks(self) -> list[Mapping[str, str | None]]:
+        """The blocks that the original network lost, removal by removal, each by the names of before it."""
+        earlier = [removal.blocks for removal in self.structure if removal.blocks]
+        return earlier if self.blocks is None else [*earlier, self.blocks]
+
+    def name_of_original(self, name: str) -> str | None:
+        """What has become of a module of the original network; None if it was removed with a block."""
+        left: str | None = name
+        for blocks in self.removed_blocks:
+            left = None if left is None else _name_left(left, blocks)
+        return left
 
     def permutation(self, layer: str) -> Permutation:
         """The permutation of a layer."""
@@ -176,6 +185,13 @@ class MaskSpec:
             trusted = tuple(trust)
             patterns = {layer: from_record(record, trust=trusted) for layer, record in records.items()}
         return cls(permutations, sparsities, patterns, load_blocks(folder), load_structure(folder))
+
+
+def _name_left(name: str, blocks: Mapping[str, str | None]) -> str | None:
+    for block, left in blocks.items():
+        if f"{name}.".startswith(f"{block}."):
+            return None if left is None else left + name[len(block) :]
+    return name
 
 
 def load_blocks(folder: Path) -> dict[str, str | None] | None:

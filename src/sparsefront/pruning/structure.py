@@ -54,14 +54,14 @@ def record_removal(net: nn.Module, removal: Removal) -> None:
 
 
 def apply_structure(net: nn.Module, structure: Structure) -> None:
-    """Remove from a larger network what another of its architecture lost, in place.
+    """Remove from a larger network what another of its architecture lost, in place; no effect if it lost that already.
 
     Args:
         net: on any device, meta included.
     Raises:
         InvalidSetting: a network of another architecture.
     """
-    for removal in structure:
+    for removal in structure if structure_of(net) != structure else ():
         remove_blocks(net, removal.blocks)
         named = set(dict(net.named_modules()))
         ties = find_ties(net, [layer for layer in removal.layers if layer in named]) if removal.units else []

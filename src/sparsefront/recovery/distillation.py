@@ -246,9 +246,10 @@ class TaughtRecovery(TrainingRecovery):
             InvalidSetting: the student lacks all of these blocks.
         """
         taught = self.compared_layers(teacher, setup)
-        if spec is None or spec.blocks is None or not has_blocks(teacher, spec.blocks):
+        removed = [] if spec is None else spec.removed_blocks
+        if spec is None or not removed or not has_blocks(teacher, removed[0]):
             return taught, taught
-        pairs = {name: left for name in taught if (left := spec.name_left(name)) is not None}
+        pairs = {name: left for name in taught if (left := spec.name_of_original(name)) is not None}
         if taught and not pairs:
             allowed = "are all in blocks that were taken out of the network"
             raise InvalidSetting("recovery.hidden_layers", taught, allowed)

@@ -147,11 +147,12 @@ def recover(
     _require_ranks(trainer, chosen, library=context is None)
     trained, initial = (net if given is None else given for given in (dense_net, initial_net))
     taken = known.spec.blocks is not None  # whole blocks were removed, so the teacher has more
+    smaller = taken or bool(known.spec.structure)
     setup = RecoverySetup(
         pruning=pruning,
         recipe=_recipe(recipe, epochs, lr),
         trainer=trainer,
-        architecture=partial(_fresh, trained, "dense_net") if taken else lambda: net,
+        architecture=partial(_fresh, trained, "dense_net") if smaller else lambda: net,
         prunable=prunable,
         epoch_weights=epoch_weights is not None,
         lr_argument="lr" if task is None and getattr(chosen.training, "lr", None) is None else None,
@@ -165,7 +166,7 @@ def recover(
         first = data_of_round(0)
         _require_logits(net, loss, first)
         data_of_round = partial(_after_first, first, data_of_round)
-    if initial_net is not None and not taken:
+    if initial_net is not None and (not smaller or "initial_net" in chosen.needs):
         _require_same(_fresh(initial, "initial_net"), net, "initial_net")
     if chosen.starts_dense:
         _start_dense(net, trained)
@@ -188,7 +189,7 @@ def recover(
     left = {name: mask.to(device) for name, mask in (known if taken else found.masks).items()}
     # the schedule has ended: further training keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
-    spec = MaskSpec.of_dense(left) if chosen.leaves_dense else known.spec
+    spec = known.spec.of_dense(left) if chosen.leaves_dense else known.spec
     return Masks(left, pruning=done, spec=spec, ignored=known.ignored, dense=known.dense, rounds=records)
 
 

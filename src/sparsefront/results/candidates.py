@@ -155,8 +155,14 @@ def _field(side: str, held_out: bool) -> str:
 #
 # Choices are made by the metric on the held-out part of train (`val_*`), never by the reported one.
 
-STRUCTURE = ("pattern", "pattern_parameters", "granularity", "kernel_mode")
+STRUCTURE = ("structured", "structured_parameters", "pattern", "pattern_parameters", "granularity", "kernel_mode")
 """Fields of `choice` that define the network's structure; the others define how it is obtained."""
+
+
+def smaller_first(result: Result) -> str | None:
+    """How the network was made smaller before it was pruned: "depth 0.5 +"; None if it was not."""
+    choice = result.choice
+    return choice.structured and f"{choice.structured} {choice.structured_parameters.get('sparsity'):g} +"
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +179,8 @@ class Candidate:
     def pattern(self) -> str:
         """Pattern, with granularity and n:m if it has them, and with the precision if it is low."""
         first = self.results[0]
-        parts = (first.choice.pattern, first.choice.granularity, first.sparsity.n_of_m, low_precision_of(first))
+        own = (first.choice.pattern, first.choice.granularity, first.sparsity.n_of_m, low_precision_of(first))
+        parts = (smaller_first(first), *own)
         return " ".join(str(part) for part in parts if part is not None)
 
     @property

@@ -8,7 +8,7 @@ from sparsefront.errors import InvalidSetting, closest
 from sparsefront.patterns.depth import Depth
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
-from sparsefront.results.candidates import Candidate, budget_of, metric_of, points_lost, precision_of
+from sparsefront.results.candidates import Candidate, budget_of, metric_of, points_lost, precision_of, smaller_first
 from sparsefront.results.record import SPEEDUPS_LOW, Result, result_fields
 from sparsefront.results.run_folder import override_text
 
@@ -197,6 +197,7 @@ COLUMNS = (
     Column("dataset", constant_aside=True),
     Column("dataset_task", constant_aside=True),
     Column("dataset_split", constant_aside=True),
+    Column("structured", constant_aside=True),
     Column("pattern"),
     Column("granularity", constant_aside=True),
     Column("n_of_m", constant_aside=True),
@@ -360,7 +361,8 @@ def _pattern(candidate: Candidate) -> str:
     """The pattern without n:m, if that follows from the sparsity."""
     choice = candidate.results[0].choice
     windows = choice.pattern_parameters.get("m")
-    parts = (choice.pattern, choice.granularity, None if windows is None else f"m={windows}")
+    first = smaller_first(candidate.results[0])
+    parts = (first, choice.pattern, choice.granularity, None if windows is None else f"m={windows}")
     return " ".join(str(part) for part in parts if part is not None)
 
 

@@ -21,7 +21,7 @@ from sparsefront.results.field_types import CheckedFields, check_entries, from_c
 # continued dense network, val_seen. 7: digests of masks, files and record. 8: digest of the data. 9: kernels of norms.
 # 10: version of the split, continued dense network with the teacher, latency over the data set's own batches, precision.
 # 11: low precision, also of dense. 12: size of timed images. 13: decoding, metric signature, parts of a translation.
-# 14: initial weights.
+# 14: initial weights, structured.
 # Fields are only ever added: older results can be read unless they use names from before version 5.
 SCHEMA_VERSION = 14
 
@@ -111,7 +111,8 @@ class Choice(CheckedFields):
     `model_variant` distinguishes networks of one model: `vit_b_16`, a BERT's size, hub name or folder name.
     `model_parameters` contain only what determined the loaded network, and facts about it. `dataset_split`: the rule, with
     version, by which rows were held out, or `rows`: individually; None if nothing was held out, and before version 10, which
-    only had `rows`. `trainer_parameters` are those that affect training, with `auto` resolved. `control`: the additional
+    only had `rows`. `structured`: how the network was made smaller before `pattern` pruned it, with the amount in
+    `structured_parameters`; None if it was not. `trainer_parameters` are those that affect training, with `auto` resolved. `control`: the additional
     baseline of the pruned network besides the dense one; None if there is nothing to match.
     """
 
@@ -122,6 +123,8 @@ class Choice(CheckedFields):
     dataset_task: str | None = None
     dataset_parameters: dict[str, Any] = field(default_factory=dict)
     dataset_split: str | None = None
+    structured: str | None = None
+    structured_parameters: dict[str, Any] = field(default_factory=dict)
     pattern: str
     pattern_parameters: dict[str, Any] = field(default_factory=dict)
     granularity: int | str | None = None
@@ -145,7 +148,8 @@ class Sparsity(CheckedFields):
     """Fractions of zeros in [0, 1], never percent.
 
     `sparsity_achieved` is over the prunable weights, including layers that stayed dense; `sparsity_whole_model` is over all
-    parameters. `dense_layers`: layer -> why it stayed dense; `dense_weight_shares`: layer -> its share of the prunable weights.
+    parameters. With `structured` both are of the smaller network, and `weights_left` and `theoretical_flops_left` are what is
+    left of the dense network's prunable weights and of the flops of their products. `dense_layers`: layer -> why it stayed dense; `dense_weight_shares`: layer -> its share of the prunable weights.
     `n_of_m`: windows of a balanced pattern, "2:4", or "1:4 in 20, 3:32 in 4" layers. `pattern_per_layer`: for several patterns
     in one network. `collapsed_layers`: layers with less than a tenth of the target density, or than 1 % -> their density.
     """
@@ -153,6 +157,8 @@ class Sparsity(CheckedFields):
     sparsity_target: float
     sparsity_achieved: float | None = None
     sparsity_whole_model: float | None = None
+    weights_left: float | None = None
+    theoretical_flops_left: float | None = None
     sparsity_per_layer: dict[str, float] = field(default_factory=dict)
     dense_layers: dict[str, str] = field(default_factory=dict)
     dense_weight_shares: dict[str, float] = field(default_factory=dict)

@@ -178,7 +178,7 @@ OWN_OPTIONS = {"command-line": "--config-dir", "hydra.searchpath in": "hydra.sea
 REFERENCE = re.compile(
     r"\$\{\.*[A-Za-z_][\w.]*\}"
 )  # to another key, such as ${seed}; anything else may call a resolver
-GROUPS = ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery")
+GROUPS = ("model", "dataset", "structured", "pattern", "importance", "allocation", "schedule", "recovery")
 OPTION_OF_FIELD = {"kernel_mode": "kernel"}  # fields named differently in the record
 
 
@@ -301,6 +301,8 @@ def _options(result: Result) -> list[str]:
     options = list(filter(_sets_data, options))
     options += [f"dataset.task={result.choice.dataset_task}"] if result.choice.dataset_task else []
     options += [f"granularity={result.choice.granularity}"] if result.choice.granularity is not None else []
+    amount = result.choice.structured_parameters.get("sparsity")
+    options += [] if amount is None else [f"structured.sparsity={amount:g}"]
     precision = result.speed.precision
     options += [f"precision={precision}"] if precision not in (None, result.speed.dtype) else []
     return [*options, f"sparsity={result.sparsity.sparsity_target:g}", f"seed={result.identity.seed}"]

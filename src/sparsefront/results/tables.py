@@ -28,6 +28,7 @@ from sparsefront.results.candidates import (
     points_lost,
     precision_of,
     processor_text,
+    smaller_first,
     speedup_interval,
     too_few_repeats,
 )
@@ -228,6 +229,9 @@ def run_table(result: Result) -> Table:
     add("kernel", plain(speed.latency_kernel), "latency_kernel")
     table.add_section()
     add("achieved sparsity", fraction(result.sparsity.sparsity_achieved), "sparsity_achieved")
+    if result.sparsity.weights_left is not None:
+        left = (result.sparsity.weights_left, result.sparsity.theoretical_flops_left)
+        add("left of the dense weights, flops", ", ".join(map(fraction, left)), "weights_left, theoretical_flops_left")
     if result.cost.recovery_steps is not None:
         add("recovery", _budget(result), "recovery_steps")
     add("layers left dense", dense_layers_text(result), "dense_layers, dense_weights")
@@ -245,7 +249,8 @@ def run_title(result: Result) -> str:
     """Model, data, pattern with granularity or n:m, and target."""
     choice = result.choice
     unit = "".join(f" {part}" for part in (choice.granularity, result.sparsity.n_of_m) if part is not None)
-    pattern = f"{choice.pattern}{unit} {asked_of(result)}"
+    first = smaller_first(result)
+    pattern = f"{'' if first is None else first + ' '}{choice.pattern}{unit} {asked_of(result)}"
     return f"{model_text(result)} on {task_text(result)}: {pattern}"
 
 

@@ -109,11 +109,13 @@ RESULT_CODE = ("sparsefront.results.record", "sparsefront.stages.report")
 class StageKeys:
     """JSON-able key per stage; equal keys mean equal stages. `dense_quality` is for the dense network's metric.
 
+    `structure`: for the smaller network that is pruned, made by another stage prune.
     `choice_times` and `choice_table`: for a latency search's measurements, without and with the errors of one network.
     `control` and `control_quality`: for the further trained dense network and its metric. Each is None if not needed.
     """
 
     dense: dict[str, Any]
+    structure: dict[str, Any] | None
     prune: dict[str, Any]
     choice_times: dict[str, Any] | None
     choice_table: dict[str, Any] | None
@@ -149,7 +151,8 @@ def stage_keys(experiment: Experiment) -> StageKeys:
 def _stage_keys(experiment: Experiment) -> StageKeys:
     dense = _dense(experiment)
     place = _place(experiment)
-    prune = _prune(experiment, dense)
+    structure = None if experiment.shrinking is None else _prune(experiment.shrinking, dense)
+    prune = _prune(experiment, dense) | ({} if structure is None else {"structure": digest(structure)})
     choice_times = _choice_times(experiment, dense, prune, place)
     choice_table = _choice_table(experiment, prune, choice_times)
     if choice_table is not None:
@@ -205,6 +208,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
     }
     return StageKeys(
         dense,
+        structure,
         prune,
         choice_times,
         choice_table,

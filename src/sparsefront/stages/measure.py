@@ -2,14 +2,14 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsefront.artifacts.content_digest import digest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
@@ -32,8 +32,8 @@ from sparsefront.measure.memory import (
     resident_bytes,
     weight_bytes,
 )
-from sparsefront.measure.problems import measured_rates, roofline_fraction
-from sparsefront.networks import tensors_digest
+from sparsefront.measure.problems import measured_rates, roofline_fraction, weight_flops
+from sparsefront.networks import layer_weight, tensors_digest
 from sparsefront.progress import TIMING, counted, reasons_text, spent_on
 from sparsefront.provenance import provenance
 from sparsefront.pruning.layers import KEEPS_ALL
@@ -280,7 +280,7 @@ def _measure(
     bench = EvalContext.of(experiment, dense_net)
     qualities = {"dense": evaluate_stored(store, keys.dense_quality, bench, "dense", lambda: dense_net)}
     bench.ready(dense_net)
-    prunable = experiment.model.prunable(dense_net)
+    prunable, left = experiment.model.prunable(dense_net), {}
     if recovered is None or exported is None:
         achieved, reasons = achieved_sparsity(dense_net, {}, prunable), {name: "pattern=dense" for name in prunable}
         if experiment.precision.is_low:
@@ -290,15 +290,18 @@ def _measure(
     else:
         export = read_export(exported.path)
         digests["masks_sha256"] = tensors_digest(export.masks)
-        masked = load_net(experiment, recovered.path / WEIGHTS, blocks=export.blocks)
+        masked = load_net(experiment, recovered.path / WEIGHTS, spec=export.spec)
         digests["weights_sha256"] = weights_digest(masked)
         masked = bench.ready(masked)
         qualities["masked"] = evaluate_splits(bench, masked, "masked")
-        achieved = achieved_sparsity(dense_net, export.masks, prunable)
+        pruned = masked if export.structure else dense_net
+        achieved = achieved_sparsity(pruned, export.masks, experiment.model.prunable(pruned))
+        if export.structure:
+            left = share_left(bench.inputs, dense_net, prunable, masked, export.masks)
         whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
         reasons = dict.fromkeys(whole, KEEPS_ALL) | export.manifest.dense_layers
         if experiment.swaps:
-            make_net = partial(load_net, experiment, recovered.path / WEIGHTS, blocks=export.blocks)
+            make_net = partial(load_net, experiment, recovered.path / WEIGHTS, spec=export.spec)
             found = _side_by_side(bench, dense_net, make_net, export, folder)
             groups, samples_ms, qualities["sparse"] = found
         else:
@@ -309,7 +312,7 @@ def _measure(
         qualities["dense_low"] = evaluate_low(store, keys, bench, precision, make_low)
     clock = groups["speed"].pop("gpu_clock_mhz")
     content = groups | {
-        "sparsity": _sparsity(achieved, reasons),
+        "sparsity": _sparsity(achieved, reasons) | left,
         "quality": quality_fields(bench, qualities),
         "identity": {**asdict(provenance(bench.device)), "gpu_clock_mhz": clock, **digests},
         "network": experiment.model.network_facts(dense_net),
@@ -410,7 +413,7 @@ def _side_by_side(
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.evaluated, "sparse")
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
-    prunable = bench.experiment.model.prunable(dense_net)
+    prunable = [*export.manifest.layers, *export.manifest.dense_layers]
     size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, prunable, export.spec.name_left)
     kernels = {
         "kernel_per_layer": _layers(sparse.report, bench),
@@ -458,6 +461,27 @@ def _layers(report: SwapReport, bench: EvalContext) -> dict[str, dict[str, Any]]
                 rates=rates,
             )
     return content
+
+
+def share_left(
+    inputs: dict[str, Any], dense_net: nn.Module, prunable: Iterable[str], masked: nn.Module, masks: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """What a network that became smaller and was then pruned still has of the dense network's prunable weights and of the flops
+    of their products, zeros not counted.
+
+    Args:
+        inputs: keyword arguments of both networks, on their device.
+        prunable: layers of the dense network.
+        masks: of the other one's layers; those without a mask keep every weight.
+    """
+    layers = {*masks, *prunable} & {name for name, _ in masked.named_modules()}  # of a depth's blocks, numbered anew
+    density = {name: float(masks[name].float().mean()) if name in masks else 1.0 for name in layers}
+    flops, of_dense = weight_flops(masked, inputs), weight_flops(dense_net, inputs)
+    weights = sum(density[name] * layer_weight(masked.get_submodule(name)).numel() for name in layers)
+    before = sum(layer_weight(dense_net.get_submodule(name)).numel() for name in prunable)
+    multiplied = sum(density[name] * flops.get(f"{name}.weight", 0) for name in layers)
+    multiplied_before = sum(of_dense.get(f"{name}.weight", 0) for name in prunable)
+    return {"weights_left": weights / before, "theoretical_flops_left": multiplied / max(1, multiplied_before)}
 
 
 def _sparsity(achieved: AchievedSparsity, dense_reasons: dict[str, str]) -> dict[str, Any]:

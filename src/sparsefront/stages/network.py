@@ -23,7 +23,8 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.data.base import SPLIT_SEED
 from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.errors import InvalidSetting, keys_of
-from sparsefront.networks import first_non_finite, load_state, remove_blocks, tensors_digest
+from sparsefront.networks import first_non_finite, load_state, tensors_digest
+from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.tasks.base import Optimizes, Task
 from sparsefront.tasks.causal_lm import CausalLM
@@ -377,14 +378,15 @@ def build_net(experiment: Experiment) -> nn.Module:
     return copy.deepcopy(_initial_net(experiment))
 
 
-def load_net(experiment: Experiment, weights: Path, *, blocks: Mapping[str, str | None] | None = None) -> nn.Module:
+def load_net(experiment: Experiment, weights: Path, *, spec: MaskSpec | None = None) -> nn.Module:
     """The network with the weights stored by a stage.
 
     Args:
-        blocks: `MaskSpec.blocks`, if whole blocks were removed from the network.
+        spec: of the masks, if the network may have lost blocks or units; None: it is the dense one.
     """
     net = build_net(experiment)
-    remove_blocks(net, blocks or {})
+    if spec is not None:
+        spec.shrink(net)
     load_state(net, load_file(weights))
     return net
 

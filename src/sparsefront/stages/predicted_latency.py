@@ -42,7 +42,7 @@ def expected_loss(experiment: Experiment, known: PerformanceModel) -> str | None
     kernel = experiment.kernel
     if not experiment.swaps or kernel.mode not in ASKS or kernel.forced or not experiment.pattern.prunes:
         return None
-    if experiment.pattern.takes_blocks:  # uses no kernels
+    if experiment.pattern.takes_blocks or experiment.shrinking is not None:  # uses no kernels; or has other shapes
         return None
     if experiment.pattern.mixed:  # patterns of layers are chosen by measurement
         return None

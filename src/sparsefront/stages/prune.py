@@ -3,22 +3,26 @@
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import shared
 from sparsefront.measure.memory import achieved_sparsity
-from sparsefront.progress import PRUNING, spent_on
+from sparsefront.networks import remove_blocks
+from sparsefront.progress import PRUNING, counted, spent_on
 from sparsefront.pruning.block_by_block import chain_of_blocks
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.pruning.make_masks import LayoutSearch
-from sparsefront.pruning.mask_spec import MASKS, save_masks
+from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.narrow import narrow
 from sparsefront.pruning.prune import prune
+from sparsefront.pruning.structure import Removal, record_removal
 from sparsefront.stages.keys import StageKeys, reseed, stage_seed
 from sparsefront.stages.network import device_of, load_net, make_task, open_data
 from sparsefront.training.compilation import deterministic_algorithms
@@ -39,13 +43,20 @@ def run(
     """Write masks.safetensors, plan.json (layers that stay dense and why), the files of `MaskSpec.save`, and search.json with
     the result of a latency search.
 
+    With `structured` the same stage first makes the smaller network, as it would for a run of that pattern alone.
+
     Args:
         make_search: creates a latency search for a network with the dense weights. Passed instead of imported, because
             it depends on kernels, whose code must not affect masks made without a search.
     """
+    smaller = None
+    if (shrinking := experiment.shrinking) is not None:
+        smaller = run(shrinking, store, replace(keys, prune=keys.structure, structure=None), dense, make_search)
     while (pruned := store.get("prune", keys.prune)) is None:
         with store.making("prune", keys.prune) as new, spent_on(PRUNING):
             net, device = load_net(experiment, dense.path / WEIGHTS), device_of(experiment)
+            if smaller is not None:
+                shrink(net, load_masks(smaller.path / MASKS), MaskSpec.load(smaller.path))
             data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
             prunable = experiment.model.prunable(net)
             reseed(stage_seed(experiment.seed, "prune"))
@@ -75,6 +86,15 @@ def run(
             if masks.search is not None:
                 (new.folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2), encoding="utf-8")
     return pruned
+
+
+def shrink(net: nn.Module, masks: Mapping[str, Tensor], spec: MaskSpec) -> None:
+    """Take out of a dense network what the masks of depth or width prune, in place."""
+    if spec.blocks is not None:
+        remove_blocks(net, spec.blocks)
+        record_removal(net, Removal(blocks=spec.blocks))
+    else:
+        log.info("prune: %s narrower", counted(len(narrow(net, masks).layers), "layer"))
 
 
 def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable: Sequence[str]) -> str | None:

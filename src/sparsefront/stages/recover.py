@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import shared
-from sparsefront.networks import remove_blocks
 from sparsefront.patterns.base import modules_of
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masks import Masks
@@ -57,12 +56,12 @@ def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
         pruned: folder of stage prune, which fixed the mask spec.
         folder: of the stage whose masks are read.
     """
-    masks = load_masks(folder / MASKS)
+    masks, spec = load_masks(folder / MASKS), MaskSpec.load(pruned, trust=modules_of(experiment.pattern))
     lifted = experiment.leaves_dense and folder != pruned
     return Masks(
         masks,
         pruning=experiment.pruning,
-        spec=MaskSpec.of_dense(masks) if lifted else MaskSpec.load(pruned, trust=modules_of(experiment.pattern)),
+        spec=spec.of_dense(masks) if lifted else spec,
         ignored=json.loads((pruned / "plan.json").read_text(encoding="utf-8"))["dense_layers"],
     )
 
@@ -99,7 +98,7 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
     """
     net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
     first = load_masks_of(experiment, pruned, pruned)
-    remove_blocks(net, first.spec.blocks or {})
+    first.spec.shrink(net)
     with shared(device), deterministic_algorithms(experiment.trainer.deterministic):
         masks = recover(
             net,

@@ -267,6 +267,9 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
     """
     choices, pruned = experiment.choices, experiment.pattern.prunes
     parts = ["dataset", "pattern", "recipe"]
+    smaller = experiment.shrinking is not None
+    if smaller:
+        parts.append("structured")
     if pruned:
         parts += ["importance", "allocation", "schedule", "recovery"]
     parameters = {f"{part}_parameters": _parameters(asdict(getattr(experiment, part))) for part in parts}
@@ -279,6 +282,7 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
         dataset=choices["dataset"],
         dataset_task=getattr(experiment.dataset, "task", None),
         dataset_split=experiment.dataset.split_version,
+        structured=choices["structured"] if smaller else None,
         pattern=choices["pattern"],
         granularity=getattr(experiment.pattern, "granularity", None),
         importance=choices["importance"] if pruned else None,

@@ -23,7 +23,7 @@ from sparsefront.export.checkpoint import Export
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.accuracy import Evaluation
 from sparsefront.measure.memory import achieved_sparsity, dense_layer_bytes, resident_bytes, weight_bytes
-from sparsefront.networks import load_state, remove_blocks
+from sparsefront.networks import load_state
 from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
@@ -212,8 +212,8 @@ def measure_again(
         yield from _timed_alone(bench, result, dense)
         return
     masked, whole = build_net(experiment), build_net(experiment)
-    yield _sparsity(experiment, result, export, whole, spec)
-    remove_blocks(masked, export.blocks or {})
+    export.spec.shrink(masked)
+    yield _sparsity(experiment, result, export, masked if export.structure else whole, spec)
     load_state(masked, export.state_dict())
     bench = EvalContext.of(experiment, masked)
     yield from _conditions(bench, result, given)

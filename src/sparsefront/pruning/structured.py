@@ -1,0 +1,71 @@
+"""`structured`: what makes the dense network smaller before `pattern` prunes what is left."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.channel import Channel
+from sparsefront.patterns.depth import Depth
+from sparsefront.settings_class import Fraction, settings_class
+
+Amount = Annotated[Fraction, Field(description="of the dense network; 0: nothing")]
+
+
+@settings_class()
+class Structured:
+    """Base, and `structured=none`: the dense network is pruned as it is.
+
+    Args:
+        sparsity: share of the prunable weights that goes with whole blocks or units, in [0, 1).
+    """
+
+    sparsity: Amount = 0.0
+    name: ClassVar[str] = "none"
+
+    def __post_init__(self) -> None:
+        if type(self) is Structured and self.sparsity > 0:
+            raise InvalidSetting("sparsity", self.sparsity, "is 0 with structured=none; depth and width take an amount")
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """The pattern that does the same to a dense network; None if nothing is removed."""
+        return None
+
+
+@settings_class()
+class Shallower(Structured):
+    """Remove whole blocks first, as `pattern=depth` does.
+
+    Args:
+        sparsity: share of the blocks.
+        choose, batches: see `patterns.depth.Depth`.
+    """
+
+    sparsity: Amount = 0.5
+    choose: Literal["even", "importance"] = "even"
+    batches: PositiveInt = 16
+    name: ClassVar[str] = "depth"
+
+    @property
+    def pattern(self) -> Pattern | None:
+        return Depth(self.choose, self.batches) if self.sparsity > 0 else None
+
+
+@settings_class()
+class Narrower(Structured):
+    """Remove heads and hidden features first, as `pattern=channel pattern.axis=width` does.
+
+    Args:
+        sparsity: share of the prunable weights of tied layers.
+        aggregate: see `patterns.channel.Channel`.
+    """
+
+    sparsity: Amount = 0.5
+    aggregate: Literal["l2_over_length", "rms", "mean"] = "l2_over_length"
+    name: ClassVar[str] = "width"
+
+    @property
+    def pattern(self) -> Pattern | None:
+        return Channel("width", self.aggregate) if self.sparsity > 0 else None
