@@ -19,7 +19,7 @@ from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name
 from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
-from sparsefront.inference.fusion.products import TimedProducts
+from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.libraries import build_libraries
 from sparsefront.inference.low_precision import NOTHING, observed_linears, precision_of, quantize_others, try_low_dense
 from sparsefront.inference.network_modules import (

@@ -9,16 +9,16 @@ from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
 from sparsefront_kernels.bench.correctness import products_in
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import product_choice
+from sparsefront.inference.fusion import product_choice, timed_products
 from sparsefront.inference.fusion import products as candidates
 from sparsefront.inference.fusion import products as product_tuning
-from sparsefront.inference.fusion import products as timed_products
 from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense, representatives
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.product_choice import ProductChooser
-from sparsefront.inference.fusion.products import SHORT, FusedCorrectnessCheck, ProductTuning, equal_work, tile_lengths
+from sparsefront.inference.fusion.products import FusedCorrectnessCheck, ProductTuning
 from sparsefront.inference.fusion.sites import ProductWeight
+from sparsefront.inference.fusion.timed_products import SHORT, equal_work, tile_lengths
 from sparsefront.patterns.tile_wise import TileWise
 
 

@@ -13,27 +13,21 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import exclusive
-from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.choice import DENSE, KernelChoice, is_dense
 from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, ProductSpec
 from sparsefront.inference.fusion.products import (
-    DENSE,
-    MOST_LAUNCHES,
-    SLOWER,
     Candidate,
     ProductTuning,
-    TimedProduct,
-    TimedProducts,
-    Work,
     dense_candidate,
-    is_dense,
     low_dense_candidates,
     sparse_candidates,
     try_all,
     try_only,
 )
+from sparsefront.inference.fusion.timed_products import MOST_LAUNCHES, SLOWER, TimedProduct, TimedProducts, Work
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.problems import observe_problems
 from sparsefront.measure.search_time import LAYER, timed_work, too_late
