@@ -9,6 +9,7 @@ from torch import nn
 import sparsefront as sf
 from sparsefront.inference import swap as swapping
 from sparsefront.inference import whole_network
+from sparsefront.measure import end_to_end
 
 X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
 
@@ -26,13 +27,12 @@ def forget(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path, forget):
-    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without; where `late`
-    has the times of other ways, compiled, for which there was no time with kernels.
+    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without.
 
     Gives the networks that were timed, each as [dense, with kernels]; and the plans of swaps.
     """
 
-    def pretend(sparse_ms, late=None, **failing):
+    def pretend(sparse_ms, **failing):
         seen = SimpleNamespace(timed=[], plans=[], told=[])
 
         def time_pair(dense, sparse, inputs, settings, fuse):
@@ -41,14 +41,7 @@ def gpu(monkeypatch, tmp_path, forget):
             if failing:
                 raise failing["error"]
             latencies = [SimpleNamespace(median_ms=ms) for ms in (sparse_ms, 1.0)]
-            names = ("cuda_graph", "compile" if late else "cuda_graph")
-            ways = [
-                SimpleNamespace(name=name, fastest=SimpleNamespace(name=name), not_timed={}, medians_ms={name: 1.0})
-                for name in names
-            ]
-            if late:
-                ways[0].not_timed["compile"] = "not tried: about 8 s are needed, 6 s of the search are left"
-                ways[1].medians_ms |= late
+            ways = [SimpleNamespace(name=name, versions=(name,)) for name in ("compile_cuda_graph", "cuda_graph")]
             dense = SimpleNamespace(latency=latencies[1], execution=ways[1])
             return SimpleNamespace(sparse=latencies[0], execution=ways[0], dense=dense)
 
@@ -59,7 +52,8 @@ def gpu(monkeypatch, tmp_path, forget):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(whole_network, "time_pair", time_pair)
-        monkeypatch.setattr(whole_network, "Measure", lambda **settings: SimpleNamespace(**settings))
+        on_cpu = lambda net: sf.Measure(device="cpu", dtype="fp32")  # noqa: E731
+        monkeypatch.setattr(whole_network, "_settings", on_cpu)
         monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
         forget()
         return seen
@@ -83,6 +77,10 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
     assert f"the whole network takes {sparse_ms:.3f} ms with kernels, 1.000 ms dense" in "".join(seen.told)
     assert str(report).splitlines()[-1].startswith(f"  the whole network takes {sparse_ms:.3f} ms")
     assert not net.training and not net[2].training
+    decided = end_to_end._known_versions(
+        net, "", end_to_end._conditions({"input": X}, whole_network._settings(net), None), X.device
+    )
+    assert decided == (("compile_cuda_graph",) if kept else None), "what won is what runs"
     if kept:
         assert "SparseLinear" in str(net)
     else:
@@ -90,21 +88,6 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
         assert all(one is parameters[name] for name, one in net.named_parameters())
         assert 'kernel="sparse" keeps its kernels' in str(report)
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
-
-
-@pytest.mark.parametrize(
-    ("late", "kept", "told"),
-    [
-        ({"cuda_graph+fused_qkv": 2.9}, True, "without it 2.900 ms dense"),
-        ({"cuda_graph": 1.9, "eager": 5.0}, False, "without it 1.900 ms dense"),
-        ({"eager": 5.0}, True, "without it nothing to compare with"),
-    ],
-)
-def test_a_way_that_only_dense_had_time_for_decides_nothing(net, gpu, late, kept, told):
-    seen = gpu(2.0, late)
-    _, report = swapped(net, seen)
-    assert (report.sparse_flops_share > 0) == kept
-    assert f"with kernels there was no time for compile, and {told}" in "".join(seen.told)
 
 
 @pytest.mark.parametrize("kernel", ["sparse", "gathered", "none", sf.KernelChoice("sparse", fuse=False)])

@@ -438,19 +438,20 @@ def swap(
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
-        device = device_of(net)
+        device, inputs = device_of(net), named_inputs_on(net, example_inputs)
         known = StoredSwap.of(key := swap_key(net, masks, example_inputs, given), device)
         known = None if known is None or known.good_for < seconds else known
         with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
             report = swap_network(net, masks, example_inputs, **given, plan=None if known is None else known.plan)
         decision = None if known is None else known.decision
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
-            decision = before.compare(named_inputs_on(net, example_inputs), search.left / 2)
+            decision = before.compare(inputs, search.left / 2)
         if known is None:
             StoredSwap(report.plan, decision, search.good_for).keep(key, device)
         if decision is not None:
             tell(f"swap: {decision.text}")
             report = replace(report, whole_network=decision.text)
+            decision.apply(net, inputs)
             if decision.why_dense is not None and before is not None:
                 before.restore()
                 report = kept_dense(report, net, f'{decision.why_dense}; kernel="sparse" keeps its kernels')
