@@ -15,6 +15,7 @@ from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import build_once, hub_split
 from sparsefront.data.text_dataset import TextDataset
+from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import bar
 from sparsefront.settings_class import settings_class
@@ -56,9 +57,12 @@ def read_squad(file: Path) -> list[Question]:
         InvalidSetting: another format, or a question without an answer (SQuAD 2.0).
     """
     try:
-        articles = enumerate(json.loads(file.read_bytes())["data"])
+        with utf8_text(file) as text:
+            articles = enumerate(json.load(text)["data"])
         paragraphs = [(number, part) for number, article in articles for part in article["paragraphs"]]
         questions = [_question(number, part["context"], asked) for number, part in paragraphs for asked in part["qas"]]
+    except InvalidSetting:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidSetting(
             "path", file, f"not in the form of SQuAD v1.1 ({type(error).__name__}: {error})"
