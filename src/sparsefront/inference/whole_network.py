@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -18,7 +17,7 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import set_decided_versions, time_pair
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.search_cache import SearchCache, seconds_of
+from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.search_time import MOST_SECONDS
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
@@ -161,18 +160,18 @@ class StoredSwap:
 
     Args:
         decision: None where nothing was compared.
-        good_for: see `SearchTime.good_for`.
+        left_out: kernels that the search had no time for; empty if the result is final.
     """
 
     plan: FusionPlan
     decision: Decision | None
-    good_for: float
+    left_out: tuple[str, ...] = ()
 
     def keep(self, key: str, device: torch.device) -> None:
         """Store the result for other calls with this key, of later processes too."""
-        seconds = None if math.isinf(self.good_for) else self.good_for
         decision = None if self.decision is None else asdict(self.decision)
-        known_swaps.keep(key, {"plan": self.plan.to_json(), "decision": decision, "seconds": seconds}, device)
+        content = {"plan": self.plan.to_json(), "decision": decision, "left_out": list(self.left_out)}
+        known_swaps.keep(key, content, device)
 
     @classmethod
     def of(cls, key: str, device: torch.device) -> Self | None:
@@ -180,7 +179,7 @@ class StoredSwap:
         if (found := known_swaps.get(key, device)) is None:
             return None
         decision = None if found["decision"] is None else Decision(**found["decision"])
-        return cls(FusionPlan.from_json(found["plan"]), decision, seconds_of(found))
+        return cls(FusionPlan.from_json(found["plan"]), decision, tuple(found["left_out"]))
 
 
 known_swaps = SearchCache("swaps", ("sparsefront.inference.swap",))
