@@ -134,6 +134,17 @@ def test_layers_of_other_patterns_train_under_masks(caplog):
     assert all(not sparse.get_submodule(name).weight[~mask].any() for name, mask in left.items())
 
 
+def test_balanced_blocks_train_sparse_between_windows(caplog):
+    balanced = BlockWise("8x4", distribution="balanced")
+    net, masks = pruned(sparsity=0.5, schedule="iterative", pattern=balanced)
+    with caplog.at_level(logging.INFO):
+        _, left = trained(net, masks, backend="sparse", epochs=4, recipe=Recipe(gradient_clip=None))
+    assert caplog.text.count("2 layers trained by kept weights alone") == 4 and "dense masks" not in caplog.text
+    assert [round.sparsity_achieved for round in left.rounds] == pytest.approx(
+        [round.sparsity for round in left.rounds], abs=32 / (48 * 24 + 32 * 48) * 2
+    )
+
+
 def test_blocks_of_a_network_are_found_for_compilation():
     block = nn.Sequential(nn.Linear(16, 16), nn.GELU())
     net = nn.ModuleDict({"blocks": nn.ModuleList([block, copy.deepcopy(block)]), "head": nn.Linear(16, 2)})

@@ -42,7 +42,7 @@ from sparsefront.inference.precision import (
 )
 from sparsefront.inference.recurrent import STEPS, swap_lstms
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
-from sparsefront.inference.whole_network import KERNELS, WHOLE_NETWORK, StoredSwap, SwapSnapshot, kept_dense, swap_key
+from sparsefront.inference.whole_network import StoredSwap, SwapSnapshot, kept_dense, swap_key
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
@@ -441,30 +441,30 @@ def swap(
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
-        device = device_of(net)
+        device, inputs = device_of(net), named_inputs_on(net, example_inputs)
         stored = StoredSwap.of(key := swap_key(net, masks, example_inputs, given), device)
         if stored is not None and stored.left_out:
             tell(
                 f"swap: goes on where a search ran out of time, with {counted(len(stored.left_out), 'thing')} left out"
             )
-        with search.part(1.0 if before is None else KERNELS_SHARE, KERNELS):
-            plan = None if stored is None or stored.lacks_kernels else stored.plan
-            report = swap_network(net, masks, example_inputs, **given, plan=plan)
-        left_out = [name for name in search.left_out if name.startswith(f"{KERNELS}/")]
-        decision = None if stored is None or stored.left_out else stored.decision
+            stored = None
+        with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
+            report = swap_network(net, masks, example_inputs, **given, plan=None if stored is None else stored.plan)
+        left_out = tuple(search.left_out)
+        decision = None if stored is None else stored.decision
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
             with search.spending(NETWORKS):
-                decision = before.compare(named_inputs_on(net, example_inputs), search.left / 2)
-            left_out += [] if decision.is_final else [WHOLE_NETWORK]
-        if stored is None or stored.left_out:
-            StoredSwap(report.plan, decision, tuple(left_out)).keep(key, device)
+                decision = before.compare(inputs, search.left / 2)
+        if stored is None:
+            StoredSwap(report.plan, decision, left_out).keep(key, device)
         if decision is not None:
             tell(f"swap: {decision.text}")
             report = replace(report, whole_network=decision.text)
+            decision.apply(net, inputs)
             if decision.why_dense is not None and before is not None:
                 before.restore()
                 report = kept_dense(report, net, f'{decision.why_dense}; kernel="sparse" keeps its kernels')
-        tell(f"swap: {search.summary()}{'' if stored is None or stored.left_out else ', as found before'}")
+        tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
     return replace(report, seconds=search.taken)
 
 
