@@ -47,7 +47,7 @@ from sparsefront.measure.correctness import (
 )
 from sparsefront.measure.execution_mode import compile_unshared, first_call
 from sparsefront.measure.problems import LayerInput, observe_problems
-from sparsefront.measure.search_time import BLOCK, current, timed_work, too_late
+from sparsefront.measure.search_time import BLOCK, LAYER, current, timed_work, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
 from sparsefront.models.linears import as_linears
@@ -322,6 +322,9 @@ class BlockPass:
             counts = representatives(prepared, kinds)
             few = {name: prepared[name] for name in counts}
             for rewriting in rewritings:
+                compared = any(time is not None for time in times.values())
+                if compared and not self.chooser.dense and too_late(f"{chain} as {rewriting.name}", LAYER) is not None:
+                    continue
                 variant = self._rewrite(rewriting, blocks, few)
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
                 times[rewriting.name] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import exclusive
+from sparsefront.inference.autotune import untimed_rank
 from sparsefront.inference.choice import DENSE, KernelChoice, is_dense
 from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_product import FusedProduct
@@ -102,7 +104,7 @@ class ProductChooser:
         work = Work.of(spec, tuning.problem, self.precision.name)
         equal, nearly = self.timed.equal(work), self.timed.nearly_equal(work)
         if equal is None and not self.dense and (late := too_late(tuning.name, LAYER)) is not None:
-            raise Unfusable(f"has no kernel for {tuning.name}: {late}")
+            return self._untimed(tuning, nearly, late, low)
         if equal is not None:
             fastest = equal.fastest(dense_allowed=self.choice.dense_allowed, low=low)
             candidates = self._candidates(tuning, None, try_only(fastest))
@@ -118,6 +120,21 @@ class ProductChooser:
         with timed_work(LAYER):
             times = equal or self._times(tuning, candidates, work, None)
         return self._first_right(tuning, candidates, times, low)
+
+    def _untimed(self, tuning: ProductTuning, nearly: TimedProduct | None, late: str, low: bool) -> ChosenProduct:
+        """The fastest kernel of a nearly equal product, else the one that was faster than dense in most measurements, else dense
+        if that is allowed; `late` is why none is timed.
+
+        Raises:
+            Unfusable: none is correct.
+        """
+        if nearly is not None:
+            tuning.launches = nearly.launches
+            return self._first_right(tuning, self._candidates(tuning, None, nearly.why_not), nearly, low)
+        candidates = self._candidates(tuning, None)
+        candidates.sort(key=partial(untimed_rank, density=tuning.spec.density))
+        tuning.unsupported |= {candidate.label: late for candidate in candidates[1:]}
+        return self._first_right(tuning, candidates, None, low)
 
     def _first_right(
         self, tuning: ProductTuning, candidates: list[Candidate], times: TimedProduct | None, low: bool

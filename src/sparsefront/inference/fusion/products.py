@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import yield_gpu
-from sparsefront.inference.autotune import Candidate
+from sparsefront.inference.autotune import Candidate, without_slower
 from sparsefront.inference.choice import DENSE, KernelChoice
 from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct, in_layout, layout_name
 from sparsefront.inference.fusion.plan import ProductReport
@@ -33,14 +33,6 @@ from sparsefront.measure.timers import assume_launch, forget_launch, launch_in_u
 
 # Family of the pattern -> others that can store such masks and may be faster: blocks as tiles, n:m at 50 % as 2:4.
 ALSO_STORED_AS = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
-# Kernel -> the one that replaces it where it can run. It was faster for all products with M >= 512 in experiments/operators that
-# have both, on an H200 (190 and 6), and compiling the slower one for every tile and epilogue would take longer than all else.
-SLOWER_THAN = {
-    "gathered_triton": "gathered_sm90",
-    "gathered_2_4_filled_triton": "gathered_2_4_filled_sm90",
-    "blocked_triton": "blocked_sm90",
-    "blocked_2_4_filled_triton": "blocked_2_4_filled_sm90",
-}
 
 
 def dense_candidate(weight: ProductWeight) -> Candidate:
@@ -125,19 +117,8 @@ def sparse_candidates(
                 usable += [Candidate(kernel, layout, stored) for layout in runs]
                 break
     if choice.name is None:
-        usable = _without_slower(usable, unsupported)
+        usable = without_slower(usable, unsupported)
     return usable, unsupported
-
-
-def _without_slower(usable: list[Candidate], unsupported: dict[str, str]) -> list[Candidate]:
-    there = {candidate.entry.name for candidate in usable}
-    kept = []
-    for candidate in usable:
-        if (faster := SLOWER_THAN.get(candidate.entry.name)) in there:
-            unsupported[candidate.label] = f"not tried: {faster} can run and was faster wherever both were measured"
-        else:
-            kept.append(candidate)
-    return kept
 
 
 def _layouts_to_try(kernel: KernelEntry, layout: str) -> Iterator[list[str]]:
