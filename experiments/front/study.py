@@ -4,8 +4,10 @@
 
 Every line has the same dense network, steps, teacher and seeds. Kernels are swapped in and timed for the seeds of --timed, for
 every search, which measures times anyway, and in low precision, which is that of kernels; the other networks are evaluated with
-their masks. With --precisions none fp8 every line is there twice, beside the dense network in fp8. A line is added to --out as
-soon as its point is finished, so that a killed study goes on where it was. `summary.py` makes the page's table and figure.
+their masks. With --precisions none bf16 every timed line is timed in fp16 and in bf16, each beside dense in the same dtype, and
+with fp8 once more. With --recovery none the masks are made in one step and only timed: nothing is trained after pruning. A row is
+added to --out as soon as its point is finished, so that a killed study goes on where it was. `summary.py` makes the page's table
+and figure.
 """
 
 import argparse
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from sparsefront.results.record import Result
 
 SIXTEEN_BITS, LOW_PRECISIONS = "none", ("fp8", "fp8_static", "int8")  # options of group precision
+BF16 = "bf16"  # of measure.dtype; without it a GPU measures fp16
 BEFORE_PRUNING = "dense before pruning"
 DENSE, DEPTH, WIDTH = "dense", "depth", "width"
 _SEARCH = ("pattern=mixed", "allocation=latency_search")
@@ -33,8 +36,8 @@ CHOICES = {
     DENSE: ("pattern=dense",),
     DEPTH: ("pattern=depth", "schedule=one_shot"),
     WIDTH: ("pattern=channel", "pattern.axis=width"),
-    "2:4": ("pattern=n_m", "pattern.m=4"),
-    "n:m": ("pattern=n_m",),
+    "2:4": ("pattern=n_m", "pattern.m=4", "schedule=one_shot"),  # as its sources do, see the page of the recoveries
+    "n:m": ("pattern=n_m", "schedule=one_shot"),
     "vectors of 32": ("pattern=vector_wise", "granularity=32"),
     "blocks of 64": ("pattern=block_wise", "granularity=64"),
     "blocks of 64x128": ("pattern=block_wise", "granularity=64x128"),  # which fp8 can run too
@@ -63,6 +66,7 @@ LEVELS = {
 }
 """Line -> sparsities, or speedups that are searched for."""
 CEILING = "sparsity=0.95"  # of a layer, in a search
+NOT_RECOVERED = ("schedule=one_shot", "recovery=none")
 UNTIMED = ("kernel=none", "measure.latency=false", "optimize=[val_masked]")
 MEASURED = (
     "metric_name val_dense val_dense_distilled val_masked val_sparse dense dense_distilled masked sparse "
@@ -73,7 +77,7 @@ MEASURED = (
     # of the dense network in a low precision beside, in records that have it
     "dense_low latency_dense_low_ms latency_dense_low_dataset_ms dense_low_precision speedup_low_precision "
     "speedup_low_precision_low speedup_low_precision_high speedup_low_precision_dataset speedup_low_precision_dataset_low "
-    "speedup_low_precision_dataset_high"
+    "speedup_low_precision_dataset_high recovery"
 ).split()
 
 
@@ -84,13 +88,15 @@ class Point:
     Args:
         choice: of CHOICES; or BEFORE_PRUNING, the network that all others of its seed are made from, which has no line.
         level: of LEVELS.
-        precision: of the products: SIXTEEN_BITS, or one of LOW_PRECISIONS.
+        precision: of the products: SIXTEEN_BITS, BF16, or one of LOW_PRECISIONS.
+        recovered: False: pruned in one step and not trained afterwards, so that only its times mean something.
     """
 
     choice: str
     level: float
     seed: int
     precision: str = SIXTEEN_BITS
+    recovered: bool = True
 
     def overrides(self) -> list[str]:
         """What `run.py` takes."""
@@ -100,8 +106,11 @@ class Point:
         level = [] if self.choice == DENSE else [f"sparsity={self.level:g}"]
         if self.choice in SEARCHES:
             level = [CEILING, f"allocation.speedup={self.level:g}"]
-        precision = [] if self.precision == SIXTEEN_BITS else [f"precision={self.precision}"]
-        return [seed, "control=dense_distilled", *runs.QUIET, *CHOICES[self.choice], *level, *precision]
+        precision = {SIXTEEN_BITS: [], BF16: [f"measure.dtype={BF16}"]}.get(
+            self.precision, [f"precision={self.precision}"]
+        )
+        trained = ["control=dense_distilled"] if self.recovered else NOT_RECOVERED
+        return [seed, *runs.QUIET, *dict.fromkeys((*CHOICES[self.choice], *trained)), *level, *precision]
 
     @property
     def cells(self) -> Row:
@@ -109,9 +118,20 @@ class Point:
         return {"choice": self.choice, "level": f"{self.level:g}", "seed": str(self.seed)}
 
     def is_of(self, row: Row) -> bool:
-        """Whether a row is this line: the record names the dtype where nothing is in low precision."""
-        precision = row["precision"] if row["precision"] in LOW_PRECISIONS else SIXTEEN_BITS
-        return self.precision == precision and all(row[name] == cell for name, cell in self.cells.items())
+        """Whether a row is this point: the record names the dtype where nothing is in low precision."""
+        precision = row["precision"] if row["precision"] in (BF16, *LOW_PRECISIONS) else SIXTEEN_BITS
+        same = self.precision == precision and self.recovered == is_recovered(row)
+        return same and all(row[name] == cell for name, cell in self.cells.items())
+
+    def is_timed(self, seeds: Sequence[int]) -> bool:
+        """Whether kernels are swapped in: for these seeds and for points whose times are all that they are for."""
+        always = self.choice in (BEFORE_PRUNING, *SEARCHES) or self.precision != SIXTEEN_BITS or not self.recovered
+        return always or self.seed in seeds
+
+
+def is_recovered(row: Row) -> bool:
+    """Whether the network of a row was trained after pruning, so that its accuracy counts."""
+    return row.get("recovery") != "none"
 
 
 def run_point(point: Point, *, timed: Sequence[int], overrides: Sequence[str]) -> Row | str | None:
@@ -120,8 +140,7 @@ def run_point(point: Point, *, timed: Sequence[int], overrides: Sequence[str]) -
     Returns:
         its line; None of the dense network before pruning; or the reason why there is no such network.
     """
-    is_timed = point.seed in timed or point.choice in (BEFORE_PRUNING, *SEARCHES) or point.precision != SIXTEEN_BITS
-    record = runs.record_of([*overrides, *point.overrides(), *(() if is_timed else UNTIMED)])
+    record = runs.record_of([*overrides, *point.overrides(), *(() if point.is_timed(timed) else UNTIMED)])
     return record if record is None or isinstance(record, str) else line_of(point, record)
 
 
@@ -134,15 +153,23 @@ def line_of(point: Point, record: "Result") -> Row:
     return point.cells | {name: str(text(value)) for name, value in found.items()}
 
 
-def wanted(choices: Sequence[str], seeds: Sequence[int], precisions: Sequence[str] = (SIXTEEN_BITS,)) -> list[Point]:
-    """Seed after seed, so that what is there at any time is a whole study of fewer seeds."""
+def points_of(
+    choices: Sequence[str],
+    seeds: Sequence[int],
+    precisions: Sequence[str] = (SIXTEEN_BITS,),
+    *,
+    timed: Sequence[int] = (),
+    recovered: bool = True,
+) -> list[Point]:
+    """Seed after seed, so that what is there at any time is a whole study of fewer seeds. BF16 is for seeds that are timed."""
     return [
-        Point(choice, level, seed, precision)
+        Point(choice, level, seed, precision, recovered)
         for seed in seeds
         for precision in precisions
         for choice in choices
         for level in LEVELS[choice]
-        if (choice, precision) != (DENSE, SIXTEEN_BITS)
+        if (choice != DENSE or precision in LOW_PRECISIONS)
+        and (precision != BF16 or seed in timed or choice in SEARCHES or not recovered)
     ]
 
 
@@ -154,13 +181,24 @@ def main() -> None:
     parser.add_argument(
         "--timed", type=int, nargs="*", default=[0], help="seeds whose networks get kernels and are timed"
     )
-    parser.add_argument("--precisions", nargs="+", choices=[SIXTEEN_BITS, *LOW_PRECISIONS], default=[SIXTEEN_BITS])
+    precisions = [SIXTEEN_BITS, BF16, *LOW_PRECISIONS]
+    parser.add_argument("--precisions", nargs="+", choices=precisions, default=[SIXTEEN_BITS])
+    parser.add_argument(
+        "--recovery", choices=["none"], help="none: networks that are only timed, not trained after pruning"
+    )
     runs.add_options(parser)
     arguments = parser.parse_args()
     ends_at = runs.ends_at(arguments.minutes)
     rows = read_lines(arguments.out)
-    points = wanted(arguments.choices, arguments.seeds, arguments.precisions)
-    todo = [point for point in points if not any(map(point.is_of, rows))]
+    recovered = arguments.recovery is None
+    points = points_of(
+        arguments.choices, arguments.seeds, arguments.precisions, timed=arguments.timed, recovered=recovered
+    )
+    todo = [
+        point
+        for point in points
+        if not any(point.is_of(row) and (row["speedup"] or not point.is_timed(arguments.timed)) for row in rows)
+    ]
     dense = {point.seed: Point(BEFORE_PRUNING, 0.0, point.seed) for point in todo}
     work = partial(run_point, timed=arguments.timed, overrides=arguments.overrides)
     left = len(todo)

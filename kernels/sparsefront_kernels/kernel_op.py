@@ -47,6 +47,7 @@ def kernel_entry(
     dense: Callable[[Any], Tensor] | None = None,
     transposed_y: bool = False,
     output: Callable[[Tensor, int, bool, bool], Tensor] | None = None,
+    most_rows: Callable[[Any], int] | None = None,
     **settings: Any,
 ) -> KernelEntry:
     """Create the registry entry of a GPU kernel, with its op.
@@ -61,10 +62,13 @@ def kernel_entry(
         dense: packed weight -> W [N, K] in traceable operations. None: the op has no gradient.
         transposed_y: whether the kernel writes [N, M] in every layout, so that a row-major Y is a transposed view.
         output: (x, n, x_feature_major, y_feature_major) -> an empty Y, for a kernel with other output strides.
+        most_rows: packed weight -> most rows of X that one call of `run` takes; None: any number. The op multiplies more in
+            parts, at the cost of reading the weight for each: a layer whose kernel was chosen for few rows runs at any number.
         settings: the other arguments of `KernelEntry`.
     """
     layouts, fused = settings.get("layouts", ("row_major",)), settings.get("fuses_epilogue", False)
-    op = _Op(name, weight, run, layouts=layouts, fused=fused, transposed_y=transposed_y, output=output)
+    about_y: dict[str, Any] = {"transposed_y": transposed_y, "output": output, "most_rows": most_rows}
+    op = _Op(name, weight, run, layouts=layouts, fused=fused, **about_y)
     if dense is not None:
         op.register_gradient(dense)
     product = partial(op, layout=layouts[0]) if len(layouts) == 1 else op
@@ -84,8 +88,15 @@ class _Op:
         fused: bool,
         transposed_y: bool,
         output: Callable[[Tensor, int, bool, bool], Tensor] | None,
+        most_rows: Callable[[Any], int] | None,
     ) -> None:
-        self.name, self.weight, self.fused, self.transposed_y = name, weight, fused, transposed_y
+        self.name, self.weight, self.fused, self.transposed_y, self.most_rows = (
+            name,
+            weight,
+            fused,
+            transposed_y,
+            most_rows,
+        )
         self.run, self.output, self.takes_layout = run, output, len(layouts) > 1
         hints = get_type_hints(weight)
         self.parts = tuple(field.name for field in fields(weight))
@@ -152,7 +163,16 @@ class _Op:
         named = dict(zip(self.arguments, values, strict=True))
         keywords = {**(EPILOGUE if self.fused else {}), **(LAYOUT if self.takes_layout else {})}
         chosen = {keyword: named[keyword] for keyword in keywords}
-        return self.run(named["x"], self._weight_of(named), named["bias"], **chosen)
+        x, weight, bias = named["x"], self._weight_of(named), named["bias"]
+        by_input, by_output = int(named["x_feature_major"]), int(named["y_feature_major"])
+        if self.most_rows is None or x.shape[by_input] <= (most := self.most_rows(weight)):
+            return self.run(x, weight, bias, **chosen)
+        parts, added = x.split(most, dim=by_input), chosen.get("residual")
+        each = [{}] * len(parts) if added is None else [{"residual": one} for one in added.split(most, dim=by_output)]
+        products = [self.run(part, weight, bias, **chosen | one) for part, one in zip(parts, each, strict=True)]
+        if self.transposed_y and not by_output:
+            return torch.cat([y.t() for y in products], dim=1).t()
+        return torch.cat(products, dim=by_output)
 
     def _fake(self, *values: Any) -> Tensor:
         named = dict(zip(self.arguments, values, strict=True))

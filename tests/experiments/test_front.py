@@ -25,20 +25,22 @@ def test_the_page_holds_the_table_of_its_lines():
 
 
 @pytest.mark.parametrize("choice", study.CHOICES)
-def test_every_line_is_a_run(composed, choice):
-    point = study.Point(choice, study.LEVELS[choice][0], seed=1)
-    small = [
-        "model=vit_small",
-        "model.dim=256",
-        "recovery=distill",
-        "importance=taylor",
-        "trainer=cpu",
-        "measure.device=cpu",
-    ]
-    schedule = [] if choice == "depth" else ["schedule=gradual"]
+@pytest.mark.parametrize("recovered", [True, False])
+def test_every_point_is_a_run(composed, choice, recovered):
+    point = study.Point(choice, study.LEVELS[choice][0], 1, study.BF16, recovered)
+    small = ["model=vit_small", "model.dim=256", "recovery=distill", "importance=taylor", "schedule=gradual"]
     untimed = () if choice in study.SEARCHES else study.UNTIMED  # a search measures times
-    experiment = validate(composed(*small, *schedule, *point.overrides(), *untimed))
-    assert experiment.seed == 1 and experiment.control == (None if choice == study.DENSE else "dense_distilled")
+    overrides = [*point.overrides(), *untimed]
+    names = {text.partition("=")[0] for text in overrides}
+    device = ["trainer=cpu", "measure.device=cpu"]
+    experiment = validate(
+        composed(*(text for text in small if text.partition("=")[0] not in names), *overrides, *device)
+    )
+    trained = recovered and choice != study.DENSE
+    assert experiment.seed == 1 and experiment.measure.dtype == "bf16"
+    assert experiment.control == ("dense_distilled" if trained else None)
+    is_gradual = trained and choice not in ("depth", "2:4", "n:m")
+    assert experiment.schedule.name == ("gradual" if is_gradual or recovered and choice == study.DENSE else "one_shot")
 
 
 def test_a_line_scores_what_ran_and_loses_against_the_teacher_s_dense_network():
@@ -118,9 +120,19 @@ def test_precisions_are_lines_of_their_own(tmp_path):
     head, _, line, other = summary.table(summary.lines_of([over, rows[0]]))
     assert head.endswith("over dense in low precision |") and "0.90× (0.90–0.90) |" in line and other.endswith("| – |")
     assert summary.draw([dense, *blocks], tmp_path / "front.png").exists()
-    points = study.wanted(["dense", "blocks of 64"], [0], ["none", "fp8"])
+    points = study.points_of(["dense", "blocks of 64"], [0], ["none", "fp8"])
     assert sum(any(map(point.is_of, rows)) for point in points) == 3 and len(points) == 5
     assert "precision=fp8" in points[2].overrides() and not any("precision" in text for text in points[0].overrides())
+
+
+def test_bf16_is_for_timed_networks():
+    points = study.points_of(["2:4"], [0, 1], ["none", "bf16"], timed=[0])
+    assert [(point.precision, point.seed) for point in points] == [("none", 0), ("bf16", 0), ("none", 1)]
+    rows = [row("2:4", 0.5, 0, "1.3", precision="bf16"), row("2:4", 0.5, 1, recovery="none")]
+    assert [any(map(point.is_of, rows)) for point in points] == [False, True, False]
+    masks = study.points_of(["2:4"], [1], recovered=False)
+    assert masks[0].is_of(rows[1]) and masks[0].is_timed([]) and "recovery=none" in masks[0].overrides()
+    assert "schedule=one_shot" in points[0].overrides() and "recovery=none" not in points[0].overrides()
 
 
 def test_latencies_of_two_commits_share_no_figure(tmp_path):

@@ -11,6 +11,7 @@ from sparsefront_kernels.linear import SparseLinear
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
+import sparsefront as sf
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap_layers
@@ -19,11 +20,14 @@ from sparsefront.measure.execution_mode import EXECUTION_MODES, fastest_executio
 from sparsefront.measure.memory import resident_bytes
 from sparsefront.measure.problems import observe_problems
 from sparsefront.measure.timers import time_layer
+from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
+from sparsefront.patterns.tile_2_4 import Tile24
 from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
 
 pytestmark = pytest.mark.gpu
@@ -179,6 +183,47 @@ def test_a_copied_layer_prepares_its_own_weight(exported):
         torch.testing.assert_close(copied(**inputs), net(**inputs), rtol=0, atol=0)
     assert isinstance(copied.up, SparseLinear)
     assert copied.up.format.values.data_ptr() != net.up.format.values.data_ptr()
+
+
+FEW_ROWS = {  # kernel -> pattern that it runs, and the rows for which it is chosen
+    "gathered_small_m": (TileWise(64), 64),
+    "gathered_2_4_filled_small_m": (Tile24(64), 64),
+    "n_m_mma": (NM(2, 4), 64),
+    "n_m_small_m": (NM(2, 4), 64),
+    "ell_small_m": (Uniform(1), 16),
+}
+FASTEST = {
+    **PATTERNS,
+    "uniform": Uniform(1),
+    "block_wise-64": BlockWise(64),
+    "block_2_4": Block24(),
+    "tile_2_4": Tile24(),
+}
+CHOSEN_FOR = [(kernel, *problem) for kernel, problem in FEW_ROWS.items()]
+CHOSEN_FOR += [
+    pytest.param("sparse", FASTEST[name], rows, id=f"{name}-{rows}") for name in FASTEST for rows in (16, 64)
+]
+
+
+@pytest.mark.parametrize(("kernel", "pattern", "rows"), CHOSEN_FOR)
+def test_kernels_chosen_for_few_rows_take_any_number(kernel, pattern, rows):
+    net = mlp().to(CUDA, torch.float16)
+    masks = sf.prune(net, pattern, 0.5 if isinstance(pattern, NM) else 0.6, layers=["up", "down"], tell=len)
+    masked, x = copy.deepcopy(net), torch.randn(4097, 256, device=CUDA, dtype=torch.float16)
+    report = sf.swap(net, masks, (x[:rows],), kernel=kernel, tell=len)
+    assert all(layer.is_sparse for layer in report.layers.values())
+    with torch.inference_mode():
+        for m in (65, 120, 4097):
+            assert output_error(net(x[:m]), masked(x[:m])) < 5e-3
+        modes = {
+            "execution_modes": ["cuda_graph", "compile", "compile_cuda_graph"],
+            "device": CUDA,
+            "dtype": torch.float16,
+        }
+        recorded = fastest_execution_mode(net, {"x": x[:120]}, **modes)
+        if not {"csr_torch", "gathered_overlay_composed"} & report.kernels.keys():  # cuSPARSE may allocate by itself
+            assert recorded.not_timed == {}
+        assert output_error(recorded.call(), masked(x[:120])) < 5e-3
 
 
 def allocated():

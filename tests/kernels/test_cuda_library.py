@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from subprocess import CompletedProcess
-from threading import Barrier
+from threading import Barrier, Event
 from types import SimpleNamespace
 
 import compiled
@@ -251,7 +251,7 @@ class TestBuilding:
             return CompletedProcess([], 0, "what the compiler said")
 
         monkeypatch.setattr(cuda_library, "_run_builder", builder)
-        monkeypatch.setattr(cuda_library, "held_alone", lambda lock: nullcontext(False))
+        monkeypatch.setattr(cuda_library, "held_alone", lambda lock, on_wait: nullcontext(False))
         with ThreadPoolExecutor(2) as pool:
             paths = set(pool.map(cuda_library.build, ["trivial"] * 2))
         assert paths == {cuda_library.built("trivial")}
@@ -276,11 +276,77 @@ class TestBuilding:
         with pytest.raises(cuda_library.BuildFailed, match="its build failed"):
             cuda_library.build("broken")
 
-    def test_a_cache_that_cannot_be_written_is_named(self, empty_cache, source):
+    def test_missing_libraries_are_built_together(self, empty_cache, source, monkeypatch):
+        """No build waits for another; one that fails takes no other with it."""
+        for name in ("one", "two", "broken"):
+            source(name, ANSWER.format(1))
+        all_run, messages = Barrier(4), []
+
+        def builder(name, folder):
+            all_run.wait(timeout=60)
+            (folder / f"{name}.so").write_text("a library")
+            return CompletedProcess([], name == "broken", "error: no luck")
+
+        monkeypatch.setattr(cuda_library, "_run_builder", builder)
+        with cuda_library.during_builds(messages.append):
+            for _ in range(2):
+                failed = cuda_library.build_missing(["one", "two", "broken"])
+                assert failed == {"broken": "its build failed: error: no luck"}
+        assert cuda_library.built("one") and cuda_library.built("two") and not cuda_library.built("broken")
+        names = f"{cuda_library.TOOLCHAIN}, one, two, broken"
+        assert messages[0] == f"building 4 CUDA libraries with nvcc, once on this machine: {names}"
+        assert re.fullmatch(r"4 CUDA libraries built in \d+ s", messages[1]) and len(messages) == 2
+
+    def test_who_waits_for_a_build_says_so(self, empty_cache, source, monkeypatch):
+        source("trivial", ANSWER.format(7))
+        waiting, messages = Event(), []
+
+        def tell(line):
+            messages.append(line)
+            if "another process" in line:
+                waiting.set()
+
+        def builder(name, folder):
+            waiting.wait(timeout=60)
+            (folder / f"{name}.so").write_text("a library")
+            return CompletedProcess([], 0, "")
+
+        monkeypatch.setattr(cuda_library, "_run_builder", builder)
+        with cuda_library.during_builds(tell), ThreadPoolExecutor(2) as pool:
+            list(pool.map(cuda_library.build, ["trivial"] * 2))
+        assert messages.count("another process builds trivial: waiting for it") == 1
+
+    def test_unwritable_cache_builds_for_one_process(self, forked_builds, empty_cache, source, caplog):
+        """Two libraries, one line; libraries that others built there are used."""
+        source("trivial", ANSWER.format(1))
+        source("other", ANSWER.format(2))
+        empty_cache.write_text("a file, no folder")
+        try:
+            assert cuda_library.build_missing(["trivial", "other"]) == {}
+            assert cuda_library.load.__wrapped__("trivial").answer() == 1
+            assert cuda_library.unavailable_reason("other") is None
+        finally:
+            cuda_library._own_cache.cache_clear()
+        assert len(caplog.messages) == 1
+        assert caplog.messages[0].startswith(
+            "CUDA libraries are built for this process alone, $SPARSEFRONT_KERNELS_CACHE cannot be written: "
+        )
+
+    def test_no_writable_folder_is_one_reason(self, empty_cache, source, monkeypatch):
         source("trivial", ANSWER.format(1))
         empty_cache.write_text("a file, no folder")
-        with pytest.raises(cuda_library.BuildFailed, match="trivial: its folder in .SPARSEFRONT_KERNELS_CACHE"):
+        full = OSError(28, "No space left on device")
+        monkeypatch.setattr(cuda_library.tempfile, "TemporaryDirectory", lambda **_: (_ for _ in ()).throw(full))
+        reason = "its folder in $SPARSEFRONT_KERNELS_CACHE cannot be written: "
+        assert cuda_library.build_missing(["trivial"])["trivial"].startswith(reason)
+        with pytest.raises(cuda_library.BuildFailed, match=f"^trivial: {re.escape(reason)}"):
             cuda_library.build("trivial")
+
+    def test_needs_are_recorded_and_nothing_is_built(self, empty_cache, source):
+        source("trivial", ANSWER.format(1))
+        with cuda_library.recording_needs() as names:
+            assert cuda_library.unavailable_reason("trivial") is None
+        assert names == {"trivial"} and not empty_cache.exists()
 
     def test_command_line(self, forked_builds, empty_cache, source, capsys):
         source("one", ANSWER.format(1))

@@ -3,12 +3,18 @@
 Every kernel of the registry is tried: on the CPU those that Triton's interpreter runs, on a GPU all.
 """
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
-from in_layout import every_layout
+from in_layout import InLayout, every_layout
 from random_problems import precision_allowed
 from sparsefront_kernels import Problem
-from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.dense.format import DenseFormat
+from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from torch import Tensor
 
 # A weight that asks much of the family's kernels comes first; a kernel that does not support it is given another of the family.
 TELLING = ("gathered-uneven", "n_m-3:7-permuted", "semi_structured-permuted", "blocked-4x64", "gathered_overlay", "csr")
@@ -89,8 +95,73 @@ def test_no_rows_give_no_rows(kernel, setting):
     assert y.shape == ((len(bias), 0) if kernel.layout in Y_FEATURE_MAJOR else (0, len(bias)))
 
 
+MOST = 4
+
+
+@dataclass(frozen=True, eq=False)
+class FewRowsWeight:
+    n: int
+    k: int
+    values: Tensor
+
+
+def few_rows(x, packed, bias, *, x_feature_major=False, y_feature_major=False, activation="none", residual=None):
+    """A kernel that takes up to `MOST` rows, and writes Y by outputs."""
+    x, residual = (
+        (x.t() if x_feature_major else x),
+        (residual.t() if residual is not None and y_feature_major else residual),
+    )
+    assert len(x) <= MOST
+    y = with_epilogue(x @ packed.values.t(), bias, activation, residual).t().contiguous()
+    return y if y_feature_major else y.t()
+
+
+FEW_ROWS = kernel_entry(
+    "test_few_rows",
+    "dense",
+    weight=FewRowsWeight,
+    run=few_rows,
+    dense=lambda packed: packed.values,
+    pack=lambda stored: FewRowsWeight(*stored.shape, stored.values),
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    transposed_y=True,
+    most_rows=lambda packed: MOST,
+)
+
+
+@pytest.mark.parametrize("m", [0, MOST, MOST + 1, 3 * MOST + 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_more_rows_than_a_kernel_takes(layout, m, activations, expected_product, assert_close):
+    kernel, stored = InLayout(FEW_ROWS, layout), DenseFormat((10, 6), torch.randn(10, 6))
+    problem = Problem(m, 6, 10, torch.float32, "cpu", layout)
+    x, residual, bias = activations(problem), activations(problem, "plain", problem.y_shape), torch.randn(10)
+
+    def run(x):
+        return kernel.run(x, kernel.pack(stored), bias, activation="gelu", residual=residual)
+
+    y = run(x)
+    assert_close(y, expected_product(x, stored, bias, layout, activation="gelu", residual=residual))
+    test_opcheck(kernel, (x, kernel.pack(stored), bias))
+    torch._dynamo.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    torch.testing.assert_close(compiled(x), y, rtol=0, atol=0)
+
+
 @pytest.mark.gpu
 class TestOnGPU:
+    @pytest.mark.parametrize("chosen_for", [16, 64])
+    def test_more_rows_than_it_was_chosen_for(
+        self, chosen_for, kernel, cases, device, activations, expected_product, assert_close
+    ):
+        stored, problem = taken(kernel, cases, device, chosen_for)
+        packed = kernel.pack(stored)
+        for m in (65, 120, 4097):
+            x, bias = activations(replace(problem, m=m)), torch.randn(problem.n, device=device)
+            assert_close(
+                kernel.run(x, packed, bias), expected_product(x, stored, bias, kernel.layout), kernel.dtype_name
+            )
+
     @pytest.fixture(params=["cuda"])
     def device(self, request):
         if not torch.cuda.is_available():

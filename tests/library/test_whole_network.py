@@ -4,11 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sparsefront_kernels import cuda_library
 from torch import nn
 
 import sparsefront as sf
 from sparsefront.inference import swap as swapping
 from sparsefront.inference import whole_network
+from sparsefront.measure import search_time
 
 X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
 
@@ -167,8 +169,47 @@ def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
     assert "not tried: about 0 s are needed, 0 s of the search are left" in str(report)
     assert "for at most 0 s" in seen.told[0]
     assert "2 things left out, seconds=0: kernels/0 (not tried" in seen.told[-1]
-    again = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
-    assert swapped(again, seen, seconds=60)[1].sparse_flops_share > 0, "a longer search is not bound by a shorter one"
+
+
+@pytest.mark.parametrize("late", [{"cuda_graph": 1.9}, None], ids=["the whole network", "kernels"])
+@pytest.mark.parametrize("later", [False, True], ids=["this process", "a later one"])
+def test_search_without_time_goes_on_later(gpu, forget, late, later):
+    """What was left out is searched by the next call, with the same budget too; and what was complete is not."""
+
+    def call(seconds):
+        if later:
+            forget()
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+        return swapped(net, seen, seconds=seconds)[1]
+
+    seen = gpu(0.5, late)
+    call(60 if late else 0)
+    assert not any("goes on" in line or "as found before" in line for line in seen.told)
+    assert call(60).sparse_flops_share > 0
+    assert len([line for line in seen.told if "goes on where a search ran out of time" in line]) == 1
+    assert (seen.plans[1] is None) == (late is None), "kernels that were all searched are not searched again"
+    if late is None:
+        assert call(60).sparse_flops_share > 0
+        assert seen.told[-1].endswith("as found before") and len(seen.timed) == 1
+
+
+def test_builds_stop_the_clock(net, gpu, monkeypatch):
+    """A search on a bare machine has as much time as one whose libraries were built before."""
+    seen, clock = gpu(0.5), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(search_time, "working_time", lambda: clock.now)
+
+    def build(*arguments):
+        with cuda_library._reported(["gathered_sm90_cluster", "gathered_sm90_persistent"]):
+            clock.now += 100.0
+
+    monkeypatch.setattr(swapping, "build_libraries", build)
+    _, report = swapped(net, seen, seconds=60)
+    assert report.sparse_flops_share > 0 and report.seconds == {"search": 0.0, "builds": 100.0} | dict.fromkeys(
+        ("correctness checks", "whole networks"), 0.0
+    )
+    assert "building 2 CUDA libraries with nvcc, once on this machine: gathered_sm90_cluster, gathered" in seen.told[1]
+    assert "the swap took 0.0 s" in str(report) and "before it 100.0 s builds" in str(report)
 
 
 def test_layers_that_are_alike_are_timed_with_the_kernels_that_were_fast_in_the_first(gpu, monkeypatch):

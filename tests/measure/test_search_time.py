@@ -10,7 +10,7 @@ from torch import nn
 import sparsefront as sf
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure import end_to_end, fastest, search_time
-from sparsefront.measure.search_time import SearchTime, part, searching, timed_work, too_late
+from sparsefront.measure.search_time import SearchTime, part, searching, spending, timed_work, too_late
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -60,23 +60,30 @@ def test_the_last_one_tells_how_long_the_next_takes(clock):
         assert too_late("third", "layer").startswith("not tried: about 8 s are needed, 7 s")
 
 
-def test_libraries_are_compiled_while_there_is_time(clock, monkeypatch, tmp_path):
+def test_builds_are_no_part_of_the_search(clock, monkeypatch, tmp_path):
     def build(name):
-        clock(40.0)
+        clock(100.0)
         return tmp_path / name
 
-    told = []
+    lines = []
     monkeypatch.setattr(cuda_library, "built", lambda name: None)
     monkeypatch.setattr(cuda_library, "_missing_tool", lambda: None)
-    monkeypatch.setattr(cuda_library, "_built_once", build)
-    with searching(SearchTime(60.0, told.append)) as search:
-        assert cuda_library.build("csr_sm90").name == "csr_sm90"
-        late = "not tried: about 40 s are needed, 20 s of the search are left"
-        with pytest.raises(cuda_library.BuildFailed, match=f"^ell_sm90: {late}"):
-            cuda_library.build("ell_sm90")
-    assert told == ["compiling the CUDA library of csr_sm90, once on this machine"]
-    assert search.left_out == {"the library of ell_sm90": late}
-    assert cuda_library.build("ell_sm90").name == "ell_sm90", "later it is"
+    monkeypatch.setattr(cuda_library, "_build_once", build)
+    with (
+        searching(SearchTime(60.0, lines.append)) as search,
+        part(0.5, "kernels"),
+        spending("whole"),
+        timed_work("layer"),
+    ):
+        clock(2.0)
+        with spending("checks"):
+            clock(3.0)
+            assert cuda_library.build("csr_sm90").name == "csr_sm90"
+        assert search.left == 25.0
+    assert too_late("another", "layer") is None, "without the build it took 5 s"
+    assert search.taken == {"search": 5.0, "builds": 100.0, "checks": 3.0, "whole": 2.0}
+    assert search.summary() == "5.0 s (3.0 s checks, 2.0 s whole); before it 100.0 s builds"
+    assert lines[0] == "building 1 CUDA library with nvcc, once on this machine: csr_sm90" and len(lines) == 2
 
 
 class Net(nn.Module):

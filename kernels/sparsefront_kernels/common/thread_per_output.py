@@ -380,23 +380,19 @@ def thread_per_output_product(
     order: Tensor | None,
     bias: Tensor | None,
     problem: ThreadPerOutputProblem,
-    most_rows: int = MOST_ROWS,
 ) -> Tensor:
     """Y[M, N] = X[M, K] · Wᵀ + bias with values and indices as in `launch_thread_per_output`.
 
     Args:
         launches: of the kernel, which has the name of its library.
-        x: float16, bfloat16 or float32 like `values`, any strides.
+        x: 1 to 64 rows, float16, bfloat16 or float32 like `values`, any strides.
         bias: [N], any float dtype, or None.
-        most_rows: maximum rows of X.
     Returns:
         [M, N], contiguous, in x's dtype; accumulated in float32.
     Raises:
-        ValueError: incompatible operands, or too many rows.
+        ValueError: incompatible operands.
     """
     check_operands(x, values, bias, k=problem.k, n=problem.n)
-    if reason := rows_unsupported_reason(x.shape[0], most_rows):
-        raise ValueError(f"{launches.kernel}: {reason}")
     y = x.new_empty(x.shape[0], problem.n)
     if y.numel() == 0:
         return y

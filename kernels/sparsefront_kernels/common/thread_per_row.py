@@ -283,12 +283,6 @@ def tuned_launches(kernel: str, version: int) -> TunedLaunches:
     )
 
 
-def rows_unsupported_reason(m: int, element_bytes: int) -> str | None:
-    """Why this many rows of X are unsupported, or None."""
-    most = MOST_ROW_BLOCKS * (SLOT_BYTES // element_bytes)
-    return None if m <= most else f"takes up to {most} rows of X, not {m}"
-
-
 _POINTERS = ("x", "values", "indices", "pointers", "order", "bias", "y")
 _STRIDES = ("row_stride", "input_stride")
 _NUMBERS = ("vectors", "type", "bias_type", "m", "k", "groups", "block", "quads", "k_block_count")
@@ -394,6 +388,7 @@ def thread_per_row_entry(
         unsupported=partial(_unsupported, kernel),
         layouts=("row_major", "feature_major"),
         tunable=launches,
+        most_rows=lambda packed: MOST_ROW_BLOCKS * (SLOT_BYTES // packed.values.element_size()),
     )
 
 
@@ -415,12 +410,10 @@ def _run(
     Returns:
         [N, M], contiguous, if y_feature_major, else [M, N] as its transposed view; in x's dtype, accumulated in float32.
     Raises:
-        ValueError: incompatible operands, or more rows than a grid allows.
+        ValueError: incompatible operands.
     """
     check_operands(x, packed.values, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
     x = x if x_feature_major else x.t()
-    if reason := rows_unsupported_reason(x.shape[1], x.element_size()):
-        raise ValueError(f"{launches.kernel}: {reason}")
     y = x.new_empty(packed.n, x.shape[1])
     if y.numel() > 0:
         problem = problem_of(packed, x.shape[1], x_feature_major)
@@ -441,5 +434,4 @@ def _unsupported(library: str, stored: SparseFormat, problem: Problem) -> str | 
     """Supports any weight of its family, on compute capability 9.0."""
     if problem.dtype not in TYPE_CODES:
         return f"takes float16, bfloat16 or float32, not {problem.dtype}"
-    reason = rows_unsupported_reason(problem.m, problem.dtype.itemsize)
-    return reason or hopper_unsupported_reason(problem, library)
+    return hopper_unsupported_reason(problem, library)

@@ -89,8 +89,6 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     """Why cuSPARSE, as PyTorch exposes it, does not support a problem, or None."""
     if problem.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"takes float16, bfloat16 or float32, not {problem.dtype}"
-    if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
-        return f"cuSPARSE takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements; beyond, Y stays zero"
     return cuda_unsupported_reason(problem, minimum_capability=(7, 0))
 
 
@@ -103,4 +101,5 @@ TORCH = kernel_entry(
     transposed_y=True,
     pack=pack_for_torch,
     unsupported=_unsupported,
+    most_rows=lambda packed: min(MOST_ROWS, (MOST_ELEMENTS - 1) // max(packed.n, packed.k)),
 )

@@ -65,10 +65,10 @@ def ell_small_m(x: Tensor, packed: ELLSmallMWeight, bias: Tensor | None) -> Tens
     Returns:
         [M, N], contiguous, in x's dtype; accumulated in float32.
     Raises:
-        ValueError: incompatible operands, or more than 16 rows.
+        ValueError: incompatible operands.
     """
     problem = problem_of(packed, x.shape[0])
-    return thread_per_output_product(LAUNCHES, x, packed.values, packed.columns, None, bias, problem, MOST_ROWS)
+    return thread_per_output_product(LAUNCHES, x, packed.values, packed.columns, None, bias, problem)
 
 
 def problem_of(packed: ELLSmallMWeight, m: int) -> ThreadPerOutputProblem:
@@ -103,4 +103,5 @@ ENTRY = kernel_entry(
     pack=pack_for_small_m,
     unsupported=_unsupported,
     tunable=LAUNCHES,
+    most_rows=lambda packed: MOST_ROWS,
 )

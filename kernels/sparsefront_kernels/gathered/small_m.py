@@ -211,7 +211,7 @@ def gathered_small_m(
     Returns:
         [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.
     Raises:
-        ValueError: operands that do not fit together, more rows than 64, or no such activation.
+        ValueError: operands that do not fit together, or no such activation.
     """
     check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
     y = empty_output(x, packed.n, x_feature_major, y_feature_major)
@@ -219,8 +219,6 @@ def gathered_small_m(
     if y.numel() == 0:
         return y
     rows, out = (x.t() if x_feature_major else x), (y.t() if y_feature_major else y)
-    if rows.shape[0] > MOST_ROWS:
-        raise ValueError(f"gathered_small_m: {rows_unsupported_reason(rows.shape[0])}")
     if max(rows.stride()) >= 2**30:  # the kernel counts bytes from input to input in 32 bits
         rows = rows.contiguous()
     if residual is not None and y_feature_major:
@@ -572,4 +570,5 @@ ENTRY = kernel_entry(
     fuses_epilogue=True,
     tunable=LAUNCHES,
     row_x_tunable=ROW_X_LAUNCHES,
+    most_rows=lambda packed: MOST_ROWS,
 )

@@ -14,6 +14,7 @@ from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.launch import best_first
 from sparsefront_kernels.common.thread_per_output import (
     LANES,
+    MOST_ROWS,
     PIECES,
     ThreadPerOutputLaunch,
     ThreadPerOutputProblem,
@@ -130,7 +131,7 @@ def n_m_mma(x: Tensor, packed: NMSmallMWeight, bias: Tensor | None) -> Tensor:
     Returns:
         [M, N], contiguous, in x's dtype; added up in float32.
     Raises:
-        ValueError: operands that do not fit together, or more rows than 64.
+        ValueError: operands that do not fit together.
     """
     problem = problem_of(packed, x.shape[0])
     return thread_per_output_product(LAUNCHES, x, packed.values, packed.indices, packed.input_order, bias, problem)
@@ -255,6 +256,7 @@ ENTRY = kernel_entry(
     pack=pack_for_mma,
     unsupported=_unsupported,
     tunable=LAUNCHES,
+    most_rows=lambda packed: MOST_ROWS,
     # At 46ccd7d (H200, README.md) n_m_small_m was the faster one at one row of every pattern and this one at 16 rows; they
     # met at 2.5 to 4 where it was measured before. Weights were still put into place by shifts then.
     fastest_from=4,

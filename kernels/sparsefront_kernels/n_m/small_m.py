@@ -7,6 +7,7 @@ from torch import Tensor
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.launch import TYPE_CODES
 from sparsefront_kernels.common.thread_per_output import (
+    MOST_ROWS,
     ThreadPerOutputProblem,
     packed_chunks,
     rows_unsupported_reason,
@@ -68,7 +69,7 @@ def n_m_small_m(x: Tensor, packed: NMSmallMWeight, bias: Tensor | None) -> Tenso
     Returns:
         [M, N], contiguous, in x's dtype; added up in float32.
     Raises:
-        ValueError: operands that do not fit together, or more rows than 64.
+        ValueError: operands that do not fit together.
     """
     problem = problem_of(packed, x.shape[0])
     return thread_per_output_product(LAUNCHES, x, packed.values, packed.indices, packed.input_order, bias, problem)
@@ -96,4 +97,5 @@ ENTRY = kernel_entry(
     pack=pack_for_small_m,
     unsupported=_unsupported,
     tunable=LAUNCHES,
+    most_rows=lambda packed: MOST_ROWS,
 )

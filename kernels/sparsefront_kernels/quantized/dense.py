@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sparsefront_kernels.common.device_support import cuda_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
@@ -82,12 +83,15 @@ def dense_int8(
 ) -> Tensor:
     """Compute Y = activation(X · Wᵀ + bias) + residual by `torch._int_mm`: exact int32 sums, scaled in a separate pass.
 
-    Arguments and result as in `dense_fp8`; M must be at least 17, and x has a scale per row.
+    Arguments and result as in `dense_fp8`; x has a scale per row. Fewer than 17 rows are padded.
     """
     dtype = output_dtype(x, packed)
     quantized = quantized_x(x, packed)
     check_quantized_operands(quantized, packed, bias)
-    sums = torch._int_mm(quantized.values.contiguous(), packed.values.t())
+    values, m = quantized.values, quantized.values.shape[0]
+    if m < INT8_ROWS:
+        values = pad(values, (0, 0, 0, INT8_ROWS - m))
+    sums = torch._int_mm(values.contiguous(), packed.values.t())[:m]
     scales = {"row_scales": quantized.row_scales(), "output_scales": packed.scales}
     return finished(sums, bias, activation, residual, dtype, **scales)
 
@@ -101,8 +105,6 @@ def _fp8_unsupported(stored: SparseFormat, problem: Problem) -> str | None:
 def _int8_unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     if problem.n % INT8_MULTIPLE or problem.k % INT8_MULTIPLE:
         return f"takes N and K in multiples of {INT8_MULTIPLE}, the weight is {[problem.n, problem.k]}"
-    if problem.m < INT8_ROWS:
-        return f"takes at least {INT8_ROWS} rows of X, not {problem.m}"
     return dtype_unsupported_reason(problem) or cuda_unsupported_reason(problem, minimum_capability=(8, 0))
 
 

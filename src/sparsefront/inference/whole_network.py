@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -19,7 +18,7 @@ from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.execution_mode import SEPARATOR
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.search_cache import SearchCache, seconds_of
+from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.search_time import MOST_SECONDS, NOT_TRIED
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
@@ -77,10 +76,12 @@ class Decision:
     Args:
         text: both latencies, or why there are none.
         why_dense: why it stays dense; None where it keeps its kernels.
+        is_final: False if a search with more time may decide otherwise.
     """
 
     text: str
     why_dense: str | None = None
+    is_final: bool = True
 
 
 class SwapSnapshot:
@@ -136,7 +137,7 @@ class SwapSnapshot:
         likewise_ms = _dense_ms_in_tried_modes(timed)
         dense = "nothing to compare with" if likewise_ms is None else f"{likewise_ms:.3f} ms dense"
         text = f"{text}; with kernels there was no time for {mode}, and without it {dense}"
-        return Decision(text, None if likewise_ms is None else why_dense(sparse_ms, likewise_ms))
+        return Decision(text, None if likewise_ms is None else why_dense(sparse_ms, likewise_ms), is_final=False)
 
     def restore(self) -> None:
         """Restore the network, with the same module and parameter objects."""
@@ -174,6 +175,8 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
 
 # Results for later calls with the same network, masks and shapes.
 
+KERNELS, WHOLE_NETWORK = "kernels", "the whole network"  # parts of a search that may be left out
+
 
 @dataclass(frozen=True)
 class StoredSwap:
@@ -181,18 +184,22 @@ class StoredSwap:
 
     Args:
         decision: None where nothing was compared.
-        good_for: see `SearchTime.good_for`.
+        left_out: what the search had no time for; empty if the result is final.
     """
 
     plan: FusionPlan
     decision: Decision | None
-    good_for: float
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def lacks_kernels(self) -> bool:
+        return any(name != WHOLE_NETWORK for name in self.left_out)
 
     def keep(self, key: str, device: torch.device) -> None:
         """Store the result for other calls with this key, of later processes too."""
-        seconds = None if math.isinf(self.good_for) else self.good_for
         decision = None if self.decision is None else asdict(self.decision)
-        known_swaps.keep(key, {"plan": self.plan.to_json(), "decision": decision, "seconds": seconds}, device)
+        content = {"plan": self.plan.to_json(), "decision": decision, "left_out": list(self.left_out)}
+        known_swaps.keep(key, content, device)
 
     @classmethod
     def of(cls, key: str, device: torch.device) -> Self | None:
@@ -200,7 +207,7 @@ class StoredSwap:
         if (found := known_swaps.get(key, device)) is None:
             return None
         decision = None if found["decision"] is None else Decision(**found["decision"])
-        return cls(FusionPlan.from_json(found["plan"]), decision, seconds_of(found))
+        return cls(FusionPlan.from_json(found["plan"]), decision, tuple(found["left_out"]))
 
 
 known_swaps = SearchCache("swaps", ("sparsefront.inference.swap",))

@@ -22,6 +22,7 @@ from sparsefront.gpu import exclusive
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.graph_capture import record
 from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.search_time import PRODUCTS, spending
 
 # The call order of functions that are timed in turn.
 
@@ -287,6 +288,7 @@ def unchecked(layer: nn.Module) -> tuple[None, None]:
     return None, None
 
 
+@spending(PRODUCTS)
 def time_layer(
     layer: nn.Module,
     x: Tensor,

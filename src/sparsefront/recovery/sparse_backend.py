@@ -32,7 +32,6 @@ from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
 from sparsefront.recovery.backend import KEY, Backend, backend_unsupported_reason
 from sparsefront.recovery.base import LayerMasks, MakeMasks, Round
 from sparsefront.tasks.base import with_square_mask
-from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import random_state, set_random_state
 
@@ -364,11 +363,12 @@ def _step_seconds(
     masked.attach(optimizer)
     batches = [task.transfer_batch_to_device(batch, device, 0) for batch in batches]
     dtype, seconds = _dtype(round), []
-    faster = CompileSteps(trainer.compile, graphs=trainer.cuda_graphs)
+    faster = trainer.faster_steps(tries=False)
     with keep_modes(net):
         if not net.training:
             net.train()
-        faster.on_train_start(None, task)
+        for callback in faster:
+            callback.on_train_start(None, task)
         try:
             for batch in itertools.islice(itertools.cycle(batches), WARM_UP + STEPS):
                 _synchronize(device)
@@ -382,5 +382,6 @@ def _step_seconds(
                 _synchronize(device)
                 seconds.append(time.perf_counter() - start)
         finally:
-            faster.on_train_end(None, task)
+            for callback in faster:
+                callback.on_train_end(None, task)
     return statistics.median(seconds[WARM_UP:])
