@@ -1,7 +1,6 @@
 """The search for the fastest way to run a network."""
 
 import itertools
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,21 +17,22 @@ CPU = torch.device("cpu")
 
 
 class Net(nn.Module):
-    """Takes `seconds` for each forward pass besides its product."""
+    """Takes `seconds` of the clock for each forward pass."""
 
-    def __init__(self, seconds=0.0, scale=1.0):
+    def __init__(self, clock, seconds=0.0, scale=1.0):
         super().__init__()
+        self.clock = clock
         self.one, self.two, self.seconds, self.scale = nn.Linear(8, 4), nn.Linear(8, 4), seconds, scale
 
     def forward(self, x):
-        time.sleep(self.seconds)
+        self.clock.sleep(self.seconds)
         return self.scale * (self.one(x) - self.two(x))
 
 
 @pytest.fixture
-def net():
+def net(clock):
     torch.manual_seed(0)
-    return Net(0.004).eval()
+    return Net(clock, 0.004).eval()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def inputs():
 
 def as_another(net, seconds, scale=1.0):
     """The network's function, slower or faster or wrong."""
-    other = Net(seconds, scale).eval()
+    other = Net(net.clock, seconds, scale).eval()
     other.load_state_dict(net.state_dict())
     return other
 
@@ -145,9 +145,9 @@ def test_a_rewrite_that_fails_leaves_its_reason(net, inputs):
     assert "no such block" in find(net, inputs, fuse=fuse).not_timed["fused_graph"]
 
 
-def test_a_network_that_fails_is_an_error(inputs):
+def test_a_network_that_fails_is_an_error(net, inputs):
     with pytest.raises(NothingRuns, match="needs a CUDA device"):
-        find(Net().eval(), inputs, execution_modes=["cuda_graph"])
+        find(net, inputs, execution_modes=["cuda_graph"])
 
 
 @pytest.fixture
