@@ -40,8 +40,11 @@ def within_recompile_limit(device: torch.device) -> AbstractContextManager[None]
     """Raise Dynamo's recompile limit, and make it raise there: by default it silently runs eager code, timed as compiled."""
     if device.type != "cuda":
         return nullcontext()
-    limits = {"recompile_limit": MOST_RECOMPILES, "accumulated_recompile_limit": MOST_RECOMPILES}
-    return torch._dynamo.config.patch(**limits, fail_on_recompile_limit_hit=True)
+    return torch._dynamo.config.patch(
+        recompile_limit=MOST_RECOMPILES,
+        accumulated_recompile_limit=MOST_RECOMPILES,
+        fail_on_recompile_limit_hit=True,
+    )
 
 
 def first_call(call: Callable[[], Any], device: torch.device) -> Any:
