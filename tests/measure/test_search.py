@@ -1,7 +1,6 @@
 """The search for the fastest way to run a network."""
 
 import itertools
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,21 +17,22 @@ CPU = torch.device("cpu")
 
 
 class Net(nn.Module):
-    """Takes `seconds` for each forward pass besides its product."""
+    """Takes `seconds` of the clock for each forward pass."""
 
-    def __init__(self, seconds=0.0, scale=1.0):
+    def __init__(self, clock, seconds=0.0, scale=1.0):
         super().__init__()
+        self.clock = clock
         self.one, self.two, self.seconds, self.scale = nn.Linear(8, 4), nn.Linear(8, 4), seconds, scale
 
     def forward(self, x):
-        time.sleep(self.seconds)
+        self.clock.sleep(self.seconds)
         return self.scale * (self.one(x) - self.two(x))
 
 
 @pytest.fixture
-def net():
+def net(clock):
     torch.manual_seed(0)
-    return Net(0.004).eval()
+    return Net(clock, 0.004).eval()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def inputs():
 
 def as_another(net, seconds, scale=1.0):
     """The network's function, slower or faster or wrong."""
-    other = Net(seconds, scale).eval()
+    other = Net(net.clock, seconds, scale).eval()
     other.load_state_dict(net.state_dict())
     return other
 
@@ -145,9 +145,9 @@ def test_a_rewrite_that_fails_leaves_its_reason(net, inputs):
     assert "no such block" in find(net, inputs, fuse=fuse).not_timed["fused_graph"]
 
 
-def test_a_network_that_fails_is_an_error(inputs):
+def test_a_network_that_fails_is_an_error(net, inputs):
     with pytest.raises(NothingRuns, match="needs a CUDA device"):
-        find(Net().eval(), inputs, execution_modes=["cuda_graph"])
+        find(net, inputs, execution_modes=["cuda_graph"])
 
 
 @pytest.fixture
@@ -217,6 +217,15 @@ def test_spent_budget_leaves_likely_versions_in(net, inputs, pretend_gpu, monkey
     assert set(budget.left_out.values()) == {late}
     assert {"fused_qkv+sdpa_flash", "fused_graph+sdpa_flash", "compile_cuda_graph"} <= set(budget.left_out)
     assert found.not_timed["compile_cuda_graph+fused_graph"] == late
+
+
+def test_eager_times_choose_no_form_to_compile(net, inputs, pretend_gpu, monkeypatch):
+    """Networks that cannot be recorded run eagerly at the processor's speed, with joined products or without."""
+    device, _ = pretend_gpu({})
+    monkeypatch.setattr(fastest.ExecutionSearch, "_faster", lambda search, found, best: False)
+    for modes, form in ((["eager"], set()), (["eager", "compile"], {"compile+fused_qkv", "compile"})):
+        found = find(net, inputs, device=device, execution_modes=modes, variants=["fused_qkv"], seconds=0.0)
+        assert set(found.medians_ms) == {"eager", "eager+fused_qkv"} | form
 
 
 def test_no_budget_leaves_out_a_mode_that_the_other_network_may_have(net, inputs, pretend_gpu):

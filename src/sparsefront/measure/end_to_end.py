@@ -13,7 +13,12 @@ from torch import Tensor, nn
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import clock_under_load, exclusive, shared, yield_gpu
 from sparsefront.measure.attention import math_path_report
-from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode
+from sparsefront.measure.execution_mode import (
+    SEPARATOR,
+    NothingRuns,
+    fastest_execution_mode,
+    within_recompile_limit,
+)
 from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuilt_execution
 from sparsefront.measure.search_cache import SearchCache, good_for, seconds_of
 from sparsefront.measure.search_time import NOT_TRIED, current, part
@@ -24,8 +29,6 @@ from sparsefront.measure.variants import DoesNotApply, Fuse
 from sparsefront.networks import architecture_text
 
 log = logging.getLogger(__name__)
-
-MOST_RECOMPILES = 64  # of one network's code: one per variant, with room to spare
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,7 @@ def time_size(
     device = _device(inputs)
     _forget_compiled(inputs)
     calls: dict[str, Callable[[], Any]] = {}
-    with shared(device), _within_recompile_limit(device):
+    with shared(device), within_recompile_limit(device):
         for side, (net, execution) in ways.items():
             yield_gpu(device)
             way = execution.fastest
@@ -243,7 +246,7 @@ def rebuild_dense(
     """Rebuild what `find_dense` found before for such a network; raises as `rebuilt_execution`."""
     _forget_compiled(inputs)
     device = _device(inputs)
-    with shared(device), _within_recompile_limit(device):
+    with shared(device), within_recompile_limit(device):
         return rebuilt_execution(net, inputs, versions, device=device, dtype=settings.torch_dtype, fuse=fuse)
 
 
@@ -270,7 +273,7 @@ def _find_executions(
     searches: dict[str, ExecutionSearch] = {}
     keys = {side: _search_key(net, inputs, settings, fuse) for side, (net, fuse) in networks.items()}
     alike = {key: side for side, key in reversed(keys.items())}  # networks that are built alike run alike
-    with shared(device), _within_recompile_limit(device):
+    with shared(device), within_recompile_limit(device):
         for side, (net, fuse) in networks.items():
             if alike[keys[side]] != side:
                 continue
@@ -375,13 +378,6 @@ def _fuse_text(fuse: Fuse | None) -> str:
     """The full name of a module-level function, the same in every process; others, by their address, only count in this one."""
     name = getattr(fuse, "__qualname__", "<")
     return str(fuse) if "<" in name else f"{fuse.__module__}.{name}"
-
-
-def _within_recompile_limit(device: torch.device) -> AbstractContextManager[None]:
-    """Make Dynamo raise at its recompile limit, so that the candidate is dropped; by default it silently runs eager code."""
-    if device.type != "cuda":
-        return nullcontext()
-    return torch._dynamo.config.patch(recompile_limit=MOST_RECOMPILES, fail_on_recompile_limit_hit=True)
 
 
 def _device(inputs: dict[str, Tensor]) -> torch.device:
