@@ -22,11 +22,12 @@ from sparsefront_kernels.blocked.pieces import Costs, PieceTables, estimated_end
 from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
+from sparsefront_kernels.common.host_tables import keep_for_graphs
 from sparsefront_kernels.common.indices import partners_of
 from sparsefront_kernels.common.launch import TYPE_CODES, library_function
 from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue, has_aligned_rows
 from sparsefront_kernels.common.wgmma_layout import swizzled
-from sparsefront_kernels.gathered.sm90_schedule import tables_on_device
+from sparsefront_kernels.gathered.sm90_schedule import MOST_SCHEDULES, tables_on_device
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.quantized.quantize import quantize_weight
 
@@ -39,7 +40,6 @@ BOTH = 3  # k-block used by both halves; 1 is half 0, 2 half 1
 ROWS = 64  # rows of X per warpgroup
 OUT_TYPES = (torch.float16, torch.bfloat16)
 E4M3_CODE = 4  # type of Y, besides TYPE_CODES
-MOST_SCHEDULES = 16_384  # large, because a captured CUDA graph uses a schedule without a reference to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -530,13 +530,14 @@ def launch_blocked_fp8(
         units = cut = sums = None
         if chosen.cut:
             parts = (packed.lengths, packed.outputs, len(packed.panels))
-            found = cut_tensors(*parts, m, chosen, clusters, x.device)
+            found = keep_for_graphs(packed.k_blocks, cut_tensors(*parts, m, chosen, clusters, x.device))
             work, begins, firsts = found.work, found.begins, found.firsts
             if len(found.cut):
                 units, cut = found.units, found.cut
                 sums = x_scales.new_empty(found.units_in_all * ROWS * OUTPUTS)
         else:
-            work, begins, firsts = work_tensors(packed, m, chosen, clusters, x.device)
+            whole = work_tensors(packed, m, chosen, clusters, x.device)
+            work, begins, firsts = keep_for_graphs(packed.k_blocks, whole)
         given = (x, x_scales, packed.panels, packed.k_blocks, work, begins, firsts, packed.scales)
         arguments = _Arguments(
             *(tensor.data_ptr() for tensor in given),

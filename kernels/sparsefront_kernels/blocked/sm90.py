@@ -8,6 +8,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from sparsefront_kernels.blocked.sm90_packing import (
 )
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.host_tables import keep_for_graphs
 from sparsefront_kernels.common.operands import (
     aligned_by_input,
     bias_for_kernel,
@@ -252,22 +254,21 @@ def launch_blocked_sm90(
         panels: replaces those of `packed`.
     Raises:
         RuntimeError: the launch failed.
-        RuntimeError: the launch failed.
     """
     tables = (packed.lengths, m, launch)
     units = cut = sums = None
     if launch.cut:
         share = _panels_of_k_block(len(packed.panels), packed.lengths)
         clusters = clusters_at_once(launch.cluster, x.device)
-        found = cut_tensors(*tables, share, packed.halved, clusters, x.device)
+        found = keep_for_graphs(packed.k_blocks, cut_tensors(*tables, share, packed.halved, clusters, x.device))
         work, begins, firsts = found.work, found.begins, found.firsts
         if len(found.cut):
             units, cut = found.units, found.cut
             sums = x.new_empty(found.units_in_all * UNIT * 2 * HALF, dtype=torch.float32)
     else:
-        work, begins, firsts = work_tensors(
-            *tables, lambda cluster: clusters_at_once(cluster, x.device), x.device, quick=quick_schedule
-        )
+        together = partial(clusters_at_once, device=x.device)
+        whole = work_tensors(*tables, together, x.device, quick=quick_schedule)
+        work, begins, firsts = keep_for_graphs(packed.k_blocks, whole)
     panels = packed.panels if panels is None else panels
     error = _library().sparsefront_blocked_sm90(
         *(tensor.data_ptr() for tensor in (x, panels, packed.k_blocks, work, begins, firsts, packed.outputs)),
