@@ -27,6 +27,7 @@ from sparsefront_kernels.blocked.sm90_packing import (
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 from sparsefront_kernels.common.host_tables import keep_for_graphs
+from sparsefront_kernels.common.launch import was_read_before
 from sparsefront_kernels.common.operands import (
     aligned_by_input,
     bias_for_kernel,
@@ -148,7 +149,7 @@ class BlockedLaunch:
         cut: 0, or rows of X per tile (64, 128, 192 or 256), which may then be cut into pieces to balance the blocks; see
             `pieces`.
         pdl: programmatic dependent launch: blocks may start before the previous kernel has ended. Before waiting for it they
-            only read their tables and the weight's list of k-blocks, which no kernel with early launch writes.
+            only read their tables and the weight's list of k-blocks, if an earlier launch has read it.
     """
 
     cluster: int
@@ -288,7 +289,7 @@ def launch_blocked_sm90(
         len(begins) - 1,
         0 if cut is None else len(cut),
         launch.cluster * launch.cut // UNIT,
-        int(launch.pdl),
+        int(launch.pdl and was_read_before(packed.k_blocks)),
         int(relu_last),
         None if images is None else ctypes.byref(images),
         torch.cuda.current_stream(x.device).cuda_stream,
