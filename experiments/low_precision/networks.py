@@ -1,4 +1,4 @@
-"""MPNet-base on SQuAD in 16 bits and in fp8: what each pattern and each smaller dense network gains over dense in either.
+"""all-mpnet-base-v2 on SQuAD in 16 bits and in fp8: what each pattern and each smaller dense network gains over dense in either.
 
     python -m experiments.low_precision.networks --out experiments/low_precision/networks.csv --workers 4 \
         --overrides experiment=front_squad model.path=DIR dataset.path=DIR

@@ -21,6 +21,7 @@ DENSE = ("val_dense", "dense")
 PROBE, BY_ROWS = "probe.csv", "rows"
 METRICS = {"val": "val_masked", "test": "masked"}
 PLAN, PRODUCTS = "products.plan", "products.csv"
+GRADUAL_N_M_SINCE = "2026-11-29"  # before, n:m stood at fewer zeros until the last update of a gradual schedule
 OWN_MASKS = "pattern"  # as `distribution`: made by the pattern itself
 NEAR = 0.005  # a sparsity so far from what was asked for is told
 HEAD = ["line", "", "block", "seeds", "val", "val − dense", "val − continued dense"]
@@ -125,11 +126,16 @@ def _source(value: float | str | None) -> str:
 
 
 def _short_of(cell: Cell) -> str:
-    """What the network has, where layers that do not fit keep it from the sparsity that was asked for."""
+    """What the network has, where layers that do not fit keep it from the sparsity that was asked for; and whether its n:m masks
+    were made by a wrong gradual schedule.
+    """
     if cell.seeds == 0:
         return ""
-    asked, found = (float(cell.measured[0][name]) for name in ("sparsity_target", "sparsity_achieved"))
-    return f" (has {100 * found:.0f} %)" if asked - found > LEAST_SHORTFALL else ""
+    first = cell.measured[0]
+    asked, achieved = (float(first[name]) for name in ("sparsity_target", "sparsity_achieved"))
+    short = f" (has {100 * achieved:.0f} %)" if asked - achieved > LEAST_SHORTFALL else ""
+    late = first["schedule"] == "gradual" and first["n_of_m"] and first["time"] < GRADUAL_N_M_SINCE
+    return short + (" †" if late else "")
 
 
 def _ours(cell: Cell) -> list[str]:

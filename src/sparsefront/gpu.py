@@ -392,3 +392,15 @@ class YieldGpu(pl.Callback):
 
     def on_validation_batch_start(self, *_: Any) -> None:
         yield_gpu(self.device)
+
+
+# Recordings of CUDA graphs that fail.
+
+
+def end_rng_capture() -> None:
+    """Take the generator out of capture mode, in which a failed recording leaves it and which rejects every further draw.
+
+    A clone has the same seed and offset and is not in capture mode.
+    """
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())

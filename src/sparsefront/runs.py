@@ -4,10 +4,11 @@ import html
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
@@ -32,7 +33,14 @@ from sparsefront.patterns.base import Pattern, modules_of
 from sparsefront.pruning.masks import Masks
 from sparsefront.results.candidates import speedup_interval, too_few_repeats
 from sparsefront.results.record import Result
-from sparsefront.results.run_folder import LINK, PATH_FILE, RESULT_FILE, make_writable, recorded_overrides
+from sparsefront.results.run_folder import (
+    LINK,
+    PATH_FILE,
+    RESULT_FILE,
+    make_writable,
+    needs_resolver,
+    recorded_overrides,
+)
 
 # Compose the configuration that a stored run recorded, as untrusted data.
 #
@@ -52,7 +60,6 @@ PATHS = (
     "allocation.table",
     "recovery.teacher",
 )
-RESOLVER = re.compile(r"\$\{[^}]*:")  # such as ${oc.env:HOME}; ${seed} only refers to another key
 
 
 def composable_overrides(folder: Path, given: Sequence[str], *, need_paths: bool = True) -> list[str]:
@@ -97,10 +104,19 @@ def _require_plain(text: str, folders: Iterable[Path]) -> None:
         raise _invalid_override(text, f"is no setting of a run; the root takes {', '.join(ROOT_KEYS)}")
     if override.is_sweep_override():
         raise _invalid_override(text, "is a sweep, and a result is of one point")
-    if RESOLVER.search(text):
+    if needs_resolver(text) or any(map(needs_resolver, _texts_in(override.value()))):
         raise _invalid_override(text, "asks for a resolver")
     if key in GROUPS and not override.is_delete():
         _require_options(text, key, override, folders)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """All texts of a parsed value, in which escapes and quotes are resolved."""
+    if isinstance(value, dict | list):
+        for part in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
+            yield from _texts_in(part)
+    else:
+        yield str(value)
 
 
 def _require_options(text: str, group: str, override: Override, folders: Iterable[Path]) -> None:
@@ -350,8 +366,19 @@ def _record_in(folder: Path) -> Result | None:
         raise InvalidSetting("run_folder", folder, f"{RESULT_FILE} cannot be read: {first_line(error)}") from error
 
 
+MOST_PATH_BYTES = 2**14
+EXPORT = re.compile(r"/export/[0-9a-f]{16}$")
+
+
 def linked_checkpoint(folder: Path) -> Path | None:
-    """The folder of the run's export; None if it does not exist."""
-    link, written = folder / LINK, folder / PATH_FILE
-    path = Path(written.read_text(encoding="utf-8").strip()) if written.is_file() else link
-    return path if path.is_dir() else None
+    """The folder of the run's export; None if it does not exist. A link or path that leads to anything but an export of a cache
+    is not followed.
+    """
+    path, written = folder / LINK, folder / PATH_FILE
+    if os.path.lexists(written):
+        with suppress(ValueError):
+            path = Path(read_text_bounded(written, max_bytes=MOST_PATH_BYTES).strip())
+    with suppress(OSError, ValueError):  # a loop of links; a null character
+        if path.is_dir() and (path.resolve().parent == folder.resolve() or EXPORT.search(path.resolve().as_posix())):
+            return path
+    return None

@@ -117,7 +117,7 @@ def test_dense_versions_are_made_again_without_a_search(depth, timed, monkeypatc
     fused = Layers(depth, scale=0.0).eval()
     versions = time_alone(Layers(12, scale=0.0).eval(), inputs, settings, fuse=lambda net, inputs: fused).versions
     assert versions == timed
-    monkeypatch.setattr(end_to_end, "fastest_execution", None)
+    monkeypatch.setattr(end_to_end, "ExecutionSearch", None)
     found = rebuild_dense(Layers(12, scale=0.0).eval(), inputs, settings, versions, lambda net, inputs: fused)
     assert found.versions == timed and found.fused.fastest.net is fused
     assert torch.equal(found.fastest.call(), torch.zeros(256, 128))

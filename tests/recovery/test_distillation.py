@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-from sparsefront.recovery.distillation import Distillation, HiddenStates, soft_target_loss
+from sparsefront.recovery.distillation import Distillation, soft_target_loss
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
+from sparsefront.training.graphs import HiddenStates
 
 
 def plain_soft_target_loss(student: list[list[float]], teacher: list[list[float]], temperature: float) -> float:

@@ -6,7 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sparsefront.config.validate import validate
 from sparsefront.models.base import block_names
-from sparsefront.recovery.distillation import HiddenStates
+from sparsefront.training.graphs import HiddenStates
 
 
 def skeleton(composed, *overrides):
@@ -67,7 +67,7 @@ def test_only_the_forward_that_is_listened_to_is_kept():
     taken = states.take()
     assert taken[0] is second and taken[1] is first, "in the order of the names, the hidden state of a tuple"
     net[0](inputs)
-    assert not states._found, "nothing is held between steps"
+    assert not states._outputs, "nothing is held between steps"
     states.remove()
     assert not net[0]._forward_hooks
 
@@ -80,4 +80,4 @@ def test_recomputed_activations_are_not_kept():
     output = checkpoint(net[0], inputs, use_reentrant=False)
     (kept,) = states.take()
     kept.sum().backward()
-    assert torch.equal(kept, output) and inputs.grad is not None and not states._found
+    assert torch.equal(kept, output) and inputs.grad is not None and not states._outputs

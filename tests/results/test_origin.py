@@ -33,24 +33,18 @@ def test_the_command_is_that_of_the_overrides(make_result, tmp_path, overrides):
     assert shlex.split(run_command(make_result(), tmp_path)) == ["python", "run.py", *overrides]
 
 
-OWN_SOURCES = {
-    "--config-dir": ([("command-line", "file", "/a b/conf")], ["--config-dir", "/a b/conf"]),
-    "search path": (
-        [("hydra.searchpath in command-line", "file", "/c"), ("hydra.searchpath in command-line", "pkg", "own.conf")],
-        ["hydra.searchpath=['file:///c','pkg://own.conf']"],
-    ),
-    "the program's own": ([], []),
-}
-
-
-@pytest.mark.parametrize(("sources", "words"), OWN_SOURCES.values(), ids=OWN_SOURCES)
-def test_the_command_names_folders_of_own_options(make_result, tmp_path, sources, words):
+def test_command_names_left_out_options(make_result, tmp_path):
     (tmp_path / ".hydra").mkdir()
-    (tmp_path / ".hydra" / "overrides.yaml").write_text("- pattern=strips\n")
-    given = [("hydra", "pkg", "hydra.conf"), ("main", "file", "/program/conf"), *sources, ("schema", "structured", "")]
-    told = [dict(zip(("provider", "schema", "path"), source)) for source in given]
-    (tmp_path / ".hydra" / "hydra.yaml").write_text(yaml.dump({"hydra": {"runtime": {"config_sources": told}}}))
-    assert shlex.split(run_command(make_result(), tmp_path)) == ["python", "run.py", *words, "pattern=strips"]
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("- pattern=strips\n- importance._target_=own.Own\n")
+    providers = ["hydra", "main", "command-line", "hydra.searchpath in command-line"]
+    sources = [{"provider": name, "schema": "file", "path": "/c"} for name in providers]
+    (tmp_path / ".hydra" / "hydra.yaml").write_text(yaml.dump({"hydra": {"runtime": {"config_sources": sources}}}))
+    without = "--config-dir, hydra.searchpath, importance._target_"
+    assert run_command(make_result(), tmp_path) == f"python run.py pattern=strips  # without {without}"
+
+
+def test_command_from_record_names_options(make_result):
+    assert "evil" not in run_command(make_result(pattern="../../results/evil"), None)
 
 
 @pytest.mark.parametrize("text", [None, "not: a list", "- [unclosed"], ids=["gone", "no list", "torn"])

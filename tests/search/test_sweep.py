@@ -12,13 +12,15 @@ import pytest
 
 pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed: it comes with the extra `sweep`")
 
+import optuna
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from sparsefront.config.command_line import BadInput
 from sparsefront.errors import InvalidSetting
 from sparsefront.search.space import parse_space
-from sparsefront.search.sweep import Study, run_search
+from sparsefront.search.sweep import Study, open_journal, run_search
 
 TPE = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3, "seed": 0}
 NSGA2 = {"_target_": "optuna.samplers.NSGAIISampler", "population_size": 4, "seed": 0}
@@ -109,6 +111,43 @@ def test_a_search_of_other_settings_does_not_join_a_study(tmp_path):
             search(tmp_path, *overrides, n_trials=4)
     elsewhere = ["pattern=n_m", "seed=3", "dataset.path=two", "cache_dir=three"]
     assert len(search(tmp_path, *elsewhere, n_trials=4)) == 2, "another host may keep its data elsewhere"
+
+
+FLOAT, WIDE = FloatDistribution(0.5, 0.95), FloatDistribution(0.0, 10.0)
+CLASS = CategoricalDistribution(["own_trap.Own"])
+FOREIGN = {
+    "a class": (
+        {"sparsity": 0.6, "importance._target_": "own_trap.Own"},
+        {"sparsity": FLOAT, "importance._target_": CLASS},
+    ),
+    "a wider interval": ({"sparsity": 5.0}, {"sparsity": WIDE}),
+    "another kind": ({"sparsity": "own_trap.Own"}, {"sparsity": CLASS}),
+}
+
+
+@pytest.mark.parametrize(("params", "distributions"), FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("enqueued", [False, True], ids=["params", "enqueued"])
+def test_waiting_point_outside_space_is_dropped(tmp_path, caplog, params, distributions, enqueued):
+    """What a stranger's journal proposes never becomes an override."""
+    search(tmp_path, n_trials=1)
+    study = optuna.load_study(study_name="s", storage=open_journal(tmp_path / "studies" / "s.journal", lambda: None))
+    if enqueued:
+        study.enqueue_trial(params, user_attrs={"number": "../../elsewhere"})
+    else:
+        waiting = optuna.trial.TrialState.WAITING
+        study.add_trial(optuna.trial.create_trial(state=waiting, params=params, distributions=distributions))
+        study.set_user_attr("began", 2)  # so that it does not count among the study's points
+    jobs = search(tmp_path, n_trials=3)
+    assert jobs and all([word.partition("=")[0] for word in job] == ["sparsity"] for job in jobs)
+    assert all(0.5 <= float(job[0].partition("=")[2]) <= 0.95 for job in jobs)
+    assert "point 1 of study s waited with settings outside its space: it is not run" in caplog.text
+
+
+def test_proposed_number_of_another_type_is_replaced(tmp_path):
+    search(tmp_path, n_trials=1)
+    study = optuna.load_study(study_name="s", storage=open_journal(tmp_path / "studies" / "s.journal", lambda: None))
+    study.enqueue_trial({"sparsity": 0.75}, user_attrs={"number": "../../elsewhere"})
+    assert search(tmp_path, n_trials=2) == [["sparsity=0.75"]]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
@@ -16,12 +17,12 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.n_m import NM
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
-from sparsefront.recovery.distillation import HiddenStates
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import compilation
-from sparsefront.training.compilation import CompileSteps, why_unavailable
+from sparsefront.training.compilation import ChooseSteps, CompileSteps, why_unavailable
 from sparsefront.training.fit import fit
+from sparsefront.training.graphs import HiddenStates
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -210,6 +211,51 @@ def test_parametrized_weights_leave_the_network_as_it_is(caplog):
 def test_a_network_without_blocks_is_told_of(caplog):
     CompileSteps("blocks").on_train_start(None, ImageClassification(nn.Sequential(nn.Linear(4, 4)), num_classes=4))
     assert "the network has no list of blocks; network compiles it as a whole" in caplog.text
+
+
+class Replaced(CompileSteps):
+    """Notes when forwards are replaced, without compiling."""
+
+    made: list = []
+
+    def __init__(self, what, *, graphs):
+        super().__init__("none")
+        self.what, self.state = what, "made"
+        Replaced.made.append(self)
+
+    def on_train_start(self, trainer, module):
+        self.state = "on"
+
+    def on_train_end(self, trainer, module):
+        self.state = "off"
+
+
+@pytest.mark.parametrize(
+    ("launched_s", "faster_s", "steps", "state"),
+    [(1.0, 0.5, 1000, "on"), (1.0, 2.0, 1000, "off"), (0.01, 0.001, 100, None)],
+)
+def test_auto_keeps_the_faster_steps(monkeypatch, launched_s, faster_s, steps, state):
+    """The third training is too short to try."""
+    Replaced.made.clear()
+    clock = [0.0]
+    monkeypatch.setattr(compilation, "_now", lambda device: clock[0])
+    trainer = SimpleNamespace(estimated_stepping_batches=steps, global_step=0)
+    task = ImageClassification(Net(), num_classes=10)
+    choose = ChooseSteps(blocks=True, graphs=False, faster=Replaced)
+    for step in range(60):
+        choose.on_train_batch_start(trainer, task, {"x": torch.zeros(4 + step % 3, 2)}, step % 20)
+        if step % 20 == 19:
+            clock[0] += 100  # validation
+        faster = bool(Replaced.made) and Replaced.made[0].state == "on"
+        clock[0] += (faster_s if faster else launched_s) * (4 + step % 3)
+    assert [one.state for one in Replaced.made] == ([] if state is None else [state])
+    choose.on_train_end(None, task)
+    assert all(one.state == "off" for one in Replaced.made)
+
+
+def test_auto_is_no_choice_on_a_cpu():
+    assert TrainerSettings(accelerator="cpu").faster_steps(tries=True) == []
+    assert not {"compile", "cuda_graphs"} & TrainerSettings(accelerator="cpu").cache_key().keys()
 
 
 def test_without_a_compiler_it_is_rejected(monkeypatch):

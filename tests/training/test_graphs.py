@@ -7,13 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import graphs
 from sparsefront.training.compilation import CompileSteps
-from sparsefront.training.graphs import MOST_GRAPHS, GraphedForward
+from sparsefront.training.graphs import MOST_GRAPHS, GraphedForward, HiddenStates
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -138,6 +139,43 @@ def test_each_size_is_recorded_and_other_calls_are_not(recorded):
     assert len(forward._graphs) == MOST_GRAPHS
 
 
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Dropout(0.1)) for _ in range(2))
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def test_replays_of_a_teacher_return_its_hidden_states(monkeypatch):
+    def record(run, pool):
+        returned = run()
+
+        def replay():
+            for own, new in zip(tree_leaves(returned), tree_leaves(run()), strict=True):
+                own.copy_(new)
+
+        return returned, replay, pool
+
+    monkeypatch.setattr(graphs, "record", record)
+    teacher = Blocks().eval().requires_grad_(False)
+    states = HiddenStates(teacher, ["blocks.1"])
+    forward = GraphedForward(teacher, teacher.forward, states=states, trains=False)
+    for call in range(4):
+        x = torch.randn(3, 32)
+        states.listen()
+        with torch.no_grad():
+            output = forward(x)
+            (state,) = states.take()
+            assert torch.equal(output, teacher.head(state)), call
+        assert forward.replays == max(0, call)
+    assert forward(x).shape == (3, 5) and forward.replays == 3, "calls with gradients run eagerly"
+
+
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch, caplog):
     def record(run, pool):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
@@ -179,6 +217,36 @@ def test_settings_that_record_nothing_are_refused(given, reason, monkeypatch):
     with pytest.raises(InvalidSetting, match=f"^cuda_graphs=True: {reason}"):
         TrainerSettings(**given, precision="32-true", cuda_graphs=True).check()
     assert "cuda_graphs" not in TrainerSettings(accelerator="cpu").cache_key()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compile", ["none", "blocks"])
+@pytest.mark.parametrize(
+    "recovery",
+    [sf.recovery.Distill(hidden_states=1.0), sf.recovery.SquareHead(soft_targets=1.0), sf.recovery.Distill()],
+)
+def test_on_a_gpu_a_teacher_is_captured_too(recovery, compile, monkeypatch):
+    torch.manual_seed(0)
+    net, made = Blocks(), []
+    masks = sf.prune(net, "block_wise", 0.5, granularity=16, tell=len)
+    batches = [(x, x[:, :5].argmax(dim=1)) for x in torch.randn(320, 32).split(32)]
+    init = GraphedForward.__init__
+    monkeypatch.setattr(
+        GraphedForward, "__init__", lambda self, *args, **named: (made.append(self), init(self, *args, **named))[1]
+    )
+    ends = []
+    for graphs_used in (False, True):
+        trainer = TrainerSettings(
+            accelerator="gpu", precision="32-true", compile=compile, cuda_graphs=graphs_used, progress_bar=False
+        )
+        student = copy.deepcopy(net)
+        torch.manual_seed(5)
+        arguments = {"recovery": recovery, "dense_net": copy.deepcopy(net), "trainer": trainer}
+        sf.recover(student, masks, batches, F.cross_entropy, **arguments)
+        ends.append(student)
+    assert len(made) == 2 and all(one.replays >= 8 for one in made)
+    for one, other in zip(*(end.parameters() for end in ends), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
 @pytest.mark.gpu

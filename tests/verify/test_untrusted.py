@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,9 @@ import pytest
 import yaml
 
 import sparsefront as sf
+from sparsefront.results.page.run import run_details
+from sparsefront.results.run_folder import overrides_command
+from sparsefront.runs import linked_checkpoint
 from sparsefront.verify import retrain
 from sparsefront.verify.__main__ import main
 
@@ -59,6 +64,10 @@ def overrides_of(marker: Path, folder: Path) -> dict[str, list[str]]:
         "a file above": ["pattern=../../../../../../../../" + str(folder / "pattern" / "evil").lstrip("/")],
         "another package of the group": ["pattern@dataset=n_m"],
         "a resolver": ["sparsity=${oc.env:HOME}"],
+        "an escaped resolver": [r"model.dim=$\{oc.env:HOME\}"],
+        "a quoted resolver": ["model.dim='${oc.env:HOME}'"],
+        "a resolver in a mapping": [r"+model.more={a: [$\{oc.env:HOME\}]}"],
+        "a resolver by its name's key": ["dataset.name=oc.env", "model.dim=${${dataset.name}:HOME}"],
         "a callback": ["+hydra.callbacks.own._target_=own_trap.Own", "pattern._target_=own_trap.Own"],
         "a launcher": ["hydra/launcher=own_trap", "pattern._target_=own_trap.Own"],
         "a defaults list": ["+defaults=[evil]"],
@@ -77,8 +86,9 @@ def set_trap(own_modules, tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("name", overrides_of(Path("marker"), Path("/options")))
-def test_recorded_overrides_run_nothing(own_modules, run, tmp_path, capsys, name):
+def test_recorded_overrides_run_nothing(own_modules, run, tmp_path, capsys, monkeypatch, name):
     marker, folder = set_trap(own_modules, tmp_path)
+    monkeypatch.setenv("HOME", "a secret of the reader")
     recorded = run / ".hydra" / "overrides.yaml"
     recorded.write_text(yaml.safe_dump([*yaml.safe_load(recorded.read_text()), *overrides_of(marker, folder)[name]]))
     for trust in ([], ["trust=[os,subprocess,builtins]"]):
@@ -86,6 +96,7 @@ def test_recorded_overrides_run_nothing(own_modules, run, tmp_path, capsys, name
         found = capsys.readouterr()
         assert "Traceback" not in found.err and len(answers(found.err)) == 1, found.err
         assert found.out.splitlines()[-1] in ("differs", "not evaluated")
+        assert os.environ["HOME"] not in found.out + found.err
     try:
         _ = sf.load_run(run, trust=["os", "subprocess", "builtins"]).network
     except sf.InvalidSetting as error:
@@ -156,6 +167,48 @@ def test_an_export_that_names_another_class_runs_nothing(own_modules, run, tmp_p
     with pytest.raises(sf.InvalidSetting, match=r"own_trap.Own: is no class of sparsefront, .*trust=\[\"own_trap\"\]"):
         _ = sf.load_run(run).masks
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_checkpoint_leads_to_exports_alone(run, tmp_path, capsys, link):
+    """Neither a path nor a link is followed elsewhere, and a text without end is not read."""
+    other = tmp_path / "private"
+    shutil.move(run / "checkpoint", other)
+    if link:
+        (run / "checkpoint").symlink_to(other)
+    else:
+        (run / "checkpoint.txt").write_text(f"{other}\n")
+    assert linked_checkpoint(run) is None
+    assert main([str(run), f"--cache-dir={tmp_path}"]) == 2
+    assert "checkpoint=export/" in capsys.readouterr().err
+    (run / "checkpoint.txt").unlink(missing_ok=True)
+    (run / "checkpoint.txt").symlink_to("/dev/zero")
+    assert linked_checkpoint(run) is None
+
+
+def test_copied_command_sets_data_alone(run, tmp_path):
+    """A command of the page is pasted into a shell, where it composes with the reader's own rights."""
+    marker, folder = tmp_path / "marker", tmp_path / "options"
+    recorded, command = run / ".hydra" / "overrides.yaml", overrides_command(run)
+    hostile = [text for name, texts in overrides_of(marker, folder).items() if "sweep" not in name for text in texts]
+    recorded.write_text(yaml.safe_dump([*yaml.safe_load(recorded.read_text()), *hostile, "seed=1\n touch x"]))
+    sources = [{"provider": "command-line", "schema": "file", "path": str(folder)}]
+    (run / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump({"hydra": {"runtime": {"config_sources": sources}}}))
+    words, honest = shlex.split(overrides_command(run), comments=True), shlex.split(command)
+    assert words[: len(honest)] == honest
+    more = [word for word in words[len(honest) :] if not word.startswith("+")]  # unknown keys of our classes
+    assert not re.search(r"_target_|hydra|@|touch|oc\.env:|/|own_trap", " ".join(more))
+    assert overrides_command(run).partition("  # without ")[2].startswith("--config-dir, importance._target_")
+
+
+@pytest.mark.parametrize("target", ["private.txt", "/dev/zero"])
+def test_picture_of_another_file_stays_out(run, tmp_path, target):
+    (tmp_path / "private.txt").write_text("a secret")
+    (run / "masks").mkdir(exist_ok=True)
+    for file in (run / "masks").iterdir():
+        file.unlink()
+    (run / "masks" / "a.png").symlink_to(tmp_path / target)
+    assert run_details([sf.load_run(run).record], lambda _: run, [])["pictures"] == {}
 
 
 def test_modules_beside_the_result_are_not_imported(run, tmp_path):

@@ -4,7 +4,7 @@ import json
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -15,6 +15,7 @@ from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import build_once, hub_split
 from sparsefront.data.text_dataset import TextDataset
+from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import bar
 from sparsefront.settings_class import settings_class
@@ -56,9 +57,12 @@ def read_squad(file: Path) -> list[Question]:
         InvalidSetting: another format, or a question without an answer (SQuAD 2.0).
     """
     try:
-        articles = enumerate(json.loads(file.read_bytes())["data"])
+        with utf8_text(file) as text:
+            articles = enumerate(json.load(text)["data"])
         paragraphs = [(number, part) for number, article in articles for part in article["paragraphs"]]
         questions = [_question(number, part["context"], asked) for number, part in paragraphs for asked in part["qas"]]
+    except InvalidSetting:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidSetting(
             "path", file, f"not in the form of SQuAD v1.1 ({type(error).__name__}: {error})"
@@ -69,6 +73,12 @@ def read_squad(file: Path) -> list[Question]:
         if not question.answers:
             raise InvalidSetting("path", file, f"question {question.id} has no answer: SQuAD v1.1 is needed, not 2.0")
     return questions
+
+
+@lru_cache(8)
+def _article_count(file: Path, content: str) -> int:
+    """The number of articles of a file with this digest."""
+    return len({question.article for question in read_squad(file)})
 
 
 def _question(article: int, context: str, asked: dict) -> Question:
@@ -237,6 +247,7 @@ def _shortened(texts: list[str], tokenizer: "PreTrainedTokenizerFast", limit: in
     ]
 
 
+ARTICLES = "squad-articles-1"  # split by whole articles
 EXPECTED = "a folder with one train*.json and one dev*.json of SQuAD v1.1"
 
 
@@ -276,7 +287,13 @@ class Squad(TextDataset):
 
     @property
     def grouping(self) -> str:
-        return "squad-articles-1"
+        few = not self.from_hub and self._articles() * self.valid_fraction < 1
+        return "squad-paragraphs-1" if few else ARTICLES
+
+    def _articles(self) -> int:
+        """How many articles the local train file has."""
+        file = self.files()["train"]
+        return _article_count(file, file_digest(file))
 
     @property
     def info(self) -> DataInfo:
@@ -358,7 +375,7 @@ class SquadSource:
             stay, held = (paragraphs[part] for part in held_out([0] * len(paragraphs), fraction, path=path))
             train, val = (np.flatnonzero(np.isin(groups, part)) for part in (stay, held))
             return Division(train, val, groups, len(groups))
-        if len({question.article for question in self._train}) * fraction >= 1:
+        if self._settings.grouping == ARTICLES:
             groups = linked((question.article, question.context) for question in self._train)
         return Division(*held_out([0] * len(groups), fraction, groups=groups, path=path), groups, len(groups))
 

@@ -89,7 +89,7 @@ class TextPart:
     Attributes:
         text: the rows.
         pad_token_id: padding of `input_ids`.
-        width: fixed number of tokens of every row; None = the longest row of a batch, rounded up to 8, but at most
+        width: fixed number of tokens of every row; None = the longest row of a batch, rounded up to `multiple`, but at most
             `max_length`.
         max_length: maximum length of a row.
     """
@@ -98,6 +98,7 @@ class TextPart:
     pad_token_id: int
     width: int | None
     max_length: int
+    multiple: int = MULTIPLE
 
     @property
     def labels(self) -> Tensor | None:
@@ -111,7 +112,7 @@ class TextPart:
         """`input_ids`, `attention_mask`, `token_type_ids`: int64 [B, length]; and the rows' columns, [B]."""
         rows = torch.as_tensor(indices)
         lengths = self.text.lengths(rows)
-        width = self.width or min(self.max_length, -(-int(lengths.max()) // MULTIPLE) * MULTIPLE)
+        width = self.width or min(self.max_length, -(-int(lengths.max()) // self.multiple) * self.multiple)
         return {
             "input_ids": self.text.padded("input_ids", rows, width=width, fill=self.pad_token_id).long(),
             "attention_mask": (torch.arange(width) < lengths[:, None]).long(),
@@ -239,7 +240,7 @@ class TextData(SplitData):
         tokenizer_from: returns the tokenizer, called once; gets the texts of train as a lazy iterable.
         cache_dir: encoded rows are stored in its folder `features`.
         max_length: maximum length of a row, in tokens.
-        pad: to the `longest` row of the batch, or always to `max_length`.
+        pad: to the `longest` row of the batch, rounded up to `multiple`, or always to `max_length`.
         group_by_length: use training batches of rows of similar length.
         holds_out: whether `val` has rows; an empty text cannot be tokenized.
         batch_size, seed, num_workers: as in `SplitData`.
@@ -255,6 +256,7 @@ class TextData(SplitData):
         pad: str,
         batch_size: int,
         seed: int,
+        multiple: int = MULTIPLE,
         group_by_length: bool = False,
         holds_out: bool = True,
         num_workers: int = 0,
@@ -265,7 +267,7 @@ class TextData(SplitData):
         self.source = source
         self._tokenizer_from = tokenizer_from
         self._features = Path(cache_dir) / "features"
-        self._max_length = max_length
+        self._max_length, self._multiple = max_length, multiple
         self._group_by_length = group_by_length
         self._holds_out = holds_out
         self._width = max_length if pad == "max_length" else None
@@ -313,7 +315,7 @@ class TextData(SplitData):
     def _load_part(self, split: str) -> Part:
         if split == "val" and not self._holds_out:
             return NoRows()
-        return TextPart(self.encoded(split), self.tokenizer.pad_token_id, self._width, self._max_length)
+        return TextPart(self.encoded(split), self.tokenizer.pad_token_id, self._width, self._max_length, self._multiple)
 
 
 def tokenizer_digest(tokenizer: "PreTrainedTokenizerFast") -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from sparsefront.data.base import Dataset, Division, TokenizerFrom
 from sparsefront.data.download import hub_commit
@@ -24,7 +24,8 @@ class TextDataset(Dataset):
         path: local files, as described by the data set; None downloads from the Hugging Face hub, once.
         revision: branch, tag or commit on the hub. Runs are keyed by the commit; set it to use the same elsewhere.
         max_length: maximum number of tokens of an input.
-        pad: to the `longest` row of each batch (rounded up to 8), or always to `max_length`.
+        pad: to the `longest` row of each batch, or always to `max_length`.
+        pad_multiple: rounds the longest row up to a multiple of it; fewer lengths are fewer CUDA graphs to capture.
         group_by_length: train on batches of inputs of similar length, with less padding.
     """
 
@@ -37,6 +38,7 @@ class TextDataset(Dataset):
     revision: str = "main"
     max_length: Annotated[int, Field(ge=8, description="tokens")] = 128
     pad: Literal["longest", "max_length"] = "longest"
+    pad_multiple: PositiveInt = 8
     group_by_length: bool = False
 
     def __post_init__(self) -> None:
@@ -74,6 +76,7 @@ class TextDataset(Dataset):
             cache_dir=Path(cache_dir),
             max_length=self.max_length,
             pad=self.pad,
+            multiple=self.pad_multiple,
             batch_size=batch_size,
             seed=seed,
             group_by_length=self.group_by_length,

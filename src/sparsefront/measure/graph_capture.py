@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sparsefront.gpu import end_rng_capture
 from sparsefront.networks import AlwaysClamped, decomposed
 from sparsefront.processes import gc_disabled
 
@@ -136,7 +137,7 @@ def _recorded(
                     reasons.append(error)
                     raise
         except Exception as error:
-            _end_rng_capture()
+            end_rng_capture()
             if reasons:  # the error at the end of the capture says only that there was one
                 raise reasons[0] from error
             raise
@@ -150,12 +151,3 @@ def _recording_stream(index: int) -> torch.cuda.Stream:
     Not the warm-up's stream, so that a library's workspace for it is allocated in the graph's memory pool.
     """
     return torch.cuda.Stream(index)
-
-
-def _end_rng_capture() -> None:
-    """Take the generator out of capture mode, in which a failed recording leaves it and which rejects every further draw.
-
-    A clone has the same seed and offset and is not in capture mode.
-    """
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    generator.graphsafe_set_state(generator.clone_state())

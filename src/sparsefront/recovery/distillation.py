@@ -20,50 +20,8 @@ from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Batch, Task, with_square_mask
+from sparsefront.training.graphs import HiddenStates
 from sparsefront.training.recipe import Recipe
-
-# Hidden states, recorded by forward hooks.
-
-
-class HiddenStates:
-    """Records the outputs of named modules during one forward pass.
-
-    Args:
-        net: the network; hooks stay on it until `remove`.
-        names: of modules that return a tensor, or a tuple whose first entry is the hidden state.
-    """
-
-    def __init__(self, net: nn.Module, names: list[str]) -> None:
-        self._names = names
-        self._found: dict[str, Tensor] = {}
-        self._listening = False
-        self._handles = [net.get_submodule(name).register_forward_hook(self._keep(name)) for name in names]
-
-    def listen(self) -> None:
-        """Discard recorded states and record the next forward pass."""
-        self._found.clear()
-        self._listening = True
-
-    def take(self) -> list[Tensor]:
-        """Return the hidden states since `listen`, in the order of `names`, and discard them.
-
-        Recomputation in the backward pass (gradient checkpointing) is not recorded.
-        """
-        self._listening = False
-        return [self._found.pop(name) for name in self._names]
-
-    def remove(self) -> None:
-        """Remove the hooks from the network."""
-        for handle in self._handles:
-            handle.remove()
-
-    def _keep(self, name: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if self._listening:
-                self._found[name] = output[0] if isinstance(output, tuple) else output
-
-        return hook
-
 
 # The teacher callback, independent of the loss that compares the two networks.
 
@@ -104,13 +62,14 @@ class TeacherCallback(pl.Callback, ABC):
         self._taught = HiddenStates(self.teacher, self.hidden_layers)
         self._learnt = HiddenStates(module.net, self.learnt_layers)
         module.objective = self.objective
+        module.states, module.teacher = self._learnt, (self.teacher, self._taught)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         self._learnt.listen()
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, Task)
-        module.objective = None
+        module.objective = module.states = module.teacher = None
         self._taught.remove()
         self._learnt.remove()
 

@@ -32,7 +32,6 @@ from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
 from sparsefront.recovery.backend import KEY, Backend, backend_unsupported_reason
 from sparsefront.recovery.base import LayerMasks, MakeMasks, Round
 from sparsefront.tasks.base import with_square_mask
-from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import random_state, set_random_state
 
@@ -117,7 +116,7 @@ def _sorted_layers(net: nn.Module, masks: dict[str, Tensor], round: Round) -> tu
             dense[name] = "has hooks"
         elif not (pattern := _pattern_of(name, round)).trains_sparse:
             dense[name] = f"is pruned by {pattern.name}"
-        elif why := pattern.unsupported_reason((layer.out_features, layer.in_features), round.sparsity):
+        elif why := pattern.unsupported_reason((layer.out_features, layer.in_features), _final_sparsity(name, round)):
             dense[name] = f"cannot be divided: {why}"
         elif len(sharing) > 1:
             raise InvalidSetting(
@@ -134,11 +133,17 @@ def _pattern_of(layer: str, round: Round) -> Pattern:
     return round.spec.pattern_of(layer, round.setup.pruning.pattern)
 
 
+def _final_sparsity(layer: str, round: Round) -> float:
+    """The end of the schedule, which fixes a layer's structure; masks on the way need not be expressible."""
+    return round.spec.sparsity_of(layer, round.setup.pruning.sparsity)
+
+
 def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear:
     """Replace a layer by its trainable sparse version, which takes over its weight; returns the original layer."""
     linear = net.get_submodule(name)
     assert isinstance(linear, nn.Linear)
-    _, parameters = _pattern_of(name, round).storage(tuple(linear.weight.shape), round.sparsity)  # type: ignore[arg-type]
+    pattern, shape = _pattern_of(name, round), (linear.out_features, linear.in_features)
+    _, parameters = pattern.storage(shape, _final_sparsity(name, round))
     layer: Trainable
     try:
         if "block" in parameters:
@@ -364,11 +369,12 @@ def _step_seconds(
     masked.attach(optimizer)
     batches = [task.transfer_batch_to_device(batch, device, 0) for batch in batches]
     dtype, seconds = _dtype(round), []
-    faster = CompileSteps(trainer.compile, graphs=trainer.cuda_graphs)
+    faster = trainer.faster_steps(tries=False)
     with keep_modes(net):
         if not net.training:
             net.train()
-        faster.on_train_start(None, task)
+        for callback in faster:
+            callback.on_train_start(None, task)
         try:
             for batch in itertools.islice(itertools.cycle(batches), WARM_UP + STEPS):
                 _synchronize(device)
@@ -382,5 +388,6 @@ def _step_seconds(
                 _synchronize(device)
                 seconds.append(time.perf_counter() - start)
         finally:
-            faster.on_train_end(None, task)
+            for callback in faster:
+                callback.on_train_end(None, task)
     return statistics.median(seconds[WARM_UP:])

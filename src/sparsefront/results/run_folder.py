@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import time
@@ -172,7 +173,11 @@ def link_checkpoint(checkpoint: Path, directory: Path) -> str:
 
 OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
 HYDRA_FILE = Path(".hydra") / "hydra.yaml"
-COMMAND_LINE, SEARCH_PATH = "command-line", "hydra.searchpath in"  # how Hydra names the origin of a config folder
+# How Hydra names the origin of a folder of the user's own options -> the argument that adds it.
+OWN_OPTIONS = {"command-line": "--config-dir", "hydra.searchpath in": "hydra.searchpath"}
+REFERENCE = re.compile(
+    r"\$\{\.*[A-Za-z_][\w.]*\}"
+)  # to another key, such as ${seed}; anything else may call a resolver
 GROUPS = ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery")
 OPTION_OF_FIELD = {"kernel_mode": "kernel"}  # fields named differently in the record
 
@@ -206,39 +211,38 @@ def override_text(key: str, value: Any) -> str:
 
 
 def overrides_command(folder: Path) -> str | None:
-    """The command with the overrides that Hydra stored and the user's config folders; None if they are gone."""
+    """The command with the overrides that Hydra stored; None if they are gone.
+
+    Whoever copies it runs nothing that came with the folder: options from folders, classes, resolvers and Hydra's own settings
+    are left out, and a comment names them.
+    """
     overrides = recorded_overrides(folder)
     if overrides is None:
         return None
-    sources = own_sources(folder)
-    flags = [word for by, source in sources if by == COMMAND_LINE for word in ("--config-dir", _path(source))]
-    searched = [search_path([source for by, source in sources if by != COMMAND_LINE])]
-    return " ".join([program_command("run"), *map(shlex.quote, [*flags, *filter(None, searched), *overrides])])
-
-
-def search_path(sources: Sequence[str]) -> str | None:
-    """The override that adds these folders to Hydra's search path; None if there are none.
-
-    Args:
-        sources: `file://DIR`, `pkg://own.conf`.
-    """
-    quoted = ["'" + source.replace("'", r"\'") + "'" for source in sources]
-    return f"hydra.searchpath=[{','.join(quoted)}]" if quoted else None
-
-
-def own_sources(folder: Path) -> list[tuple[str, str]]:
-    """The user's config folders of a run: (origin according to Hydra, `file://DIR` or `pkg://own.conf`)."""
     text = _text(folder, HYDRA_FILE)
-    if f"provider: {COMMAND_LINE}" not in text and f"provider: {SEARCH_PATH}" not in text:
-        return []  # fast path of almost all runs, without a YAML parser
-    try:
-        parts = parse_yaml_bounded(text)["hydra"]["runtime"]["config_sources"]
-        sources = [(part["provider"], part["schema"], part["path"]) for part in parts]
-    except (ValueError, KeyError, TypeError) as error:
-        _tell(folder / HYDRA_FILE, f"names no sources of options ({type(error).__name__}: {error})")
-        return []
-    named = [source for source in sources if str(source[0]).startswith((COMMAND_LINE, SEARCH_PATH))]
-    return [(str(by), f"{schema}://{path}") for by, schema, path in named]
+    left_out = [name for provider, name in OWN_OPTIONS.items() if f"provider: {provider}" in text]
+    left_out += [_key(override) for override in overrides if not _sets_data(override)]
+    command = " ".join([program_command("run"), *map(shlex.quote, filter(_sets_data, overrides))])
+    return f"{command}  # without {printable(', '.join(left_out))}" if left_out else command
+
+
+def _sets_data(override: str) -> bool:
+    """Whether an override names neither Hydra's own settings, a class, a resolver, nor a file in place of an option."""
+    key, _, value = override.partition("=")
+    names_file = (
+        "." not in key and _key(override) not in ("cache_dir", "results_dir") and ("/" in value or ".." in value)
+    )
+    own = re.match(r"[+~]*hydra\b", key) or "@" in key or "_target_" in override
+    return override.isprintable() and not own and not names_file and not needs_resolver(override)
+
+
+def needs_resolver(text: str) -> bool:
+    """Whether a value interpolates more than another key. Escaped braces count: Hydra removes the escapes later."""
+    return re.search(r"\$\\*\{", REFERENCE.sub("", text)) is not None
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
 
 
 def _text(place: Path, name: Path) -> str:
@@ -260,10 +264,6 @@ def _text(place: Path, name: Path) -> str:
 def _tell(file: Path, why: str) -> None:
     """Log once per file."""
     log.warning("%s", printable(f"{file}: {why}; the run's command is taken from its record"))
-
-
-def _path(source: str) -> str:
-    return source.partition("://")[2]
 
 
 def recorded_overrides(folder: Path) -> list[str] | None:
@@ -298,6 +298,7 @@ def _is_plain(line: str) -> bool:
 
 def _options(result: Result) -> list[str]:
     options = [f"{group}={value}" for group in GROUPS if (value := result.value_of(group)) is not None]
+    options = list(filter(_sets_data, options))
     options += [f"dataset.task={result.choice.dataset_task}"] if result.choice.dataset_task else []
     options += [f"granularity={result.choice.granularity}"] if result.choice.granularity is not None else []
     precision = result.speed.precision
@@ -315,11 +316,11 @@ def failed_runs(failures: Sequence[Path], finished: Iterable[Path] = ()) -> list
         failures: failure files of runs; skipped if their command has a result in another folder.
         finished: folders of runs with a result.
     """
-    done = set(map(overrides_command, finished)) - {None} if failures else set()
+    done = list(map(recorded_overrides, finished)) if failures else []
     return [
-        {"failed": file.parent.name, "command": command or "–", "because": failure_message(file)}
-        for file in failures
-        if (command := overrides_command(file.parent)) not in done
+        {"failed": folder.name, "command": overrides_command(folder) or "–", "because": failure_message(file)}
+        for file, folder in ((file, file.parent) for file in failures)
+        if (overrides := recorded_overrides(folder)) is None or overrides not in done
     ]
 
 

@@ -156,16 +156,20 @@ def _cut(file: BinaryIO, journal: Path, whole: int, size: int) -> None:
 
 Found = TypeVar("Found")
 ABANDONED, RUN, NUMBER, FIXED, BEGAN = "abandoned", "run", "number", "fixed", "began"
+ENQUEUED = "fixed_params"  # Optuna's system attribute of `enqueue_trial`
 AGAIN = "again"  # user attribute of a point asked again: Optuna's number of the abandoned trial
 PASSWORD = re.compile(r"(?<=:)[^/].*(?=@)")  # in a URL
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A point to work on: `number` counts the study's points from 0, and stays when a point is asked again."""
+    """A point to work on: `number` counts the study's points from 0, and stays when a point is asked again; `point`: key ->
+    value, of the keys of the space alone.
+    """
 
     trial: "optuna.Trial"
     number: int
+    point: dict[str, Any]
     lease: Lease
 
 
@@ -282,6 +286,7 @@ class Study:
         from optuna.trial import TrialState
 
         self._requeue_abandoned()
+        self._drop_foreign()
         points = self._points(self._study.get_trials(deepcopy=False))
         waiting = [trial for trial in points if trial.state == TrialState.WAITING]
         taken = len(points) - len(waiting)
@@ -292,12 +297,34 @@ class Study:
         seed = self.sampler.get("seed")
         self._study.sampler = instantiate(self.sampler, seed=None if seed is None else seed + taken)
         trial = self._study.ask(self.space)
-        number = trial.user_attrs.get(NUMBER, taken)
+        number = trial.user_attrs.get(NUMBER)
+        number = number if isinstance(number, int) and 0 <= number < self.n_trials else taken
         trial.set_user_attr(NUMBER, number)
         if (lease := self._hold(trial.number)) is None:  # this process was suspended, and another one took the point
             self._held.require()
             raise LeaseLost(f"{self.place}: point {number} was taken back")
-        return Asked(trial, number, lease)
+        return Asked(trial, number, {key: trial.params[key] for key in self.space}, lease)
+
+    def _drop_foreign(self) -> None:
+        """Drop waiting points with keys or values outside the space: a journal is data, and anybody may have written it."""
+        from optuna.trial import TrialState
+
+        for trial in self._study.get_trials(deepcopy=False, states=[TrialState.WAITING]):
+            proposed = [trial.params, trial.system_attrs.get(ENQUEUED, {})]
+            same_space = all(self.space.get(key) == other for key, other in trial.distributions.items())
+            if not (same_space and all(map(self._in_space, proposed))):
+                self._study._storage.set_trial_user_attr(trial._trial_id, ABANDONED, True)
+                self._study._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
+                told = "point %d of study %s waited with settings outside its space: it is not run"
+                log.warning(told, trial.number, self.place.name)
+
+    def _in_space(self, point: Any) -> bool:
+        try:
+            return all(
+                self.space[key]._contains(self.space[key].to_internal_repr(value)) for key, value in point.items()
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):  # no mapping, no such key, another category or type
+            return False
 
     def tell(self, asked: Asked, values: Sequence[float] | None, run: str | None = None) -> None:
         """Report the values of a point; None if it failed. `run`: the folder of its result."""
@@ -430,7 +457,7 @@ def run_search(
     while batch := _ask(study, search.batch):
         numbers = _job_numbers(batch, launched)
         launched.update(numbers)
-        jobs = [_overrides(asked.trial.params, fixed) for asked in batch]
+        jobs = [_overrides(asked.point, fixed) for asked in batch]
         stopped = []
         for asked, returned in zip(batch, _launch(launcher, jobs, study, batch, numbers), strict=True):
             failed = returned.status is not JobStatus.COMPLETED

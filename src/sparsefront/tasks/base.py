@@ -107,6 +107,8 @@ class Task(LightningModule, ABC):
         metric_name: the tracked metric, one that the evaluator computes. Higher is better unless
             `tasks.outcomes.LOWER_IS_BETTER` contains it.
         objective: training objective; None = the task's own loss. Not used for evaluation.
+        states: `training.graphs.HiddenStates` that the objective reads of `net`; None = no objective does.
+        teacher: the network that the objective runs, in eval mode, and its states.
         label_smoothing: smoothing of the training labels; scores (one column) are not smoothed. The loss for importance
             scores is not affected.
     """
@@ -119,6 +121,8 @@ class Task(LightningModule, ABC):
         self.net = net
         self.optimization = optimization
         self.objective: Objective | None = None
+        self.states: Any = None
+        self.teacher: tuple[nn.Module, Any] | None = None  # in a tuple, so that it is no part of this module
         self.label_smoothing = 0.0
         self._evaluator: Evaluator | None = None
 

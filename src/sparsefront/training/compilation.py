@@ -3,7 +3,8 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -13,10 +14,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils import deterministic as debugging
+from torch.utils._pytree import tree_leaves
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
-from sparsefront.training.graphs import GraphedForward
+from sparsefront.training.graphs import GraphedForward, HiddenStates
 
 # Bitwise reproducible runs on a GPU, without algorithms that sum in varying order.
 
@@ -109,6 +111,7 @@ C = ("CC", "gcc", "clang", "cc")
 
 class CompileSteps(pl.Callback):
     """Lightning callback that runs forward and backward passes as compiled code in training, with far fewer launches from Python.
+    A teacher's forward passes are compiled and captured too.
 
     The forward of a module is replaced on the instance, so state dict names and hooks on the module itself do not change, and
     DDP gets the gradients of a block as soon as its backward ends. Eval mode runs the original forward: scores and validation
@@ -124,33 +127,41 @@ class CompileSteps(pl.Callback):
 
     def __init__(self, what: str, *, graphs: bool = False) -> None:
         self.what, self.graphs = what, graphs
+        self.graphed: list[GraphedForward] = []
         self._undo = ExitStack()
 
     def on_train_start(self, trainer: pl.Trainer | None, module: pl.LightningModule) -> None:
-        if self.what != "none":
-            self._compile(module.net)
-        if self.graphs:
-            self._record(module.net)
+        networks: list[tuple[nn.Module, HiddenStates | None, bool]] = [(module.net, module.states, True)]
+        if module.teacher is not None:
+            networks.append((*module.teacher, False))
+        for net, states, trains in networks:
+            if self.what != "none":
+                self._compile(net, trains=trains)
+            if self.graphs:
+                self._record(net, states, trains=trains)
 
-    def _compile(self, net: nn.Module) -> None:
+    def _compile(self, net: nn.Module, *, trains: bool) -> None:
         modules = self._modules(net)
         for name, part in modules.items():
-            if (why := _obstacle(part)) is not None:
-                log.warning("trainer.compile=%s is left out: %s has %s", self.what, name or "the network", why)
+            reason = _obstacle(part)
+            if reason is not None:
+                log.warning("trainer.compile=%s is left out: %s has %s", self.what, name or "the network", reason)
                 return
         # blocks of one class share a code cache, in which each variant takes an entry or two
-        limit = max(torch._dynamo.config.recompile_limit, 2 * len(modules))
+        limit = max(torch._dynamo.config.recompile_limit, 4 * len(modules))
         self._undo.enter_context(torch._dynamo.config.patch(recompile_limit=limit))
         for part in modules.values():
-            part.forward = _in_training(part)
+            part.forward = _compiled_forward(part, trains=trains)
             self._undo.callback(delattr, part, "forward")
 
-    def _record(self, net: nn.Module) -> None:
-        if (why := _obstacle(net)) is not None:
-            log.warning("trainer.cuda_graphs is left out: the network has %s", why)
+    def _record(self, net: nn.Module, states: HiddenStates | None, *, trains: bool) -> None:
+        reason = _obstacle(net, but=set() if states is None else states.hooks)
+        if reason is not None:
+            log.warning("trainer.cuda_graphs is left out: the network has %s", reason)
             return
         before = vars(net).get("forward")
-        net.forward = GraphedForward(net, net.forward)
+        net.forward = GraphedForward(net, net.forward, states=states, trains=trains)
+        self.graphed.append(net.forward)
         undo = (delattr, net, "forward") if before is None else (setattr, net, "forward", before)
         self._undo.callback(*undo)
 
@@ -163,18 +174,132 @@ class CompileSteps(pl.Callback):
     def _modules(self, net: nn.Module) -> dict[str, nn.Module]:
         if self.what == "network":
             return {"": net}
-        # any class of Linear: sparse training has its own, which dense training must not import
-        weighted = [
-            name
-            for name, part in net.named_modules()
-            if hasattr(part, "in_features") or isinstance(part, nn.modules.conv._ConvNd)
-        ]
-        names = block_names(net, weighted)
+        names = _blocks(net)
         if not names:
             log.warning(
                 "trainer.compile=blocks is left out: the network has no list of blocks; network compiles it as a whole"
             )
         return {name: net.get_submodule(name) for name in names}
+
+
+def _blocks(net: nn.Module) -> list[str]:
+    # any class of Linear: sparse training has its own, which dense training must not import
+    weighted = [
+        name
+        for name, part in net.named_modules()
+        if hasattr(part, "in_features") or isinstance(part, nn.modules.conv._ConvNd)
+    ]
+    return block_names(net, weighted)
+
+
+# auto: time the first steps as they are and faster, and keep what is faster.
+
+WARM_UP, WATCHED = 3, 8  # steps: before the timing; timed
+COMPILING_S, CAPTURING_S = 60, 5  # seconds that a training must have left for code, or graphs, to pay for themselves
+LONGEST_TRIAL = 300  # steps, if batches are of so many sizes that few repeat
+
+
+class ChooseSteps(pl.Callback):
+    """Lightning callback of `trainer.compile=auto` and `trainer.cuda_graphs=auto`: times the first steps launched from Python,
+    then with compiled blocks and CUDA graphs if enough steps are left, and keeps the faster version, with a line in the log.
+
+    Times are seconds per input value, from the start of one step to that of the next, so that steps of different sizes compare;
+    steps that compile or capture do not count.
+
+    Args:
+        blocks: whether blocks may be compiled.
+        graphs: whether passes may be captured.
+        faster: (what, graphs=...) -> the callback that replaces forwards.
+    """
+
+    def __init__(self, *, blocks: bool, graphs: bool, faster: Callable[..., CompileSteps] = CompileSteps) -> None:
+        self._blocks, self._graphs, self._faster = blocks, graphs, faster
+        self._steps: CompileSteps | None = None
+        self._finished = not (blocks or graphs)
+        self._launched_s = 0.0  # per value
+        self._begun = 0  # steps of this version
+        self._current: tuple[Any, int, int] | None = None  # start of the current step, its values, replays before it
+        self._timed: list[tuple[Any, Any, int]] = []  # start and end of a step, its values
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._finished:
+            return
+        now = _now(module.device)
+        if self._current is not None and batch_idx > 0:  # validation precedes an epoch's first batch
+            self._add(now)
+        self._begun += 1
+        if self._steps is None and len(self._timed) == WATCHED:
+            self._try(trainer, module)
+        elif self._steps is not None and (len(self._timed) == WATCHED or self._begun > LONGEST_TRIAL):
+            self._decide(module)
+        values = sum(one.numel() for one in tree_leaves(batch) if isinstance(one, torch.Tensor))
+        self._current = now, values, self._replays()
+
+    def on_train_end(self, trainer: pl.Trainer | None, module: pl.LightningModule) -> None:
+        if self._steps is not None:
+            self._steps.on_train_end(trainer, module)
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self.on_train_end(trainer, module)
+
+    def _add(self, now: Any) -> None:
+        """Add the step that ends now, if it only ran what was compiled and captured before."""
+        assert self._current is not None
+        start, values, replays = self._current
+        graphed = self._graphed()
+        if self._replays() - replays == len(graphed) if graphed else self._begun > WARM_UP:
+            self._timed.append((start, now, values))
+
+    def _graphed(self) -> list[GraphedForward]:
+        return [] if self._steps is None else [one for one in self._steps.graphed if not one.failed]
+
+    def _replays(self) -> int:
+        return sum(one.replays for one in self._graphed())
+
+    def _try(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Replace forwards if the steps that are left take long enough."""
+        self._launched_s, step_s = self._seconds()
+        left_s = step_s * (trainer.estimated_stepping_batches - trainer.global_step)
+        compiled = [module.net.get_submodule(name) for name in _blocks(module.net)]
+        possible = bool(compiled) and all(_obstacle(block) is None for block in compiled)
+        blocks = self._blocks and left_s >= COMPILING_S and possible
+        graphs = self._graphs and left_s >= CAPTURING_S
+        self._finished = not (blocks or graphs)
+        if not self._finished:
+            self._begun, self._timed = 0, []
+            self._steps = self._faster("blocks" if blocks else "none", graphs=graphs)
+            self._steps.on_train_start(trainer, module)
+
+    def _decide(self, module: pl.LightningModule) -> None:
+        assert self._steps is not None
+        self._finished = True
+        speedup = self._launched_s / self._seconds()[0] if self._timed else 0.0
+        parts = ["compiled blocks"] * (self._steps.what == "blocks") + ["CUDA graphs"] * bool(self._graphed())
+        choice = "used" if speedup > 1 else "not used"
+        log.info("training steps: %s give %.2fx, %s", " and ".join(parts) or "nothing captured", speedup, choice)
+        if speedup <= 1:
+            self._steps.on_train_end(None, module)
+
+    def _seconds(self) -> tuple[float, float]:
+        """Seconds per value and per step of the timed steps."""
+        total = sum(_elapsed_s(start, end) for start, end, _ in self._timed)
+        return total / max(1, sum(values for *_, values in self._timed)), total / len(self._timed)
+
+
+def _now(device: torch.device) -> Any:
+    """A point in time of the device's work, which is not waited for."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _elapsed_s(start: Any, end: Any) -> float:
+    if isinstance(start, float):
+        return end - start
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
 
 
 def why_unavailable(on_gpu: bool) -> str | None:
@@ -191,22 +316,27 @@ def why_unavailable(on_gpu: bool) -> str | None:
     return None
 
 
-def _in_training(module: nn.Module) -> Callable[..., Any]:
+def _compiled_forward(module: nn.Module, *, trains: bool) -> Callable[..., Any]:
+    """The compiled forward in training mode, the plain one in eval mode; for a teacher, the compiled one in both."""
     plain = module.forward
     compiled = torch.compile(plain, dynamic=True, options={"fallback_random": True})
 
     @wraps(plain)
     def forward(*values: Any, **named: Any) -> Any:
-        return compiled(*values, **named) if module.training else plain(*values, **named)
+        return compiled(*values, **named) if module.training or not trains else plain(*values, **named)
 
     return forward
 
 
-def _obstacle(module: nn.Module) -> str | None:
-    """What prevents compilation; hooks on the module itself do not, because they run outside of it."""
+def _obstacle(module: nn.Module, but: Set[int] = frozenset()) -> str | None:
+    """What prevents compilation; hooks on the module itself do not, because they run outside of it.
+
+    Args:
+        but: ids of hooks that are no obstacle.
+    """
     for name, part in module.named_modules():
         if parametrize.is_parametrized(part):
             return f"a parametrized weight in {name}"
-        if name and (part._forward_hooks or part._forward_pre_hooks):
+        if name and (part._forward_hooks.keys() - but or part._forward_pre_hooks):
             return f"a hook on {name}"
     return None

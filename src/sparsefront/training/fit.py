@@ -21,7 +21,7 @@ from sparsefront.gpu import YieldGpu, shared
 from sparsefront.networks import first_non_finite, zero_pruned
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.base import Task
-from sparsefront.training.compilation import CompileSteps, channels_last, deterministic_algorithms
+from sparsefront.training.compilation import channels_last, deterministic_algorithms
 from sparsefront.training.phase_logger import LogLearningRate, PhaseLogger
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import KeepEpochs, SaveEpochWeights, TrainingData, checkpoint_of
@@ -176,9 +176,8 @@ def fit(
         task.optimization = replace(task.optimization, fused=trainer.fuses_optimizer)
     task._ddp_params_and_buffers_to_ignore = _never_broadcast(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
-    faster = trainer.cuda_graphs or trainer.compile != "none"
-    compiled = (CompileSteps(trainer.compile, graphs=trainer.cuda_graphs),) if faster else ()
     device = torch.device(trainer.device)
+    faster = trainer.faster_steps(tries=True)
     with (
         _quiet_lightning(),
         _discarded_where_diverged(resume_dir),
@@ -191,7 +190,15 @@ def fit(
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[YieldGpu(device), finite, *accumulated, *averages, *callbacks, *compiled, *counted],
+            callbacks=[
+                YieldGpu(device),
+                finite,
+                *accumulated,
+                *averages,
+                *callbacks,
+                *faster,
+                *counted,
+            ],
             loggers=[PhaseLogger(logger, phase, first_step=first_step) for logger in loggers],
             directory=directory,
         )

@@ -1,4 +1,4 @@
-"""CUDA graphs for training steps: one launch each for the forward and the backward pass of a network.
+"""CUDA graphs for training steps: one launch each for the forward and the backward pass of a network and of its teacher.
 
 Steps with small batches are limited by Python, and even more so with sparse layers, whose kernels are short.
 """
@@ -12,37 +12,105 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from sparsefront.gpu import end_rng_capture
+from sparsefront.processes import gc_disabled
+
 log = logging.getLogger(__name__)
 MOST_GRAPHS = 64  # maximum number of captured batch sizes
 
+# Hidden states, recorded by forward hooks.
+
+
+class HiddenStates:
+    """Records the outputs of named modules during one forward pass, also of a pass that a CUDA graph replays.
+
+    Args:
+        net: the network; hooks stay on it until `remove`.
+        names: of modules that return a tensor, or a tuple whose first entry is the hidden state.
+    """
+
+    def __init__(self, net: nn.Module, names: list[str]) -> None:
+        self._names = names
+        self._outputs: dict[str, Tensor] = {}
+        self.listening = False
+        self._handles = [net.get_submodule(name).register_forward_hook(self._keep(name)) for name in names]
+
+    def listen(self) -> None:
+        """Discard recorded states and record the next forward pass."""
+        self._outputs.clear()
+        self.listening = True
+
+    def take(self) -> list[Tensor]:
+        """Return the hidden states since `listen`, in the order of `names`, and discard them.
+
+        Recomputation in the backward pass (gradient checkpointing) is not recorded.
+        """
+        self.listening = False
+        return [self._outputs.pop(name) for name in self._names]
+
+    def put(self, states: Sequence[Tensor]) -> None:
+        """Record the states of a replayed pass, in the order of `names`."""
+        self._outputs = dict(zip(self._names, states, strict=True))
+
+    def remove(self) -> None:
+        """Remove the hooks from the network."""
+        for handle in self._handles:
+            handle.remove()
+
+    @property
+    def hooks(self) -> set[int]:
+        """The ids of its hooks."""
+        return {handle.id for handle in self._handles}
+
+    def _keep(self, name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if self.listening:
+                self._outputs[name] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+
+# The forward of a network, captured.
+
 
 class GraphedForward:
-    """The forward of a network in training, captured together with its backward pass for each batch size.
+    """The forward of a network in training, captured together with its backward pass for each batch size; or that of a teacher.
 
     The first batch of a size runs eagerly, which warms up libraries and caches. The second is captured, and replayed from then
-    on. Other calls (eval mode, no gradients, sizes beyond `MOST_GRAPHS`) run eagerly. Graphs see in-place changes of weights by
-    masks, optimizers and averages; if weights move in memory, a new graph is captured.
+    on. Other calls (sizes beyond `MOST_GRAPHS`; of a network in training those in eval mode or without gradients) run eagerly.
+    Graphs see in-place changes of weights by masks, optimizers and averages; if weights move in memory, a new graph is
+    captured.
 
     Args:
         net: its parameters get gradients.
         forward: the function to run.
+        states: hidden states that hooks in `net` record; the graphs return them too.
+        trains: False for a teacher, whose calls in eval mode without gradients are captured.
+    Attributes:
+        replays: number of calls that replayed a graph.
+        failed: whether a capture failed, after which all calls run eagerly.
     """
 
-    def __init__(self, net: nn.Module, forward: Callable[..., Any]) -> None:
-        self._net, self._forward = net, forward
+    def __init__(
+        self, net: nn.Module, forward: Callable[..., Any], *, states: HiddenStates | None = None, trains: bool = True
+    ) -> None:
+        self._net, self._forward, self._states, self._trains = net, forward, states, trains
         self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, _Graph] = {}
         self._weights: tuple[int, ...] = ()  # their addresses
-        self._failed = False
+        self.failed = False
+        self.replays = 0
 
     def __call__(self, *values: Any, **named: Any) -> Any:
-        if self._failed or not self._net.training or not torch.is_grad_enabled():
+        if self.failed or not self._net.training == torch.is_grad_enabled() == self._trains:
             return self._forward(*values, **named)
         given, structure = tree_flatten((values, named))
-        parameters = [parameter for parameter in self._net.parameters() if parameter.requires_grad]
-        if self._weights != (weights := tuple(parameter.data_ptr() for parameter in parameters)):
+        parameters = [one for one in self._net.parameters() if one.requires_grad or not self._trains]
+        weights = tuple(parameter.data_ptr() for parameter in parameters)
+        if self._weights != weights:
             self._seen, self._graphs, self._weights = set(), {}, weights
-        key = _key(given, structure, self._net)
+        listens = self._states is not None and self._states.listening
+        key = _key(given, structure, self._net), listens
         graph = self._graphs.get(key)
         if graph is None:
             if key not in self._seen or len(self._graphs) >= MOST_GRAPHS or not parameters:
@@ -50,13 +118,26 @@ class GraphedForward:
                 return self._forward(*values, **named)
             try:
                 first = next(iter(self._graphs.values()), None)
-                graph = _Graph(self._forward, given, structure, parameters, first)
+                run = self._forward_with_states if listens else self._forward
+                graph = _Graph(run, given, structure, parameters, first, trains=self._trains)
             except RuntimeError as error:
-                self._failed = True
+                self.failed = True
                 log.warning("CUDA graphs are left out: %s", str(error).splitlines()[0])
                 return self._forward(*values, **named)
             self._graphs[key] = graph
-        return graph(given)
+        output = graph(given)
+        self.replays += 1
+        if self._states is not None and listens:
+            output, states = output
+            self._states.put(states)
+        return output
+
+    def _forward_with_states(self, *values: Any, **named: Any) -> tuple[Any, list[Tensor]]:
+        assert self._states is not None
+        output = self._forward(*values, **named)
+        states = self._states.take()
+        self._states.listening = True  # as the caller expects, also if this recording fails
+        return output, states
 
 
 def _key(given: Sequence[Any], structure: Any, net: nn.Module) -> Hashable:
@@ -79,6 +160,7 @@ class _Graph:
         first: the graph whose memory pools it shares: only one is replayed at a time, and the backward pass uses up what
             the forward pass keeps. Gradients share the first graph's memory, which no forward pass writes, because they
             may be accumulated over further batches.
+        trains: False captures the forward pass alone.
     Raises:
         RuntimeError: something cannot be captured, such as a value read by Python.
     """
@@ -90,8 +172,10 @@ class _Graph:
         structure: Any,
         parameters: list[nn.Parameter],
         first: "_Graph | None",
+        *,
+        trains: bool = True,
     ) -> None:
-        self.parameters = parameters
+        self.parameters, self._trains = parameters, trains
         device = parameters[0].device.type
         self._inputs = [one.detach().clone() if isinstance(one, Tensor) else one for one in given]
         values, named = tree_unflatten(self._inputs, structure)
@@ -104,11 +188,13 @@ class _Graph:
 
         output, self._replay_forward, self.forward_pool = record(run, None if first is None else first.forward_pool)
         flat, self._structure = tree_flatten(output)
+        self._outputs = [one.detach() if isinstance(one, Tensor) else one for one in flat]
+        if not trains:
+            return
         differentiable = [one for one in flat if isinstance(one, Tensor) and one.requires_grad]
         if not differentiable:
             raise RuntimeError("the network's output has no gradient")
         self.has_gradient = [one.requires_grad for one in flat if isinstance(one, Tensor)]
-        self._outputs = [one.detach() if isinstance(one, Tensor) else one for one in flat]
         self._given = [torch.empty_like(one) for one in differentiable]
 
         def differentiate() -> Sequence[Tensor | None]:
@@ -129,7 +215,7 @@ class _Graph:
         for own, new in zip(self._inputs, given, strict=True):
             if isinstance(own, Tensor):
                 own.copy_(new)
-        replayed = iter(_Replay.apply(self, *self.parameters))
+        replayed = iter(_Replay.apply(self, *self.parameters) if self._trains else self.forward())
         outputs = [next(replayed) if isinstance(one, Tensor) else one for one in self._outputs]
         return tree_unflatten(outputs, self._structure)
 
@@ -178,9 +264,17 @@ def record(run: Callable[[], Any], pool: Any) -> tuple[Any, Callable[[], None], 
     """Capture a call; returns its output, a function that replays it, and the memory pool.
 
     Graphs of one pool share memory: only the last one replayed has valid intermediate results.
+
+    Raises:
+        RuntimeError: something cannot be captured; the random generator is then in its normal mode again.
     """
     graph = torch.cuda.CUDAGraph()
-    # other threads, such as data loaders, may call the driver meanwhile
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        returned = run()
+    try:
+        # Collecting an earlier graph frees GPU memory, which aborts a capture; other threads, such as data loaders, may call the
+        # driver meanwhile.
+        with gc_disabled(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            returned = run()
+    except Exception:
+        end_rng_capture()
+        raise
     return returned, graph.replay, graph.pool()

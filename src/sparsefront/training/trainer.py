@@ -148,9 +148,10 @@ class TrainerSettings:
         ddp_comm_hook: bf16_compress exchanges gradients in bf16, half the bytes; null = fp32.
         compile: what to torch.compile in training steps: blocks (separately, sharing code if identical) or network (all at
             once, which takes longer to compile). For steps limited by Python; compiling takes about as long as some hundred
-            steps. Results differ by rounding.
-        cuda_graphs: capture the forward and the backward pass of the network for each batch size, one launch each: for steps
-            limited by Python, as with sparse kernels, on one GPU without gradient accumulation.
+            steps. Results differ by rounding. auto: blocks, on one GPU, where the first steps are faster and enough are left.
+        cuda_graphs: capture the forward and the backward pass of the network and its teacher for each batch size, one launch
+            each: for steps limited by Python, as with sparse kernels, on one GPU without gradient accumulation. auto: where the
+            first steps are faster. Neither is chosen with `deterministic`, as times decide.
         deterministic: equal runs on the same kind of GPU and versions give bitwise equal weights. Some operations are slower,
             and a few are unsupported (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU with bf16, 16-mixed on an older one.
@@ -166,8 +167,8 @@ class TrainerSettings:
     num_nodes: PositiveInt = 1
     exchange_gradients: Literal["during_backward", "after_backward"] = "during_backward"
     ddp_comm_hook: Literal["bf16_compress"] | None = None
-    compile: Literal["none", "blocks", "network"] = "none"
-    cuda_graphs: bool = False
+    compile: Literal["auto", "none", "blocks", "network"] = "auto"
+    cuda_graphs: bool | Literal["auto"] = "auto"
     deterministic: bool = False
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = "auto"
     accumulate_grad_batches: PositiveInt = 1
@@ -214,11 +215,11 @@ class TrainerSettings:
                 self.exchange_gradients,
                 "is for several devices that train together; use during_backward",
             )
-        if self.compile != "none" and (why := why_unavailable(self.on_gpu)) is not None:
+        if self.compile not in ("auto", "none") and (why := why_unavailable(self.on_gpu)) is not None:
             raise InvalidSetting("compile", self.compile, f"{why}; use none")
-        if self.cuda_graphs and not (self.on_gpu and self.world_size == 1):
+        if self.cuda_graphs is True and not (self.on_gpu and self.world_size == 1):
             raise InvalidSetting("cuda_graphs", True, "is for trainings on one GPU; use false")
-        if self.cuda_graphs and self.accumulate_grad_batches > 1:
+        if self.cuda_graphs is True and self.accumulate_grad_batches > 1:
             allowed = f"takes a step for each batch: not with accumulate_grad_batches={self.accumulate_grad_batches}"
             raise InvalidSetting("cuda_graphs", True, allowed)
         if self.deterministic:
@@ -258,6 +259,24 @@ class TrainerSettings:
         """
         return self.on_gpu and self.real_precision != "16-mixed"
 
+    def faster_steps(self, *, tries: bool) -> list[Any]:
+        """Callbacks that replace steps launched from Python.
+
+        Args:
+            tries: whether auto means to try; False = the fastest that this trainer can capture, without a trial.
+        """
+        from sparsefront.training.compilation import ChooseSteps, CompileSteps, why_unavailable
+
+        may_try = self.on_gpu and self.world_size == 1 and not self.deterministic
+        captures = may_try and self.accumulate_grad_batches == 1 and self.cuda_graphs == "auto"
+        what = "none" if self.compile == "auto" else self.compile
+        graphs = self.cuda_graphs is True or (captures and not tries)
+        blocks = may_try and self.compile == "auto" and why_unavailable(on_gpu=True) is None
+        callbacks: list[Any] = [CompileSteps(what, graphs=graphs)] if what != "none" or graphs else []
+        if tries and (blocks or captures):
+            callbacks.append(ChooseSteps(blocks=blocks, graphs=captures))
+        return callbacks
+
     @property
     def lays_channels_last(self) -> bool:
         """Whether convolutions use channels_last: for 16-bit products. Not if gradients are exchanged after the backward pass:
@@ -270,8 +289,12 @@ class TrainerSettings:
         exchange: dict[str, str] = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
         if self.exchange_gradients != "during_backward":
             exchange["exchange_gradients"] = self.exchange_gradients
-        code = {} if self.compile == "none" else {"compile": self.compile}
-        graphs = {"cuda_graphs": True} if self.cuda_graphs else {}
+        tries = self.on_gpu and self.world_size == 1 and not self.deterministic
+        code = {} if self.compile == "none" or (self.compile == "auto" and not tries) else {"compile": self.compile}
+        captures = self.cuda_graphs is True or (
+            self.cuda_graphs == "auto" and tries and self.accumulate_grad_batches == 1
+        )
+        graphs = {"cuda_graphs": self.cuda_graphs} if captures else {}
         order = {"deterministic": True} if self.deterministic else {}
         return {
             **exchange,

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.results.candidates import provenance
@@ -59,7 +60,8 @@ def _text(name: str) -> str:
 # A large comparison includes layers and pictures of the most interesting runs only, to stay responsive.
 
 MOST_RUNS_WITH_LAYERS = 200
-MOST_PICTURE_BYTES = 3_000_000
+MOST_PICTURE_BYTES = 4_000_000  # of base64
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def run_details(
@@ -91,18 +93,22 @@ def _pictures(folders: dict[int, Path | None]) -> dict[int, list[dict[str, str]]
     pictures: dict[int, list[dict[str, str]]] = {}
     left = MOST_PICTURE_BYTES
     for place, folder in list(folders.items())[:MOST_RUNS_WITH_LAYERS]:
-        files = [] if folder is None else sorted(folder.glob("masks/*.png"))
-        left -= sum(file.stat().st_size for file in files)
+        embedded = [picture(file) for file in ([] if folder is None else sorted(folder.glob("masks/*.png")))]
+        left -= sum(len(one["base64"]) for one in embedded)
         if left < 0:
             break
-        if files:
-            pictures[place] = [picture(file) for file in files]
+        if embedded := [one for one in embedded if one["base64"]]:
+            pictures[place] = embedded
     return pictures
 
 
 def picture(file: Path) -> dict[str, str]:
-    """A PNG file for a `data:` URL."""
-    return {"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()}
+    """A PNG file for a `data:` URL; empty if it is another file, such as a link to something private, or too large."""
+    try:
+        content = read_bytes_bounded(file, max_bytes=MOST_PICTURE_BYTES)
+    except Unreadable:
+        content = b""
+    return {"name": file.stem, "base64": base64.b64encode(content).decode() if content.startswith(PNG) else ""}
 
 
 def write_run_page(
