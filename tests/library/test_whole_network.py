@@ -1,9 +1,11 @@
 """kernel=auto of sf.swap looks at the whole network too; latencies are made up here, since a CPU has none of a GPU."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from sparsefront_kernels import cuda_library
 from torch import nn
 
@@ -250,3 +252,25 @@ def test_seconds_are_a_number(net, seconds):
     if seconds is not None:
         with pytest.raises(sf.InvalidSetting, match=r"^seconds=.*: is how long a search may take"):
             sf.benchmark(nn.Linear(32, 8), nn.Linear(32, 8), (X,), seconds=seconds)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kept", [True, False], ids=["kernels", "dense"])
+def test_decided_execution_is_timed_again(monkeypatch, tmp_path, kept):
+    """Conv1D of the dense network is Linear in the swapped one, whose decision needs another search then."""
+    monkeypatch.setattr(whole_network, "why_dense", lambda sparse_ms, dense_ms: None if kept else "for this test")
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    sizes = {"n_layer": 2, "n_embd": 256, "n_head": 4, "vocab_size": 1000, "n_positions": 128}
+    with torch.device("cuda"):
+        dense = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, use_cache=False)).half().eval()
+        inputs = {"input_ids": torch.randint(0, 1000, (4, 128))}
+    net = copy.deepcopy(dense)
+    masks = sf.prune(net, "tile_wise", 0.75, granularity=64, example_inputs=inputs, tell=len)
+    told: list[str] = []
+    report = sf.swap(net, masks, inputs, tell=told.append)
+    assert bool(report.sparse_flops_share) == kept
+    found = sf.benchmark(dense, net, inputs, settings=sf.Measure(samples=5, repeats=1), tell=told.append)
+    assert not any("fails now" in line for line in told)
+    if kept:
+        decided = next(line for line in told if "ms with kernels" in line)
+        assert f"dense, as {found.timed.execution.name} and " in decided and found.timed.execution.known
