@@ -1,11 +1,11 @@
 """CUDA sources as libraries: what the compiler makes of each, when one is built, and what is said where one cannot be."""
 
 import ctypes
+import fcntl
 import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -19,6 +19,7 @@ import torch
 from forked_builder import forking_builder
 from program_server import Program, ProgramServer
 from sparsefront_kernels import build, cuda_library
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -171,19 +172,34 @@ class TestBuilding:
         assert cuda_library.build("trivial") != before
         assert cuda_library.load.__wrapped__("trivial").answer() == 2
 
-    def test_several_at_once(self, empty_cache, source, monkeypatch):
+    @pytest.fixture
+    def others_wait(self, monkeypatch):
+        """others_wait() returns when three threads wait for a lock."""
+        waiting, flock = [], fcntl.flock
+
+        def noted(file, how):
+            try:
+                flock(file, how)
+            except BlockingIOError:
+                waiting.append(file)
+                raise
+
+        monkeypatch.setattr(fcntl, "flock", noted)
+        return lambda: wait_until(lambda: len(waiting) == 3)
+
+    def test_several_at_once(self, empty_cache, source, monkeypatch, others_wait):
         """As ranks of one run: one of them builds, and the others take its library."""
         source("trivial", ANSWER.format(7))
         started, first = Barrier(4), []
 
         def builder(name, folder):
             first.append(name)
-            time.sleep(0.2)
+            others_wait()
             (folder / f"{name}.so").write_text("a library")
             return CompletedProcess([], 0, "what the compiler said")
 
         def build_at_once(name):
-            started.wait(timeout=60)
+            started.wait(600)
             return cuda_library.build(name)
 
         monkeypatch.setattr(cuda_library, "_run_builder", builder)
@@ -193,7 +209,9 @@ class TestBuilding:
         home = cuda_library.built("trivial").parent.name
         assert sorted(path.name for path in empty_cache.iterdir()) == [home, f"{home}.lock"]
 
-    def test_a_failure_is_that_of_all_who_waited_and_of_no_later_process(self, empty_cache, source, monkeypatch):
+    def test_a_failure_is_that_of_all_who_waited_and_of_no_later_process(
+        self, empty_cache, source, monkeypatch, others_wait
+    ):
         source("trivial", ANSWER.format(7))
         started, tried = Barrier(4), []
 
@@ -203,11 +221,12 @@ class TestBuilding:
 
         def builder(name, folder):
             tried.append(name)
-            time.sleep(0.2)
+            if len(tried) == 1:
+                others_wait()
             return CompletedProcess([], 1, "nvcc error: no luck")
 
         def reason(name):
-            started.wait(timeout=60)
+            started.wait(600)
             with pytest.raises(cuda_library.BuildFailed) as raised:
                 cuda_library.build(name)
             return str(raised.value)
@@ -228,7 +247,7 @@ class TestBuilding:
 
         def builder(name, folder):
             (folder / f"{name}.so").write_text("a library")
-            both_are_done.wait(timeout=60)
+            both_are_done.wait(600)
             return CompletedProcess([], 0, "what the compiler said")
 
         monkeypatch.setattr(cuda_library, "_run_builder", builder)
@@ -240,10 +259,7 @@ class TestBuilding:
     def test_a_killed_build_blocks_no_other(self, empty_cache, source, programs):
         source("slow", "#include <cooperative_groups.h>\n" + ANSWER.format(5))
         process = _build_elsewhere("slow", programs)
-        deadline = time.monotonic() + 60
-        while not list(empty_cache.glob("building-slow-*/library/lock")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert list(empty_cache.glob("building-slow-*/library/lock")), "the builder never locked its folder"
+        wait_until(lambda: list(empty_cache.glob("building-slow-*/library/lock")), process)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert cuda_library.built("slow") is None

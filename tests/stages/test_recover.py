@@ -192,7 +192,7 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
         assert all(torch.equal(first[name], second[name]) for name in first)
     assert not list((tmp_path / "cache" / "recover").glob("*.unfinished"))
     cost = json.loads((folders[1] / "determined_by.json").read_text())["seconds"]
-    assert 1000 < cost < 1100, "what the first two rounds took before the kill is part of the cost"
+    assert 1000 < cost < 2000, "what the first two rounds took before the kill is part of the cost"
 
 
 def test_a_training_that_could_not_be_stored_is_not_lost(composed, tmp_path, monkeypatch):

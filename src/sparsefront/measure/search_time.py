@@ -95,7 +95,10 @@ class SearchTime:
             left = max(0.0, left - self._last.get(before, 0.0))
         if left > needed:
             return None
-        reason = f"{NOT_TRIED}: about {needed:.0f} s are needed, {left:.0f} s of the search are left"
+        return self.skip(what, f"{NOT_TRIED}: about {needed:.0f} s are needed, {left:.0f} s of the search are left")
+
+    def skip(self, what: str, reason: str) -> str:
+        """Record why work was skipped; returns the reason."""
         self.left_out[self._of + what] = reason
         return reason
 
