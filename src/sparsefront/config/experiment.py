@@ -36,7 +36,7 @@ class Experiment:
     """The result of `validate`, used by the pipeline.
 
     Args:
-        choices: group -> name of the chosen option, as on the command line.
+        choices: group -> name of the chosen option, as on the command line; but see `pattern_name`.
         settings: group -> its configuration as plain containers, for keys, provenance and loggers.
         seed: of the dense network and of pruning; `recovery_seed`: of the recovery.
         sparsity: fraction of zeros among the prunable weights, in [0, 1); 0 for pattern=dense.
@@ -82,7 +82,13 @@ class Experiment:
         low = f"-{self.precision.mode}" if self.precision.is_low else ""
         smaller = f"-{self.structured.name}-{self.structured.sparsity:g}" if self.shrinking is not None else ""
         network = f"{self.choices['model']}-{self.choices['dataset']}{smaller}"
-        return f"{network}-{self.choices['pattern']}{unit}-{self.sparsity:g}{low}"
+        return f"{network}-{self.pattern_name}{unit}-{self.sparsity:g}{low}"
+
+    @property
+    def pattern_name(self) -> str:
+        """The chosen pattern; with pattern=dense, the one that `structured` stands for."""
+        stands_for = self.pattern.prunes and self.structured.name != self.choices["structured"]
+        return self.pattern.name if stands_for else self.choices["pattern"]
 
     @property
     def shrinking(self) -> "Experiment | None":

@@ -223,8 +223,11 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     parts |= {group: _build(group, config, choices, trust) for group in GROUPS if group not in parts}
     settings, sparsity = {group: plain(config[group]) for group in GROUPS}, float(config.sparsity)
     if parts["structured"].pattern is not None and not parts["pattern"].prunes:  # the same as that pattern alone
-        sparsity, alone = parts["structured"].sparsity, {"structured": Structured(), "pattern": parts["structured"].pattern}
-        parts, choices = parts | alone, choices | {group: part.name for group, part in alone.items()}
+        sparsity, alone = (
+            parts["structured"].sparsity,
+            {"structured": Structured(), "pattern": parts["structured"].pattern},
+        )
+        parts |= alone
         settings |= {group: to_record(part) for group, part in alone.items()}
     parts["allocation"].check_pattern(parts["pattern"])
     experiment = Experiment(

@@ -133,7 +133,9 @@ def require_no_zeros(net: nn.Module, layers: Iterable[str]) -> None:
     for name in layers:
         pruned = zeroed.get(name, 0)
         if pruned and int((layer_weight(net.get_submodule(name)) == 0).sum()) >= pruned:
-            allowed = f"still has the units that were pruned of {name}: call sf.narrow(net, masks) before the next sf.prune"
+            allowed = (
+                f"still has the units that were pruned of {name}: call sf.narrow(net, masks) before the next sf.prune"
+            )
             raise InvalidSetting("net", type(net).__name__, allowed)
 
 

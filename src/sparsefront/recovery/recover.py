@@ -23,7 +23,6 @@ from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.calibration import asked_batches
 from sparsefront.pruning.layers import require_no_groups, weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import require_none_dense
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.recovery.backend import Backend, sparse_backend

@@ -205,10 +205,10 @@ def point_of(candidate: Candidate, axis: Axis) -> Point:
 
 
 def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:
-    """The points grouped by pattern."""
+    """The points grouped by `Choice.prunings`."""
     series: dict[str, list[Point]] = {}
     for point in points:
-        series.setdefault(point.result.choice.pattern, []).append(point)
+        series.setdefault(point.result.choice.prunings, []).append(point)
     return series
 
 

@@ -55,7 +55,7 @@ def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
         identity = result.identity
         if identity.weights_sha256 is not None:
             seeds.setdefault(identity.weights_sha256, set()).add((identity.seed, identity.recovery_seed))
-            named[identity.weights_sha256] = f"{result.choice.pattern} {result.sparsity.sparsity_target:g}"
+            named[identity.weights_sha256] = f"{result.choice.prunings} {result.sparsity.sparsity_target:g}"
     lines = []
     for weights, found in seeds.items():
         if len(found) > 1:
@@ -129,7 +129,7 @@ def _windows(results: Sequence[Result]) -> list[str]:
     found: dict[tuple[str, float], dict[str, None]] = {}
     for result in results:
         if result.sparsity.n_of_m is not None:
-            of_this = found.setdefault((result.choice.pattern, result.sparsity.sparsity_target), {})
+            of_this = found.setdefault((result.choice.prunings, result.sparsity.sparsity_target), {})
             of_this[result.sparsity.n_of_m] = None
     return [
         f"n:m of {pattern} at sparsity {sparsity:g} {' and '.join(windows)}"

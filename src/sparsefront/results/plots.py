@@ -123,7 +123,7 @@ def draw_points(
     for point in points:
         choice = point.result.choice
         filled = point.x is not None if front is None else (x(point), point.quality) in front
-        drawn.setdefault((choice.pattern, choice.recovery, low_precision_of(point.result), filled), []).append(point)
+        drawn.setdefault((choice.prunings, choice.recovery, low_precision_of(point.result), filled), []).append(point)
     named = set()
     for (pattern, recovery, precision, filled), members in drawn.items():
         color = pattern_color(pattern)

@@ -112,8 +112,8 @@ class Choice(CheckedFields):
     `model_parameters` contain only what determined the loaded network, and facts about it. `dataset_split`: the rule, with
     version, by which rows were held out, or `rows`: individually; None if nothing was held out, and before version 10, which
     only had `rows`. `structured`: how the network was made smaller before `pattern` pruned it, with the amount in
-    `structured_parameters`; None if it was not. `trainer_parameters` are those that affect training, with `auto` resolved. `control`: the additional
-    baseline of the pruned network besides the dense one; None if there is nothing to match.
+    `structured_parameters`; None if it was not. `trainer_parameters` are those that affect training, with `auto` resolved.
+    `control`: the additional baseline of the pruned network besides the dense one; None if there is nothing to match.
     """
 
     model: str
@@ -142,16 +142,22 @@ class Choice(CheckedFields):
     kernel_mode: str | None = None
     control: str | None = None
 
+    @property
+    def prunings(self) -> str:
+        """What pruned the network, in order: "depth + block_wise"."""
+        return self.pattern if self.structured is None else f"{self.structured} + {self.pattern}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sparsity(CheckedFields):
     """Fractions of zeros in [0, 1], never percent.
 
     `sparsity_achieved` is over the prunable weights, including layers that stayed dense; `sparsity_whole_model` is over all
-    parameters. With `structured` both are of the smaller network, and `weights_left` and `theoretical_flops_left` are what is
-    left of the dense network's prunable weights and of the flops of their products. `dense_layers`: layer -> why it stayed dense; `dense_weight_shares`: layer -> its share of the prunable weights.
-    `n_of_m`: windows of a balanced pattern, "2:4", or "1:4 in 20, 3:32 in 4" layers. `pattern_per_layer`: for several patterns
-    in one network. `collapsed_layers`: layers with less than a tenth of the target density, or than 1 % -> their density.
+    parameters. With `structured` all are of the smaller network, and `weights_left` and `theoretical_flops_left` are the shares
+    of the dense network's prunable weights, and of the flops of their products, that are left. `dense_layers`: layer -> why it
+    stayed dense; `dense_weight_shares`: layer -> its share of the prunable weights. `n_of_m`: windows of a balanced pattern,
+    "2:4", or "1:4 in 20, 3:32 in 4" layers. `pattern_per_layer`: for several patterns in one network. `collapsed_layers`: layers
+    with less than a tenth of the target density, or than 1 % -> their density.
     """
 
     sparsity_target: float

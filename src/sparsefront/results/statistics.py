@@ -403,10 +403,10 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
         return f"nothing that was measured loses so little{', held out' if group.picked_by == 'val' else ''}"
     best: dict[str, tuple[str, Point]] = {}  # pattern -> the fastest that counts as faster than dense, else the fastest
     for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
-        best.setdefault(point.result.choice.pattern, (verdict, point))
+        best.setdefault(point.result.choice.prunings, (verdict, point))
     (verdict, first), *others = best.values()
     cpu = f" ({CPU_NOTE})" if group.device == "cpu" else ""
-    unclear = {point.result.choice.pattern for found, point in within if found == UNCLEAR}
+    unclear = {point.result.choice.prunings for found, point in within if found == UNCLEAR}
     if verdict == FASTER:
         is_fastest = first.x == max(point.x for _, point in within)
         found = "the fastest is" if is_fastest else "the fastest that counts as faster than dense is"
@@ -414,7 +414,7 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
         found = "everything loses to dense; the fastest is"
     else:
         found = "nothing counts as faster than dense; the fastest is"
-    beyond = dict.fromkeys(point.result.choice.pattern for *_, point in known)
+    beyond = dict.fromkeys(point.result.choice.prunings for *_, point in known)
     ends = (
         (
             [pattern for pattern in _patterns(others, SLOWER) if pattern not in unclear],
@@ -445,7 +445,7 @@ def _measured(group: ComparableResults, budget: float, known: Sequence[tuple[flo
 
 
 def _patterns(points: Iterable[tuple[str, Point]], *verdicts: str) -> list[str]:
-    return [point.result.choice.pattern for found, point in points if found in verdicts]
+    return [point.result.choice.prunings for found, point in points if found in verdicts]
 
 
 def _point_in_words(point: Point, group: ComparableResults) -> str:

@@ -464,7 +464,11 @@ def _layers(report: SwapReport, bench: EvalContext) -> dict[str, dict[str, Any]]
 
 
 def share_left(
-    inputs: dict[str, Any], dense_net: nn.Module, prunable: Iterable[str], masked: nn.Module, masks: Mapping[str, Tensor]
+    inputs: dict[str, Any],
+    dense_net: nn.Module,
+    prunable: Iterable[str],
+    masked: nn.Module,
+    masks: Mapping[str, Tensor],
 ) -> dict[str, float]:
     """What a network that became smaller and was then pruned still has of the dense network's prunable weights and of the flops
     of their products, zeros not counted.

@@ -283,7 +283,7 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
         dataset_task=getattr(experiment.dataset, "task", None),
         dataset_split=experiment.dataset.split_version,
         structured=choices["structured"] if smaller else None,
-        pattern=choices["pattern"],
+        pattern=experiment.pattern_name,
         granularity=getattr(experiment.pattern, "granularity", None),
         importance=choices["importance"] if pruned else None,
         allocation=experiment.allocation.name if pruned else None,

@@ -1,0 +1,155 @@
+"""A smaller dense network first, then a pattern: in the library, in one run, saved, loaded and verified as one."""
+
+import copy
+import json
+import logging
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+import sparsefront as sf
+from sparsefront.config.validate import validate
+from sparsefront.errors import InvalidSetting
+from sparsefront.recovery import Distill
+from sparsefront.stages.keys import stage_keys
+from sparsefront.verify.__main__ import main
+
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "logger=none"]
+WIDTH = sf.patterns.Channel(axis="width")
+IDS = torch.arange(32).reshape(2, 16)
+
+
+def bert(hidden_size: int = 64) -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": hidden_size, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128}
+    return BertForSequenceClassification(BertConfig(vocab_size=100, **sizes)).eval()
+
+
+def make_smaller(net: BertForSequenceClassification, how: str) -> None:
+    if "depth" in how:
+        sf.prune(net, "depth", 0.5, tell=len)
+    if "width" in how:
+        sf.narrow(net, sf.prune(net, WIDTH, 0.5, tell=len))
+
+
+@pytest.mark.parametrize("how", ["depth", "width", "depth, width"])
+def test_both_prunings_are_saved_as_one(how, tmp_path, caplog):
+    net = bert()
+    make_smaller(net, how)
+    masks = sf.prune(net, "block_wise", 0.75, granularity=8, tell=len)
+    with caplog.at_level(logging.WARNING):
+        sf.save(tmp_path, net, masks)
+    described = "width" not in how  # heads of another width than hidden_size / heads
+    assert (tmp_path / "config.json").exists() is described
+    assert ("no config.json" in caplog.text) is not described
+    expected = net(IDS).logits
+    for given in (bert(), copy.deepcopy(net)):  # the original architecture, or the smaller one
+        left = sf.load(tmp_path, given)
+        assert torch.equal(given(IDS).logits, expected) and left.sparsity == masks.sparsity
+        sf.save(tmp_path / "again", given, left)
+        sf.swap(given, left, {"input_ids": IDS}, tell=len)
+        torch.testing.assert_close(given(IDS).logits, expected)
+    sf.load(tmp_path / "again", original := bert())
+    assert torch.equal(original(IDS).logits, expected)
+    other = bert(hidden_size=32)
+    before = copy.deepcopy(other.state_dict())
+    with pytest.raises(InvalidSetting, match="folder=.* does not fit the model"):
+        sf.load(tmp_path, other)
+    assert all(torch.equal(before[name], tensor) for name, tensor in other.state_dict().items())
+
+
+def test_units_still_in_place_are_refused():
+    """Width at 0.5 and 2:4 over its zeros said 0.5 where 70.5 % of the weights were zero."""
+    net = bert()
+    masks = sf.prune(net, WIDTH, 0.5, tell=len)
+    with pytest.raises(InvalidSetting, match=r"net=Bert.*: still has the units .* call sf\.narrow"):
+        sf.prune(net, "n_m", 0.5, tell=len)
+    sf.narrow(net, masks)
+    assert sf.prune(net, "n_m", 0.5, tell=len).sparsity == 0.5
+    again = bert()
+    sf.prune(again, WIDTH, 0.5, tell=len)
+    again.load_state_dict(bert().state_dict())
+    assert sf.prune(again, "n_m", 0.5, tell=len).sparsity == 0.5, "the units are back"
+
+
+def test_the_larger_network_teaches():
+    teacher, net = bert(), bert()
+    make_smaller(net, "depth, width")
+    masks = sf.prune(net, "n_m", 0.5, schedule="gradual", tell=len)
+    batches = [({"input_ids": IDS, "labels": torch.tensor([0, 1])})] * 4
+    trainer = sf.TrainerSettings(accelerator="cpu", progress_bar=False)
+    taught = {"recovery": Distill(hidden_states=1.0), "dense_net": teacher, "epochs": 1, "trainer": trainer}
+    after = sf.recover(net, masks, batches, **taught)
+    assert after.sparsity == 0.5 and after.spec.structure == masks.spec.structure != ()
+
+
+def test_masks_of_two_networks_do_not_join():
+    net = bert()
+    first = sf.prune(net, "n_m", 0.5, layers="*query", tell=len)
+    make_smaller(net, "depth")
+    with pytest.raises(InvalidSetting, match="masks=given: are of two networks"):
+        _ = first | sf.prune(net, "n_m", 0.5, layers="*key", tell=len)
+
+
+@pytest.mark.parametrize(
+    "structured", ["structured=depth", "structured=width structured.sparsity=0.25 schedule=gradual precision=int8"]
+)
+def test_one_run_makes_both(structured, tmp_path, capsys):
+    places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}", *ON_CPU)
+    quick = ("debug=tiny", "kernel=reference", "report.html=false", "report.plot=false", "control=dense_continued")
+    block = ("pattern=block_wise", "granularity=8", "sparsity=0.75")
+    ran = sf.run(*quick, *places, *structured.split(), *block)
+    row = json.loads((ran.folder / "row.json").read_text())
+    choice, sparsity, amount = row["choice"], row["sparsity"], 0.5 if "depth" in structured else 0.25
+    assert choice["structured"] in structured and choice["structured_parameters"]["sparsity"] == amount
+    assert sparsity["sparsity_target"] == sparsity["sparsity_achieved"] == 0.75
+    for left in ("weights_left", "theoretical_flops_left"):
+        assert sparsity[left] == pytest.approx((1 - amount) * 0.25)
+    assert row["size"]["weight_bytes_dense"] > 3 * row["size"]["weight_bytes_sparse"]
+    assert row["quality"]["dense_continued"] is not None
+    again = sf.load_run(ran.folder)
+    assert len(again.network.blocks) == (2 if "depth" in structured else 4)
+    assert torch.equal(again.network.head.weight, ran.network.head.weight) and again.masks.sparsity == 0.75
+    main([str(ran.folder / "row.json"), "--cache-dir", str(tmp_path / "cache")])
+    told = capsys.readouterr().out
+    assert "DIFFERS" not in told and all(f"{what}: hold" in told for what in ("masks and weights", "sparsity"))
+
+
+@pytest.mark.parametrize(
+    ("structured", "alone"),
+    [
+        ("structured=depth structured.sparsity=0.25", "pattern=depth sparsity=0.25"),
+        ("structured=width", "pattern=channel pattern.axis=width sparsity=0.5"),
+    ],
+)
+def test_structured_alone_is_that_pattern(structured, alone, composed):
+    keys = [stage_keys(validate(composed(*given.split()))) for given in (f"{structured} pattern=dense", alone)]
+    assert keys[0] == keys[1]
+    composition = validate(composed(*structured.split(), "pattern=n_m", "sparsity=0.5"))
+    assert stage_keys(composition).structure == keys[1].prune, "one stage makes the smaller network for both"
+    assert composition.config_hash != validate(composed("pattern=n_m", "sparsity=0.5")).config_hash
+    nothing = validate(composed("structured=depth", "structured.sparsity=0"))
+    assert stage_keys(nothing) == stage_keys(validate(composed()))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("structured.sparsity=0.5", "^structured.sparsity=0.5: is 0 with structured=none"),
+        ("structured=depth structured.sparsity=0.99", "^structured.sparsity=0.99: rounds to all of 4 blocks"),
+        ("structured=depth structured.sparsity=0.05", "^structured.sparsity=0.05: rounds to none of 4 blocks"),
+        ("structured=depth model.depth=1", "^structured=depth: takes whole blocks"),
+        ("structured=width structured.sparsity=0.0001", "^structured.sparsity=0.0001: rounds to no change"),
+        ("structured=width pattern=depth", "^pattern=depth: makes a smaller dense network, and so does structured"),
+        ("structured=depth pattern=channel pattern.axis=width", "^pattern=channel: makes a smaller dense network"),
+        ("structured=width recovery=sr_ste pattern=n_m", "^recovery=sr_ste: starts from the dense weights"),
+        ("structured=depth pattern=mixed allocation=latency_search", "^allocation=latency_search: measures the dense"),
+        ("structured=width importance=movement schedule=gradual", "^importance=movement"),
+        ("structured=width structured.aggregate=l1", "^structured.aggregate=l1: must be"),
+        ("structured=width pattern=block_wise granularity=1024", "granularity"),
+    ],
+)
+def test_impossible_compositions_are_refused(overrides, message, composed):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*overrides.split()))
