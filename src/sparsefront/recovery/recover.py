@@ -80,10 +80,10 @@ def recover(
             mode, submodules in eval mode, such as a frozen BatchNorm, stay so; in eval mode, all of it trains. All modes are
             restored at the end.
         masks: from `prune` or `load`, or any dict of layer name -> bool mask, which then never changes.
-        train_dataloader: batches (inputs, target), inputs only, or dicts by name. A DataLoader is iterated; batches of
-            another iterable are copied to memory, and without a length at most `limit_batches` of the trainer and what the
-            recovery asks for. A LightningDataModule is prepared and set up for its training loader. Or a function: index of
-            a round, from 0 -> one of these.
+        train_dataloader: batches (inputs, target), inputs only, or dicts by name. A DataLoader or another iterable with a
+            length is iterated in every epoch; batches of others are copied to memory, at most `limit_batches` of the trainer
+            and what the recovery asks for. A LightningDataModule is prepared and set up for its training loader. Or a
+            function: index of a round, from 0 -> one of these.
         loss: (output, target) -> scalar; for dict batches the target is the batch. None: the output's own `loss`.
         recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
             none, or an instance with settings.
@@ -160,7 +160,7 @@ def recover(
     chosen.check_schedule(pruning.schedule, pruning.sparsity)
     chosen.check(setup)
     setup.trainer.check()
-    data_of_round = _data_of_round(train_dataloader, net, named=task is not None, most=_most_batches(chosen, setup))
+    data_of_round = _data_of_round(train_dataloader, net, chosen, setup, named=task is not None)
     if task is None and (chosen.reads_logits or setup.recipe.label_smoothing):
         first = data_of_round(0)
         _require_logits(net, loss, first)
@@ -217,21 +217,30 @@ def _pattern_of(masks: Mapping[str, Tensor], recovery: Recovery) -> Pattern:
 
 
 def _data_of_round(
-    given: Data, net: nn.Module, *, named: bool, most: int | None
+    given: Data, net: nn.Module, recovery: Recovery, setup: RecoverySetup, *, named: bool
 ) -> Callable[[int], pl.LightningDataModule]:
     """Return a function from a round's index (from 0) to its data.
 
     Args:
         named: data modules are from this package, with batches named like the network's arguments.
-        most: see `NamedBatches`.
     """
+    most, anew = _most_batches(recovery, setup), recovery.training is not None
+    pruning = setup.pruning
+    rescored = pruning.schedule.in_training and pruning.importance.source in ("gradients", "inputs")
 
     def opened(data: Iterable | pl.LightningDataModule) -> pl.LightningDataModule:
         if isinstance(data, pl.LightningDataModule):
             if named:
                 return data
             data = training_loader(data)
-        return NamedBatches(data, net, argument="train_dataloader", most=most)
+        batches = NamedBatches(data, net, argument="train_dataloader", most=most, anew=anew)
+        if anew and rescored and batches.opens_once:
+            allowed = (
+                f"importance={pruning.importance.name} scores weights during the training, on batches of a second loader, which "
+                "this one's own iteration may not allow: give a plain DataLoader, or a list of batches"
+            )
+            raise InvalidSetting("train_dataloader", type(data).__name__, allowed)
+        return batches
 
     if callable(given):
         return lambda index: opened(given(index))

@@ -54,6 +54,12 @@ def similar_loader(
     )
 
 
+def iterates_itself(loader: DataLoader) -> bool:
+    """Whether a DataLoader's own class decides what it yields, so that one made of its parts would yield something else."""
+    own = ("__iter__", "__len__", "_get_iterator", "_index_sampler")
+    return any(getattr(type(loader), name) is not getattr(DataLoader, name) for name in own)
+
+
 # Inputs of a network by argument name.
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -288,34 +294,50 @@ class NamedBatches(LightningDataModule):
     """A training loader whose batches are dicts.
 
     Args:
-        batches: a DataLoader, which keeps its order and settings, with workers seeded from its generator, else from torch's;
-            batches of any other iterable, or over an IterableDataset, are copied to memory.
+        batches: a plain DataLoader over a dataset with a length, which keeps its order and settings, with workers seeded from its
+            generator, else from torch's; any other iterable is iterated itself.
         net: its forward names the inputs.
         argument: as in `NamedBatch`.
-        most: maximum number of batches read from an iterable without a length. None = all.
+        most: maximum number of batches that are copied to memory. None = all.
+        anew: iterate an iterable with a length anew for each epoch, instead of copying its batches to memory as those of
+            others, which yields the same ones each time.
     Raises:
         InvalidSetting: not an iterable, an empty one, or an unbounded one: see `read_batches`.
     """
 
-    def __init__(self, batches: Iterable, net: nn.Module, *, argument: str, most: int | None = None) -> None:
+    def __init__(
+        self, batches: Iterable, net: nn.Module, *, argument: str, most: int | None = None, anew: bool = False
+    ) -> None:
         super().__init__()
         if isinstance(batches, Tensor):
             raise InvalidSetting(argument, f"a tensor {list(batches.shape)}", "holds batches: give a list of them")
         if isinstance(batches, str | Mapping | type) or not isinstance(batches, Iterable):
             raise InvalidSetting(argument, type(batches).__name__, "is a DataLoader or another iterable of batches")
-        streamed = isinstance(batches, DataLoader) and isinstance(batches.dataset, IterableDataset)
-        if isinstance(batches, DataLoader) and batches.batch_sampler is not None and not streamed:
+        length = _length(batches)
+        rebuilt = isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset)
+        if rebuilt and length and batches.batch_sampler is not None and not iterates_itself(batches):
             self._loader = batches
             self._collate: Collate = batches.collate_fn
         else:
-            read = _Read(read_batches(batches, most, argument=argument))
+            listed = isinstance(batches, list | tuple | Iterator)
+            read: Dataset = (
+                _Iterated(batches, length, argument)
+                if anew and length and not listed
+                else _Read(read_batches(batches, most, argument=argument))
+            )
             sampler = BatchSampler(SequentialSampler(read), batch_size=1, drop_last=False)
-            self._loader = DataLoader(read, batch_sampler=sampler)
+            generator = batches.generator if isinstance(batches, DataLoader) else None
+            self._loader = DataLoader(read, batch_sampler=sampler, generator=generator)
             self._collate = _first
         if len(self._loader) == 0:
             raise InvalidSetting(argument, "empty", "must give at least one batch")
         self._named = NamedBatch(forward_names(net), self._collate, argument)
         self._seed = _next_seed()
+
+    @property
+    def opens_once(self) -> bool:
+        """Whether two loaders at a time may disturb each other, because a user's `__iter__` is called for both."""
+        return isinstance(self._loader.dataset, _Iterated)
 
     def train_dataloader(self) -> DataLoader:
         """A new loader over the same batches."""
@@ -346,7 +368,7 @@ def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
     """Read the batches of an iterable into a list of copies (a loader may reuse its tensors); lists and tuples are not copied.
 
     Args:
-        most: maximum for an iterable without a length; one with a length is read to that length.
+        most: maximum number of batches; an iterable with a length is read to that length at most.
         argument: name of the batches in messages.
     Raises:
         InvalidSetting: `most` is None and an iterable without a length did not end after MOST_BATCHES or MOST_BYTES.
@@ -363,14 +385,14 @@ def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
     if length is None and most is None and isinstance(batches, itertools.cycle):
         raise endless
     read: list = []
-    size, stop = 0, most if length is None else length
+    size = 0
     for batch in batches:
-        if len(read) == stop:  # only reached if it yields more than its length
+        if len(read) == length:  # only reached if it yields more than its length
             log.warning("%s has a length of %d and gives more batches: they are left out", argument, length)
             break
         read.append(_copied(batch))
         size += _bytes(batch)
-        if length is None and len(read) == most:
+        if len(read) == most:
             break
         if length is None and most is None and (len(read) > MOST_BATCHES or size > MOST_BYTES):
             raise endless
@@ -417,6 +439,31 @@ class _Read(Dataset):
 
     def __getitem__(self, index: int) -> object:
         return self.batches[index]
+
+
+class _Iterated(Dataset):
+    """The batches of an iterable with a length, in order; it is iterated anew for each first one.
+
+    Raises:
+        InvalidSetting: it ends before its length.
+    """
+
+    def __init__(self, batches: Iterable, length: int, argument: str) -> None:
+        self.batches, self.length, self.argument = batches, length, argument
+        self._iterator, self._next = iter(()), length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> object:
+        if index < self._next:
+            self._iterator, self._next = iter(self.batches), 0
+        for batch in self._iterator:
+            self._next += 1
+            if self._next > index:
+                return _copied(batch)
+        allowed = f"has a length of {self.length} and gave {self._next} batches: each iteration must give that many"
+        raise InvalidSetting(self.argument, type(self.batches).__name__, allowed)
 
 
 def _next_seed() -> int:
