@@ -414,7 +414,12 @@ def first_of(output, target):
 
 @pytest.mark.parametrize("form", [tuple, list])
 @pytest.mark.parametrize(
-    "arguments", [{"recovery": "distill"}, {"recovery": "cast"}, {"recipe": sf.Recipe(label_smoothing=0.1)}]
+    "arguments",
+    [
+        {"recovery": "distill"},
+        {"recovery": "cast"},
+        {"recovery": SquareHead(hidden_layers=["net.1"], soft_targets=1.0)},
+    ],
 )
 def test_outputs_without_named_logits_are_refused_before_any_work(trained, form, arguments):
     net = Two(trained.net())

@@ -1,6 +1,7 @@
 """`sf.recover`: run any recovery on a plain network, data loader and loss."""
 
 import copy
+import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -32,6 +33,7 @@ from sparsefront.recovery.rounds import RunContext, Source, run_rounds
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import (
+    ClassDims,
     Loss,
     NamedBatches,
     PlainTask,
@@ -44,6 +46,8 @@ from sparsefront.tasks.plain_task import (
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import random_state, set_random_state
 from sparsefront.training.trainer import TrainerSettings
+
+log = logging.getLogger(__name__)
 
 Network = nn.Module | Callable[[], nn.Module]
 """A network, or a function that returns a new copy of it."""
@@ -98,8 +102,8 @@ def recover(
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, without checkpoints. Several
             devices need the processes of `python run.py`; here there is one.
         dense_net: the trained network before pruning: the teacher of distill, square_head and cast, and the start of
-            obs_update, sparse_swaps and cast. Distillation averages over all predictions: classes are the last dim of
-            outputs [B, classes] and [B, T, classes], and dim 1 of [B, classes, H, W].
+            obs_update, sparse_swaps and cast. Distillation compares softmax distributions over the dim along which adding a
+            constant does not change the loss, else the outputs themselves, by squared difference.
         initial_net: the network before the dense training, the start of sr_ste.
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: returns the prunable layers; distill may compare hidden states of their blocks.
@@ -120,6 +124,11 @@ def recover(
     require_masks_of(net, held)
     require_none_dense(net, held, "masks", "given")
     _require_types(loss, recipe, trainer, context)
+    if task is None and recipe is not None and recipe.label_smoothing:
+        allowed = (
+            "is of the program's losses; smooth labels in your own: torch.nn.CrossEntropyLoss(label_smoothing=...)"
+        )
+        raise InvalidSetting("recipe.label_smoothing", recipe.label_smoothing, allowed)
     if callable(train_dataloader):
         allowed = "is batches, or a function: number of a round -> batches"
         require_callable("train_dataloader", train_dataloader, "round", allowed=allowed)
@@ -161,9 +170,10 @@ def recover(
     chosen.check(setup)
     setup.trainer.check()
     data_of_round = _data_of_round(train_dataloader, net, chosen, setup, named=task is not None)
-    if task is None and (chosen.reads_logits or setup.recipe.label_smoothing):
+    dims = None
+    if task is None and chosen.reads_logits:
         first = data_of_round(0)
-        _require_logits(net, loss, first)
+        dims = _require_logits(net, loss, first, chosen)
         data_of_round = partial(_after_first, first, data_of_round)
     if initial_net is not None and not taken:
         _require_same(_fresh(initial, "initial_net"), net, "initial_net")
@@ -171,7 +181,7 @@ def recover(
         _start_dense(net, trained)
     source = Source(
         data_of_round=data_of_round,
-        make_task=partial(task or partial(_plain_task, loss), net),
+        make_task=partial(task or partial(_plain_task, loss, dims), net),
         dense_net=partial(_fresh, trained, "dense_net"),
         initial_net=partial(_fresh, initial, "initial_net"),
         epoch_weights=epoch_weights or {},
@@ -255,33 +265,40 @@ def _after_first(
     return first if index == 0 else others(index)
 
 
-def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataModule) -> None:
-    """Raise InvalidSetting unless the network's output for the first batch names its logits, equally many in training and eval
-    mode. Random states and buffers are restored.
+def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataModule, recovery: Recovery) -> ClassDims:
+    """The dims of the classes in the network's output for the first batch. Random states and buffers are restored.
+
+    Raises:
+        InvalidSetting: the output does not name its logits, or has other numbers of them in training and eval mode.
     """
     task, loader, state = PlainTask(net, loss), data.train_dataloader(), random_state()
-    drawn, device = loader.generator.get_state(), device_of(net)
+    drawn = loader.generator.get_state()
     try:
-        batch = task.net_inputs(next(iter(loader)))
-        inputs = {name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()}
+        batch = task.transfer_batch_to_device(next(iter(loader)), device_of(net), 0)
+        inputs = task.net_inputs(batch)
         with in_eval_mode(net), torch.no_grad():
-            evaluated = len(task.logits(task.call(net, inputs)))
+            evaluated = len(task.named_logits(task.call(net, inputs)))
         buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
         with keep_modes(net), torch.no_grad():
             if not net.training:
                 net.train()
-            trained = len(task.logits(task.call(net, inputs)))
+            output = task.call(net, inputs)
             for buffer, before in buffers:
                 buffer.copy_(before)
-        if trained != evaluated:
-            allowed = (
-                f"returns {trained} logits as it trains and {evaluated} in eval mode, as a teacher is: "
-                "recovery=distill, cast and recipe.label_smoothing compare them one by one"
-            )
-            raise InvalidSetting("net", type(net).__name__, allowed)
+            if len(task.named_logits(output)) != evaluated:
+                allowed = (
+                    f"returns {len(task.named_logits(output))} logits as it trains and {evaluated} in eval mode, as a teacher "
+                    "is: recovery=distill and cast compare them one by one"
+                )
+                raise InvalidSetting("net", type(net).__name__, allowed)
+            dims = task.class_dims(output, batch)
     finally:
         loader.generator.set_state(drawn)
         set_random_state(state)
+    if scores := [name or "the output" for name, dim in dims.items() if dim is None]:
+        text = "recovery=%s compares %s with the teacher's by squared difference: the loss is no softmax over one of its dims"
+        log.info(text, recovery.name, " and ".join(scores))
+    return dims
 
 
 def _most_batches(recovery: Recovery, setup: RecoverySetup) -> int | None:
@@ -401,5 +418,7 @@ def _fresh(network: Network, argument: str) -> nn.Module:
     return made
 
 
-def _plain_task(loss: Loss | None, net: nn.Module, optimization: Optimization | None) -> PlainTask:
-    return PlainTask(net, loss, optimization)
+def _plain_task(
+    loss: Loss | None, dims: ClassDims | None, net: nn.Module, optimization: Optimization | None
+) -> PlainTask:
+    return PlainTask(net, loss, optimization, class_dims=dims)

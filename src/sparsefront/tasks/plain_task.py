@@ -1,10 +1,11 @@
 """Wrap a user's network, loss and batches as a task that every recovery can train."""
 
+import copy
 import inspect
 import itertools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -496,6 +497,7 @@ class PlainTask(Task):
         loss: `Loss`; None: the network's output has it as `loss`, as Hugging Face's do.
         optimization: required for training.
         argument: name of the batches in messages.
+        class_dims: see `class_dims`; None: -1, and 1 of four or more dims.
     """
 
     kind: ClassVar[str] = "plain"
@@ -507,9 +509,11 @@ class PlainTask(Task):
         optimization: Optimizes | None = None,
         *,
         argument: str = "train_dataloader",
+        class_dims: "ClassDims | None" = None,
     ) -> None:
         super().__init__(net, optimization)
         self._names, self._loss, self._argument = forward_names(net), loss, argument
+        self._class_dims = class_dims
 
     @classmethod
     def for_dataset(cls, net: nn.Module, dataset: object, optimization: Optimizes | None = None) -> "PlainTask":
@@ -551,36 +555,117 @@ class PlainTask(Task):
         return found
 
     def logits(self, output: Any) -> tuple[Tensor, ...]:
-        while isinstance(output, list | tuple) and len(output) == 1 and not hasattr(output, "_fields"):
-            output = output[0]
+        named = self.named_logits(output)
+        dims = self._class_dims or {}
+        return tuple(predictions(value, dims.get(name, usual_dim(value))) for name, value in named.items())
+
+    def named_logits(self, output: Any) -> dict[str, Tensor]:
+        """The tensors of an output that are logits, by name; of one tensor, the name is empty.
+
+        Raises:
+            InvalidSetting: nothing says which are.
+        """
+        output = _alone(output)
         if isinstance(output, Tensor):
-            return (predictions(output),)
-        named = output._asdict() if hasattr(output, "_asdict") else output
-        named = dict(named) if isinstance(named, Mapping) else getattr(named, "__dict__", {})
+            return {"": output}
+        named = _fields_of(output)
         if (
             "logits" in named
         ):  # auxiliary heads, which torchvision's networks have only in training mode, predict the same
             named = {name: value for name, value in named.items() if not name.startswith("aux")}
-        found = tuple(value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor))
+        found = {name: value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor)}
         if not found:
             needed = (
-                f"returned {type(output).__name__}, which does not say what its logits are: recovery=distill, cast and "
-                "recipe.label_smoothing need a tensor, or a dict, dataclass or named tuple with logits"
+                f"returned {type(output).__name__}, which does not say what its logits are: recovery=distill and cast need a "
+                "tensor, or a dict, dataclass or named tuple with logits"
             )
             raise InvalidSetting("net", type(self.net).__name__, needed)
-        return tuple(predictions(value) for value in found)
+        return found
+
+    def class_dims(self, output: Any, batch: Batch) -> "ClassDims":
+        """Name of each of the logits -> the dim of its classes: the one along which a constant, another one for each prediction,
+        leaves the loss as it is, as in a softmax, or along which they are log-probabilities. None: there is none, as for scores and for several labels at once.
+
+        Args:
+            output: what the network returned for this batch in training mode.
+        """
+        problem = getattr(getattr(self.net, "config", None), "problem_type", None)
+        dims: dict[str, int | None] = {}
+        for name, logits in self.named_logits(output).items():
+            candidates = dict.fromkeys((usual_dim(logits), *((-1, 1) if logits.dim() > 2 else ())))
+            if self._loss is None:  # the network's own, which Hugging Face's choose by this setting
+                plain = problem in ("regression", "multi_label_classification")
+                dims[name] = None if plain else usual_dim(logits)
+            else:
+                dims[name] = next(
+                    (
+                        dim
+                        for dim in candidates
+                        if dim is not None and self._ignores_constants(output, batch, name, dim)
+                    ),
+                    None,
+                )
+        return dims
+
+    def _ignores_constants(self, output: Any, batch: Batch, name: str, dim: int) -> bool:
+        """Whether the loss is the same after adding constants along this dim; tried in both directions, since one of them changes
+        any loss that is convex and not constant.
+        """
+        logits = self.named_logits(output)[name]
+        if float(logits.float().logsumexp(dim).abs().max()) < 1e-2:
+            return True  # log-probabilities, of which the softmax is what they say
+        shape = [1 if place == dim % logits.dim() else size for place, size in enumerate(logits.shape)]
+        constants = 1 + torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(logits)
+        base = self.loss(output, batch).float()
+        shifted = [self.loss(_with_logits(output, name, logits + sign * constants), batch).float() for sign in (1, -1)]
+        tolerance = (1e-4 if logits.dtype in (torch.float32, torch.float64) else 2e-2) * max(1.0, float(base.abs()))
+        return all(float((loss - base).abs()) <= tolerance for loss in shifted)
 
     def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
         raise NotImplementedError("a plain task evaluates nothing")
 
 
-def predictions(logits: Tensor) -> Tensor:
-    """Reshape logits to [predictions, classes], so that means are over all predictions.
+ClassDims = Mapping[str, int | None]
+"""Name of logits -> the dim of their classes; None: each is a score of its own."""
 
-    Args:
-        logits: [B, classes]; [B, T, classes] for tokens; [B, classes, H, W] or more dims for pixels, as in torch's
-            cross_entropy; or scores [B].
+
+def _alone(output: Any) -> Any:
+    """The only entry of tuples and lists of one."""
+    while isinstance(output, list | tuple) and len(output) == 1 and not hasattr(output, "_fields"):
+        output = output[0]
+    return output
+
+
+def _fields_of(output: Any) -> dict[str, Any]:
+    named = output._asdict() if hasattr(output, "_asdict") else output
+    return dict(named) if isinstance(named, Mapping) else getattr(named, "__dict__", {})
+
+
+def _with_logits(output: Any, name: str, logits: Tensor) -> Any:
+    """A copy of an output with other logits."""
+    if _alone(output) is not output:
+        return type(output)([_with_logits(output[0], name, logits)])
+    if isinstance(output, Tensor):
+        return logits
+    if hasattr(output, "_replace"):
+        return output._replace(**{name: logits})
+    changed = copy.copy(output)
+    if isinstance(changed, MutableMapping):
+        changed[name] = logits
+    else:
+        object.__setattr__(changed, name, logits)
+    return changed
+
+
+def usual_dim(logits: Tensor) -> int | None:
+    """The dim of the classes of [B, classes], [B, T, classes] for tokens, and [B, classes, H, W] or more dims for pixels; None of
+    scores [B] and [B, 1].
     """
-    if logits.dim() == 1:
-        return logits.unsqueeze(-1)
-    return (logits if logits.dim() <= 3 else logits.movedim(1, -1)).flatten(0, -2)
+    if logits.dim() < 2 or logits.shape[-1] == 1 == logits[0].numel():
+        return None
+    return -1 if logits.dim() <= 3 else 1
+
+
+def predictions(logits: Tensor, dim: int | None) -> Tensor:
+    """Reshape logits to [predictions, classes], so that means are over all predictions; without classes to [scores, 1]."""
+    return logits.reshape(-1, 1) if dim is None else logits.movedim(dim, -1).flatten(0, -2)
