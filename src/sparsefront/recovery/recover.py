@@ -38,6 +38,7 @@ from sparsefront.tasks.plain_task import (
     NamedBatches,
     PlainTask,
     device_of,
+    module_of,
     require_callable,
     require_instance,
     require_network,
@@ -88,7 +89,8 @@ def recover(
             length is iterated in every epoch; batches of others are copied to memory, at most `limit_batches` of the trainer
             and what the recovery asks for. A LightningDataModule is prepared and set up for its training loader. Or a
             function: index of a round, from 0 -> one of these.
-        loss: (output, target) -> scalar; for dict batches the target is the batch. None: the output's own `loss`.
+        loss: (output, target) -> scalar; for dict batches the target is the batch. None: the output's own `loss`. Parameters of
+            a Module are trained, too.
         recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
             none, or an instance with settings.
         epochs, lr: override the recipe: epochs of all rounds together (of each, when rewinding) and peak learning rate. Not
@@ -186,12 +188,15 @@ def recover(
         initial_net=partial(_fresh, initial, "initial_net"),
         epoch_weights=epoch_weights or {},
     )
-    device = device_of(net)
+    device, criterion = device_of(net), module_of(loss)
+    loss_device = None if criterion is None else device_of(criterion)
     with keep_modes(net), tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
         found = run_rounds(
             net, dict(held), known.spec, chosen, setup, source, context or RunContext(folder=Path(scratch))
         )
     net.to(device)
+    if criterion is not None:
+        criterion.to(loss_device)
     records = found.records
     if taken:  # the network lacks these layers; the masks describe the network before
         records = tuple(replace(record, sparsity_achieved=known.sparsity) for record in records)

@@ -199,10 +199,14 @@ class Task(LightningModule, ABC):
         """The output given to an evaluator: the network's own, or what is derived from it, such as a translation."""
         return net(**inputs)
 
+    def trained(self) -> nn.Module:
+        """The module whose parameters are trained."""
+        return self.net
+
     def configure_optimizers(self) -> Any:
         if self.optimization is None:
             raise ValueError("this task was built to evaluate, without an optimization: it cannot be trained")
-        return self.optimization.build(self.net)
+        return self.optimization.build(self.trained())
 
     def configure_gradient_clipping(
         self,

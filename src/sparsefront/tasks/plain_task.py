@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from sparsefront.errors import InvalidSetting, failure_reason
+from sparsefront.progress import counted
 from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
 
 log = logging.getLogger(__name__)
@@ -482,6 +483,26 @@ Loss = Callable[[Any, Any], Tensor]
 """(network output, batch target) -> scalar mean loss; for a dict batch the target is the whole batch."""
 
 
+def module_of(loss: Loss | None) -> nn.Module | None:
+    """The module that a loss is, or whose method it is; its parameters are trained with the network."""
+    owner = loss if isinstance(loss, nn.Module) else getattr(loss, "__self__", None)
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def leaves_of(loss: Tensor) -> list[Tensor]:
+    """The tensors whose gradients a backward pass from a loss would accumulate."""
+    leaves, seen, ahead = [], set(), [loss.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        ahead += [before for before, _ in node.next_functions]
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            leaves.append(leaf)
+    return leaves
+
+
 def require_gradient(loss: Tensor) -> None:
     """Raise InvalidSetting if a loss does not depend on the weights, such as a number of correct answers."""
     if not loss.requires_grad:
@@ -513,7 +534,8 @@ class PlainTask(Task):
     ) -> None:
         super().__init__(net, optimization)
         self._names, self._loss, self._argument = forward_names(net), loss, argument
-        self._class_dims = class_dims
+        self.loss_module = module_of(loss)
+        self._class_dims, self._looked = class_dims, False
 
     @classmethod
     def for_dataset(cls, net: nn.Module, dataset: object, optimization: Optimizes | None = None) -> "PlainTask":
@@ -533,7 +555,16 @@ class PlainTask(Task):
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         loss = super().training_step(batch, batch_index)
         require_gradient(loss)
+        if not self._looked:
+            self._looked = True
+            known = {id(parameter) for parameter in self.trained().parameters()}
+            if others := [tuple(leaf.shape) for leaf in leaves_of(loss) if id(leaf) not in known]:
+                told = "loss: %s that it reads, of shape %s, not trained: give a Module with them as the loss"
+                log.warning(told, counted(len(others), "parameter"), ", ".join(map(str, others[:3])))
         return loss
+
+    def trained(self) -> nn.Module:
+        return self.net if self.loss_module is None else nn.ModuleList([self.net, self.loss_module])
 
     def loss(self, output: Any, batch: Batch) -> Tensor:
         found = self._loss_of(output, batch)
@@ -584,7 +615,8 @@ class PlainTask(Task):
 
     def class_dims(self, output: Any, batch: Batch) -> "ClassDims":
         """Name of each of the logits -> the dim of its classes: the one along which a constant, another one for each prediction,
-        leaves the loss as it is, as in a softmax, or along which they are log-probabilities. None: there is none, as for scores and for several labels at once.
+        leaves the loss as it is, as in a softmax, or along which they are log-probabilities. None: there is none, as for scores
+        and for several labels at once.
 
         Args:
             output: what the network returned for this batch in training mode.
