@@ -66,7 +66,10 @@ def refused(record: str, capsys, *given: str) -> str:
 def test_a_record_without_weights_is_made_again(record, finished, capsys):
     assert main([record(), "--retrain"]) == 0
     said = capsys.readouterr()
-    assert "training again ..." in said.err
+    assert (
+        "training again ..." in said.err
+        and "initial weights: holds, of vit_small dim 64 depth 1, as in the record" in said.out
+    )
     for network in ("dense", "dense_continued", "masked", "sparse"):
         assert f"accuracy, {network}: holds, " in said.out and f"accuracy, {network}, held out: holds, " in said.out
     assert (
@@ -111,6 +114,16 @@ def test_digests_and_outcomes_are_checked_before(record, finished, capsys, untra
     Path("edited.record.zip").write_bytes(pack(members | {RECORD: members[RECORD].replace(b'"seed": 0', b'"seed": 1')}))
     assert main(["edited.record.zip", "--retrain"]) == 1
     assert "refused: record: was edited after it was stored" in capsys.readouterr().err
+
+
+def test_other_initial_weights_differ_before_training(record, capsys, untrained):
+    assert main([record(identity={"initial_weights": {"sha256": {"model.safetensors": "ab"}}}), "--retrain"]) == 1
+    said = capsys.readouterr().out
+    assert (
+        'initial weights: DIFFERS, of vit_small dim 64 depth 1 are {"sha256": {"model.safetensors": "ab"}} in the record, '
+        in said
+    )
+    assert said.endswith("\ndiffers\n") and "accuracy" not in said
 
 
 def test_another_device_compares_accuracy_alone(record, capsys):

@@ -5,7 +5,7 @@ import logging
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -75,6 +75,12 @@ def read_squad(file: Path) -> list[Question]:
         if not question.answers:
             raise InvalidSetting("path", file, f"question {question.id} has no answer: SQuAD v1.1 is needed, not 2.0")
     return questions
+
+
+@lru_cache(8)
+def _article_count(file: Path, content: str) -> int:
+    """The number of articles of a file with this digest."""
+    return len({question.article for question in read_squad(file)})
 
 
 def _question(article: int, context: str, asked: dict) -> Question:
@@ -273,6 +279,7 @@ def _shortened(texts: list[str], tokenizer: "PreTrainedTokenizerFast", limit: in
     ]
 
 
+ARTICLES = "squad-articles-1"  # split by whole articles
 EXPECTED = "a folder with one train*.json and one dev*.json of SQuAD v1.1"
 
 
@@ -312,7 +319,13 @@ class Squad(TextDataset):
 
     @property
     def grouping(self) -> str:
-        return "squad-articles-1"
+        few = not self.from_hub and self._articles() * self.valid_fraction < 1
+        return "squad-paragraphs-1" if few else ARTICLES
+
+    def _articles(self) -> int:
+        """How many articles the local train file has."""
+        file = self.files()["train"]
+        return _article_count(file, file_digest(file))
 
     @property
     def info(self) -> DataInfo:
@@ -394,7 +407,7 @@ class SquadSource:
             stay, held = (paragraphs[part] for part in held_out([0] * len(paragraphs), fraction, path=path))
             train, val = (np.flatnonzero(np.isin(groups, part)) for part in (stay, held))
             return Division(train, val, groups, len(groups))
-        if len({question.article for question in self._train}) * fraction >= 1:
+        if self._settings.grouping == ARTICLES:
             groups = linked((question.article, question.context) for question in self._train)
         return Division(*held_out([0] * len(groups), fraction, groups=groups, path=path), groups, len(groups))
 

@@ -274,6 +274,7 @@ def _measure(
     dense_net = load_net(experiment, dense.path / WEIGHTS)
     digests = {
         "dataset_digest": digest(experiment.dataset.content()),
+        "initial_weights": experiment.model.fingerprint(),
         "dense_weights_sha256": weights_digest(dense_net),
     }
     bench = EvalContext.of(experiment, dense_net)

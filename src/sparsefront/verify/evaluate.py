@@ -1,6 +1,7 @@
 """Recompose the experiment of a stored result, and measure its metrics and speedup again."""
 
 import copy
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -393,6 +394,19 @@ def _data(experiment: Experiment, result: Result) -> Finding:
         how = f"is not what the result was measured on: dataset_digest is {stored} in the record, {found} here"
         raise Obstacle("data", None, f"{how}; name the run's own data (dataset.path=...), in the same files")
     return Finding("data", HOLDS, f"dataset_digest {stored}")
+
+
+def initial_weights(experiment: Experiment, result: Result) -> Finding:
+    """Check that training would start from the record's weights: from others it gives another network."""
+    stored, here = result.identity.initial_weights, experiment.model.fingerprint()
+    name = " ".join(filter(None, (result.choice.model, result.choice.model_variant)))
+    if stored is None:
+        why = f"the record is of an earlier version, which did not name those of {name}: from others all numbers differ"
+        return Finding("initial weights", SKIPPED, why, decides=False)
+    if stored != here:
+        how = f"of {name} are {json.dumps(stored)} in the record, {json.dumps(here)} here; name the record's (model.path=...)"
+        return Finding("initial weights", DIFFERS, how)
+    return Finding("initial weights", HOLDS, f"of {name}, as in the record")
 
 
 def _dense_net(experiment: Experiment, result: Result) -> nn.Module | None:

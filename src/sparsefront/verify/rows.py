@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,6 +37,7 @@ from sparsefront.verify.evaluate import (
     Composed,
     Finding,
     experiment_of,
+    initial_weights,
     measure_again,
     planned,
     tell,
@@ -99,7 +101,8 @@ def _retrain(row: Path, options: argparse.Namespace) -> str:
     with experiment_of(result, row, given, partial(_composed, trust)) as (experiment, configuration):
         _check_configuration(result, row, configuration, experiment.choices, given)
         require_same_training(experiment, result)
-        words = {_word(finding) for finding in planned(experiment, result, given)}
+        findings = chain([initial_weights(experiment, result)], planned(experiment, result, given))
+        words = {_word(finding) for finding in findings}
     if OTHER in words:
         return OTHER  # retraining would produce something else
     tell("training again ...")
