@@ -62,6 +62,12 @@ def iterates_itself(loader: DataLoader) -> bool:
     return any(getattr(type(loader), name) is not getattr(DataLoader, name) for name in own)
 
 
+def _is_plain(loader: DataLoader) -> bool:
+    """Whether one made of its parts, over rows with a number, yields the same."""
+    rows = not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None
+    return rows and not iterates_itself(loader)
+
+
 # Inputs of a network by argument name.
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -316,17 +322,15 @@ class NamedBatches(LightningDataModule):
         if isinstance(batches, str | Mapping | type) or not isinstance(batches, Iterable):
             raise InvalidSetting(argument, type(batches).__name__, "is a DataLoader or another iterable of batches")
         length = _length(batches)
-        rebuilt = isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset)
-        if rebuilt and length and batches.batch_sampler is not None and not iterates_itself(batches):
+        if isinstance(batches, DataLoader) and length and _is_plain(batches):
             self._loader = batches
             self._collate: Collate = batches.collate_fn
         else:
-            listed = isinstance(batches, list | tuple | Iterator)
-            read: Dataset = (
-                _Iterated(batches, length, argument)
-                if anew and length and not listed
-                else _Read(read_batches(batches, most, argument=argument))
-            )
+            read: _Iterated | _Read
+            if anew and length and not isinstance(batches, list | tuple | Iterator):
+                read = _Iterated(batches, length, argument)
+            else:
+                read = _Read(read_batches(batches, most, argument=argument))
             sampler = BatchSampler(SequentialSampler(read), batch_size=1, drop_last=False)
             generator = batches.generator if isinstance(batches, DataLoader) else None
             self._loader = DataLoader(read, batch_sampler=sampler, generator=generator)
@@ -452,7 +456,8 @@ class _Iterated(Dataset):
 
     def __init__(self, batches: Iterable, length: int, argument: str) -> None:
         self.batches, self.length, self.argument = batches, length, argument
-        self._iterator, self._next = iter(()), length
+        self._iterator: Iterator = iter(())
+        self._next = length
 
     def __len__(self) -> int:
         return self.length
