@@ -113,7 +113,7 @@ def test_hub_rows_become_the_same_questions(monkeypatch: pytest.MonkeyPatch, ope
         rows = [
             {
                 "id": q.id,
-                "title": "t",
+                "title": q.context,  # each paragraph is an article, as the local file is divided
                 "context": q.context,
                 "question": q.text,
                 "answers": {"text": [a.text for a in q.answers], "answer_start": [a.start for a in q.answers]},
