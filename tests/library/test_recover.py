@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
-from sparsefront.recovery import Finetune, SquareHead
+from sparsefront.recovery import Finetune, ObsUpdate, SquareHead
 from sparsefront.recovery.base import Recovery
 from sparsefront.schedule.base import Schedule
 
@@ -145,6 +145,18 @@ def test_a_schedule_goes_on_from_its_first_masks(trained, schedule):
     assert all(not (after[name] & ~masks[name]).any() for name in masks)
     assert len(after.rounds) == (4 if schedule == "iterative" else 1)
     assert len(recovered(trained, after, net).rounds) == 1, "then the schedule is over"
+
+
+@pytest.mark.parametrize("recovery", ["finetune", ObsUpdate(), ObsUpdate(reselect=True), "sparse_swaps"], ids=str)
+def test_rounds_stand_between_windows(trained, recovery):
+    """Rounds of 2:4 at 16, 29 and 41 %: some windows keep one more than others."""
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], schedule="iterative", tell=len)
+    given = {} if recovery == "finetune" else TRAINS_NOTHING | {"dense_net": trained.dense}
+    after = recovered(trained, masks, net, recovery=recovery, **given)
+    assert zeros_where_pruned(net, after) and len(after.rounds) == 4
+    for record in after.rounds:
+        assert record.sparsity_achieved == pytest.approx(record.sparsity, abs=2e-3)
 
 
 def test_movement_gathers_scores_while_it_trains(trained):

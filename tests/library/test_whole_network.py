@@ -4,11 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sparsefront_kernels import cuda_library
 from torch import nn
 
 import sparsefront as sf
 from sparsefront.inference import swap as swapping
 from sparsefront.inference import whole_network
+from sparsefront.measure import end_to_end, search_time
 
 X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
 
@@ -26,13 +28,12 @@ def forget(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path, forget):
-    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without; where `late`
-    has the times of other ways, compiled, for which there was no time with kernels.
+    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without.
 
     Gives the networks that were timed, each as [dense, with kernels]; and the plans of swaps.
     """
 
-    def pretend(sparse_ms, late=None, **failing):
+    def pretend(sparse_ms, **failing):
         seen = SimpleNamespace(timed=[], plans=[], told=[])
 
         def time_pair(dense, sparse, inputs, settings, fuse):
@@ -41,14 +42,7 @@ def gpu(monkeypatch, tmp_path, forget):
             if failing:
                 raise failing["error"]
             latencies = [SimpleNamespace(median_ms=ms) for ms in (sparse_ms, 1.0)]
-            names = ("cuda_graph", "compile" if late else "cuda_graph")
-            ways = [
-                SimpleNamespace(name=name, fastest=SimpleNamespace(name=name), not_timed={}, medians_ms={name: 1.0})
-                for name in names
-            ]
-            if late:
-                ways[0].not_timed["compile"] = "not tried: about 8 s are needed, 6 s of the search are left"
-                ways[1].medians_ms |= late
+            ways = [SimpleNamespace(name=name, versions=(name,)) for name in ("compile_cuda_graph", "cuda_graph")]
             dense = SimpleNamespace(latency=latencies[1], execution=ways[1])
             return SimpleNamespace(sparse=latencies[0], execution=ways[0], dense=dense)
 
@@ -59,7 +53,8 @@ def gpu(monkeypatch, tmp_path, forget):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(whole_network, "time_pair", time_pair)
-        monkeypatch.setattr(whole_network, "Measure", lambda **settings: SimpleNamespace(**settings))
+        on_cpu = lambda net: sf.Measure(device="cpu", dtype="fp32")  # noqa: E731
+        monkeypatch.setattr(whole_network, "_settings", on_cpu)
         monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
         forget()
         return seen
@@ -83,6 +78,10 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
     assert f"the whole network takes {sparse_ms:.3f} ms with kernels, 1.000 ms dense" in "".join(seen.told)
     assert str(report).splitlines()[-1].startswith(f"  the whole network takes {sparse_ms:.3f} ms")
     assert not net.training and not net[2].training
+    decided = end_to_end._known_versions(
+        net, "", end_to_end._conditions({"input": X}, whole_network._settings(net), None), X.device
+    )
+    assert decided == (("compile_cuda_graph",) if kept else None), "what won is what runs"
     if kept:
         assert "SparseLinear" in str(net)
     else:
@@ -90,21 +89,6 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
         assert all(one is parameters[name] for name, one in net.named_parameters())
         assert 'kernel="sparse" keeps its kernels' in str(report)
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
-
-
-@pytest.mark.parametrize(
-    ("late", "kept", "told"),
-    [
-        ({"cuda_graph+fused_qkv": 2.9}, True, "without it 2.900 ms dense"),
-        ({"cuda_graph": 1.9, "eager": 5.0}, False, "without it 1.900 ms dense"),
-        ({"eager": 5.0}, True, "without it nothing to compare with"),
-    ],
-)
-def test_a_way_that_only_dense_had_time_for_decides_nothing(net, gpu, late, kept, told):
-    seen = gpu(2.0, late)
-    _, report = swapped(net, seen)
-    assert (report.sparse_flops_share > 0) == kept
-    assert f"with kernels there was no time for compile, and {told}" in "".join(seen.told)
 
 
 @pytest.mark.parametrize("kernel", ["sparse", "gathered", "none", sf.KernelChoice("sparse", fuse=False)])
@@ -167,8 +151,44 @@ def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
     assert "not tried: about 0 s are needed, 0 s of the search are left" in str(report)
     assert "for at most 0 s" in seen.told[0]
     assert "2 things left out, seconds=0: kernels/0 (not tried" in seen.told[-1]
-    again = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
-    assert swapped(again, seen, seconds=60)[1].sparse_flops_share > 0, "a longer search is not bound by a shorter one"
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["this process", "a later one"])
+def test_search_without_time_goes_on_later(gpu, forget, later):
+    """What was left out is searched by the next call, with the same budget too; and what was complete is not."""
+
+    def call(seconds):
+        if later:
+            forget()
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+        return swapped(net, seen, seconds=seconds)[1]
+
+    seen = gpu(0.5)
+    call(0)
+    assert not any("goes on" in line or "as found before" in line for line in seen.told)
+    assert call(60).sparse_flops_share > 0
+    assert len([line for line in seen.told if "goes on where a search ran out of time" in line]) == 1
+    assert seen.plans[1] is None and call(60).sparse_flops_share > 0
+    assert seen.told[-1].endswith("as found before") and len(seen.timed) == 1
+
+
+def test_builds_stop_the_clock(net, gpu, monkeypatch):
+    """A search on a bare machine has as much time as one whose libraries were built before."""
+    seen, clock = gpu(0.5), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(search_time, "working_time", lambda: clock.now)
+
+    def build(*arguments):
+        with cuda_library._reported(["gathered_sm90_cluster", "gathered_sm90_persistent"]):
+            clock.now += 100.0
+
+    monkeypatch.setattr(swapping, "build_libraries", build)
+    _, report = swapped(net, seen, seconds=60)
+    assert report.sparse_flops_share > 0 and report.seconds == {"search": 0.0, "builds": 100.0} | dict.fromkeys(
+        ("correctness checks", "whole networks"), 0.0
+    )
+    assert "building 2 CUDA libraries with nvcc, once on this machine: gathered_sm90_cluster, gathered" in seen.told[1]
+    assert "the swap took 0.0 s" in str(report) and "before it 100.0 s builds" in str(report)
 
 
 def test_layers_that_are_alike_are_timed_with_the_kernels_that_were_fast_in_the_first(gpu, monkeypatch):

@@ -20,6 +20,7 @@ from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.fusion.products import TimedProducts
+from sparsefront.inference.libraries import build_libraries
 from sparsefront.inference.low_precision import NOTHING, observed_linears, precision_of, quantize_others, try_low_dense
 from sparsefront.inference.network_modules import (
     SparseConv2d,
@@ -53,7 +54,7 @@ from sparsefront.measure.correctness import (
 from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
-from sparsefront.measure.search_time import LAYER, SearchTime, Tell, current, searching, timed_work, too_late
+from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import ReadTensors, layer_weight, load_state, remove_blocks, restore_modes_on_error, unwrapped
@@ -116,6 +117,7 @@ def swap_layers(
     narrower = {} if choice.swaps_nothing else narrow_layers(net, masks_stored_dense(export))
     if narrower and inputs is not None:
         problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
+    build_libraries(net, export, problems, choice, plan, precision)
     layers: dict[str, LayerSwap] = {}
     dense_layers = dict(export.manifest.dense_layers)
     # the layers before blocks are rewritten
@@ -415,11 +417,12 @@ def swap(
             Attention, norms, convolutions and the last Linear stay in 16 bits.
         calibration: for fp8_static, Linear -> largest absolute value of its inputs, from
             `inference.precision.activation_amax`; other Linears stay in 16 bits.
-        seconds: time budget of the search on a GPU: work that is not expected to finish in time is skipped, and its layers stay
-            dense. Another call with the same masks and input shapes reuses the result, in later processes on such a GPU too.
+        seconds: time budget of the search on a GPU, without the builds of CUDA libraries, which come first, once per machine:
+            work that is not expected to finish in time is skipped. Another call with the same masks and input shapes reuses
+            the result, or goes on where this one ran out of time, in later processes on such a GPU too.
         tell: called with a line of text when a search begins, and when it ends: its duration, and what was skipped.
     Returns:
-        the kernel of each layer, and why others stayed dense: `print(report)`.
+        the kernel of each layer, why others stayed dense, and what took the time: `print(report)`.
     Raises:
         InvalidSetting: an argument that cannot be used; a network that returns no floating-point tensor; or a forced kernel
             that runs on none of the layers.
@@ -438,24 +441,31 @@ def swap(
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
-        device = device_of(net)
-        known = StoredSwap.of(key := swap_key(net, masks, example_inputs, given), device)
-        known = None if known is None or known.good_for < seconds else known
+        device, inputs = device_of(net), named_inputs_on(net, example_inputs)
+        stored = StoredSwap.of(key := swap_key(net, masks, example_inputs, given), device)
+        if stored is not None and stored.left_out:
+            tell(
+                f"swap: goes on where a search ran out of time, with {counted(len(stored.left_out), 'thing')} left out"
+            )
+            stored = None
         with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
-            report = swap_network(net, masks, example_inputs, **given, plan=None if known is None else known.plan)
-        decision = None if known is None else known.decision
+            report = swap_network(net, masks, example_inputs, **given, plan=None if stored is None else stored.plan)
+        left_out = tuple(search.left_out)
+        decision = None if stored is None else stored.decision
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
-            decision = before.compare(named_inputs_on(net, example_inputs), search.left / 2)
-        if known is None:
-            StoredSwap(report.plan, decision, search.good_for).keep(key, device)
+            with search.spending(NETWORKS):
+                decision = before.compare(inputs, search.left / 2)
+        if stored is None:
+            StoredSwap(report.plan, decision, left_out).keep(key, device)
         if decision is not None:
             tell(f"swap: {decision.text}")
             report = replace(report, whole_network=decision.text)
+            decision.apply(net, inputs)
             if decision.why_dense is not None and before is not None:
                 before.restore()
                 report = kept_dense(report, net, f'{decision.why_dense}; kernel="sparse" keeps its kernels')
-        tell(f"swap: {search.summary()}{'' if known is None else ', as found before'}")
-    return report
+        tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
+    return replace(report, seconds=search.taken)
 
 
 KERNELS_SHARE = 0.5  # of the search's time; the rest is for whole networks

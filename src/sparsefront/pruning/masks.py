@@ -33,7 +33,7 @@ class RoundRecord:
         seconds: of training, including those before a kill.
         earlier_seconds: those before a kill.
         epochs, steps, samples: trained: see `training.fit.Trained`.
-        updates: (step, sparsity) of every change of masks during training.
+        updates: (step, fraction of zeros after it) of every change of masks during training.
         sparsity, sparsity_achieved: requested of the first masks, and reached by the final ones.
     """
 

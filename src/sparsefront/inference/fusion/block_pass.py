@@ -45,7 +45,7 @@ from sparsefront.measure.correctness import (
     has_low_precision,
     output_error,
 )
-from sparsefront.measure.execution_mode import compile_unshared, first_call
+from sparsefront.measure.execution_mode import compile_unshared, first_call, within_recompile_limit
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.search_time import BLOCK, timed_work, too_late
 from sparsefront.measure.timers import time_layer
@@ -184,11 +184,8 @@ def _compiled_time_ms(block: nn.Module, call: BlockCall) -> float | None:
     """`block_time_ms` with torch.compile; None where it fails or there is no time to compile it."""
     if too_late(f"{type(block).__name__} compiled", BLOCK) is not None:
         return None
-    with timed_work(BLOCK):
+    with timed_work(BLOCK), within_recompile_limit(call_tensors(call.args, call.kwargs)[0].device):
         return block_time_ms(_Compiled(block), call)
-
-
-MOST_BLOCKS = 256  # recompile limit, for blocks that a process compiles separately
 
 
 class _Compiled(nn.Module):
@@ -203,9 +200,7 @@ class _Compiled(nn.Module):
         if self._compiled:
             return self._call(*args, **kwargs)
         device = call_tensors(args, kwargs)[0].device
-        # all rewritten blocks share one forward, which Dynamo would silently run in eager mode past its recompile limit
-        with torch._dynamo.config.patch(recompile_limit=MOST_BLOCKS):
-            found = first_call(lambda: self._call(*args, **kwargs), device)
+        found = first_call(lambda: self._call(*args, **kwargs), device)
         self._compiled = True
         return found
 

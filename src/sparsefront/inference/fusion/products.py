@@ -28,6 +28,7 @@ from sparsefront.inference.fusion.sites import ProductWeight, stored_parameters
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.correctness import limit_of, product_error_limit, scale_to_amax
 from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.search_time import CHECKS, spending
 from sparsefront.measure.timers import assume_launch, forget_launch, launch_in_use
 from sparsefront.progress import counted
 
@@ -254,6 +255,7 @@ class FusedCorrectnessCheck:
         separate = self.spec.activation != "none" or self.spec.residual
         return product_error_limit(self.x.dtype) * (SEPARATE if separate else 1.0)
 
+    @spending(CHECKS)
     @torch.no_grad()
     def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
         """The relative error and, if it exceeds the limit, the reason to reject the candidate."""
