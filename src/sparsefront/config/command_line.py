@@ -34,6 +34,7 @@ from sparsefront.errors import (
     InvalidSetting,
     Obstacle,
     PassingObstacle,
+    Terminated,
     first_line,
     printable,
 )
@@ -244,12 +245,13 @@ def _composition_complaint(error: Exception) -> str:
 
 @contextmanager
 def report_interrupt_briefly() -> Iterator[None]:
-    """Context in which Ctrl-C ends the program with one line and status 130, the shell convention, without a stack trace."""
+    """Context in which Ctrl-C ends the program with one line and status 130, SIGTERM in a training with 143, the shell convention."""
     try:
         yield
-    except KeyboardInterrupt:
-        print("interrupted: what is finished is stored, and the same command resumes from there", file=sys.stderr)
-        raise SystemExit(128 + signal.SIGINT) from None
+    except (KeyboardInterrupt, Terminated) as end:
+        why = "interrupted" if isinstance(end, KeyboardInterrupt) else end
+        print(f"{why}: what is finished is stored, and the same command resumes from there", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT if isinstance(end, KeyboardInterrupt) else end.code) from None
 
 
 @contextmanager
