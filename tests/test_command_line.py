@@ -216,7 +216,13 @@ Task.training_step = step_and_end
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name='__main__')
 """
-OPTUNA = ["-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "sparsity=interval(0.5,0.75)", "optimize=[val_sparse]"]
+OPTUNA = [
+    "-m",
+    "hydra/sweeper=optuna",
+    "hydra.sweeper.n_trials=2",
+    "sparsity=interval(0.5,0.75)",
+    "optimize=[val_sparse]",
+]
 
 
 @pytest.mark.parametrize("sweep", [[], ["-m", "sparsity=0.5,0.75"], OPTUNA], ids=["a run", "a sweep", "a search"])
