@@ -219,6 +219,15 @@ def test_spent_budget_leaves_likely_versions_in(net, inputs, pretend_gpu, monkey
     assert found.not_timed["compile_cuda_graph+fused_graph"] == late
 
 
+def test_eager_times_choose_no_form_to_compile(net, inputs, pretend_gpu, monkeypatch):
+    """Networks that cannot be recorded run eagerly at the processor's speed, with joined products or without."""
+    device, _ = pretend_gpu({})
+    monkeypatch.setattr(fastest.ExecutionSearch, "_faster", lambda search, found, best: False)
+    for modes, form in ((["eager"], set()), (["eager", "compile"], {"compile+fused_qkv", "compile"})):
+        found = find(net, inputs, device=device, execution_modes=modes, variants=["fused_qkv"], seconds=0.0)
+        assert set(found.medians_ms) == {"eager", "eager+fused_qkv"} | form
+
+
 def test_no_budget_leaves_out_a_mode_that_the_other_network_may_have(net, inputs, pretend_gpu):
     """The best form and the fused graph run in every quick and compiled mode; only what comes on top is left out."""
     device, made = pretend_gpu({"eager": 5.0, "cuda_graph": 5.0, "compile_cuda_graph": 20.0})

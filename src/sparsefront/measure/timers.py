@@ -411,12 +411,14 @@ def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: floa
 
 def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Callable[[], Any]]:
     """Calls on separate copies of the operands, to rotate over."""
-    operands = floating_tensors([*args, *keywords.values(), layer(*args, **keywords)])
+    first = _call(
+        layer, args, keywords
+    )  # compiled code is made for clones: in inference mode it serves no other tensors
+    operands = floating_tensors([*args, *keywords.values(), first()])
     moved = stored_bytes(layer) + sum(operand.nbytes for operand in operands)
     wanted = 2 * torch.cuda.get_device_properties(args[0].device).L2_cache_size
     copies = min(MOST_COPIES, -(-wanted // max(1, moved)))
-    layers = [layer, *(copy.deepcopy(layer) for _ in range(copies - 1))]
-    return [_call(one, args, keywords) for one in layers]
+    return [first, *(_call(copy.deepcopy(layer), args, keywords) for _ in range(copies - 1))]
 
 
 def _call(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[[], Any]:
