@@ -120,9 +120,9 @@ class PointLoader:
             self._set(values, point)
         except HydraException:  # says what is wrong with all of them
             return self._compose(master_config, list(sweep_overrides))
-        hydra = point.hydra
-        hydra.overrides.task = [str(override.input_line) for override in overrides]
-        hydra.job.override_dirname = get_overrides_dirname(overrides, **hydra.job.config.override_dirname)
+        hydra, tasks = point.hydra, [override for override in overrides if not override.is_hydra_override()]
+        hydra.overrides.task = [str(override.input_line) for override in tasks]
+        hydra.job.override_dirname = get_overrides_dirname(tasks, **hydra.job.config.override_dirname)
         OmegaConf.copy_cache(from_config=master_config, to_config=point)
         return point
 
