@@ -131,6 +131,18 @@ def unavailable_reason(name: str) -> str | None:
     return reason
 
 
+def availability() -> str:
+    """What decides which libraries can be used: the compiler, or without one those that are built."""
+    if (reason := _missing_tool()) is None:
+        return f"compiled by {compiler()}"
+    return f"{reason}; there are {[name for name in SOURCES if built(name) is not None]}"
+
+
+def any_failed() -> bool:
+    """Whether a build failed in this process, so that another one may have more libraries."""
+    return bool(_failures)
+
+
 @contextmanager
 def recording_needs() -> Iterator[set[str]]:
     """Context in which `unavailable_reason` answers None and adds the name to the yielded set; nothing is built. Not

@@ -214,7 +214,7 @@ def untried_launches(layer: SparseLayer, output: Tensor, known: Sequence[Any] = 
         return LaunchChoice(tunable, packed, problem, known)
     if tunable.measured(packed, problem) or tunable.on_trial(packed, problem):
         return None
-    candidates = tunable.candidates(packed, problem)[:MOST]
+    candidates = tunable.promising(packed, problem, MOST)
     if len(candidates) > 1:
         return LaunchChoice(tunable, packed, problem, candidates)
     if candidates:  # nothing to time; remembered, since a library's own search for it takes seconds
