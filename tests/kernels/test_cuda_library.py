@@ -329,7 +329,7 @@ class TestBuilding:
             cuda_library._own_cache.cache_clear()
         assert len(caplog.messages) == 1
         assert caplog.messages[0].startswith(
-            "CUDA libraries are built for this process alone, $SPARSEFRONT_KERNELS_CACHE cannot be written: "
+            f"CUDA libraries, launches and times are for this process alone, $SPARSEFRONT_KERNELS_CACHE={empty_cache} cannot"
         )
 
     def test_no_writable_folder_is_one_reason(self, empty_cache, source, monkeypatch):

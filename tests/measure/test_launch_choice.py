@@ -130,7 +130,7 @@ def test_a_table_that_cannot_be_written_is_a_warning(tunable, monkeypatch, caplo
     choice = untried_launches(layer, layer(torch.randn(10, 6)))
     monkeypatch.setattr(store, "user_file", lambda gpu: Path("/proc/no/such/folder/gpu.json"))
     choice.keep(Launch(3), 1.5)
-    assert "launch parameters of some_kernel are not kept" in caplog.text
+    assert "are for this process alone, $SPARSEFRONT_KERNELS_CACHE=" in caplog.text
     assert launch_of(layer, choice.problem) == Launch(3)
 
 

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import logging
 import math
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +26,6 @@ from sparsefront.artifacts.content_digest import versions
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.measure.search_time import SearchTime
 
-log = logging.getLogger(__name__)
 FOLDER = "searches"  # next to the measured launch parameters
 
 
@@ -65,7 +63,7 @@ class SearchCache:
             with whole_file(file) as partial:
                 partial.write_text(json.dumps(found), encoding="utf-8")
         except OSError as error:  # later processes search again
-            log.warning("what a search found is not kept: %s", error)
+            cuda_library.report_unwritable_cache(error)
 
     def _file(self, key: str, device: torch.device) -> Path:
         gpu = torch.cuda.get_device_name(device)
