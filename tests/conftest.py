@@ -20,6 +20,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from program_server import ProgramServer
 from quick_compositions import composed_in, merge_equal_choices_once, parse_each_content_once
 from quick_settings import QUICK, time_little
@@ -40,6 +41,10 @@ if torch.cuda.is_available():
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
     signal.signal(number, handler)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+# On a busy machine examples take long, which says nothing about the code.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = "SPARSEFRONT_TEST_SEED"

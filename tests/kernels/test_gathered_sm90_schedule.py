@@ -31,7 +31,7 @@ def covered_columns(found, lengths, m):
     return columns
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(0, 80), min_size=1, max_size=40).map(lambda all: tuple(sorted(all, reverse=True))),
     m=st.integers(1, 700).map(lambda runs: 8 * runs),

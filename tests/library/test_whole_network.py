@@ -1,15 +1,17 @@
 """kernel=auto of sf.swap looks at the whole network too; latencies are made up here, since a CPU has none of a GPU."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from sparsefront_kernels import cuda_library
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.inference import autotune, whole_network
 from sparsefront.inference import swap as swapping
-from sparsefront.inference import whole_network
 from sparsefront.measure import end_to_end, search_time
 
 X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
@@ -191,22 +193,56 @@ def test_builds_stop_the_clock(net, gpu, monkeypatch):
     assert "the swap took 0.0 s" in str(report) and "before it 100.0 s builds" in str(report)
 
 
-def test_layers_that_are_alike_are_timed_with_the_kernels_that_were_fast_in_the_first(gpu, monkeypatch):
-    seen, real, tried = gpu(0.5), swapping.autotune_layer, []
+@pytest.fixture
+def tried(monkeypatch):
+    """tried: why others than the fastest kernel were not tried for each layer, and whether its kernels were timed."""
+    real, tried = swapping.autotune_layer, []
 
-    def autotune_layer(layer, candidates, received, **more):
-        tuned = real(layer, candidates, received, **more)
-        tuned.latencies_us = {"dense_linear": 9.0} | dict.fromkeys(tuned.modules, 5.0)
-        tried.append(candidates.unsupported.get("the others"))
+    def autotune_layer(layer, candidates, received, timed, **more):
+        tuned = real(layer, candidates, received, timed=timed, **more)
+        if timed:
+            tuned.latencies_us = {"dense_linear": 9.0} | dict.fromkeys(tuned.modules, 5.0)
+        tried.append((candidates.unsupported.get("the others"), timed))
         return tuned
 
     monkeypatch.setattr(swapping, "autotune_layer", autotune_layer)
-    net = nn.Sequential(*(nn.Linear(*shape) for shape in ((32, 32), (32, 32), (32, 64), (64, 32), (32, 32)))).eval()
-    masks = sf.prune(net, "tile_wise", 0.5, granularity=8, layers="*", tell=len)
-    report = sf.swap(net, masks, (X,), tell=len, kernel=sf.KernelChoice(fuse=False))
-    told = "not tried: gathered_reference was faster in a layer like this one"
-    assert tried == [None, told, None, None, told] and all(layer.is_sparse for layer in report.layers.values())
-    assert len(seen.timed) == 1
+    monkeypatch.setattr(autotune.timed_layers, "_here", {})
+    return tried
+
+
+SHAPES = ((32, 32), (32, 32), (32, 64), (64, 32), (32, 32))
+ALIKE = "not tried: gathered_reference was faster in a layer like this one"
+
+
+def swapped_stack(seen, sparsity=0.5, **arguments):
+    net = nn.Sequential(*(nn.Linear(*shape) for shape in SHAPES)).eval()
+    masks = sf.prune(net, "tile_wise", sparsity, granularity=8, layers="*", tell=len)
+    return sf.swap(net, masks, (X,), tell=seen.told.append, kernel=sf.KernelChoice(fuse=False), **arguments)
+
+
+def test_like_layers_time_fast_kernels_alone(gpu, tried):
+    """The largest layers come first; layers that an earlier search timed are not timed again."""
+    seen = gpu(0.5)
+    report = swapped_stack(seen)
+    assert tried == [(None, True)] * 3 + [(ALIKE, True)] * 2 and len(seen.timed) == 1
+    assert [*report.layers] == [str(place) for place in range(5)]
+    assert all(layer.is_sparse for layer in report.layers.values())
+    tried.clear()
+    report = swapped_stack(seen)
+    assert tried == [(ALIKE, False)] * 5 and len(seen.timed) == 2, "other masks, equal layers"
+    assert all(layer.is_sparse and layer.latency_us == 5.0 for layer in report.layers.values())
+    tried.clear()
+    swapped_stack(seen, sparsity=0.75)
+    assert [timed for _, timed in tried] == [True] * 5, "another density is another time"
+
+
+@pytest.mark.parametrize("usually", [(), ("gathered_reference",)])
+def test_untimed_layers_take_what_is_usually_faster(gpu, tried, monkeypatch, usually):
+    monkeypatch.setattr(autotune, "USUALLY_FASTER", usually)
+    seen = gpu(0.5)
+    report = swapped_stack(seen, sparsity=0.75, seconds=0)
+    assert [layer.is_sparse for layer in report.layers.values()] == [bool(usually)] * 5
+    assert not any(timed for _, timed in tried) and "5 things left out, seconds=0" in seen.told[-1]
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "60", None, True])
@@ -216,3 +252,25 @@ def test_seconds_are_a_number(net, seconds):
     if seconds is not None:
         with pytest.raises(sf.InvalidSetting, match=r"^seconds=.*: is how long a search may take"):
             sf.benchmark(nn.Linear(32, 8), nn.Linear(32, 8), (X,), seconds=seconds)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kept", [True, False], ids=["kernels", "dense"])
+def test_decided_execution_is_timed_again(monkeypatch, tmp_path, kept):
+    """Conv1D of the dense network is Linear in the swapped one, whose decision needs another search then."""
+    monkeypatch.setattr(whole_network, "why_dense", lambda sparse_ms, dense_ms: None if kept else "for this test")
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    sizes = {"n_layer": 2, "n_embd": 256, "n_head": 4, "vocab_size": 1000, "n_positions": 128}
+    with torch.device("cuda"):
+        dense = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, use_cache=False)).half().eval()
+        inputs = {"input_ids": torch.randint(0, 1000, (4, 128))}
+    net = copy.deepcopy(dense)
+    masks = sf.prune(net, "tile_wise", 0.75, granularity=64, example_inputs=inputs, tell=len)
+    told: list[str] = []
+    report = sf.swap(net, masks, inputs, tell=told.append)
+    assert bool(report.sparse_flops_share) == kept
+    found = sf.benchmark(dense, net, inputs, settings=sf.Measure(samples=5, repeats=1), tell=told.append)
+    assert not any("fails now" in line for line in told)
+    if kept:
+        decided = next(line for line in told if "ms with kernels" in line)
+        assert f"dense, as {found.timed.execution.name} and " in decided and found.timed.execution.known

@@ -143,7 +143,7 @@ def test_dead_inputs_go_first_and_what_is_kept_of_them_stays():
     assert torch.equal(updated[:, 1], weight[:, 1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000),
     shape=st.sampled_from([(1, 4), (3, 8), (4, 12), (2, 20)]),

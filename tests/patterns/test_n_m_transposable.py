@@ -51,7 +51,7 @@ def test_the_candidates_are_all_that_there_are_in_the_documented_order(kept, cou
     assert len(tile_candidates(kept)) == count
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(importance=st.lists(st.lists(st.integers(0, 3), min_size=12, max_size=12), min_size=8, max_size=8))
 def test_every_tile_keeps_the_most_that_it_can(importance):
     mask = TILES.mask(torch.tensor(importance).float(), 0.5)

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sparsefront.inference.autotune import Autotuned
+from sparsefront.inference.choice import DENSE, is_dense, is_low
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
-from sparsefront.inference.fusion.products import DENSE, is_dense, is_low
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.search_time import taken_in_words

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import exclusive, yield_gpu
-from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.choice import KernelChoice, is_low
 from sparsefront.inference.fusion.calls import (
     BlockCall,
     Unfusable,
@@ -35,7 +35,7 @@ from sparsefront.inference.fusion.plan import (
 )
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, storage_key
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
-from sparsefront.inference.fusion.products import TimedProducts, is_low
+from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.low_precision import called_linears, quantize_linears
 from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
 from sparsefront.inference.precision import IN_16_BITS, Precision, emulation, network_dtype, require_supported
@@ -47,7 +47,7 @@ from sparsefront.measure.correctness import (
 )
 from sparsefront.measure.execution_mode import compile_unshared, first_call, within_recompile_limit
 from sparsefront.measure.problems import LayerInput, observe_problems
-from sparsefront.measure.search_time import BLOCK, timed_work, too_late
+from sparsefront.measure.search_time import BLOCK, LAYER, current, timed_work, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
 from sparsefront.models.linears import as_linears
@@ -317,6 +317,9 @@ class BlockPass:
             counts = representatives(prepared, kinds)
             few = {name: prepared[name] for name in counts}
             for rewriting in rewritings:
+                compared = any(time is not None for time in times.values())
+                if compared and not self.chooser.dense and too_late(f"{chain} as {rewriting.name}", LAYER) is not None:
+                    continue
                 variant = self._rewrite(rewriting, blocks, few)
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
                 times[rewriting.name] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
@@ -509,7 +512,9 @@ def fuse_blocks(
         precision: of low-precision kernels to try next to 16-bit ones, in row-major blocks; if low, blocks without a pruned
             layer are rewritten, too.
     """
-    chooser = ProductChooser(choice, timed=TimedProducts() if timed is None else timed, precision=precision)
+    if timed is None:
+        timed = TimedProducts(None if current() is None else choice.kernels)
+    chooser = ProductChooser(choice, timed=timed, precision=precision)
     task = BlockPass(net, formats, masks, inputs, chooser, plan, parts)
     return task.run(parts.layouts, plain=choice.dense_allowed)
 
