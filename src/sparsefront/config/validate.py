@@ -222,12 +222,10 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     choices["recipe"] = _recipe_taken(choices)
     parts |= {group: _build(group, config, choices, trust) for group in GROUPS if group not in parts}
     settings, sparsity = {group: plain(config[group]) for group in GROUPS}, float(config.sparsity)
-    if parts["structured"].pattern is not None and not parts["pattern"].prunes:  # the same as that pattern alone
-        sparsity, alone = (
-            parts["structured"].sparsity,
-            {"structured": Structured(), "pattern": parts["structured"].pattern},
-        )
-        parts |= alone
+    structured = parts["structured"]
+    if structured.pattern is not None and not parts["pattern"].prunes:  # the same as that pattern alone
+        alone = {"structured": Structured(), "pattern": structured.pattern}
+        parts, sparsity = parts | alone, structured.sparsity
         settings |= {group: to_record(part) for group, part in alone.items()}
     parts["allocation"].check_pattern(parts["pattern"])
     experiment = Experiment(

@@ -23,7 +23,7 @@ def run(
             log.info("export: compressed checkpoint and manifest")
             weights = recovered.path / WEIGHTS
             masks = load_masks_of(experiment, pruned.path, recovered.path)
-            net = load_net(experiment, weights, spec=masks.spec)
+            net = load_net(experiment, weights, shrink=masks.spec.shrink)
             save(new.folder, net, masks, model=experiment.model, weights=weights)
             if experiment.pattern.tied and not experiment.leaves_dense:
                 save_narrower(new.folder / "narrower", net, masks)

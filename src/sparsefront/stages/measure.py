@@ -290,7 +290,7 @@ def _measure(
     else:
         export = read_export(exported.path)
         digests["masks_sha256"] = tensors_digest(export.masks)
-        masked = load_net(experiment, recovered.path / WEIGHTS, spec=export.spec)
+        masked = load_net(experiment, recovered.path / WEIGHTS, shrink=export.spec.shrink)
         digests["weights_sha256"] = weights_digest(masked)
         masked = bench.ready(masked)
         qualities["masked"] = evaluate_splits(bench, masked, "masked")
@@ -301,7 +301,7 @@ def _measure(
         whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
         reasons = dict.fromkeys(whole, KEEPS_ALL) | export.manifest.dense_layers
         if experiment.swaps:
-            make_net = partial(load_net, experiment, recovered.path / WEIGHTS, spec=export.spec)
+            make_net = partial(load_net, experiment, recovered.path / WEIGHTS, shrink=export.spec.shrink)
             found = _side_by_side(bench, dense_net, make_net, export, folder)
             groups, samples_ms, qualities["sparse"] = found
         else:

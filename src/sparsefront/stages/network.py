@@ -24,7 +24,6 @@ from sparsefront.data.base import SPLIT_SEED
 from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.networks import first_non_finite, load_state, tensors_digest
-from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.tasks.base import Optimizes, Task
 from sparsefront.tasks.causal_lm import CausalLM
@@ -383,15 +382,16 @@ def build_net(experiment: Experiment) -> nn.Module:
     return copy.deepcopy(_initial_net(experiment))
 
 
-def load_net(experiment: Experiment, weights: Path, *, spec: MaskSpec | None = None) -> nn.Module:
+def load_net(experiment: Experiment, weights: Path, *, shrink: Callable[[nn.Module], None] | None = None) -> nn.Module:
     """The network with the weights stored by a stage.
 
     Args:
-        spec: of the masks, if the network may have lost blocks or units; None: it is the dense one.
+        shrink: `MaskSpec.shrink`, if the network may have lost blocks or units; None: it is the dense one. Passed instead of
+            imported, because dense weights do not depend on the code of pruning.
     """
     net = build_net(experiment)
-    if spec is not None:
-        spec.shrink(net)
+    if shrink is not None:
+        shrink(net)
     load_state(net, load_file(weights))
     return net
 
