@@ -10,7 +10,7 @@ run: $(STAMP)  ## the main job on the embedded default (handwritten digits, smal
 	$(BIN)/python run.py $(ARGS)
 
 test: $(STAMP)  ## all tests that need no GPU
-	$(BIN)/python -m pytest -m "not gpu" -n auto --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu" -n auto --dist worksteal --durations=30 $(ARGS)
 
 test-gpu: $(STAMP)  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -10,6 +10,7 @@ import atexit
 import functools
 import gc
 import random
+import signal
 import sys
 import tempfile
 import zlib
@@ -19,6 +20,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from program_server import ProgramServer
 from quick_compositions import composed_in, merge_equal_choices_once, parse_each_content_once
 from quick_settings import QUICK, time_little
@@ -34,6 +36,15 @@ if torch.cuda.is_available():
     LOCKS = Path(tempfile.gettempdir()) / "sparsefront_tests" / str(os.getpid())
     LOCKS.mkdir(parents=True, exist_ok=True)
     os.environ["SPARSEFRONT_GPU_LOCKS"] = str(LOCKS)
+
+# A shell that runs this in the background ignores SIGINT for it, and so for every child; Python would keep that.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+    signal.signal(number, handler)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+# On a busy machine examples take long, which says nothing about the code.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = "SPARSEFRONT_TEST_SEED"
@@ -123,6 +134,16 @@ def sources_parsed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(code_digest, "_parsed", functools.cache(code_digest._parsed))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_signs_of_life() -> Iterator[None]:
+    """Of leases by this process, which a test makes as old as it says: a busy one would renew them in its midst."""
+    from sparsefront.artifacts import lease
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease, "BEAT_S", 1e6)
         yield
 
 

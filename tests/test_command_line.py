@@ -1,12 +1,9 @@
 """run.py as a user types it, in processes of their own: those that do not say `python` are forked by `programs`."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +28,7 @@ def command(tmp_path: Path, *overrides: str) -> list[str]:
     return [str(ROOT / "run.py"), *TINY, *places, *overrides]
 
 
-def python(*words: str, timeout: float = 300) -> subprocess.CompletedProcess:
+def python(*words: str, timeout: float = 600) -> subprocess.CompletedProcess:
     """A whole process, from Python's start to its end."""
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=timeout)
 
@@ -47,7 +44,7 @@ def rows(tmp_path: Path) -> list[Result]:
 
 
 def test_help_lists_the_groups():
-    done = python(str(ROOT / "run.py"), "--help", timeout=60)
+    done = python(str(ROOT / "run.py"), "--help", timeout=600)
     assert done.returncode == 0
     for folder in ("model", "dataset", "pattern", "recovery", "kernel"):
         options = sorted(file.stem for file in (ROOT / "conf" / folder).glob("*.yaml"))
@@ -151,22 +148,26 @@ def test_points_in_parallel_train_dense_once(tmp_path, programs):
     assert sorted(row.cost.dense_reused for row in rows(tmp_path)) == [False, True]
 
 
-def kill_during(stage: str, tmp_path: Path, programs: ProgramServer) -> None:
-    """Start the run and kill it, without a chance to clean up, as soon as it works on the stage."""
-    process = programs.start(command(tmp_path))
-    deadline = time.monotonic() + 200
-    while not list((tmp_path / "cache" / stage).glob("*.partial-*")):
-        assert process.poll() is None and time.monotonic() < deadline, f"never reached {stage}"
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait(30)
+KILLED_IN_STAGE = """
+import contextlib, os, runpy, sys
+from sparsefront.artifacts.store import ArtifactStore
+making = ArtifactStore.making
+@contextlib.contextmanager
+def making_and_killed(self, kind, key):
+    with making(self, kind, key) as new:
+        yield os.kill(os.getpid(), 9) if kind == stage else new
+ArtifactStore.making = making_and_killed
+_, stage, *sys.argv = sys.argv
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
 
 
 def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path, finish, programs):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     for stage in ("dense", "recover", "measure"):
-        kill_during(stage, killed, programs)
-        assert not rows(killed)
+        """Without a chance to clean up, as soon as the run works on it."""
+        done = programs.run(["-c", KILLED_IN_STAGE, stage, *command(killed)])
+        assert done.returncode == -9 and list((killed / "cache" / stage).glob("*.partial-*")) and not rows(killed)
     last = finish(killed)
     assert not [path for path in killed.rglob("*") if "partial" in path.name or path.name == ".running"]
     assert "removed what killed runs had left half-written" in last.stdout
@@ -186,7 +187,7 @@ def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path, finish, pr
 def test_a_disk_that_is_full_before_the_run_begins_leaves_no_folder(tmp_path):
     """Hydra's own files come first: here none may hold a byte."""
     limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", sys.executable, *command(tmp_path)]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=600)
     assert done.returncode != 0
     assert not (tmp_path / "results").exists() and not list(tmp_path.rglob("*.partial-*"))
 
@@ -201,6 +202,38 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path, programs):
     assert not [path for path in tmp_path.rglob("*") if "partial" in path.name or path.name == ".running"]
     assert not list(tmp_path.glob("cache/dense/*/"))
     assert {path.name for path in tmp_path.glob("results/*/*/*.json")} == {"failure.json"}
+
+
+TERMINATED_IN_TRAINING = """
+import os, runpy, sys
+from sparsefront.tasks.base import Task
+step = Task.training_step
+def step_and_end(self, *given):
+    if self.trainer.current_epoch == 1:
+        os.killpg(0, 15)
+    return step(self, *given)
+Task.training_step = step_and_end
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+OPTUNA = [
+    "-m",
+    "hydra/sweeper=optuna",
+    "hydra.sweeper.n_trials=2",
+    "sparsity=interval(0.5,0.75)",
+    "optimize=[val_sparse]",
+]
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m", "sparsity=0.5,0.75"], OPTUNA], ids=["a run", "a sweep", "a search"])
+def test_sigterm_to_group_ends_program(tmp_path, programs, sweep):
+    """With loader workers, as Slurm, containers and `timeout` send it; the same command does all."""
+    words = command(tmp_path, "dataset.num_workers=1", "recipe.epochs=3", *sweep)
+    ended = programs.run(["-c", TERMINATED_IN_TRAINING, *words])
+    said = "ended by SIGTERM: what is finished is stored, and the same command resumes from there\n"
+    assert ended.returncode == 143 and ended.stderr == said, ended.stderr
+    assert len(list(tmp_path.glob("results/**/failure.json"))) == 1, "nothing else began"
+    assert programs.run(words).returncode == 0 and len(rows(tmp_path)) == (2 if sweep else 1)
 
 
 @pytest.mark.parametrize("sweep", [[], ["-m", "sparsity=0.5,0.75"]], ids=["a run", "a sweep"])

@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from waiting import wait_until
 from whole_calls import on_every_rank
 
 from sparsefront.training import ranks
@@ -140,16 +140,11 @@ def test_no_rank_outlives_a_killed_run(tmp_path):
         "        wait_to_be_killed(folder, folder, [])"
     )
     process = subprocess.Popen([sys.executable, "-c", script])
-    deadline = time.time() + 120
-    while not all((tmp_path / rank).exists() for rank in "01") and time.time() < deadline:
-        time.sleep(0.1)
-    time.sleep(0.1)
+    wait_until(lambda: all(file.exists() and file.read_text() for file in (tmp_path / "0", tmp_path / "1")), process)
     other = int((tmp_path / "1").read_text())
     process.kill()
     process.wait()
-    while _alive(other) and time.time() < deadline:
-        time.sleep(0.1)
-    assert not _alive(other)
+    wait_until(lambda: not _alive(other))
 
 
 def _alive(pid: int) -> bool:

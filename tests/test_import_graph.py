@@ -1,15 +1,17 @@
-"""Folders and modules of src/sparsefront import each other in one direction only."""
+"""Folders and modules of src/sparsefront, and modules of kernels/, import each other in one direction only."""
 
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import sparsefront_kernels
 
 import sparsefront
 
-ROOT = Path(sparsefront.__file__).parent
+ROOT, KERNELS = (Path(package.__file__).parent for package in (sparsefront, sparsefront_kernels))
 
 
 def part_of(module: str) -> str | None:
@@ -20,11 +22,11 @@ def part_of(module: str) -> str | None:
     return inside[0] if (ROOT / inside[0]).is_dir() or (ROOT / f"{inside[0]}.py").is_file() else None
 
 
-def module_of(name: str) -> str | None:
+def module_of(name: str, root: Path = ROOT) -> str | None:
     """The module that holds a dotted name, which may be its own; None outside of the package."""
     package, *inside = name.split(".")
-    while package == "sparsefront" and inside:
-        if ROOT.joinpath(*inside).with_suffix(".py").is_file():
+    while package == root.name and inside:
+        if root.joinpath(*inside).with_suffix(".py").is_file():
             return ".".join(inside)
         inside.pop()
     return None
@@ -40,12 +42,12 @@ def imported(file: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, alias.name) for alias in node.names)
 
 
-def import_graph(part_of: Callable[[str], str | None] = part_of) -> dict[str, dict[str, list[str]]]:
+def import_graph(part_of: Callable[[str], str | None] = part_of, root: Path = ROOT) -> dict[str, dict[str, list[str]]]:
     """Part -> the other parts that it imports -> where. A folder counts with the folders inside it."""
     graph: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for file in sorted(ROOT.rglob("*.py")):
-        place = file.relative_to(ROOT)
-        here = part_of(".".join(("sparsefront", *place.with_suffix("").parts)))
+    for file in sorted(root.rglob("*.py")):
+        place = file.relative_to(root)
+        here = part_of(".".join((root.name, *place.with_suffix("").parts)))
         if here in (None, "__init__"):  # the names that the package offers, imported when they are used
             continue
         for line, module in imported(file):
@@ -72,9 +74,11 @@ def circle(graph: dict[str, dict[str, list[str]]]) -> list[str]:
     return next((found for part in sorted(graph) if (found := walk(part, []))), [])
 
 
-@pytest.mark.parametrize("part_of", [part_of, module_of])
-def test_nothing_imports_itself_in_a_circle(part_of):
-    graph = import_graph(part_of)
+@pytest.mark.parametrize(
+    ("part_of", "root"), [(part_of, ROOT), (module_of, ROOT), (partial(module_of, root=KERNELS), KERNELS)]
+)
+def test_nothing_imports_itself_in_a_circle(part_of, root):
+    graph = import_graph(part_of, root)
     found = circle(graph)
     steps = [f"{here} -> {there}: {', '.join(graph[here][there])}" for here, there in zip(found, found[1:])]
     assert not found, "\n".join(steps)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from sparsefront.artifacts import lease
 from sparsefront.artifacts.lease import GONE_S, LEASE_S, LeaseLost, require_all
@@ -21,7 +22,7 @@ import sys, time
 from pathlib import Path
 from sparsefront.results.run_folder import occupied
 with occupied(Path(sys.argv[1])):
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -40,16 +41,13 @@ def killed(tmp_path):
 
     def occupy(folder) -> subprocess.Popen:
         processes.append(subprocess.Popen([sys.executable, "-c", CHILD, str(folder)]))
-        deadline = time.monotonic() + 60
-        while not list(folder.glob(".running/*")):
-            assert processes[-1].poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: list(folder.glob(".running/*")), processes[-1])
         return processes[-1]
 
     yield occupy
     for process in processes:
         process.kill()
-        process.wait(30)
+        process.wait(600)
 
 
 def test_a_killed_run_is_closed_by_the_next_one_and_a_living_one_left_alone(tmp_path, killed):
@@ -63,7 +61,7 @@ def test_a_killed_run_is_closed_by_the_next_one_and_a_living_one_left_alone(tmp_
     for name, process in processes.items():
         if name != "alive":
             os.kill(process.pid, signal.SIGKILL)
-            process.wait(30)
+            process.wait(600)
     close_killed_runs(tmp_path)
     for name in ("dead", "2026/dead point"):
         left = {path.name for path in folders[name].iterdir()}

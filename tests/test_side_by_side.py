@@ -2,7 +2,10 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from types import SimpleNamespace
 
+from sparsefront import processes
 from sparsefront.processes import side_by_side
 
 
@@ -43,13 +46,15 @@ def test_a_job_waits_for_another_and_stays_away_where_that_one_fails():
     assert failed.job == -1 and failed.found is None and "below 0" in str(failed.error)
 
 
-def test_nothing_begins_after_the_time_and_what_has_begun_ends():
-    ends_at = time.monotonic() + 0.2
+def test_nothing_begins_after_the_time_and_what_has_begun_ends(monkeypatch):
+    now, both_began = [0.0], Barrier(2)
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def work(job):
-        time.sleep(0.3)
+        both_began.wait()
+        now[0] = 2.0
         return job
 
     with ThreadPoolExecutor(2) as pool:
-        ended = [done.job for done in side_by_side(range(5), work, pool, workers=2, ends_at=ends_at)]
+        ended = [done.job for done in side_by_side(range(5), work, pool, workers=2, ends_at=1.0)]
     assert sorted(ended) == [0, 1]

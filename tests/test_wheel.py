@@ -91,7 +91,7 @@ def test_every_option_of_the_repository_is_there(installed):
 def test_each_command_answers_without_a_repository_and_names_itself_as_it_was_typed(installed, tmp_path):
     composed = call(installed, tmp_path, "run", "--cfg", "job", "pattern=n_m", "experiment=bert_squad")
     assert "sparsefront.patterns" in composed.stdout and composed.returncode == 0, composed.stderr
-    for command in ("compare", "verify", "cache"):
+    for command in ("compare", "verify", "cache", "build"):
         done = call(installed, tmp_path, command, "--help")
         assert done.returncode == 0, (command, done.stderr)
         assert f"usage: python -m sparsefront {command} " in done.stdout and "python -m sparsefront." not in done.stdout
@@ -100,7 +100,7 @@ def test_each_command_answers_without_a_repository_and_names_itself_as_it_was_ty
     wrong = call(installed, tmp_path, "prune")
     assert (
         wrong.returncode == 2
-        and wrong.stderr == "sparsefront prune: no such command; there are run, compare, verify, cache\n"
+        and wrong.stderr == "sparsefront prune: no such command; there are run, compare, verify, cache, build\n"
     )
     assert "usage: sparsefront COMMAND" in call(installed, tmp_path).stdout
     script = [sys.executable, installed / "bin" / "sparsefront", "compare", "--help"]

@@ -159,7 +159,7 @@ def test_a_wrong_value_of_a_group_is_told_without_torch_as_it_is_with_it(tmp_pat
         "except SystemExit as end: print(end)\n"
         "print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.stdout.splitlines() == [str(slow.value), "False"] and not done.stderr
 
 
@@ -172,7 +172,7 @@ def test_a_wrong_value_of_a_group_is_told_without_torch_as_it_is_with_it(tmp_pat
 )
 def test_what_hydra_cannot_compose_is_one_line(line, message, tmp_path):
     words = [sys.executable, str(CONF.parent / "run.py"), line]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
@@ -184,7 +184,7 @@ def test_a_record_that_is_not_there_is_named_without_torch(tmp_path):
         "import sys\nfrom sparsefront.verify.__main__ import main\n"
         "print(main(['none.json', 'empty', 'none.record.zip', 'cut.record.zip']), 'torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.stdout.splitlines()[-1] == "2 False"
     assert done.stderr.splitlines() == [
         "cannot be verified: row=none.json: is no result that can be read: No such file or directory",

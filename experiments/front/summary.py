@@ -1,328 +1,157 @@
-"""The table and the figure of the front, from its lines and their packed records.
+"""The tables and the figure of the front, from its packed records.
 
-    python -m experiments.front.summary experiments/front/squad.csv --records experiments/records/front
+    python -m experiments.front.summary --write
 
-Prints the table and the fastest line of each kind whose loss is surely small, and writes a figure beside the first file. A loss
-is against `dense_distilled`, the dense network trained on with the same steps and teacher, and of a dense network that nothing
-trains on against itself in 16 bits. Intervals and bounds are a paired bootstrap over questions and seeds, from what each run
-answered. Of several files the last one that has a line counts. Latencies of two machines or commits are never shown together:
---commit names the one whose latencies count. A bound of five seeds holds 94 to 97 % of the time, 92 % where seeds differ far more
-than the questions do, one of three 93 to 96 % (simulated).
+The page holds the tables of `compare.py experiments/records/front`, as that prints them; README's table has the timed lines
+alone. There a network counts in the faster of fp16 and bf16, against the faster dense network of both. Where the trained network
+was not timed, masks of the same pattern and sparsity are, made in one step and not recovered.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean
 
-from experiments.front.study import CHOICES, DENSE, DEPTH, LOW_PRECISIONS, SEARCHES, WIDTH
 from experiments.harness import page
 from experiments.harness.figures import new_figure, save_png
-from experiments.harness.rows import Row, newest, values_of
-from sparsefront.progress import counted
+from sparsefront.results.candidates import Candidate, mean_and_deviation, points_lost
+from sparsefront.results.comparable import ComparableResults, split_comparable
 from sparsefront.results.plots import series_styles
-from sparsefront.results.statistics import LEAST_SEEDS, Difference, paired_difference
-from sparsefront.results.store import read_lines, read_results
-from sparsefront.tasks.outcomes import Outcomes
+from sparsefront.results.record import Result
+from sparsefront.results.statistics import candidate_table, loss_of
+from sparsefront.results.store import read_results
 
-METRICS = {"f1": "F1", "accuracy": "accuracy"}
-TEACHER = "dense_distilled"
-MOST_LOST = 1.5  # points, in the bar of the study
-KINDS = {"single patterns": (), "search": SEARCHES, DEPTH: (DEPTH,), WIDTH: (WIDTH,), DENSE: (DENSE,)}
-"""Kind -> its choices; the first holds all others."""
-PLACE = ("gpu", "commit", "torch_version")
-SPEEDS = ("speedup_dataset", "speedup")
-OVER_LOW = "speedup_low_precision_dataset"
-LATENCIES = (
-    "latency_dense_ms",
-    "latency_sparse_ms",
-    "latency_dense_dataset_ms",
-    "latency_sparse_dataset_ms",
-    *SPEEDS,
-    OVER_LOW,
-)
-OutcomesOf = Callable[[str], dict[str, Outcomes] | None]
+FRONT = Path(__file__).resolve().parent
+RECORDS, PAGE, README = FRONT.parent / "records" / "front", FRONT / "README.md", FRONT.parents[1] / "README.md"
+MARKS = ("<!-- as compare.py prints it -->", "<!-- end of the tables -->")
+MARKS_OF_README = ("<!-- front -->", "<!-- end of front -->")
+NAMES = {
+    "channel": "narrower dense network (`channel`, `axis=width`)",
+    "depth": "fewer layers (`depth`)",
+    "block_wise": "blocks of {} (`block_wise`)",
+    "tile_wise": "tiles of {} (`tile_wise`)",
+    "vector_wise": "vectors of {} (`vector_wise`)",
+}
 
 
-# Lines: the rows of a choice, a level and a precision, one for each seed.
+def groups_of(records: Sequence[Path]) -> list[ComparableResults]:
+    """As `compare.py` shows them. Raises ValueError if a record cannot be read."""
+    reading = read_results(records)
+    if reading.problems or not reading.results:
+        raise ValueError("; ".join(reading.problems) or f"no records in {', '.join(map(str, records))}")
+    return split_comparable(reading.results)
+
+
+def tables(groups: Sequence[ComparableResults]) -> Iterator[str]:
+    """Lines of Markdown: the table of candidates of each group."""
+    for group in groups:
+        if lines := candidate_table(group.candidates):
+            yield from (f"{group.title}:", "", *page.table(list(lines[0]), [line.values() for line in lines]), "")
+
+
+# README's table: the lines with a latency.
 
 
 @dataclass(frozen=True)
-class Line:
-    """Rows of seeds that share all else.
+class Timed:
+    """A trained candidate with its fastest timed network.
 
     Args:
-        lost: difference to the dense network with the same steps and teacher (of one that nothing trains on, to itself in 16
-            bits), over the runs that hold its outcomes; None where none does. With 95 % the loss is below -lost.bound.
-        before: likewise to the dense network before pruning.
+        run: the timed one, of the same pattern and sparsity.
+        speedup, low, high: on the evaluation's own batches, over the faster dense network of fp16 and bf16.
     """
 
-    choice: str
-    level: str
-    precision: str
-    rows: list[Row]
-    lost: Difference | None = None
-    before: Difference | None = None
-
-    @property
-    def kind(self) -> str:
-        """One of KINDS."""
-        return next((kind for kind, choices in KINDS.items() if self.choice in choices), next(iter(KINDS)))
-
-    @property
-    def timed(self) -> list[Row]:
-        """The rows with a latency on the evaluation's own batches."""
-        return [row for row in self.rows if row["speedup_dataset"]]
-
-    @property
-    def speedup(self) -> float | None:
-        """On the evaluation's own batches, the mean of the seeds that were timed."""
-        return mean(float(row["speedup_dataset"]) for row in self.timed) if self.timed else None
-
-    @property
-    def most_lost(self) -> float | None:
-        """Points, with 95 %."""
-        return None if self.lost is None else -100 * self.lost.bound
-
-    @property
-    def name(self) -> str:
-        """In a sentence."""
-        named = f"{self.choice} {_level(self)}".strip()
-        return f"{named} in {self.precision}" if self.precision in LOW_PRECISIONS else named
+    candidate: Candidate
+    run: Result
+    speedup: float
+    low: float
+    high: float
 
 
-def read_rows(files: Sequence[Path], *, commit: str | None = None) -> list[Row]:
-    """Rows of several files, without the latencies of other commits than the one named.
-
-    Raises:
-        ValueError: a choice that the study does not have, two metrics, or latencies of two machines or commits.
-    """
-    rows = newest(
-        (row for file in files for row in read_lines(file)),
-        key=lambda row: values_of(row, ("choice", "level", "seed", "precision")),
-    )
-    if commit is not None:
-        rows = [row if row["commit"] == commit else row | dict.fromkeys(LATENCIES, "") for row in rows]
-    if unknown := sorted({row["choice"] for row in rows} - CHOICES.keys()):
-        raise ValueError(f"choice {unknown[0]!r} is none of the study's: {', '.join(CHOICES)}")
-    if len(metrics := sorted({row["metric_name"] for row in rows})) > 1:
-        raise ValueError(f"rows of {' and '.join(metrics)} share no table")
-    places = sorted({values_of(row, PLACE) for row in rows if any(row.get(name) for name in LATENCIES)})
-    if len(places) > 1:
-        told = "; ".join(" ".join(place) for place in places)
-        raise ValueError(f"latencies of several machines or commits share no figure: {told}; name one with --commit")
-    return rows
-
-
-def lines_of(rows: Sequence[Row], outcomes_of: OutcomesOf = lambda run: None) -> list[Line]:
-    """In the order of CHOICES.
-
-    Args:
-        outcomes_of: run_id -> network -> its outcomes.
-    """
-    order = list(CHOICES)
-    found: dict[tuple[str, ...], list[Row]] = {}
-    for row in sorted(
-        rows, key=lambda row: (order.index(row["choice"]), row["precision"], float(row["level"]), int(row["seed"]))
-    ):
-        found.setdefault((row["choice"], row["level"], row["precision"]), []).append(row)
-    return [
-        Line(*named, of_line, *(_difference(of_line, outcomes_of, side) for side in (_rival(named[0]), "dense")))
-        for named, of_line in found.items()
-    ]
-
-
-# What a line loses.
-
-
-def _rival(choice: str) -> str:
-    """The network that a line's loss is against: by its name in the record."""
-    return "dense" if choice == DENSE else TEACHER
-
-
-def score(row: Row) -> float:
-    """Of what ran, in per cent: through the kernels where they were swapped in, else of the masked or the dense network."""
-    return 100 * float(row["sparse"] or row["masked"] or row["dense"])
-
-
-def losses(rows: Sequence[Row]) -> list[float]:
-    """Points above the rival of `_rival`, by seed."""
-    return [score(row) - 100 * float(row[_rival(row["choice"])]) for row in rows]
-
-
-def _difference(rows: Sequence[Row], outcomes_of: OutcomesOf, side: str) -> Difference | None:
-    """To another network of the same runs."""
-    pairs = []
-    for row in rows:
-        found = outcomes_of(row["run_id"]) or {}
-        ours, theirs = found.get("sparse", found.get("masked")), found.get(side)
-        if ours is not None and theirs is not None:
-            pairs.append((ours, theirs))
-    return paired_difference(*zip(*pairs, strict=True), same_seeds=True) if pairs else None
-
-
-def fastest_within(lines: Sequence[Line], most: float = MOST_LOST) -> dict[str, Line | None]:
-    """Kind -> its fastest line of enough seeds whose loss is at most so many points, by its bound."""
-    best: dict[str, Line | None] = dict.fromkeys(kind for kind in KINDS if any(line.kind == kind for line in lines))
-    for line in lines:
-        few = line.lost is None or line.lost.runs < LEAST_SEEDS
-        if line.speedup is None or line.most_lost is None or few or line.most_lost > most:
+def timed_of(groups: Sequence[ComparableResults]) -> list[Timed]:
+    """The candidates of the first group for which anything was timed, in the order of its table."""
+    others = [result for group in groups for result in group.results if result.speed.speedup_dataset is not None]
+    found = []
+    for candidate in groups[0].candidates:
+        alike = [run for run in others if _structure(run) == _structure(candidate.results[0])]
+        trained = [run for run in alike if run.choice.recovery != "none"]
+        if not alike:
             continue
-        other = best[line.kind]
-        if other is None or other.speedup is None or other.speedup < line.speedup:
-            best[line.kind] = line
-    return best
+        run = min(trained or alike, key=lambda run: run.speed.latency_sparse_dataset_ms)
+        dense = min(one.speed.latency_dense_dataset_ms for one in alike)
+        faster = dense / run.speed.latency_dense_dataset_ms
+        ends = (run.speed.speedup_dataset, run.speed.speedup_dataset_low, run.speed.speedup_dataset_high)
+        found.append(Timed(candidate, run, *(faster * end for end in ends)))
+    return found
 
 
-# Table, sentences and figure.
+def _structure(result: Result) -> tuple[object, ...]:
+    choice, sparsity = result.choice, result.sparsity
+    return choice.pattern, choice.granularity, sparsity.n_of_m, sparsity.sparsity_target, result.speed.precision in _LOW
 
 
-def table(lines: Sequence[Line]) -> list[str]:
-    """Lines of Markdown: means over the seeds; speedups of the seeds that were timed."""
-    loss = ("− dense with teacher", "loss below (95 %)", "− dense before")
-    head = ["choice", "level", "precision", "seeds", _metric(lines), *loss, "own batches", "128 tokens", "ms"]
-    low = any(row.get(OVER_LOW) for line in lines for row in line.rows)
-    if low:
-        head.append("own batches, over dense in low precision")
+_LOW = ("fp8", "fp8_static", "int8")
+
+
+def readme_table(groups: Sequence[ComparableResults]) -> list[str]:
+    """Lines of Markdown."""
+    head = ("choice", "pruned", "dtype", "speedup (95 %)", "F1", "lost (95 %)", "seeds")
     cells = []
-    for line in lines:
-        latency = f"{mean(float(row['latency_sparse_dataset_ms']) for row in line.timed):.2f}" if line.timed else "–"
-        speeds = [_speedup(line.timed, name) for name in SPEEDS]
-        quality = [page.spread([score(row) for row in line.rows]), _signed(losses(line.rows)), *_from_outcomes(line)]
-        cells.append([line.choice, line.level, line.precision, len(line.rows), *quality, *speeds, latency])
-        if low:
-            cells[-1].append(_speedup([row for row in line.rows if row.get(OVER_LOW)], OVER_LOW, "–"))
+    for one in sorted(timed_of(groups), key=lambda one: (_name(one.candidate), one.candidate.sparsity)):
+        loss = loss_of(one.candidate, held_out=False)
+        mark = "" if one.run.choice.recovery != "none" else " †"
+        speedup = f"**{one.speedup:.2f}**{mark} ({one.low:.2f}–{one.high:.2f})"
+        lost = f"{loss.mean:.2f} (≤ {loss.high:.2f})"
+        quality = page.spread([100 * value for value in one.candidate.test])
+        place = (_name(one.candidate), f"{one.candidate.sparsity:g}", one.run.speed.dtype)
+        cells.append((*place, speedup, quality, lost, len(one.candidate.results)))
     return page.table(head, cells)
 
 
-def table_of_kinds(lines: Sequence[Line]) -> list[str]:
-    """Lines of Markdown: the fastest line of each kind within the bar."""
-    head = (
-        "kind",
-        f"fastest that loses at most {MOST_LOST:g} {_metric(lines)} (95 %)",
-        "own batches",
-        "lines with a bound",
-    )
-    cells = []
-    for kind, line in fastest_within(lines).items():
-        of_kind = [other for other in lines if other.kind == kind]
-        known = f"{sum(other.lost is not None for other in of_kind)} of {len(of_kind)}"
-        cells.append(
-            [kind, "none" if line is None else line.name, _speedup(line.timed if line else [], SPEEDS[0], "–"), known]
-        )
-    return page.table(head, cells)
+def _name(candidate: Candidate) -> str:
+    first = candidate.results[0]
+    name = NAMES.get(first.choice.pattern, first.sparsity.n_of_m or candidate.pattern)
+    return name.format(first.choice.granularity)
 
 
-def sparse_in_words(lines: Sequence[Line]) -> str:
-    """How the fastest sparse line within the bar compares with the fastest smaller dense network there."""
-    best = fastest_within(lines)
-    sparse, smaller = (_best_speedup(best, kinds) for kinds in (("single patterns", "search"), (DEPTH, WIDTH)))
-    if sparse is None or smaller is None:
-        kind = "sparse" if sparse is None else "smaller dense"
-        return f"No {kind} line is certain (95 %) to lose at most {MOST_LOST:g} {_metric(lines)}."
-    return f"The fastest sparse line is {sparse / smaller:.2f} times as fast as the fastest smaller dense one."
-
-
-def draw(lines: Sequence[Line], path: Path) -> Path:
-    """Loss against speedup on the data's own batches, a curve for each choice and precision that was timed: open markers are of
-    low precision, bars the spread of the seeds.
-    """
+def draw(groups: Sequence[ComparableResults], path: Path) -> Path:
+    """Loss against speedup of README's lines, a curve for each choice; bars are the standard deviation over seeds."""
     figure = new_figure(7.0, 4.2)
     axes = figure.add_subplot()
-    timed = [line for line in lines if line.speedup is not None]
-    styles = series_styles(dict.fromkeys(line.choice for line in timed))
-    for choice, precision in dict.fromkeys((line.choice, line.precision) for line in timed):
-        drawn = [line for line in timed if (line.choice, line.precision) == (choice, precision)]
-        lost = [losses(line.rows) for line in drawn]
-        spread = [stdev(found) if len(found) > 1 else 0.0 for found in lost]
-        x, y = [line.speedup for line in drawn], [mean(found) for found in lost]
-        low, style = precision in LOW_PRECISIONS, styles[choice]
-        axes.errorbar(
-            x,
-            y,
-            yerr=spread,
-            color=style.color,
-            marker=style.marker,
-            markerfacecolor="white" if low else style.color,
-            linestyle="--" if low else "-",
-            capsize=3,
-            label=f"{choice}, {precision}" if low else choice,
-        )
-        for line, *place in zip(drawn, x, y, strict=True):
-            axes.annotate(_level(line), place, textcoords="offset points", xytext=(6, 5), fontsize=8)
-    axes.plot([1], [0], marker="*", markersize=12, color="black", linestyle="", label="dense with teacher")
-    axes.set_xlabel("times as fast as the fastest dense fp16, on the evaluation's own batches")
-    axes.set_ylabel(f"points of {_metric(lines)} lost (to the right and up is better)")
+    lines = timed_of(groups)
+    for name, style in series_styles(dict.fromkeys(_name(one.candidate) for one in lines)).items():
+        points = sorted((one for one in lines if _name(one.candidate) == name), key=lambda one: one.speedup)
+        lost = [[-points_lost(run) for run in one.candidate.results] for one in points]
+        x, y = [one.speedup for one in points], [fmean(values) for values in lost]
+        spread = [mean_and_deviation(values)[1] or 0.0 for values in lost]
+        axes.errorbar(x, y, yerr=spread, color=style.color, marker=style.marker, capsize=3, label=name.replace("`", ""))
+        for one, *place in zip(points, x, y, strict=True):
+            text = f"{one.candidate.sparsity:.0%}"
+            axes.annotate(text, place, textcoords="offset points", xytext=(6, 5), fontsize=8)
+    axes.plot([1], [0], marker="*", markersize=12, color="black", linestyle="", label="dense")
+    axes.set_xlabel("speedup over the fastest dense version, on the evaluation's own batches")
+    axes.set_ylabel("ΔF1 against dense with the same teacher, points")
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8)
     return save_png(figure, path)
 
 
-def _metric(lines: Sequence[Line]) -> str:
-    name = lines[0].rows[0]["metric_name"]
-    return METRICS.get(name, name)
-
-
-def _level(line: Line) -> str:
-    if line.choice == DENSE:
-        return ""
-    return f"{line.level}×" if line.choice in SEARCHES else f"{float(line.level):.0%}"
-
-
-def _from_outcomes(line: Line) -> tuple[str, str]:
-    """The bound of the loss, and the difference to the network before pruning."""
-    bound, before = "no outcomes", ""
-    if line.lost is not None and line.most_lost is not None:
-        runs = line.lost.runs
-        bound = f"{line.most_lost:.2f}" + (f" ({counted(runs, 'seed')})" if runs < len(line.rows) else "")
-    if line.before is not None:
-        value, low, high = (100 * found for found in (line.before.value, line.before.low, line.before.high))
-        before = f"{value:+.2f} ({low:+.2f} to {high:+.2f})"
-    return bound, before
-
-
-def _best_speedup(best: Mapping[str, Line | None], kinds: Sequence[str]) -> float | None:
-    found = [line.speedup for kind in kinds if (line := best.get(kind)) is not None and line.speedup is not None]
-    return max(found, default=None)
-
-
-def _speedup(rows: Sequence[Row], name: str, absent: str = "not timed") -> str:
-    if not rows:
-        return absent
-    low, high = min(float(row[f"{name}_low"]) for row in rows), max(float(row[f"{name}_high"]) for row in rows)
-    return f"{mean(float(row[name]) for row in rows):.2f}× ({low:.2f}–{high:.2f})"
-
-
-def _signed(values: Sequence[float]) -> str:
-    return f"{mean(values):+.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "rows", type=Path, nargs="*", default=[Path("results/front/rows.csv")], help="files with lines of the study"
-    )
-    parser.add_argument(
-        "--records", type=Path, nargs="+", default=[Path("results")], help="of the runs, or their folders"
-    )
-    parser.add_argument("--commit", help="latencies of other commits are left out")
+    parser.add_argument("--records", type=Path, nargs="+", default=[RECORDS], help="of the runs, or their folders")
+    parser.add_argument("--write", action="store_true", help="into the pages, and the figure")
     arguments = parser.parse_args()
     try:
-        rows = read_rows(arguments.rows, commit=arguments.commit)
+        groups = groups_of(arguments.records)
     except ValueError as error:
         parser.error(str(error))
-    if not rows:
-        parser.error(f"no lines in {', '.join(map(str, arguments.rows))}")
-    reading = read_results(arguments.records)
-    results = {result.identity.run_id: result for result in reading.results}
-
-    def outcomes_of(run: str) -> dict[str, Outcomes] | None:
-        return reading.outcomes_of(results[run]) if run in results else None
-
-    lines = lines_of(rows, outcomes_of)
-    print("\n".join([*table(lines), "", *table_of_kinds(lines), "", sparse_in_words(lines)]))
-    draw(lines, arguments.rows[0].with_suffix(".png"))
+    texts = ["\n".join(lines) for lines in (tables(groups), readme_table(groups))]
+    print("\n\n".join(texts))
+    if arguments.write:
+        for file, marks, text in zip((PAGE, README), (MARKS, MARKS_OF_README), texts, strict=True):
+            page.fill(file, marks, text)
+        draw(groups, FRONT / "squad.png")
 
 
 if __name__ == "__main__":

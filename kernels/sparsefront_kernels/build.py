@@ -1,4 +1,4 @@
-"""`python -m sparsefront_kernels.build` compiles all CUDA sources in advance.
+"""`python -m sparsefront_kernels.build`, or `sparsefront build`, compiles all CUDA sources in advance.
 
 Prints the path of each library and its build time; if one cannot be built, prints the reason and exits with 1.
 
@@ -15,12 +15,35 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from sparsefront_kernels.cuda_library import SOURCES, BuildFailed, build, build_for_wheel
+from sparsefront_kernels.cuda_library import (
+    SOURCES,
+    BuildFailed,
+    build,
+    build_for_wheel,
+    build_missing,
+    during_builds,
+)
 
 
-def main(arguments: Sequence[str] = ()) -> int:
-    """Build all libraries; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m sparsefront_kernels.build", description=__doc__.split("\n")[0])
+def build_kernels(tell: Callable[[str], None] = print) -> dict[str, str]:
+    """Compile all CUDA sources that have no library on this machine yet, side by side, so that no later call waits for them.
+
+    Args:
+        tell: called with a line of text when the builds begin, and when they end.
+    Returns:
+        library -> why it cannot be built; empty if all can be used.
+    """
+    with during_builds(tell):
+        return build_missing(SOURCES)
+
+
+def main(arguments: Sequence[str] = (), command: str = "python -m sparsefront_kernels.build") -> int:
+    """Build all libraries; returns the exit code.
+
+    Args:
+        command: as it was typed, for --help.
+    """
+    parser = argparse.ArgumentParser(prog=command, description=__doc__.split("\n")[0])
     parser.add_argument("--prebuilt", action="store_true", help="into the package, for a wheel")
     how = build_for_wheel if parser.parse_args(arguments).prebuilt else build
     with ThreadPoolExecutor(len(SOURCES)) as pool:

@@ -1,11 +1,12 @@
-"""Build CUDA sources into shared libraries, on first use or in advance with `python -m sparsefront_kernels.build`.
+"""Build CUDA sources into shared libraries: side by side with `build_missing`, or one on its first use.
 
 torch's extension builder compiles them in a separate process. A library has a C interface and is loaded with ctypes: it
 includes no PyTorch headers, builds in seconds, and a call costs a microsecond or two.
 
 Each library has a folder in $SPARSEFRONT_KERNELS_CACHE (default ~/.cache/sparsefront_kernels), named by a hash of sources,
 flags and PyTorch's version, and one of the compiler's version. The folder also contains the compiler's output: registers,
-spills and warnings of every kernel. With a lock next to it, one process builds while others wait.
+spills and warnings of every kernel. With a lock next to it, one process builds while others wait. Where that folder cannot
+be written, a process builds for itself alone.
 
 A wheel may contain libraries in `prebuilt`, which take precedence as long as the sources are the same.
 """
@@ -22,7 +23,10 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -87,8 +91,13 @@ load(**json.loads(sys.argv[1]), with_cuda=True, is_python_module=False, verbose=
 PLACES = ("CUDA_HOME", "CUDA_PATH")
 LOG = "build.log"
 
-_gate: Callable[[str], AbstractContextManager[str | None]] | None = None  # see `gated`
+# see `during_builds`
+_tell: Callable[[str], None] = log.info
+_around: Callable[[], AbstractContextManager[None]] = nullcontext
+_needed: set[str] | None = None  # see `recording_needs`
 _failures: dict[str, str] = {}  # name -> why its build failed; not retried in this process
+_folders = threading.Lock()
+_unwritable: set[Path] = set()  # folders that were reported
 
 
 class BuildFailed(RuntimeError):
@@ -111,21 +120,50 @@ def ninja() -> str | None:
 
 def unavailable_reason(name: str) -> str | None:
     """Why the library is unavailable, or None if it is built or can be. Logs the reason once."""
+    if _needed is not None:
+        _needed.add(name)
+        return None
     if built(name) is not None:
         return None
-    reason = _failures.get(name) or _missing_tool() or _toolchain_reason()
-    if reason is not None:
-        _warn_once(name, reason)
+    if (reason := _missing_tool() or _toolchain_reason()) is not None:
+        _warn_once(f"no CUDA library can be built, other kernels run instead: {reason}")
+    elif (reason := _failures.get(name)) is not None:
+        _warn_once(f"the CUDA library {name} is not used, other kernels run instead: {reason}")
     return reason
+
+
+def availability() -> str:
+    """What decides which libraries can be used: the compiler, or without one those that are built."""
+    if (reason := _missing_tool()) is None:
+        return f"compiled by {compiler()}"
+    return f"{reason}; there are {[name for name in SOURCES if built(name) is not None]}"
+
+
+def any_failed() -> bool:
+    """Whether a build failed in this process, so that another one may have more libraries."""
+    return bool(_failures)
+
+
+@contextmanager
+def recording_needs() -> Iterator[set[str]]:
+    """Context in which `unavailable_reason` answers None and adds the name to the yielded set; nothing is built. Not
+    thread-safe.
+    """
+    global _needed
+    before, _needed = _needed, set()
+    try:
+        yield _needed
+    finally:
+        _needed = before
 
 
 def built(name: str) -> Path | None:
     """The library of these sources: from the package, or built by the current compiler (by any, if there is none)."""
     if (library := _prebuilt(name)) is not None:
         return library
-    key = f"{name}-{_fingerprint(_source(name))}-"
-    folders = _cache().glob(f"{key}*") if compiler() is None else [_cache() / f"{key}{_compiler_key(compiler())}"]
-    return next((path for folder in folders if (path := folder / f"{name}.so").exists()), None)
+    key = f"{name}-{_fingerprint(_source(name))}-{'*' if compiler() is None else _compiler_key(compiler())}"
+    caches = [_cache()] + ([Path(_own_cache().name)] if _own_cache.cache_info().currsize else [])
+    return next((path for cache in caches for path in cache.glob(f"{key}/{name}.so")), None)
 
 
 def build(name: str) -> Path:
@@ -137,48 +175,100 @@ def build(name: str) -> Path:
     Returns:
         the shared library; the compiler's output is next to it in `build.log`.
     Raises:
-        BuildFailed: nvcc or ninja is missing, the compiler rejected the source, or the cache is not writable.
+        BuildFailed: nvcc or ninja is missing, the compiler rejected the source, or no folder is writable.
     """
     if (library := built(name)) is not None:
         return library
     if reason := _failures.get(name) or _missing_tool():
         raise BuildFailed(f"{name}: {reason}")
-    with nullcontext() if _gate is None else _gate(name) as not_now:
-        if not_now is not None:
-            raise BuildFailed(f"{name}: {not_now}")
-        return _built_once(name)
+    with _reported([name]):
+        return _build_once(name)
 
 
-def _built_once(name: str) -> Path:
-    home = _cache() / f"{name}-{_fingerprint(_source(name))}-{_compiler_key(compiler())}"
-    lock = home.with_name(f"{home.name}.lock")
+def build_missing(names: Iterable[str]) -> dict[str, str]:
+    """Compile those of the sources that have no library, side by side: nvcc uses few cores for much of its time.
+
+    Returns:
+        name -> why it has no library, in a line; empty if all have one.
+    """
+    missing = [name for name in dict.fromkeys([TOOLCHAIN, *names]) if built(name) is None]
+    if missing == [TOOLCHAIN]:
+        return {}
+    if (reason := _missing_tool()) is not None:
+        return dict.fromkeys(missing[1:], reason)
+    if to_build := [name for name in missing if name not in _failures]:
+        with _reported(to_build), ThreadPoolExecutor(len(to_build)) as pool:
+            list(pool.map(_try_to_build, to_build))
+    return {name: _failures[name] for name in missing if name in _failures}
+
+
+def _try_to_build(name: str) -> None:
+    with suppress(BuildFailed):  # `_failures` has the reason
+        _build_once(name)
+
+
+@contextmanager
+def during_builds(
+    tell: Callable[[str], None], around: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[None]:
+    """Context in which builds report their progress to `tell`, a line each, and run inside `around()`. Not thread-safe."""
+    global _tell, _around
+    before, (_tell, _around) = (_tell, _around), (tell, around)
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with held_alone(lock) as waited:
-            if (library := built(name)) is not None:
-                return library
-            failure = lock.read_text(encoding="utf-8") if waited else ""
-            if not failure:
-                failure = _build_into(home, name)
-                with suppress(OSError):  # another user's
-                    lock.write_text(failure, encoding="utf-8")
+        yield
+    finally:
+        _tell, _around = before
+
+
+@contextmanager
+def _reported(names: Sequence[str]) -> Iterator[None]:
+    what = f"{len(names)} CUDA {'library' if len(names) == 1 else 'libraries'}"
+    start = time.monotonic()
+    with _around():
+        _tell(f"building {what} with nvcc, once on this machine: {', '.join(names)}")
+        yield
+    _tell(f"{what} built in {time.monotonic() - start:.0f} s")
+
+
+def _build_once(name: str) -> Path:
+    try:
+        return _build_in(_cache(), name)
     except OSError as error:
-        raise BuildFailed(f"{name}: its folder in $SPARSEFRONT_KERNELS_CACHE cannot be written: {error}") from error
+        try:
+            with _folders:  # one for all threads
+                own = Path(_own_cache().name)
+                report_unwritable_cache(error)
+            return _build_in(own, name)
+        except OSError:
+            _failures[name] = f"its folder in $SPARSEFRONT_KERNELS_CACHE cannot be written: {error}"
+            raise BuildFailed(f"{name}: {_failures[name]}") from error
+
+
+def report_unwritable_cache(error: OSError) -> None:
+    """Log once that nothing is kept in the cache's folder."""
+    if (folder := _cache()) not in _unwritable:
+        _unwritable.add(folder)
+        what = "CUDA libraries, launches and times are for this process alone"
+        log.warning("%s, $SPARSEFRONT_KERNELS_CACHE=%s cannot be written: %s", what, folder, error.strerror)
+
+
+def _build_in(cache: Path, name: str) -> Path:
+    """Raises OSError if the cache is not writable, BuildFailed if the build fails."""
+    home = cache / f"{name}-{_fingerprint(_source(name))}-{_compiler_key(compiler())}"
+    lock = home.with_name(f"{home.name}.lock")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with held_alone(lock, lambda: _tell(f"another process builds {name}: waiting for it")) as waited:
+        if (library := built(name)) is not None:
+            return library
+        failure = lock.read_text(encoding="utf-8") if waited else ""
+        if not failure:
+            failure = _build_into(home, name)
+            with suppress(OSError):  # another user's
+                lock.write_text(failure, encoding="utf-8")
     if failure:
         _failures[name] = f"its build failed: {_first_error(failure)}"
         raise BuildFailed(f"{name}: {_failures[name]}\n{failure}")
     return home / f"{name}.so"
-
-
-@contextmanager
-def gated(gate: Callable[[str], AbstractContextManager[str | None]]) -> Iterator[None]:
-    """Context in which each build runs inside `gate(name)`, which yields None, or a reason not to build (-> BuildFailed)."""
-    global _gate
-    before, _gate = _gate, gate
-    try:
-        yield
-    finally:
-        _gate = before
 
 
 def _build_into(home: Path, name: str) -> str:
@@ -292,8 +382,8 @@ def _toolchain_reason() -> str | None:
 
 
 @functools.cache
-def _warn_once(name: str, reason: str) -> None:
-    log.warning("the CUDA library %s is not used, other kernels run instead: %s", name, reason)
+def _warn_once(message: str) -> None:
+    log.warning(message)
 
 
 def _first_error(output: str) -> str:
@@ -307,6 +397,12 @@ def _first_error(output: str) -> str:
 
 def _cache() -> Path:
     return Path(os.environ.get("SPARSEFRONT_KERNELS_CACHE") or Path.home() / ".cache" / "sparsefront_kernels")
+
+
+@functools.cache
+def _own_cache() -> tempfile.TemporaryDirectory[str]:
+    """A folder of this process, removed when it ends."""
+    return tempfile.TemporaryDirectory(prefix="sparsefront-kernels-", ignore_cleanup_errors=True)
 
 
 def _source(name: str) -> Path:

@@ -67,8 +67,7 @@ def kernel_entry(
         settings: the other arguments of `KernelEntry`.
     """
     layouts, fused = settings.get("layouts", ("row_major",)), settings.get("fuses_epilogue", False)
-    about_y: dict[str, Any] = {"transposed_y": transposed_y, "output": output, "most_rows": most_rows}
-    op = _Op(name, weight, run, layouts=layouts, fused=fused, **about_y)
+    op = _Op(name, weight, run, transposed_y, output, most_rows, layouts=layouts, fused=fused)
     if dense is not None:
         op.register_gradient(dense)
     product = partial(op, layout=layouts[0]) if len(layouts) == 1 else op
@@ -83,21 +82,15 @@ class _Op:
         name: str,
         weight: type,
         run: Callable[..., Tensor],
-        *,
-        layouts: tuple[str, ...],
-        fused: bool,
         transposed_y: bool,
         output: Callable[[Tensor, int, bool, bool], Tensor] | None,
         most_rows: Callable[[Any], int] | None,
+        *,
+        layouts: tuple[str, ...],
+        fused: bool,
     ) -> None:
-        self.name, self.weight, self.fused, self.transposed_y, self.most_rows = (
-            name,
-            weight,
-            fused,
-            transposed_y,
-            most_rows,
-        )
-        self.run, self.output, self.takes_layout = run, output, len(layouts) > 1
+        self.name, self.weight, self.fused, self.transposed_y = name, weight, fused, transposed_y
+        self.run, self.output, self.most_rows, self.takes_layout = run, output, most_rows, len(layouts) > 1
         hints = get_type_hints(weight)
         self.parts = tuple(field.name for field in fields(weight))
         kinds = {"x": "Tensor", **{part: SCHEMA_TYPES[hints[part]] for part in self.parts}, "bias": "Tensor?"}

@@ -50,6 +50,7 @@ class SparseLayer(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
         self._entry, self._released = entry, False
         self._set_format(format)
+        self.eval()
 
     @property
     def weight(self) -> Tensor:
@@ -108,6 +109,14 @@ class SparseLayer(nn.Module):
         x = contiguous_transpose(x) if layout in X_FEATURE_MAJOR else x
         y = self._entry.run(self.entered(x), self._operand, self.bias, layout=layout)
         return contiguous_transpose(y) if layout in Y_FEATURE_MAJOR else y.contiguous()
+
+    def train(self, mode: bool = True) -> Self:
+        """Raises RuntimeError for training mode: an optimizer would silently train the other layers alone."""
+        if mode:
+            raise RuntimeError(
+                "sparse layers are for inference: train the masked network before its layers are replaced, as sf.recover does"
+            )
+        return super().train(mode)
 
     def release_format(self) -> None:
         """Move the format to the CPU if the kernel reads a packed copy, to keep the weight on the device only once.

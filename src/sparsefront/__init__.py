@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from sparsefront.public_names import __dir__, __getattr__  # noqa: F401
 
 if TYPE_CHECKING:
+    from sparsefront_kernels.build import build_kernels
+
     from sparsefront import allocation, importance, patterns, recovery, schedule
     from sparsefront.errors import InvalidSetting
     from sparsefront.export.save import load, save
@@ -41,6 +43,7 @@ __all__ = [
     "TrainerSettings",
     "allocation",
     "benchmark",
+    "build_kernels",
     "hold",
     "importance",
     "load",

@@ -1,4 +1,4 @@
-"""The command line: `sparsefront run|compare|verify|cache`, or `python -m sparsefront ...`."""
+"""The command line: `sparsefront run|compare|verify|cache|build`, or `python -m sparsefront ...`."""
 
 import os
 import sys
@@ -83,6 +83,7 @@ PURPOSES = {
     "compare": "results -> a table, a Pareto plot and a page: COMMAND results",
     "verify": "whether a result is what was measured: COMMAND RUN/row.json",
     "cache": "finished stages on the disk: COMMAND [show | check | remove]",
+    "build": "compile all CUDA kernels ahead of their first use: COMMAND",
 }
 HELP = ("", "-h", "--help")
 
@@ -105,6 +106,10 @@ def main() -> int | None:
         from sparsefront.cache.__main__ import main as cache
 
         return cache(rest)
+    if name == "build":
+        from sparsefront_kernels.build import main as build
+
+        return build(rest, program_command("build"))
     if name not in HELP:
         print(f"sparsefront {name}: no such command; there are {', '.join(PURPOSES)}", file=sys.stderr)
         return 2

@@ -169,6 +169,7 @@ IN_REPOSITORY = {
     "compare": "python compare.py",
     "verify": "python -m sparsefront.verify",
     "cache": "python -m sparsefront.cache",
+    "build": "python -m sparsefront_kernels.build",
 }
 
 
@@ -177,7 +178,7 @@ def program_command(name: str) -> str:
     `python run.py` in the repository and `sparsefront run` for an installation.
 
     Args:
-        name: run, compare, verify or cache.
+        name: run, compare, verify, cache or build.
     """
     package, started = Path(__file__).resolve().parent, Path(sys.argv[0] if sys.argv else "")
     if started.resolve() == package / "__main__.py":

@@ -11,6 +11,7 @@ ORIGINS = {
     "narrow": "sparsefront.pruning.narrow",
     "swap": "sparsefront.inference.swap",
     "benchmark": "sparsefront.inference.benchmark",
+    "build_kernels": "sparsefront_kernels.build",
     "Comparison": "sparsefront.inference.benchmark",
     "save": "sparsefront.export.save",
     "load": "sparsefront.export.save",

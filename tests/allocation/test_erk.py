@@ -58,7 +58,7 @@ side = st.integers(1, 64)
 shape = st.one_of(st.tuples(side, side), st.tuples(side, side, st.integers(1, 5), st.integers(1, 5)))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(shapes=st.lists(shape, min_size=1, max_size=8), sparsity=st.floats(0, 0.99))
 def test_any_layers(shapes, sparsity):
     layers = {str(i): shape for i, shape in enumerate(shapes)}

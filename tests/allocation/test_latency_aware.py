@@ -43,7 +43,7 @@ def speedup_of(times: dict, chosen: dict[str, float]) -> Fraction:
 times_of_layer = st.lists(st.integers(1, 4000).map(lambda hundredth: hundredth / 100), min_size=2, max_size=4)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(
     times=st.lists(times_of_layer, min_size=1, max_size=4),
     speedup=st.sampled_from([1.01, 1.1, 1.5, 2.0, 3.0]),

@@ -40,7 +40,7 @@ def every(table: ChoiceTable) -> list[Assignment]:
     return [Assignment(chosen, {"blocks": layout}) for chosen in options for layout in LAYOUTS]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(table=tables(), budget=st.integers(0, 150))
 def test_equals_brute_force_and_keeps_the_budget(table, budget):
     within = [one for one in every(table) if table.time_us(one) <= budget]

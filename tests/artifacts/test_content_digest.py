@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.artifacts import content_digest
-from sparsefront.artifacts.content_digest import by_content, file_digest, listing_digest, path_digest, remembering
+from sparsefront.artifacts.content_digest import by_content, file_digest, path_digest, remembering
 
 
 @pytest.fixture
@@ -17,61 +17,52 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_moved_folder_is_the_same_and_an_edited_one_is_not(folder: Path):
-    whole, listing = path_digest(folder), listing_digest(folder)
-    moved = folder.rename(folder.with_name("moved"))
-    assert (path_digest(moved), listing_digest(moved)) == (whole, listing)
-    (moved / "cats" / "b.bin").write_bytes(b"six")
-    assert path_digest(moved) != whole and listing_digest(moved) == listing
-    (moved / "cats" / "b.bin").write_bytes(b"seven")
-    assert listing_digest(moved) != listing
-
-
-def test_large_folders_count_by_their_listing(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(content_digest, "READ_AT_MOST", 6)
-    assert path_digest(folder) == listing_digest(folder)
-
-
-def test_a_long_listing_is_made_once_until_files_come_or_go(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(content_digest, "MANY", 2)
-    before = listing_digest(folder)
-    os.utime(folder / "cats", ns=(1, 1))
-    assert listing_digest(folder) == before
-    with monkeypatch.context() as patch:
-        patch.setattr(content_digest, "_sizes", lambda folders: pytest.fail("listed again"))
-        assert listing_digest(folder) == before
-    (folder / "cats" / "c.bin").touch()
-    assert listing_digest(folder) != before
+def test_folder_digests_follow_content(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """A moved folder is the same; equal names, sizes and times of modification hide no edit, at any age of the files."""
+    for settled_ns in (content_digest.SETTLED_NS, 0):
+        monkeypatch.setattr(content_digest, "SETTLED_NS", settled_ns)
+        before = path_digest(folder)
+        folder = folder.rename(folder.with_name(f"moved-{settled_ns}"))
+        assert path_digest(folder) == before
+        file, times = folder / "cats" / "b.bin", (folder / "cats" / "b.bin").stat()
+        file.write_bytes(file.read_bytes()[::-1])
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert path_digest(folder) != before
+        (folder / "cats" / "c.bin").touch()
+        assert path_digest(folder) != before
 
 
 def test_folders_behind_links_count_once(folder: Path, tmp_path: Path):
-    before = listing_digest(folder)
+    before = path_digest(folder)
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "c.bin").touch()
     (folder / "more").symlink_to(tmp_path / "more")
-    linked = listing_digest(folder)
+    linked = path_digest(folder)
     assert linked != before
     (tmp_path / "more" / "back").symlink_to(folder)  # a circle ends
-    assert listing_digest(folder) == linked
+    assert path_digest(folder) == linked
 
 
-def test_a_large_file_is_read_by_one_process_and_again_once_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(content_digest, "LARGE", 1)
-    monkeypatch.setattr(content_digest, "SETTLED_NS", 0)
-    file, memo, read = tmp_path / "weights.bin", tmp_path / "memo.json", []
+@pytest.mark.parametrize("name", ["", "b.bin"])
+def test_processes_read_unchanged_content_once(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+    for limit, value in (("LARGE", 1), ("LONG", 1), ("SETTLED_NS", 0)):
+        monkeypatch.setattr(content_digest, limit, value)
+    path, memo, read = folder / "cats" / name, folder.parent / "memo.json", []
     real = content_digest.hashlib.file_digest
     monkeypatch.setattr(content_digest.hashlib, "file_digest", lambda *given: read.append(1) or real(*given))
+    caplog.set_level("INFO")
 
     def as_another_process() -> str:
-        content_digest._read_digest.cache_clear()
+        content_digest._values.clear()
+        content_digest._memo.cache_clear()
         with remembering(memo):
-            return file_digest(file)
+            return path_digest(path)
 
-    file.write_bytes(b"one")
     first = as_another_process()
     assert as_another_process() == first and len(read) == 1
-    file.write_bytes(b"two")
+    (folder / "cats" / "b.bin").write_bytes(b"six")
     assert as_another_process() != first and len(read) == 2
+    assert len(caplog.records) == 2 * path.is_dir()
 
 
 def test_a_path_in_settings_is_what_lies_there(folder: Path, monkeypatch: pytest.MonkeyPatch):

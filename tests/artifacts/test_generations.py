@@ -2,9 +2,11 @@
 
 import shutil
 import time
+from itertools import count
 from pathlib import Path
 
 from program_server import Program, ProgramServer
+from waiting import wait_until
 from whole_calls import get_or_make
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
@@ -39,29 +41,26 @@ from sparsefront.artifacts.store import ArtifactStore
 root = Path(sys.argv[1])
 artifact = ArtifactStore(root, reuse=True, runnable=()).find("dense", {})
 (root / "reading").write_text("")
-time.sleep(float(sys.argv[2]))
+while not (root / "read on").exists():
+    time.sleep(0.01)
 print(*[(artifact.path / name).read_text() for name in ("masks.txt", "weights.txt")])
 """
 
 
-def reader(programs: ProgramServer, root: Path, seconds: float) -> Program:
-    """A process that finds the stage now and opens its files later; back when it has found it."""
-    (root / "reading").unlink(missing_ok=True)
-    process = programs.start(["-c", READER, str(root), str(seconds)])
-    deadline = time.monotonic() + 60
-    while not (root / "reading").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+def reader(programs: ProgramServer, root: Path) -> Program:
+    """A process that finds the stage now and opens its files when there is a file `read on`; back when it has found it."""
+    process = programs.start(["-c", READER, str(root)])
+    wait_until(lambda: (root / "reading").exists(), process)
     return process
 
 
 def test_another_process_that_reads_keeps_what_it_found(tmp_path, programs):
     make(tmp_path, "first")
-    process = reader(programs, tmp_path, 1.0)
-    again = make(tmp_path, "second")
-    assert process.poll() is None, "made again while the other had opened no file yet"
+    process = reader(programs, tmp_path)
+    again = make(tmp_path, "second")  # made again while the other has opened no file yet
     assert content(again) == {"second"} and content(store(tmp_path).find("dense", {})) == {"second"}
-    assert process.wait(60) == 0 and process.text("stdout").split() == ["first", "first"]
+    (tmp_path / "read on").touch()
+    assert process.wait() == 0 and process.text("stdout").split() == ["first", "first"]
 
 
 def test_the_same_run_keeps_what_it_found(tmp_path):
@@ -90,9 +89,9 @@ def test_nothing_is_left_behind_once_the_readers_are_gone(tmp_path):
 
 def test_a_reader_that_was_killed_holds_nothing(tmp_path, programs):
     make(tmp_path, "first")
-    process = reader(programs, tmp_path, 60)
+    process = reader(programs, tmp_path)
     process.kill()
-    process.wait(30)
+    process.wait(600)
     name = make(tmp_path, "second").path.name
     assert folders(tmp_path) == [name]
 
@@ -105,7 +104,7 @@ def test_a_folder_without_its_record_is_no_stage(tmp_path):
 
 
 STRESS = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from sparsefront.artifacts.store import ArtifactStore
 root, found = Path(sys.argv[1]), set()
@@ -116,7 +115,8 @@ while not (root / "enough").exists():
     weights = (artifact.path / "weights.txt").read_text()
     assert masks == weights, (masks, weights)
     found.add(masks)
-print(len(found))
+    if len(found) == 2:
+        (root / f"saw two.{os.getpid()}").touch()
 """
 
 
@@ -128,16 +128,14 @@ def test_many_readers_never_miss_it_nor_see_two_halves(tmp_path, programs):
     second += "for number in range(20): make(Path(sys.argv[1]), f'other {number}')"
     places = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "programs")]
     other = programs.start(["-c", second, str(tmp_path), *places])
-    enough, deadline = time.monotonic() + 1.5, time.monotonic() + 60
-    number = 0
-    while time.monotonic() < enough or (time.monotonic() < deadline and other.poll() is None):
-        make(tmp_path, str(number))
-        number += 1
+    numbers = count()
+    while other.poll() is None or not all((tmp_path / f"saw two.{one.pid}").exists() for one in readers):
+        assert all(process.poll() is None for process in readers)
+        make(tmp_path, str(next(numbers)))
         time.sleep(0.02)  # the lock is asked for again and again: who has just had it would get it at once
-    assert other.wait(60) == 0, other.text("stderr")
-    (tmp_path / "enough").write_text("")
-    assert [process.wait(60) for process in readers] == [0, 0, 0]
-    assert sum(int(process.text("stdout")) for process in readers) > 3, "readers saw several of them"
+    assert other.wait() == 0, other.text("stderr")
+    (tmp_path / "enough").touch()
+    assert [process.wait() for process in readers] == [0, 0, 0]
     make(tmp_path, "last")
     assert len(folders(tmp_path)) == 1
 

@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 from whole_calls import get_or_make
 
 from sparsefront.artifacts.content_digest import digest
@@ -83,9 +83,9 @@ def test_what_a_maker_leaves_for_the_next_one_is_gone_when_the_stage_is_finished
 
 
 def test_seconds_of_killed_makers_count(tmp_path):
-    assert 0 < get_or_make(store(tmp_path), "dense", {}, writer("whole")).seconds < 100
-    assert 1000 < get_or_make(store(tmp_path), "prune", {}, lambda folder: 1000.0).seconds < 1100
-    assert 1000 < store(tmp_path).find("prune", {}).seconds < 1100
+    assert 0 < get_or_make(store(tmp_path), "dense", {}, writer("whole")).seconds < 1000
+    assert 1000 < get_or_make(store(tmp_path), "prune", {}, lambda folder: 1000.0).seconds < 2000
+    assert 1000 < store(tmp_path).find("prune", {}).seconds < 2000
 
 
 def test_without_reuse_nothing_unfinished_is_gone_on_from(tmp_path):
@@ -124,16 +124,13 @@ def child(root: Path, seconds: float) -> subprocess.Popen:
 
 def test_parallel_runs_make_it_once(tmp_path):
     children = [child(tmp_path, 0.5) for _ in range(4)]
-    assert [process.wait(60) for process in children] == [0] * 4
+    assert [process.wait(600) for process in children] == [0] * 4
     assert (tmp_path / "made.log").read_text() == "made\n"
 
 
 def test_what_another_process_makes_is_not_waited_for(tmp_path):
-    with child(tmp_path, 60) as busy:
-        ends = time.monotonic() + 60
-        while not list(tmp_path.glob("dense/*.partial-*/started")):
-            assert time.monotonic() < ends
-            time.sleep(0.02)
+    with child(tmp_path, 600) as busy:
+        wait_until(lambda: list(tmp_path.glob("dense/*.partial-*/started")), busy)
         assert store(tmp_path).is_made_elsewhere("dense", {})
         busy.kill()
     assert not store(tmp_path).is_made_elsewhere("dense", {})
@@ -151,15 +148,12 @@ def test_a_stage_that_was_claimed_and_not_made_is_free_when_the_run_ends(tmp_pat
 
 
 def test_a_killed_maker_is_followed_by_a_whole_stage(tmp_path):
-    killed = child(tmp_path, 60)
-    deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("dense/*.partial-*/started")):
-        assert time.monotonic() < deadline, "the maker never started"
-        time.sleep(0.05)
+    killed = child(tmp_path, 600)
+    wait_until(lambda: list(tmp_path.glob("dense/*.partial-*/started")), killed)
     os.kill(killed.pid, signal.SIGKILL)
-    killed.wait(30)
+    killed.wait(600)
     assert store(tmp_path).find("dense", {}) is None
-    assert child(tmp_path, 0).wait(60) == 0
+    assert child(tmp_path, 0).wait(600) == 0
     assert not list(tmp_path.glob("dense/*.partial-*"))
 
 

@@ -6,11 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from other_users import said_without_privileges
+from waiting import wait_until
 from whole_calls import get_or_make
 
 from sparsefront.artifacts import store
@@ -177,7 +177,7 @@ with ArtifactStore(root, reuse=True, runnable=("dense", "recover")) as store:
     with store.making("recover", {}):
         (store.unfinished("recover", {}) / "epochs").mkdir(parents=True)
         (root / "ready").touch()
-        time.sleep(60)
+        time.sleep(600)
 """
 
 
@@ -185,10 +185,7 @@ def test_what_a_running_process_uses_or_makes_is_kept(filled, capsys):
     cache, paths = filled
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(cache.root), ""])
     try:
-        deadline = time.monotonic() + 60
-        while not (cache.root / "ready").exists():
-            assert holder.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: (cache.root / "ready").exists(), holder)
         assert cache.command("remove", "--older-than", "0h", "--yes") == 0
         assert present(paths) == {"dense"}
         assert f"kept: {paths['dense']}: a running process uses it" in capsys.readouterr().out
@@ -198,7 +195,7 @@ def test_what_a_running_process_uses_or_makes_is_kept(filled, capsys):
         assert list(cache.root.glob("recover/*.partial-*"))
     finally:
         holder.kill()
-        holder.wait(30)
+        holder.wait(600)
     assert cache.command("remove", "--older-than", "0h", "--yes") == 0
     assert not present(paths), "a killed process holds nothing"
     assert not list(cache.root.glob("recover/*.partial-*"))
@@ -244,7 +241,7 @@ def test_what_cannot_be_meant_is_one_line(filled, capsys, arguments, message):
 def test_help_and_a_cache_that_is_not_there(tmp_path):
     def call(*arguments: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "sparsefront.cache", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=os.environ)
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=os.environ)
 
     assert "remove --unused --yes" in call("--help").stdout
     assert "--yes removes it" in call("remove", "--help").stdout

@@ -4,7 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_files import WORDS, write_cifar, write_glue, write_imagenet, write_pairs, write_squad, write_text_files
+from tiny_files import (
+    WORDS,
+    write_cifar,
+    write_glue,
+    write_imagenet,
+    write_pairs,
+    write_squad,
+    write_text_files,
+    write_tiny_imagenet,
+)
 
 from experiments.language_models.tiny import make_wikitext
 
@@ -31,6 +40,8 @@ def tiny(tmp_path: Path) -> Any:
         config["num_workers"] = 0
         if name == "cifar10":
             config["path"] = str(write_cifar(tmp_path / "cifar10"))
+        elif name == "tiny_imagenet":
+            config |= {"path": str(write_tiny_imagenet(tmp_path / name)), "complete": False, "valid_fraction": 0.1}
         elif name in ("imagenet", "imagefolder"):
             config |= {"path": str(tmp_path / "imagenet"), "image_size": 32, "valid_fraction": 0.25}
             if not (tmp_path / "imagenet").exists():

@@ -2,7 +2,6 @@
 
 import io
 import pickle
-import time
 from pathlib import Path
 
 import numpy as np
@@ -186,12 +185,10 @@ def test_nothing_with_another_digest_is_unpickled(torchvision_folder: Path, tmp_
         data.setup()
 
 
-def test_download_without_network_fails_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_without_network_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download.urllib.request, "urlopen", reject)
-    start = time.perf_counter()
     with pytest.raises(InvalidSetting, match="path=None: https://.* cannot be reached .*set dataset.path to"):
         Cifar10().data_module(batch_size=1, seed=0, cache_dir=tmp_path).setup()
-    assert time.perf_counter() - start < 10
 
 
 def reject(*_: object, **__: object) -> None:

@@ -139,10 +139,12 @@ def test_squad_articles_stay_together_where_there_are_enough(tmp_path: Path) -> 
     ]
     for name, held in (("train", articles), ("dev", articles[:1])):
         (tmp_path / f"{name}.json").write_text(json.dumps({"data": held}))
-    held = Squad(path=str(tmp_path)).source(tmp_path).questions("val")  # type: ignore[attr-defined]
+    enough, few = Squad(path=str(tmp_path)), Squad(path=str(tmp_path), valid_fraction=0.04)
+    assert (enough.split_version, few.split_version) == ("squad-articles-1", "squad-paragraphs-1")
+    held = enough.source(tmp_path).questions("val")  # type: ignore[attr-defined]
     assert len(held) == 6 and len({question.article for question in held}) == 2
-    few = Squad(path=str(tmp_path), valid_fraction=0.04).source(tmp_path).questions("val")  # type: ignore[attr-defined]
-    assert len(few) == 2, "two paragraphs, since an article would be more than was asked for"
+    held = few.source(tmp_path).questions("val")  # type: ignore[attr-defined]
+    assert len(held) == 2, "two paragraphs, since an article would be more than was asked for"
 
 
 def duplicated_images(folder: Path) -> Cifar10:

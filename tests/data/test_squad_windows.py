@@ -42,7 +42,7 @@ def rows(text: EncodedText, name: str) -> list[torch.Tensor]:
     return [text.tokens[name][begin:end] for begin, end in text.starts.unfold(0, 2, 1)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(asked=question())
 def test_gold_positions_lead_back_to_the_answer(asked: Question, tokenizer: Any) -> None:
     answer = asked.answers[0]
@@ -60,7 +60,7 @@ def test_gold_positions_lead_back_to_the_answer(asked: Question, tokenizer: Any)
         assert held, "an answer no longer than the overlap is whole in some window"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(asked=question())
 def test_windows_cover_the_context_and_overlap(asked: Question, tokenizer: Any) -> None:
     text = windows([asked], tokenizer, training=False)

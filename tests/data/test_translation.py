@@ -126,7 +126,7 @@ def broken(folder: Path, name: str, change: Any) -> None:
     [
         ("train.de", lambda content: content + b"mehr\n", r"train.en has 40 lines and train.de has 41"),
         ("test.en", lambda content: content.replace(content.split(b"\n")[3], b" \t", 1), r"line 4 of test.en is empty"),
-        ("test.de", lambda content: b"\xff" + content, "is no text in UTF-8"),
+        ("test.de", lambda content: b"\xff" + content, "line 1 is not UTF-8"),
         ("train.en", lambda content: b"", "train.en has 0 lines and train.de has 40"),
     ],
 )

@@ -1,27 +1,39 @@
-"""The front: its page holds the table of its lines and records, and every line of the study is a run that is accepted."""
+"""The front: its pages hold what compare.py prints of its records, and every line of the study is a run that is accepted."""
 
-from pathlib import Path
+import csv
 
-import numpy as np
 import pytest
 
 from experiments.front import study, summary
-from experiments.harness.rows import write
 from sparsefront.config.validate import validate
-from sparsefront.results.store import read_results
-from sparsefront.tasks.outcomes import Outcomes
-
-FRONT = Path(__file__).resolve().parents[2] / "experiments" / "front"
+from sparsefront.results import compare
+from sparsefront.results.compare_arguments import Request
 
 
-def test_the_page_holds_the_table_of_its_lines():
-    rows, reading = summary.read_rows([FRONT / "squad.csv"]), read_results([FRONT.parent / "records" / "front"])
-    results = {result.identity.run_id: result for result in reading.results}
-    assert {row["run_id"] for row in rows} <= results.keys()
-    lines = summary.lines_of(rows, lambda run: reading.outcomes_of(results[run]))
-    page = (FRONT / "README.md").read_text(encoding="utf-8")
-    assert f"-->\n{chr(10).join(summary.table(lines))}\n<!--" in page
-    assert f"\n\n{chr(10).join(summary.table_of_kinds(lines))}\n\n{summary.sparse_in_words(lines)}" in page
+@pytest.fixture(scope="module")
+def groups():
+    return summary.groups_of([summary.RECORDS])
+
+
+def test_page_holds_what_compare_prints(groups, tmp_path, capsys):
+    compare.answer(Request(paths=[summary.RECORDS], out=str(tmp_path)))
+    printed = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    lines = list(summary.tables(groups))
+    rows = [" ".join(filter(None, line.replace("|", " ").split())) for line in lines if line.startswith("| ")]
+    assert len(rows) > 10 and set(rows) <= printed
+    assert f"{summary.MARKS[0]}\n\n{chr(10).join(lines).rstrip()}\n\n{summary.MARKS[1]}" in summary.PAGE.read_text()
+
+
+def test_readme_holds_the_timed_lines(groups):
+    table = "\n".join(summary.readme_table(groups))
+    assert f"{summary.MARKS_OF_README[0]}\n\n{table}\n\n{summary.MARKS_OF_README[1]}" in summary.README.read_text()
+    assert "not timed" not in table
+
+
+def test_rows_have_records(groups):
+    with (summary.FRONT / "squad.csv").open() as file:
+        runs = {row["run_id"] for row in csv.DictReader(file)}
+    assert runs == {result.identity.run_id for group in groups for result in group.results}
 
 
 @pytest.mark.parametrize("choice", study.CHOICES)
@@ -43,83 +55,19 @@ def test_every_point_is_a_run(composed, choice, recovered):
     assert experiment.schedule.name == ("gradual" if is_gradual or recovered and choice == study.DENSE else "one_shot")
 
 
-def test_a_line_scores_what_ran_and_loses_against_the_teacher_s_dense_network():
-    row = {"choice": "depth", "sparse": "", "masked": "0.8", "dense": "0.83", "dense_distilled": "0.85"}
-    assert summary.score(row) == pytest.approx(80) and summary.losses([row]) == pytest.approx([-5])
-    assert summary.score(row | {"sparse": "0.79"}) == pytest.approx(79)
+ROW = {"precision": "fp16", "recovery": "distill", "speedup": ""}
 
 
-ROW = {name: "" for name in ("choice", "level", "seed", *study.MEASURED)} | {
-    "metric_name": "f1",
-    "dense": "0.84",
-    "dense_distilled": "0.86",
-    "precision": "fp16",
-    "gpu": "H200",
-    "commit": "1234567",
-    "torch_version": "2.11",
-}
-PLACES = {
-    name: "1.2"
-    for name in (*summary.LATENCIES[:-1], *(f"{speed}_{end}" for speed in summary.SPEEDS for end in ("low", "high")))
-}
+def row(choice, level, seed, **more):
+    return ROW | {"choice": choice, "level": f"{level:g}", "seed": str(seed)} | more
 
 
-def row(choice, level, seed, speedup="", **more):
-    timed = PLACES | {"speedup_dataset": speedup} if speedup else {}
-    named = {"choice": choice, "level": str(level), "seed": str(seed), "run_id": f"{choice} {level} {seed}"}
-    return ROW | named | {"masked": "0.85"} | timed | more
-
-
-def answers(seed, right):
-    """Ones of a share of 4,000 questions, mostly the same ones in every network of a seed."""
-    return Outcomes("f1", (np.random.RandomState(seed).rand(4000) < right).astype(np.uint8), None, "same")
-
-
-def test_a_bound_counts_questions_and_seeds_and_names_the_fastest_line_of_each_kind():
-    shares = {"depth 0.25": 0.855, "depth 0.5": 0.79, "width 0.25": 0.852, "2:4 0.5": 0.8555, "search 1.5": 0.85}
+def test_precisions_are_points_of_their_own():
     rows = [
-        *(row("depth", level, seed, speed) for level, speed in ((0.25, "1.3"), (0.5, "2")) for seed in range(3)),
-        *(row("width", 0.25, seed, "1.2") for seed in range(3)),
-        *(row("2:4", 0.5, seed, "1.56") for seed in range(5)),
-        *(row("search", 1.5, seed, "1.5") for seed in range(2)),
-        *(row("blocks of 64", 0.5, seed, "1.9") for seed in range(3)),
+        row("blocks of 64", 0.5, 0),
+        row("blocks of 64", 0.5, 0, precision="fp8"),
+        row("dense", 0, 0, precision="fp8"),
     ]
-
-    def outcomes_of(run):
-        name, seed = run.rsplit(" ", 1)
-        if name not in shares or run == "2:4 0.5 4":
-            return {"masked": answers(int(seed), 0.8)}
-        return {"masked": answers(int(seed), shares[name]), "dense_distilled": answers(int(seed), 0.86)}
-
-    lines = {line.name: line for line in summary.lines_of(rows, outcomes_of)}
-    for name, least in (("depth 25%", 0.5), ("depth 50%", 7)):
-        lost = lines[name].lost
-        assert lost.low < lost.bound < lost.value < 0 and lines[name].most_lost == pytest.approx(least, abs=0.5)
-    best = summary.fastest_within(list(lines.values()))
-    assert {kind: line and line.name for kind, line in best.items()} == {
-        "single patterns": "2:4 50%",  # blocks, which are faster, have no outcomes
-        "search": None,  # two seeds
-        "depth": "depth 25%",  # half of the layers lose too much
-        "width": "width 25%",
-    }
-    kinds = summary.table_of_kinds(list(lines.values()))
-    assert "| search | none | – | 1 of 1 |" in kinds
-    assert "| single patterns | 2:4 50% | 1.56× (1.20–1.20) | 1 of 2 |" in kinds
-    assert "1.20 times" in summary.sparse_in_words(list(lines.values()))
-    table = "\n".join(summary.table(list(lines.values())))
-    assert "(4 seeds)" in table and "no outcomes" in table
-
-
-def test_precisions_are_lines_of_their_own(tmp_path):
-    rows = [row("blocks of 64", 0.5, 0, "1.5"), row("blocks of 64", 0.5, 0, "2.5", precision="fp8")]
-    rows += [row("dense", 0, 0, "1.4", precision="fp8", masked="", sparse="0.83", dense_distilled="")]
-    dense, *blocks = summary.lines_of(rows)
-    assert [line.name for line in (dense, *blocks)] == ["dense in fp8", "blocks of 64 50%", "blocks of 64 50% in fp8"]
-    assert summary.losses(dense.rows) == pytest.approx([-1]) and dense.kind == "dense"
-    over = row("2:4", 0.5, 0, "1.5") | {f"{summary.OVER_LOW}{end}": "0.9" for end in ("", "_low", "_high")}
-    head, _, line, other = summary.table(summary.lines_of([over, rows[0]]))
-    assert head.endswith("over dense in low precision |") and "0.90× (0.90–0.90) |" in line and other.endswith("| – |")
-    assert summary.draw([dense, *blocks], tmp_path / "front.png").exists()
     points = study.points_of(["dense", "blocks of 64"], [0], ["none", "fp8"])
     assert sum(any(map(point.is_of, rows)) for point in points) == 3 and len(points) == 5
     assert "precision=fp8" in points[2].overrides() and not any("precision" in text for text in points[0].overrides())
@@ -128,23 +76,30 @@ def test_precisions_are_lines_of_their_own(tmp_path):
 def test_bf16_is_for_timed_networks():
     points = study.points_of(["2:4"], [0, 1], ["none", "bf16"], timed=[0])
     assert [(point.precision, point.seed) for point in points] == [("none", 0), ("bf16", 0), ("none", 1)]
-    rows = [row("2:4", 0.5, 0, "1.3", precision="bf16"), row("2:4", 0.5, 1, recovery="none")]
+    rows = [row("2:4", 0.5, 0, precision="bf16"), row("2:4", 0.5, 1, recovery="none")]
     assert [any(map(point.is_of, rows)) for point in points] == [False, True, False]
     masks = study.points_of(["2:4"], [1], recovered=False)
     assert masks[0].is_of(rows[1]) and masks[0].is_timed([]) and "recovery=none" in masks[0].overrides()
     assert "schedule=one_shot" in points[0].overrides() and "recovery=none" not in points[0].overrides()
 
 
-def test_latencies_of_two_commits_share_no_figure(tmp_path):
-    def files(*of_each):
-        return [write(tmp_path / f"{place}.csv", list(ROW), rows) for place, rows in enumerate(of_each)]
+def test_readme_counts_the_faster_dtype_over_the_faster_dense(groups):
+    """Dense takes 4 ms in fp16 and 5 ms in bf16, sparse 3.5 and 3; blocks were timed without recovery alone."""
 
-    old, new = row("depth", 0.5, 0, "1.9"), row("depth", 0.25, 0, "1.3", commit="7654321")
-    untimed, again = row("depth", 0.5, 1, commit="7654321"), row("depth", 0.25, 0, "1.4", commit="7654321")
-    assert len(summary.read_rows(files([old], [untimed]))) == 2, "without latency it may be of any commit"
-    with pytest.raises(ValueError, match="H200 1234567 2.11; H200 7654321 2.11; name one with --commit"):
-        summary.read_rows(files([old], [new]))
-    with pytest.raises(ValueError, match="rows of accuracy and f1"):
-        summary.read_rows(files([old], [untimed | {"metric_name": "accuracy"}]))
-    found = summary.read_rows(files([old, new], [again, untimed]), commit="7654321")
-    assert [found["speedup_dataset"] for found in found] == ["", "1.4", ""], "the last row of a point counts"
+    def copy(pattern, **changes):
+        (one,) = [run for run in groups[0].results if run.identity.run_id == "ba1a26ab8185e8fd"]
+        held = {"pattern": pattern, "granularity": None, "run_id": f"{pattern}{changes}"}
+        return one.with_values(held | {"pattern_parameters": {}} | changes)
+
+    def timed(dense, sparse):
+        ends = {f"speedup_dataset{end}": dense / sparse for end in ("", "_low", "_high")}
+        return ends | {"latency_dense_dataset_ms": dense, "latency_sparse_dataset_ms": sparse}
+
+    untimed = dict.fromkeys(("latency_device", "latency_sparse_ms", "speedup", "speedup_dataset"))
+    bf16 = {"dtype": "bf16", "precision": "bf16"}
+    results = [copy("n_m", **timed(4, 3.5)), copy("n_m", **timed(5, 3), **bf16), copy("block_wise", **untimed)]
+    results += [copy("block_wise", recovery="none", recovery_steps=0, **timed(4, 3.2)), copy("channel", **untimed)]
+    found = summary.timed_of(summary.split_comparable(results))
+    assert {one.candidate.pattern: round(one.speedup, 3) for one in found} == {"n_m": 1.333, "block_wise": 1.25}
+    (line,) = [line for line in summary.readme_table(summary.split_comparable(results)) if "blocks of" in line]
+    assert "**1.25** † (1.25–1.25)" in line

@@ -1,4 +1,7 @@
-"""What the tests of the lock run in other processes: python processes.py WHAT FILE SECONDS; FILE gets the intervals of work."""
+"""What the tests of the lock run in other processes, until there is a file FILE.enough: python processes.py WHAT FILE.
+
+FILE gets the intervals of work.
+"""
 
 import json
 import os
@@ -16,55 +19,59 @@ BATCH_S, TIMING_S = 0.004, 0.04
 gpu.lock_name = lambda device: "stand-in"  # for a GPU, of which there is none
 
 
-def train(file: Path, seconds: float) -> None:
+def enough(file: Path) -> Path:
+    return file.with_name(f"{file.name}.enough")
+
+
+def train(file: Path) -> None:
     """Batch after batch, as a training does it."""
     with shared(CPU), file.open("w") as out:
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+        while not enough(file).exists():
             yield_gpu(CPU)
             _work(out, BATCH_S)
 
 
-def measure(file: Path, seconds: float) -> None:
-    """Timings from within work that is shared; the waits for them too."""
+def measure(file: Path) -> None:
+    """Five timings from within work that is shared."""
     with shared(CPU), file.open("w") as out:
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            asked = time.monotonic()
+        for _ in range(5):
             with exclusive(CPU):
-                _work(out, TIMING_S, waited=time.monotonic() - asked)
+                _work(out, TIMING_S)
             time.sleep(0.02)
 
 
-def hold_alone(file: Path, seconds: float) -> None:
+def hold_alone(file: Path) -> None:
     with exclusive(CPU):
         file.write_text("held")
-        time.sleep(seconds)
+        _wait(file)
 
 
-def hold_shared(file: Path, seconds: float) -> None:
+def hold_shared(file: Path) -> None:
     """Without giving way."""
     with shared(CPU):
         file.write_text("held")
-        time.sleep(seconds)
+        _wait(file)
 
 
-def fork_while_alone(file: Path, seconds: float) -> None:
+def fork_while_alone(file: Path) -> None:
     """As a loader's worker is started; leaves the process id of the child."""
     with exclusive(CPU):
-        if (child := os.fork()) == 0:
-            time.sleep(seconds)
-            os._exit(0)
-        file.write_text(str(child))
-        time.sleep(seconds)
+        if (child := os.fork()) != 0:
+            file.write_text(str(child))
+        _wait(file)
 
 
-def _work(out, seconds: float, **more: float) -> None:
+def _wait(file: Path) -> None:
+    while not enough(file).exists():
+        time.sleep(0.01)
+
+
+def _work(out, seconds: float) -> None:
     start = time.monotonic()
     time.sleep(seconds)
-    out.write(json.dumps({"start": start, "end": time.monotonic(), **more}) + "\n")
+    out.write(json.dumps({"start": start, "end": time.monotonic()}) + "\n")
     out.flush()
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](Path(sys.argv[2]), float(sys.argv[3]))
+    globals()[sys.argv[1]](Path(sys.argv[2]))

@@ -210,7 +210,7 @@ def test_kernels_chosen_for_few_rows_take_any_number(kernel, pattern, rows):
     net = mlp().to(CUDA, torch.float16)
     masks = sf.prune(net, pattern, 0.5 if isinstance(pattern, NM) else 0.6, layers=["up", "down"], tell=len)
     masked, x = copy.deepcopy(net), torch.randn(4097, 256, device=CUDA, dtype=torch.float16)
-    report = sf.swap(net, masks, (x[:rows],), kernel=kernel, tell=len)
+    report = sf.swap(net, masks, (x[:rows],), kernel=kernel, seconds=600, tell=len)
     assert all(layer.is_sparse for layer in report.layers.values())
     with torch.inference_mode():
         for m in (65, 120, 4097):
@@ -223,7 +223,7 @@ def test_kernels_chosen_for_few_rows_take_any_number(kernel, pattern, rows):
         recorded = fastest_execution_mode(net, {"x": x[:120]}, **modes)
         if not {"csr_torch", "gathered_overlay_composed"} & report.kernels.keys():  # cuSPARSE may allocate by itself
             assert recorded.not_timed == {}
-        assert output_error(recorded.call(), masked(x[:120])) < 5e-3
+        assert output_error(recorded.call(), masked(x[:120])) < 2e-2
 
 
 def allocated():

@@ -66,7 +66,7 @@ class TestPanels:
         with pytest.raises(ValueError, match="output 0 keeps 4 weights in group 0, at most 2"):
             halved_panels(torch.ones(1, 64, 64, dtype=HALF))
 
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=10)
     @given(
         block=st.sampled_from([(64, 64), (128, 64), (128, 128), (192, 64)]),
         rows=st.integers(1, 5),

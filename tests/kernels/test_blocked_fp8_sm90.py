@@ -7,18 +7,18 @@ import drawn_masks
 import pytest
 import torch
 from sparsefront_kernels import FORMATS
+from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.fp8_reference import (
-    E4M3,
     blocked_fp8_quantized_reference,
     blocked_fp8_reference,
     dequantize_rows,
 )
 from sparsefront_kernels.blocked.fp8_sm90 import (
+    E4M3,
     SPACE,
     BlockedFp8Launch,
     blocked_fp8,
     blocked_fp8_quantized,
-    blocked_fp8_unsupported_reason,
     choose_launch,
     clusters_at_once,
     cut_tensors,
@@ -138,8 +138,10 @@ class TestWithoutGPU:
         small = stored_weight((64, 64), 2, 2)
         with pytest.raises(ValueError, match="by a multiple of 128 inputs, not 64x64"):
             pack_for_blocked_fp8_sm90(small)
-        assert "not 64x64" in str(blocked_fp8_unsupported_reason(small, CPU))
-        assert "needs a CUDA device" in str(blocked_fp8_unsupported_reason(stored_weight((64, 128), 2, 2), CPU))
+        pointers = torch.zeros(65_537, dtype=torch.int32)
+        tall = BlockedFormat((65_536 * 64, 128), (64, 128), torch.zeros(0, 64, 128), pointers, pointers[:0])
+        with pytest.raises(ValueError, match="takes up to 4194240 outputs, not 4194304"):
+            pack_for_blocked_fp8_sm90(tall)
 
     def test_fake_kernels_give_shapes(self):
         packed = pack_for_blocked_fp8_sm90(stored_weight((128, 128), 3, 2))
@@ -240,6 +242,22 @@ class TestOnGPU:
             assert torch.equal(y.isnan(), missing) and torch.equal(q.float().isnan(), missing)
             assert (y[3] == 0).all() and (q_scales[3] == 1).all() and q_scales.isfinite().all()
             assert_close(y.masked_fill(missing, 0), expected.masked_fill(missing, 0))
+
+    def test_rows_do_not_depend_on_their_neighbors(self):
+        """GELU in half is for rows whose numbers half holds: others among them have sizes of any kind."""
+        packed, (x, scales) = (
+            pack_for_blocked_fp8_sm90(stored_weight((128, 128), 4, 4, 0.5, "cuda")),
+            drawn_x(200, 512, 1, "cuda"),
+        )
+        other_scales, alike = scales.clone(), torch.arange(200) % 3 > 0
+        other_scales[::3] *= torch.logspace(-12, 12, 67, device="cuda")[:, None]
+        for launch in SPACE:
+            found = []
+            for of_rows in (scales, other_scales):
+                q, q_scales = torch.empty(200, 512, device="cuda", dtype=E4M3), torch.empty(200, 4, device="cuda")
+                launch_blocked_fp8(x, of_rows, q, packed, y_scales=q_scales, activation="gelu", launch=launch)
+                found.append((q[alike].view(torch.uint8), q_scales[alike]))
+            assert all(torch.equal(one, other) for one, other in zip(*found, strict=True)), launch
 
     def test_repeats_under_load_are_equal(self):
         packed = pack_for_blocked_fp8_sm90(stored_weight((64, 128), 32, 16, 0.25, "cuda"))

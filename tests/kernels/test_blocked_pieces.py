@@ -10,7 +10,7 @@ from sparsefront_kernels.blocked.pieces import Costs, estimated_end, shares
 COSTS = Costs(whole=1500, piece=1700, k_block=600, adding=(2500, 20))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(0, 90), min_size=1, max_size=40),
     columns=st.integers(1, 4),

@@ -117,7 +117,7 @@ def test_the_walk_of_the_kernel_gives_the_product(block, rows, columns, density,
     torch.testing.assert_close(product_from_packed(packed, x, launch), x @ stored.to_dense().t())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     block=st.sampled_from([(64, 16), (64, 32), (64, 64), (128, 16), (128, 64), (192, 80)]),
     rows=st.integers(1, 6),

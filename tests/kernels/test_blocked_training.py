@@ -152,6 +152,7 @@ def test_the_hopper_kernel_reads_what_was_packed(transposed, monkeypatch):
     monkeypatch.setattr(sm90, "clusters_at_once", lambda cluster, device: 132 // cluster)
     monkeypatch.setattr(sm90.LAUNCHES.__class__, "launch_for", lambda self, problem, device: sm90.BlockedLaunch(1))
     monkeypatch.setattr(training.torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    monkeypatch.setattr(training.torch.cuda, "is_current_stream_capturing", lambda: False)
     layer = TrainableBlockedLinear.from_masked(nn.Linear(256, 128), drawn(128, 256, (64, 64), 0.6), (64, 64))
     x, panels = torch.randn(5, 128 if transposed else 256).half(), torch.zeros(len(layer.weight), 64, 64).half()
     y = training._sm90_product(x, panels, None, layer._blocks, transposed)

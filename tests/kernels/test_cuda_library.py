@@ -1,16 +1,16 @@
 """CUDA sources as libraries: what the compiler makes of each, when one is built, and what is said where one cannot be."""
 
 import ctypes
+import fcntl
 import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from subprocess import CompletedProcess
-from threading import Barrier
+from threading import Barrier, Event
 from types import SimpleNamespace
 
 import compiled
@@ -19,6 +19,7 @@ import torch
 from forked_builder import forking_builder
 from program_server import Program, ProgramServer
 from sparsefront_kernels import build, cuda_library
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -171,19 +172,34 @@ class TestBuilding:
         assert cuda_library.build("trivial") != before
         assert cuda_library.load.__wrapped__("trivial").answer() == 2
 
-    def test_several_at_once(self, empty_cache, source, monkeypatch):
+    @pytest.fixture
+    def others_wait(self, monkeypatch):
+        """others_wait() returns when three threads wait for a lock."""
+        waiting, flock = [], fcntl.flock
+
+        def noted(file, how):
+            try:
+                flock(file, how)
+            except BlockingIOError:
+                waiting.append(file)
+                raise
+
+        monkeypatch.setattr(fcntl, "flock", noted)
+        return lambda: wait_until(lambda: len(waiting) == 3)
+
+    def test_several_at_once(self, empty_cache, source, monkeypatch, others_wait):
         """As ranks of one run: one of them builds, and the others take its library."""
         source("trivial", ANSWER.format(7))
         started, first = Barrier(4), []
 
         def builder(name, folder):
             first.append(name)
-            time.sleep(0.2)
+            others_wait()
             (folder / f"{name}.so").write_text("a library")
             return CompletedProcess([], 0, "what the compiler said")
 
         def build_at_once(name):
-            started.wait(timeout=60)
+            started.wait(600)
             return cuda_library.build(name)
 
         monkeypatch.setattr(cuda_library, "_run_builder", builder)
@@ -193,7 +209,9 @@ class TestBuilding:
         home = cuda_library.built("trivial").parent.name
         assert sorted(path.name for path in empty_cache.iterdir()) == [home, f"{home}.lock"]
 
-    def test_a_failure_is_that_of_all_who_waited_and_of_no_later_process(self, empty_cache, source, monkeypatch):
+    def test_a_failure_is_that_of_all_who_waited_and_of_no_later_process(
+        self, empty_cache, source, monkeypatch, others_wait
+    ):
         source("trivial", ANSWER.format(7))
         started, tried = Barrier(4), []
 
@@ -203,11 +221,12 @@ class TestBuilding:
 
         def builder(name, folder):
             tried.append(name)
-            time.sleep(0.2)
+            if len(tried) == 1:
+                others_wait()
             return CompletedProcess([], 1, "nvcc error: no luck")
 
         def reason(name):
-            started.wait(timeout=60)
+            started.wait(600)
             with pytest.raises(cuda_library.BuildFailed) as raised:
                 cuda_library.build(name)
             return str(raised.value)
@@ -228,11 +247,11 @@ class TestBuilding:
 
         def builder(name, folder):
             (folder / f"{name}.so").write_text("a library")
-            both_are_done.wait(timeout=60)
+            both_are_done.wait(600)
             return CompletedProcess([], 0, "what the compiler said")
 
         monkeypatch.setattr(cuda_library, "_run_builder", builder)
-        monkeypatch.setattr(cuda_library, "held_alone", lambda lock: nullcontext(False))
+        monkeypatch.setattr(cuda_library, "held_alone", lambda lock, on_wait: nullcontext(False))
         with ThreadPoolExecutor(2) as pool:
             paths = set(pool.map(cuda_library.build, ["trivial"] * 2))
         assert paths == {cuda_library.built("trivial")}
@@ -240,10 +259,7 @@ class TestBuilding:
     def test_a_killed_build_blocks_no_other(self, empty_cache, source, programs):
         source("slow", "#include <cooperative_groups.h>\n" + ANSWER.format(5))
         process = _build_elsewhere("slow", programs)
-        deadline = time.monotonic() + 60
-        while not list(empty_cache.glob("building-slow-*/library/lock")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert list(empty_cache.glob("building-slow-*/library/lock")), "the builder never locked its folder"
+        wait_until(lambda: list(empty_cache.glob("building-slow-*/library/lock")), process)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert cuda_library.built("slow") is None
@@ -260,11 +276,77 @@ class TestBuilding:
         with pytest.raises(cuda_library.BuildFailed, match="its build failed"):
             cuda_library.build("broken")
 
-    def test_a_cache_that_cannot_be_written_is_named(self, empty_cache, source):
+    def test_missing_libraries_are_built_together(self, empty_cache, source, monkeypatch):
+        """No build waits for another; one that fails takes no other with it."""
+        for name in ("one", "two", "broken"):
+            source(name, ANSWER.format(1))
+        all_run, messages = Barrier(4), []
+
+        def builder(name, folder):
+            all_run.wait(timeout=60)
+            (folder / f"{name}.so").write_text("a library")
+            return CompletedProcess([], name == "broken", "error: no luck")
+
+        monkeypatch.setattr(cuda_library, "_run_builder", builder)
+        with cuda_library.during_builds(messages.append):
+            for _ in range(2):
+                failed = cuda_library.build_missing(["one", "two", "broken"])
+                assert failed == {"broken": "its build failed: error: no luck"}
+        assert cuda_library.built("one") and cuda_library.built("two") and not cuda_library.built("broken")
+        names = f"{cuda_library.TOOLCHAIN}, one, two, broken"
+        assert messages[0] == f"building 4 CUDA libraries with nvcc, once on this machine: {names}"
+        assert re.fullmatch(r"4 CUDA libraries built in \d+ s", messages[1]) and len(messages) == 2
+
+    def test_who_waits_for_a_build_says_so(self, empty_cache, source, monkeypatch):
+        source("trivial", ANSWER.format(7))
+        waiting, messages = Event(), []
+
+        def tell(line):
+            messages.append(line)
+            if "another process" in line:
+                waiting.set()
+
+        def builder(name, folder):
+            waiting.wait(timeout=60)
+            (folder / f"{name}.so").write_text("a library")
+            return CompletedProcess([], 0, "")
+
+        monkeypatch.setattr(cuda_library, "_run_builder", builder)
+        with cuda_library.during_builds(tell), ThreadPoolExecutor(2) as pool:
+            list(pool.map(cuda_library.build, ["trivial"] * 2))
+        assert messages.count("another process builds trivial: waiting for it") == 1
+
+    def test_unwritable_cache_builds_for_one_process(self, forked_builds, empty_cache, source, caplog):
+        """Two libraries, one line; libraries that others built there are used."""
+        source("trivial", ANSWER.format(1))
+        source("other", ANSWER.format(2))
+        empty_cache.write_text("a file, no folder")
+        try:
+            assert cuda_library.build_missing(["trivial", "other"]) == {}
+            assert cuda_library.load.__wrapped__("trivial").answer() == 1
+            assert cuda_library.unavailable_reason("other") is None
+        finally:
+            cuda_library._own_cache.cache_clear()
+        assert len(caplog.messages) == 1
+        assert caplog.messages[0].startswith(
+            f"CUDA libraries, launches and times are for this process alone, $SPARSEFRONT_KERNELS_CACHE={empty_cache} cannot"
+        )
+
+    def test_no_writable_folder_is_one_reason(self, empty_cache, source, monkeypatch):
         source("trivial", ANSWER.format(1))
         empty_cache.write_text("a file, no folder")
-        with pytest.raises(cuda_library.BuildFailed, match="trivial: its folder in .SPARSEFRONT_KERNELS_CACHE"):
+        full = OSError(28, "No space left on device")
+        monkeypatch.setattr(cuda_library.tempfile, "TemporaryDirectory", lambda **_: (_ for _ in ()).throw(full))
+        reason = "its folder in $SPARSEFRONT_KERNELS_CACHE cannot be written: "
+        assert cuda_library.build_missing(["trivial"])["trivial"].startswith(reason)
+        with pytest.raises(cuda_library.BuildFailed, match=f"^trivial: {re.escape(reason)}"):
             cuda_library.build("trivial")
+
+    def test_needs_are_recorded_and_nothing_is_built(self, empty_cache, source):
+        source("trivial", ANSWER.format(1))
+        with cuda_library.recording_needs() as names:
+            assert cuda_library.unavailable_reason("trivial") is None
+        assert names == {"trivial"} and not empty_cache.exists()
 
     def test_command_line(self, forked_builds, empty_cache, source, capsys):
         source("one", ANSWER.format(1))
@@ -374,7 +456,7 @@ class TestFailingCompiler:
             said = cuda_library.unavailable_reason("csr_sm90")
             assert "cannot be built here" in said and "unsupported GNU version" in said
             monkeypatch.setattr(cuda_library, "_run_builder", lambda *_: pytest.fail("one trial is enough"))
-        assert [record.levelname for record in caplog.records if "csr_sm90" in record.getMessage()] == ["WARNING"]
+        assert [record.levelname for record in caplog.records] == ["WARNING"], "one line for all libraries"
 
     @pytest.mark.usefixtures("needs_tools")
     def test_one_that_works_is_not_suspected(self, trial, forking, monkeypatch):
@@ -387,13 +469,6 @@ class TestFailingCompiler:
         monkeypatch.setattr(cuda_library, "_missing_tool", lambda: None)
         monkeypatch.setattr(cuda_library, "build", lambda name: tmp_path / "not.so")
         assert "not.so" in cuda_library.unavailable_reason("csr_sm90")
-
-    def test_a_cache_that_cannot_be_written_is_a_reason(self, trial, monkeypatch, tmp_path):
-        (tmp_path / "file").write_text("no folder")
-        monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "file"))
-        monkeypatch.setattr(cuda_library, "_missing_tool", lambda: None)
-        monkeypatch.setattr(cuda_library, "compiler", lambda: sys.executable)
-        assert "cannot be written" in cuda_library.unavailable_reason("csr_sm90")
 
 
 class TestMissingTools:

@@ -73,7 +73,7 @@ class TestFormat:
         stored = FORMATS["gathered_2_4"].from_dense(torch.ones(24, 30), mask, tile=8)
         assert torch.equal(stored.to_dense(), mask.float()) and (stored.inputs[:, 2:] == -1).all()
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(
         tile=st.integers(1, 9),
         n=st.integers(1, 20),
@@ -102,7 +102,7 @@ class TestFormat:
 
 
 class TestPacking:
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(
         tile=st.sampled_from([64, 128, 192, 256]),
         n=st.integers(1, 700),

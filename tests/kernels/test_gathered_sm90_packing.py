@@ -69,7 +69,7 @@ def test_tables_hold_the_weight(n, k, tile, density, dropped):
     torch.testing.assert_close(product_from_packed(pack_for_sm90(stored), x), stored.to_dense() @ x)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     n=st.integers(1, 300),
     k=st.integers(1, 100),

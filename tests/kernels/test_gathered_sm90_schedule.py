@@ -1,7 +1,6 @@
 """Which work tiles the blocks of the persistent kernel get: all of Y once, in equal shares."""
 
 import random
-import time
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -32,7 +31,7 @@ def covered_columns(found, lengths, m):
     return columns
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(0, 80), min_size=1, max_size=40).map(lambda all: tuple(sorted(all, reverse=True))),
     m=st.integers(1, 700).map(lambda runs: 8 * runs),
@@ -103,9 +102,11 @@ def uneven_network():
 
 
 @pytest.mark.parametrize(("kernel", "m"), [("gathered", 9632), ("gathered", 1032), ("blocked", 9632)])
-def test_a_network_at_a_new_length_waits_for_no_search(kernel, m):
-    """Of the processor, for launches and schedules of 96 products: it took 6 s. A bound that busy machines keep."""
-    begin = time.process_time()
+def test_a_network_at_a_new_length_waits_for_no_search(kernel, m, monkeypatch):
+    """Hundreds of orders of a product are dealt out to find the best one."""
+    deal, dealt = sm90_schedule._deal, []
+    monkeypatch.setattr(sm90_schedule, "_deal", lambda *given: dealt.append(given) or deal(*given))
+    sm90_schedule._searched.cache_clear()
     for n, k, lengths in uneven_network():
         if kernel == "gathered":
             launch = sm90.best_predicted(sm90.Sm90Problem(m, k, n, n // 128, sum(lengths), lengths), 132)
@@ -117,7 +118,7 @@ def test_a_network_at_a_new_length_waits_for_no_search(kernel, m):
             problem = blocked.BlockedProblem(m, k, n, 64, n // 128, 2 * sum(lengths), lengths)
             clusters = partial(blocked.clusters_of, num_sms=132)
             blocked.work_tensors(lengths, m, blocked.candidates(problem, 132)[0], clusters, CPU, quick=True)
-    assert time.process_time() - begin < 0.5
+    assert 0 < len(dealt) < 11 * 96
 
 
 def test_tables_are_made_in_one_thread():

@@ -46,7 +46,7 @@ def covered(found, lengths, m):
     return times
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.one_of(st.just(0), st.integers(0, 90)), min_size=1, max_size=30).map(
         lambda all: tuple(sorted(all, reverse=True))

@@ -10,6 +10,7 @@ import torch
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
+from sparsefront_kernels.common.launch import was_read_before
 from sparsefront_kernels.gathered.small_m import (
     KERNEL,
     KERNEL_ROW_X,
@@ -19,7 +20,6 @@ from sparsefront_kernels.gathered.small_m import (
     SPACE,
     SmallMLaunch,
     SmallMProblem,
-    _was_read_before,
     candidates,
     dense_weight,
     launch_gathered_small_m,
@@ -141,15 +141,16 @@ class TestTables:
 
     def test_a_weight_is_read_early_only_where_a_call_has_read_it_as_it_is(self):
         packed = pack_for_small_m(draw_stored(random.Random(5), torch.float16))
-        parts = ("panels", "lists", "row_tiles", "outputs")
-        assert [_was_read_before(packed) for _ in range(3)] == [False, True, True]
+        parts = (packed.panels, packed.lists, packed.row_tiles, packed.outputs)
+        assert [was_read_before(*parts) for _ in range(3)] == [False, True, True]
         for part in parts:
-            getattr(packed, part).add_(0)  # may have written anything
-            assert [_was_read_before(packed) for _ in range(2)] == [False, True], part
-        assert not _was_read_before(copy.deepcopy(packed)), "in other memory"
+            part.add_(0)  # may have written anything
+            assert [was_read_before(*parts) for _ in range(2)] == [False, True]
+        assert was_read_before(*(part.detach() for part in parts)), "in the same memory"
+        assert not was_read_before(*copy.deepcopy(parts)), "in other memory"
         with torch.inference_mode():  # such tensors count no changes
-            inferred = replace(packed, **{part: getattr(packed, part).clone() for part in parts})
-        assert [_was_read_before(inferred) for _ in range(2)] == [False, True]
+            inferred = [part.clone() for part in parts]
+        assert [was_read_before(*inferred) for _ in range(2)] == [False, True]
 
     def test_unsupported_weights(self):
         kept = torch.ones(4, 8, dtype=torch.bool)

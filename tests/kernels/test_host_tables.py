@@ -1,6 +1,10 @@
 """Tables of the host on a device: complete before they are read, in no graph's memory."""
 
+import functools
+import gc
+import multiprocessing
 import threading
+import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -10,7 +14,8 @@ from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked import fp8_sm90, pieces
 from sparsefront_kernels.blocked import sm90 as blocked
 from sparsefront_kernels.common import host_tables
-from sparsefront_kernels.common.host_tables import on_device
+from sparsefront_kernels.common.host_tables import keep_for_graphs, on_device
+from sparsefront_kernels.gathered import sm90 as gathered
 from sparsefront_kernels.gathered import sm90_schedule
 from sparsefront_kernels.gathered.sm90_schedule import ALL, schedule_tensors
 from sparsefront_kernels.registry import entry
@@ -83,6 +88,31 @@ def test_the_default_device_does_not_matter():
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("recording", [False, True])
+def test_tables_of_graphs_live_with_their_weight(recording, monkeypatch):
+    """And other tables as long as the cache, of two here, has them."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
+    cached, weight = functools.lru_cache(2)(schedule_tensors.__wrapped__), torch.zeros(3)
+    tables = [weakref.ref(keep_for_graphs(weight, cached((4, 3), 64 * m, 7, ALL, CPU))[0]) for m in range(1, 5)]
+    weight = weight[1:]  # another tensor in its memory
+    gc.collect()
+    assert [table() is not None for table in tables] == [recording, recording, True, True]
+    del weight
+    gc.collect()
+    assert [table() is not None for table in tables] == [False, False, True, True]
+
+
+def test_a_forked_process_copies_tables_in_its_own_thread(monkeypatch):
+    """Nobody would answer the parent's: PyTorch's error, that CUDA cannot be used after a fork, would never be seen."""
+    monkeypatch.setattr(host_tables, "_copied", lambda table, device: table)
+    on_device(TABLE, torch.device("cuda"))
+    child = multiprocessing.get_context("fork").Process(target=on_device, args=(TABLE, torch.device("cuda")))
+    child.start()
+    child.join(60)
+    child.kill()
+    assert child.exitcode == 0
+
+
 gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device; run pytest -m gpu on a GPU machine"
 )
@@ -141,6 +171,41 @@ class TestOnAGpu:
         assert torch.equal(y, kernel.run(x, packed))
         expected = x.double() @ stored.to_dense().double().t()
         assert ((y - expected).norm() / expected.norm()).item() < 2e-3
+
+    @pytest.mark.usefixtures("hopper", "nothing_tuned")
+    @pytest.mark.parametrize("name", ["gathered_sm90", "blocked_sm90", "blocked_fp8_sm90"])
+    def test_graphs_outlive_a_cache_of_two(self, name, monkeypatch):
+        for module, table in (
+            (gathered, "schedule_tensors"),
+            (gathered, "shared_tables"),
+            (blocked, "schedule_tensors"),
+            (blocked, "cut_tensors"),
+            (fp8_sm90, "_work_tensors"),
+            (fp8_sm90, "cut_tensors"),
+        ):
+            monkeypatch.setattr(module, table, functools.lru_cache(2)(getattr(module, table).__wrapped__))
+        kept = torch.ones(1024, 1024) > 0
+        kept[256:, 128:512] = False
+        family, parameters = (
+            ("gathered", {"tile": 128}) if name.startswith("gathered") else ("blocked", {"block": (128, 128)})
+        )
+        stored = FORMATS[family].from_dense(torch.randn(1024, 1024), kept, **parameters).to(self.DEVICE, torch.float16)
+        kernel, x = entry(name), torch.randn(8192, 1024, device=self.DEVICE, dtype=torch.float16)
+        packed, recorded = kernel.pack(stored), {}
+        kernel.run(x, packed)
+        for m in range(512, 8192, 512):
+            expected, graph = kernel.run(x[:m], packed), torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                y = kernel.run(x[:m], packed)
+            recorded[m] = graph, y, expected
+        for m in range(256, 8192, 512):  # into the memory of evicted tables
+            kernel.run(x[:m], packed)
+            torch.cuda.synchronize()
+        for graph, y, expected in recorded.values():
+            y.fill_(torch.nan)
+            graph.replay()
+            assert torch.equal(y, expected)
 
     @pytest.mark.usefixtures("hopper", "nothing_tuned")
     def test_under_reduce_overhead_the_tables_outlive_the_graphs(self):

@@ -71,7 +71,7 @@ def test_between_two_points_and_not_beyond():
     assert between({2.0: (7.0,)}, 2.0) == (7.0,)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(m=st.integers(64, 1024), k=st.integers(64, 512), n=st.integers(64, 512), sparsity=st.floats(0.5, 0.9))
 def test_exact_for_times_that_follow_the_law(m, k, n, sparsity):
     found = ask(table(), m=m, k=k, n=n, sparsity=sparsity)

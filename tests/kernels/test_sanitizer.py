@@ -99,7 +99,7 @@ def run(request, tmp_path_factory):
         if (tool, family) not in started:
             for one in {family, *(other for other_tool, other in beside if other_tool == tool)}:
                 started[tool, one] = start(tool, one, folder / f"{tool}_{one}.log")
-        code = started[tool, family].wait(timeout=300)
+        code = started[tool, family].wait(timeout=600)
         return code, (folder / f"{tool}_{family}.log").read_text()
 
     yield finished

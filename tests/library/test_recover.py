@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
-from sparsefront.recovery import Finetune, SquareHead
+from sparsefront.recovery import Finetune, ObsUpdate, SquareHead
 from sparsefront.recovery.base import Recovery
 from sparsefront.schedule.base import Schedule
 
@@ -145,6 +145,18 @@ def test_a_schedule_goes_on_from_its_first_masks(trained, schedule):
     assert all(not (after[name] & ~masks[name]).any() for name in masks)
     assert len(after.rounds) == (4 if schedule == "iterative" else 1)
     assert len(recovered(trained, after, net).rounds) == 1, "then the schedule is over"
+
+
+@pytest.mark.parametrize("recovery", ["finetune", ObsUpdate(), ObsUpdate(reselect=True), "sparse_swaps"], ids=str)
+def test_rounds_stand_between_windows(trained, recovery):
+    """Rounds of 2:4 at 16, 29 and 41 %: some windows keep one more than others."""
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], schedule="iterative", tell=len)
+    given = {} if recovery == "finetune" else TRAINS_NOTHING | {"dense_net": trained.dense}
+    after = recovered(trained, masks, net, recovery=recovery, **given)
+    assert zeros_where_pruned(net, after) and len(after.rounds) == 4
+    for record in after.rounds:
+        assert record.sparsity_achieved == pytest.approx(record.sparsity, abs=2e-3)
 
 
 def test_movement_gathers_scores_while_it_trains(trained):
@@ -414,7 +426,12 @@ def first_of(output, target):
 
 @pytest.mark.parametrize("form", [tuple, list])
 @pytest.mark.parametrize(
-    "arguments", [{"recovery": "distill"}, {"recovery": "cast"}, {"recipe": sf.Recipe(label_smoothing=0.1)}]
+    "arguments",
+    [
+        {"recovery": "distill"},
+        {"recovery": "cast"},
+        {"recovery": SquareHead(hidden_layers=["net.1"], soft_targets=1.0)},
+    ],
 )
 def test_outputs_without_named_logits_are_refused_before_any_work(trained, form, arguments):
     net = Two(trained.net())
@@ -424,6 +441,32 @@ def test_outputs_without_named_logits_are_refused_before_any_work(trained, form,
     with pytest.raises(InvalidSetting, match="net=Two: returned (tuple|list), which does not say what its logits are"):
         sf.recover(net, masks, trained.loader, first_of, dense_net=Two(trained.net()), **SETTINGS, **arguments)
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+class Centers(nn.Module):
+    """A loss with weights, as ArcFace's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centers = nn.Parameter(torch.eye(4))
+
+    def forward(self, output, target):
+        return F.cross_entropy(output @ self.centers, target)
+
+    def method(self, output, target):
+        return self(output, target)
+
+
+@pytest.mark.parametrize("kind", ["module", "method", "closure"])
+def test_weights_of_the_loss_are_trained_or_named(trained, kind, caplog):
+    net, centers = trained.net(), Centers()
+    loss = {"module": centers, "method": centers.method, "closure": lambda output, target: centers(output, target)}[
+        kind
+    ]
+    masks = sf.prune(net, "n_m", 0.5, tell=len)
+    sf.recover(net, masks, trained.loader, loss, **SETTINGS)
+    assert torch.equal(centers.centers, torch.eye(4)) == (kind == "closure")
+    assert ("1 parameter that it reads, of shape (4, 4), not trained" in caplog.text) == (kind == "closure")
 
 
 @pytest.mark.parametrize("form", [tuple, list])

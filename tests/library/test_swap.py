@@ -75,6 +75,8 @@ def test_a_network_in_training_mode_is_swapped_for_inference():
     net = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 4))
     sf.swap(net, sf.prune(net, "n_m", 0.5, layers="0", tell=len), (torch.randn(2, 16),))
     assert not net.training
+    with pytest.raises(RuntimeError, match="sparse layers are for inference: train the masked network"):
+        net.train()
 
 
 class NormInFloat32(nn.Module):

@@ -1,14 +1,18 @@
 """kernel=auto of sf.swap looks at the whole network too; latencies are made up here, since a CPU has none of a GPU."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
+from sparsefront_kernels import cuda_library
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.inference import autotune, whole_network
 from sparsefront.inference import swap as swapping
-from sparsefront.inference import whole_network
+from sparsefront.measure import end_to_end, search_time
 
 X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
 
@@ -26,13 +30,12 @@ def forget(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path, forget):
-    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without; where `late`
-    has the times of other ways, compiled, for which there was no time with kernels.
+    """gpu(sparse_ms): every network is taken to lie on a GPU, where it takes so long with kernels, and 1 ms without.
 
     Gives the networks that were timed, each as [dense, with kernels]; and the plans of swaps.
     """
 
-    def pretend(sparse_ms, late=None, **failing):
+    def pretend(sparse_ms, **failing):
         seen = SimpleNamespace(timed=[], plans=[], told=[])
 
         def time_pair(dense, sparse, inputs, settings, fuse):
@@ -41,14 +44,7 @@ def gpu(monkeypatch, tmp_path, forget):
             if failing:
                 raise failing["error"]
             latencies = [SimpleNamespace(median_ms=ms) for ms in (sparse_ms, 1.0)]
-            names = ("cuda_graph", "compile" if late else "cuda_graph")
-            ways = [
-                SimpleNamespace(name=name, fastest=SimpleNamespace(name=name), not_timed={}, medians_ms={name: 1.0})
-                for name in names
-            ]
-            if late:
-                ways[0].not_timed["compile"] = "not tried: about 8 s are needed, 6 s of the search are left"
-                ways[1].medians_ms |= late
+            ways = [SimpleNamespace(name=name, versions=(name,)) for name in ("compile_cuda_graph", "cuda_graph")]
             dense = SimpleNamespace(latency=latencies[1], execution=ways[1])
             return SimpleNamespace(sparse=latencies[0], execution=ways[0], dense=dense)
 
@@ -59,7 +55,8 @@ def gpu(monkeypatch, tmp_path, forget):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(whole_network, "time_pair", time_pair)
-        monkeypatch.setattr(whole_network, "Measure", lambda **settings: SimpleNamespace(**settings))
+        on_cpu = lambda net: sf.Measure(device="cpu", dtype="fp32")  # noqa: E731
+        monkeypatch.setattr(whole_network, "_settings", on_cpu)
         monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
         forget()
         return seen
@@ -83,6 +80,10 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
     assert f"the whole network takes {sparse_ms:.3f} ms with kernels, 1.000 ms dense" in "".join(seen.told)
     assert str(report).splitlines()[-1].startswith(f"  the whole network takes {sparse_ms:.3f} ms")
     assert not net.training and not net[2].training
+    decided = end_to_end._known_versions(
+        net, "", end_to_end._conditions({"input": X}, whole_network._settings(net), None), X.device
+    )
+    assert decided == (("compile_cuda_graph",) if kept else None), "what won is what runs"
     if kept:
         assert "SparseLinear" in str(net)
     else:
@@ -90,21 +91,6 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
         assert all(one is parameters[name] for name, one in net.named_parameters())
         assert 'kernel="sparse" keeps its kernels' in str(report)
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
-
-
-@pytest.mark.parametrize(
-    ("late", "kept", "told"),
-    [
-        ({"cuda_graph+fused_qkv": 2.9}, True, "without it 2.900 ms dense"),
-        ({"cuda_graph": 1.9, "eager": 5.0}, False, "without it 1.900 ms dense"),
-        ({"eager": 5.0}, True, "without it nothing to compare with"),
-    ],
-)
-def test_a_way_that_only_dense_had_time_for_decides_nothing(net, gpu, late, kept, told):
-    seen = gpu(2.0, late)
-    _, report = swapped(net, seen)
-    assert (report.sparse_flops_share > 0) == kept
-    assert f"with kernels there was no time for compile, and {told}" in "".join(seen.told)
 
 
 @pytest.mark.parametrize("kernel", ["sparse", "gathered", "none", sf.KernelChoice("sparse", fuse=False)])
@@ -167,26 +153,96 @@ def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
     assert "not tried: about 0 s are needed, 0 s of the search are left" in str(report)
     assert "for at most 0 s" in seen.told[0]
     assert "2 things left out, seconds=0: kernels/0 (not tried" in seen.told[-1]
-    again = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
-    assert swapped(again, seen, seconds=60)[1].sparse_flops_share > 0, "a longer search is not bound by a shorter one"
 
 
-def test_layers_that_are_alike_are_timed_with_the_kernels_that_were_fast_in_the_first(gpu, monkeypatch):
-    seen, real, tried = gpu(0.5), swapping.autotune_layer, []
+@pytest.mark.parametrize("later", [False, True], ids=["this process", "a later one"])
+def test_search_without_time_goes_on_later(gpu, forget, later):
+    """What was left out is searched by the next call, with the same budget too; and what was complete is not."""
 
-    def autotune_layer(layer, candidates, received, **more):
-        tuned = real(layer, candidates, received, **more)
-        tuned.latencies_us = {"dense_linear": 9.0} | dict.fromkeys(tuned.modules, 5.0)
-        tried.append(candidates.unsupported.get("the others"))
+    def call(seconds):
+        if later:
+            forget()
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+        return swapped(net, seen, seconds=seconds)[1]
+
+    seen = gpu(0.5)
+    call(0)
+    assert not any("goes on" in line or "as found before" in line for line in seen.told)
+    assert call(60).sparse_flops_share > 0
+    assert len([line for line in seen.told if "goes on where a search ran out of time" in line]) == 1
+    assert seen.plans[1] is None and call(60).sparse_flops_share > 0
+    assert seen.told[-1].endswith("as found before") and len(seen.timed) == 1
+
+
+def test_builds_stop_the_clock(net, gpu, monkeypatch):
+    """A search on a bare machine has as much time as one whose libraries were built before."""
+    seen, clock = gpu(0.5), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(search_time, "working_time", lambda: clock.now)
+
+    def build(*arguments):
+        with cuda_library._reported(["gathered_sm90_cluster", "gathered_sm90_persistent"]):
+            clock.now += 100.0
+
+    monkeypatch.setattr(swapping, "build_libraries", build)
+    _, report = swapped(net, seen, seconds=60)
+    assert report.sparse_flops_share > 0 and report.seconds == {"search": 0.0, "builds": 100.0} | dict.fromkeys(
+        ("correctness checks", "whole networks"), 0.0
+    )
+    assert "building 2 CUDA libraries with nvcc, once on this machine: gathered_sm90_cluster, gathered" in seen.told[1]
+    assert "the swap took 0.0 s" in str(report) and "before it 100.0 s builds" in str(report)
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """tried: why others than the fastest kernel were not tried for each layer, and whether its kernels were timed."""
+    real, tried = swapping.autotune_layer, []
+
+    def autotune_layer(layer, candidates, received, timed, **more):
+        tuned = real(layer, candidates, received, timed=timed, **more)
+        if timed:
+            tuned.latencies_us = {"dense_linear": 9.0} | dict.fromkeys(tuned.modules, 5.0)
+        tried.append((candidates.unsupported.get("the others"), timed))
         return tuned
 
     monkeypatch.setattr(swapping, "autotune_layer", autotune_layer)
-    net = nn.Sequential(*(nn.Linear(*shape) for shape in ((32, 32), (32, 32), (32, 64), (64, 32), (32, 32)))).eval()
-    masks = sf.prune(net, "tile_wise", 0.5, granularity=8, layers="*", tell=len)
-    report = sf.swap(net, masks, (X,), tell=len, kernel=sf.KernelChoice(fuse=False))
-    told = "not tried: gathered_reference was faster in a layer like this one"
-    assert tried == [None, told, None, None, told] and all(layer.is_sparse for layer in report.layers.values())
-    assert len(seen.timed) == 1
+    monkeypatch.setattr(autotune.timed_layers, "_here", {})
+    return tried
+
+
+SHAPES = ((32, 32), (32, 32), (32, 64), (64, 32), (32, 32))
+ALIKE = "not tried: gathered_reference was faster in a layer like this one"
+
+
+def swapped_stack(seen, sparsity=0.5, **arguments):
+    net = nn.Sequential(*(nn.Linear(*shape) for shape in SHAPES)).eval()
+    masks = sf.prune(net, "tile_wise", sparsity, granularity=8, layers="*", tell=len)
+    return sf.swap(net, masks, (X,), tell=seen.told.append, kernel=sf.KernelChoice(fuse=False), **arguments)
+
+
+def test_like_layers_time_fast_kernels_alone(gpu, tried):
+    """The largest layers come first; layers that an earlier search timed are not timed again."""
+    seen = gpu(0.5)
+    report = swapped_stack(seen)
+    assert tried == [(None, True)] * 3 + [(ALIKE, True)] * 2 and len(seen.timed) == 1
+    assert [*report.layers] == [str(place) for place in range(5)]
+    assert all(layer.is_sparse for layer in report.layers.values())
+    tried.clear()
+    report = swapped_stack(seen)
+    assert tried == [(ALIKE, False)] * 5 and len(seen.timed) == 2, "other masks, equal layers"
+    assert all(layer.is_sparse and layer.latency_us == 5.0 for layer in report.layers.values())
+    tried.clear()
+    swapped_stack(seen, sparsity=0.75)
+    assert [timed for _, timed in tried] == [True] * 5, "another density is another time"
+
+
+@pytest.mark.parametrize("usually", [(), ("gathered_reference",)])
+def test_untimed_layers_take_what_is_usually_faster(gpu, tried, monkeypatch, usually):
+    monkeypatch.setattr(autotune, "USUALLY_FASTER", usually)
+    seen = gpu(0.5)
+    report = swapped_stack(seen, sparsity=0.75, seconds=0)
+    assert [layer.is_sparse for layer in report.layers.values()] == [bool(usually)] * 5
+    assert not any(timed for _, timed in tried) and "5 things left out, seconds=0" in seen.told[-1]
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "60", None, True])
@@ -196,3 +252,25 @@ def test_seconds_are_a_number(net, seconds):
     if seconds is not None:
         with pytest.raises(sf.InvalidSetting, match=r"^seconds=.*: is how long a search may take"):
             sf.benchmark(nn.Linear(32, 8), nn.Linear(32, 8), (X,), seconds=seconds)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kept", [True, False], ids=["kernels", "dense"])
+def test_decided_execution_is_timed_again(monkeypatch, tmp_path, kept):
+    """Conv1D of the dense network is Linear in the swapped one, whose decision needs another search then."""
+    monkeypatch.setattr(whole_network, "why_dense", lambda sparse_ms, dense_ms: None if kept else "for this test")
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    sizes = {"n_layer": 2, "n_embd": 256, "n_head": 4, "vocab_size": 1000, "n_positions": 128}
+    with torch.device("cuda"):
+        dense = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, use_cache=False)).half().eval()
+        inputs = {"input_ids": torch.randint(0, 1000, (4, 128))}
+    net = copy.deepcopy(dense)
+    masks = sf.prune(net, "tile_wise", 0.75, granularity=64, example_inputs=inputs, tell=len)
+    told: list[str] = []
+    report = sf.swap(net, masks, inputs, tell=told.append)
+    assert bool(report.sparse_flops_share) == kept
+    found = sf.benchmark(dense, net, inputs, settings=sf.Measure(samples=5, repeats=1), tell=told.append)
+    assert not any("fails now" in line for line in told)
+    if kept:
+        decided = next(line for line in told if "ms with kernels" in line)
+        assert f"dense, as {found.timed.execution.name} and " in decided and found.timed.execution.known

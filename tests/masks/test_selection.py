@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparsefront.masks import groups as selection
 from sparsefront.masks.groups import Groups, budget, keep_best, keep_best_of_last
 
-few = settings(max_examples=100, deadline=None, derandomize=True)
+few = settings(max_examples=100, derandomize=True)
 
 
 def oracle(layers: list[list[tuple[float, int]]], allowed: int) -> list[list[bool]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sparsefront.masks import groups as selection
 from sparsefront.masks.groups import Groups, find_threshold, float_of, rank_of
 
-few = settings(max_examples=150, deadline=None, derandomize=True)
+few = settings(max_examples=150, derandomize=True)
 scores = st.one_of(st.sampled_from([-math.inf, math.inf, 0.0, -0.0, 1.0, 2.0, -3.0]), st.floats(-5, 5, width=32))
 layers = st.lists(st.lists(st.tuples(scores, st.integers(1, 9)), min_size=1, max_size=30), min_size=1, max_size=4)
 

@@ -2,14 +2,21 @@
 
 import shutil
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from torch import nn
+from torch._dynamo.utils import counters
 
 from sparsefront import gpu
 from sparsefront.gpu import exclusive, shared
-from sparsefront.measure.execution_mode import compile_unshared, first_call
+from sparsefront.inference.fusion import block_pass
+from sparsefront.inference.fusion.calls import find_chains, observe_calls
+from sparsefront.measure import execution_mode, timers
+from sparsefront.measure.execution_mode import call_in_mode, compile_unshared, first_call, within_recompile_limit
+from sparsefront.measure.variants import copy_sharing_weights, fuse_linears
 
 CPU = torch.device("cpu")
 
@@ -71,3 +78,55 @@ def test_the_first_call_hides_one_warning_of_torch_and_no_other():
         ("ours.py", text),
         ("copyreg.py", "something else"),
     ]
+
+
+def swin():
+    settings = {"window_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "patch_size": 2}
+    net = transformers.SwinModel(transformers.SwinConfig(image_size=32, **settings))
+    return net.eval(), {"pixel_values": torch.randn(2, 3, 32, 32)}
+
+
+def t5():
+    settings = {"d_model": 32, "d_kv": 16, "num_heads": 2, "d_ff": 64, "num_layers": 2, "vocab_size": 100}
+    net = transformers.T5EncoderModel(transformers.T5Config(**settings))
+    ids = torch.randint(5, 90, (2, 16))
+    return net.eval(), {"input_ids": ids, "attention_mask": torch.ones_like(ids).tril(8)}
+
+
+@pytest.mark.parametrize("make", [swin, t5])
+def test_networks_and_blocks_compile_once(make, monkeypatch):
+    """Dynamo runs eager code past its recompile limit, which all blocks of a class share: their clones must not count."""
+    monkeypatch.setattr(execution_mode, "_inductor", lambda graph, inputs: graph)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=1 << 20))
+
+    def time_layer(layer, *args, **keywords):
+        with torch.inference_mode():
+            for call in timers._rotation(layer, args, keywords):
+                call()
+        return SimpleNamespace(latency_us=1.0)
+
+    monkeypatch.setattr(block_pass, "time_layer", time_layer)
+    net, inputs = make()
+    rewritten = copy_sharing_weights(net)
+    assert block_pass.fuse_dense(rewritten, inputs, layout="row_major").rewritten
+    torch.compiler.reset()
+    limits = torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True)
+    with limits:
+        for form in (net, rewritten):
+            names = [name for blocks in find_chains(net).values() for name in blocks]
+            calls = observe_calls(form, names, inputs)
+            for name in (names[0], names[-1]):
+                counters.clear()
+                assert block_pass._compiled_time_ms(form.get_submodule(name), calls[name]) is not None
+                assert counters["stats"]["unique_graphs"] == 1, name
+        static = {name: value.clone() for name, value in inputs.items()}
+        for form in (net, fuse_linears(net, **inputs), rewritten):
+            counters.clear()
+            call = call_in_mode("compile", form, static)
+            torch.testing.assert_close(call()[0], net(**inputs)[0], rtol=1e-4, atol=1e-4)
+            assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+
+
+def test_recompile_limit_raises_on_gpu():
+    with within_recompile_limit(torch.device("cuda")):
+        assert torch._dynamo.config.fail_on_recompile_limit_hit and torch._dynamo.config.recompile_limit > 256

@@ -83,7 +83,7 @@ def devices(monkeypatch):
     for name in ("Stream", "CUDAGraph", "current_device", "current_stream", "synchronize", "stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, getattr(made, name))
     monkeypatch.setattr(torch.cuda, "device", made.at)
-    monkeypatch.setattr(graph_capture, "_end_rng_capture", lambda: made.waits.append("random"))
+    monkeypatch.setattr(graph_capture, "end_rng_capture", lambda: made.waits.append("random"))
     graph_capture._recording_stream.cache_clear()
     yield made
     graph_capture._recording_stream.cache_clear()

@@ -1,29 +1,20 @@
 """What keeps the processor busy is rejected, by the best of its calls."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
-from sparsefront.measure import timers
 from sparsefront.measure.timers import MOST_MS, TRIES, require_short_host_time
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def calls(monkeypatch):
+def calls(clock):
     """calls(milliseconds of each) -> a call that takes so long by the clock, which nothing else moves on."""
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(timers, "time", SimpleNamespace(perf_counter=lambda: clock.now))
 
     def made(took_ms):
         left = iter(took_ms)
-
-        def call():
-            clock.now += next(left) / 1e3
-
-        return call
+        return lambda: clock.sleep(next(left) / 1e3)
 
     return made
 

@@ -2,7 +2,6 @@
 
 import math
 import re
-import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -83,13 +82,15 @@ class Kernel:
     def __init__(self, monkeypatch, fails=(), busy=(), fails_later=(), wrong=()):
         self.tried, self.timed = Tried(), []
         self.fails, self.busy, self.fails_later, self.wrong = fails, busy, fails_later, wrong
+        self.seconds = 0.0  # by the clock, which nothing else moves on
         monkeypatch.setattr(timers, "_time", self.time)
+        monkeypatch.setattr(timers, "time", SimpleNamespace(perf_counter=lambda: self.seconds))
 
     def call(self):
         if self.tried.in_use in self.fails:
             raise RuntimeError("out of resources\nlong trace")
         if self.tried.in_use in self.busy:
-            time.sleep(0.025)
+            self.seconds += 0.025
 
     def time(self, calls, device, at_most_us):
         self.timed.append(self.tried.in_use)
@@ -208,10 +209,10 @@ def test_a_launch_that_was_chosen_in_another_layout_is_checked_too(layer):
 
 
 @pytest.mark.parametrize("tunable", [True, False])
-def test_what_keeps_the_processor_busy_is_not_timed(layer, tunable, monkeypatch):
+def test_what_keeps_the_processor_busy_is_not_timed(layer, tunable, monkeypatch, clock):
     """With launch parameters and without; a dense layer is timed whatever it does: there has to be one."""
     x = torch.randn(2, 8).as_subclass(OnGpu)
-    monkeypatch.setattr(timers, "_rotation", lambda *given: [lambda: time.sleep(0.025)])
+    monkeypatch.setattr(timers, "_rotation", lambda *given: [lambda: clock.sleep(0.025)])
     monkeypatch.setattr(SparseLinear, "tunable", (object() if tunable else None, None))
     with pytest.raises(RuntimeError, match="keeps the processor busy"):
         timers.time_layer(layer, x)

@@ -1,38 +1,38 @@
 """The search for the fastest way to run a network."""
 
 import itertools
-import time
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from sparsefront.measure import execution_mode, fastest, search_time
+from sparsefront.measure import execution_mode, fastest
 from sparsefront.measure.execution_mode import EXECUTION_MODES, FastestMode, NothingRuns
 from sparsefront.measure.fastest import fastest_execution
-from sparsefront.measure.search_time import SearchTime, searching, timed_work
+from sparsefront.measure.search_time import SearchTime, searching
 from sparsefront.measure.variants import VARIANTS
 
 CPU = torch.device("cpu")
 
 
 class Net(nn.Module):
-    """Takes `seconds` for each forward pass besides its product."""
+    """Takes `seconds` of the clock for each forward pass."""
 
-    def __init__(self, seconds=0.0, scale=1.0):
+    def __init__(self, clock, seconds=0.0, scale=1.0):
         super().__init__()
+        self.clock = clock
         self.one, self.two, self.seconds, self.scale = nn.Linear(8, 4), nn.Linear(8, 4), seconds, scale
 
     def forward(self, x):
-        time.sleep(self.seconds)
+        self.clock.sleep(self.seconds)
         return self.scale * (self.one(x) - self.two(x))
 
 
 @pytest.fixture
-def net():
+def net(clock):
     torch.manual_seed(0)
-    return Net(0.004).eval()
+    return Net(clock, 0.004).eval()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def inputs():
 
 def as_another(net, seconds, scale=1.0):
     """The network's function, slower or faster or wrong."""
-    other = Net(seconds, scale).eval()
+    other = Net(net.clock, seconds, scale).eval()
     other.load_state_dict(net.state_dict())
     return other
 
@@ -117,7 +117,8 @@ def test_a_slower_fused_graph_is_timed_beside(net, inputs):
 def test_the_fused_graph_is_not_ranked_by_an_older_time_than_the_others(monkeypatch):
     """It is kept as a fourth candidate, timed when the GPU was cool; the final timing is of all of them."""
     cool_ms = {"a": 1.00, "b": 1.01, "c": 1.02, "fused_graph": 1.10}
-    made = fastest._Search(nn.Identity(), {}, CPU, torch.float32, 1.0, None)
+    asked = {"execution_modes": ["eager"], "variants": [], "seconds": 1.0, "dtype": torch.float32}
+    made = fastest.ExecutionSearch(nn.Identity(), {}, device=CPU, **asked)
     for variant, median_ms in cool_ms.items():
         found = FastestMode("eager", nn.Identity(), lambda: None, {"eager": median_ms})
         monkeypatch.setattr(fastest, "fastest_execution_mode", lambda *given, found=found, **more: found)
@@ -144,9 +145,9 @@ def test_a_rewrite_that_fails_leaves_its_reason(net, inputs):
     assert "no such block" in find(net, inputs, fuse=fuse).not_timed["fused_graph"]
 
 
-def test_a_network_that_fails_is_an_error(inputs):
+def test_a_network_that_fails_is_an_error(net, inputs):
     with pytest.raises(NothingRuns, match="needs a CUDA device"):
-        find(Net().eval(), inputs, execution_modes=["cuda_graph"])
+        find(net, inputs, execution_modes=["cuda_graph"])
 
 
 @pytest.fixture
@@ -194,19 +195,37 @@ def test_there_is_time_for_everything(net, inputs, pretend_gpu):
     assert set(found.medians_ms) == set(modes)
 
 
-def test_forms_are_left_out_before_the_compiler(net, inputs, pretend_gpu, monkeypatch):
-    """How long one takes is known of the network before."""
+def test_spent_budget_leaves_likely_versions_in(net, inputs, pretend_gpu, monkeypatch):
+    """The best unfused form compiled, and the fused graph: only they decide. All others wait for what is left."""
+    device, made = pretend_gpu({})
+    monkeypatch.setattr(fastest, "make_variant", lambda name, given, inputs, fuse: as_another(given, 0.0))
+    modes = ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
+    with searching(SearchTime(0.0)) as budget:
+        found = find(
+            net, inputs, device=device, execution_modes=modes, variants=["fused_qkv", "fused_graph", "sdpa_flash"]
+        )
+    likely = {
+        "eager",
+        "cuda_graph",
+        "eager+fused_qkv",
+        "compile_cuda_graph+fused_qkv",
+        "eager+fused_graph",
+        "cuda_graph+fused_graph",
+    }
+    assert set(found.medians_ms) == likely
+    late = "not tried: about 0 s are needed, 0 s of the search are left"
+    assert set(budget.left_out.values()) == {late}
+    assert {"fused_qkv+sdpa_flash", "fused_graph+sdpa_flash", "compile_cuda_graph"} <= set(budget.left_out)
+    assert found.not_timed["compile_cuda_graph+fused_graph"] == late
+
+
+def test_eager_times_choose_no_form_to_compile(net, inputs, pretend_gpu, monkeypatch):
+    """Networks that cannot be recorded run eagerly at the processor's speed, with joined products or without."""
     device, _ = pretend_gpu({})
-    clock = [0.0]
-    monkeypatch.setattr(search_time, "working_time", lambda: clock[0])
-    with searching(SearchTime(25.0)):
-        for kind, seconds in (("compile", 10.0), ("variant", 3.0)):
-            with timed_work(kind):
-                clock[0] += seconds
-        modes = ["eager", "compile_cuda_graph"]
-        found = find(net, inputs, device=device, execution_modes=modes, variants=["fused_qkv"])
-    assert set(found.medians_ms) == set(modes)
-    assert found.not_timed["fused_qkv"] == "not tried: about 3 s are needed, 2 s of the search are left"
+    monkeypatch.setattr(fastest.ExecutionSearch, "_faster", lambda search, found, best: False)
+    for modes, form in ((["eager"], set()), (["eager", "compile"], {"compile+fused_qkv", "compile"})):
+        found = find(net, inputs, device=device, execution_modes=modes, variants=["fused_qkv"], seconds=0.0)
+        assert set(found.medians_ms) == {"eager", "eager+fused_qkv"} | form
 
 
 def test_no_budget_leaves_out_a_mode_that_the_other_network_may_have(net, inputs, pretend_gpu):

@@ -1,5 +1,6 @@
 """Searches that end in time: what is begun, what is left out, and what another call need not look for again."""
 
+import copy
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 import sparsefront as sf
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure import end_to_end, fastest, search_time
-from sparsefront.measure.search_time import SearchTime, part, searching, timed_work, too_late
+from sparsefront.measure.search_time import SearchTime, part, searching, spending, timed_work, too_late
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -48,35 +49,44 @@ def test_nothing_begins_that_would_not_end_in_time(clock):
     assert SearchTime(math.inf).limit() == "without a limit" and SearchTime(5).good_for == math.inf
 
 
-def test_the_last_one_tells_how_long_the_next_takes(clock):
+def test_the_shortest_one_tells_how_long_the_next_takes(clock):
+    """The first of a kind may be slow once per process or machine."""
     with searching(SearchTime(60.0)):
         with timed_work("layer"):
-            clock(5.0)
-            with timed_work("library"):
-                clock(40.0)
-        assert too_late("second", "layer") is None and too_late("other", "library") is not None
-        with timed_work("layer"):
-            clock(8.0)
-        assert too_late("third", "layer").startswith("not tried: about 8 s are needed, 7 s")
+            clock(20.0)
+            with timed_work("block"):
+                clock(25.0)
+        assert too_late("second", "layer").startswith("not tried: about 20 s are needed, 15 s")
+        for seconds, late in ((4.0, False), (8.0, True)):
+            with timed_work("layer"):
+                clock(seconds)
+            assert (too_late("next", "layer") is not None) == late
 
 
-def test_libraries_are_compiled_while_there_is_time(clock, monkeypatch, tmp_path):
+def test_builds_are_no_part_of_the_search(clock, monkeypatch, tmp_path):
     def build(name):
-        clock(40.0)
+        clock(100.0)
         return tmp_path / name
 
-    told = []
+    lines = []
     monkeypatch.setattr(cuda_library, "built", lambda name: None)
     monkeypatch.setattr(cuda_library, "_missing_tool", lambda: None)
-    monkeypatch.setattr(cuda_library, "_built_once", build)
-    with searching(SearchTime(60.0, told.append)) as search:
-        assert cuda_library.build("csr_sm90").name == "csr_sm90"
-        late = "not tried: about 40 s are needed, 20 s of the search are left"
-        with pytest.raises(cuda_library.BuildFailed, match=f"^ell_sm90: {late}"):
-            cuda_library.build("ell_sm90")
-    assert told == ["compiling the CUDA library of csr_sm90, once on this machine"]
-    assert search.left_out == {"the library of ell_sm90": late}
-    assert cuda_library.build("ell_sm90").name == "ell_sm90", "later it is"
+    monkeypatch.setattr(cuda_library, "_build_once", build)
+    with (
+        searching(SearchTime(60.0, lines.append)) as search,
+        part(0.5, "kernels"),
+        spending("whole"),
+        timed_work("layer"),
+    ):
+        clock(2.0)
+        with spending("checks"):
+            clock(3.0)
+            assert cuda_library.build("csr_sm90").name == "csr_sm90"
+        assert search.left == 25.0
+    assert too_late("another", "layer") is None, "without the build it took 5 s"
+    assert search.taken == {"search": 5.0, "builds": 100.0, "checks": 3.0, "whole": 2.0}
+    assert search.summary() == "5.0 s (3.0 s checks, 2.0 s whole); before it 100.0 s builds"
+    assert lines[0] == "building 1 CUDA library with nvcc, once on this machine: csr_sm90" and len(lines) == 2
 
 
 class Net(nn.Module):
@@ -91,10 +101,8 @@ class Net(nn.Module):
 @pytest.fixture
 def searches(monkeypatch):
     """The networks that were searched, by how many of their modes and variants were timed."""
-    found, real = [], fastest.fastest_execution
-    monkeypatch.setattr(
-        end_to_end, "fastest_execution", lambda *given, **more: found.append(real(*given, **more)) or found[-1]
-    )
+    found, real = [], fastest.ExecutionSearch.result
+    monkeypatch.setattr(fastest.ExecutionSearch, "result", lambda search: found.append(real(search)) or found[-1])
     monkeypatch.setattr(end_to_end.known_versions, "_here", {})
     return found
 
@@ -126,23 +134,61 @@ def test_later_processes_find_the_search_of_the_dense_network():
     assert len(set(map(key, (fused_dense_graph, None, *own)))) == 4
 
 
-def test_what_a_benchmark_leaves_out_is_said(searches):
+def test_spent_budget_leaves_likely_versions_in(searches):
     told = compared(seconds=0)
-    assert set(searches[0].medians_ms) == {"eager"} and searches[0].not_timed["fused_qkv"].startswith("not tried")
-    assert "left out, seconds=0: dense/folded_batch_norm (not tried" in told[1]
+    assert set(searches[0].medians_ms) == {"eager", "eager+fused_qkv"}
+    assert "left out, seconds=0: dense/sdpa_flash (not tried" in told[1]
     compared(seconds=60)
-    assert "eager+fused_qkv" in searches[-1].medians_ms
+    assert len(searches) == 2, "a longer search is not bound by a shorter one"
 
 
-def test_modes_that_dense_had_no_time_for_are_not_given_to_the_sparse_network():
-    late = "not tried: about 25 s are needed, 2 s of the search are left"
-    way = fastest.Execution(None, medians_ms={"eager": 1.0}, not_timed={"cuda_graph": "failed", "compile": late})
-    settings = sf.Measure(execution_modes=["eager", "cuda_graph", "compile"])
-    assert end_to_end._tried(way, settings) == ["eager", "cuda_graph"]
+@pytest.mark.parametrize("late", [True, False])
+def test_likely_versions_of_both_networks_come_first(monkeypatch, late):
+    """Else a slow compiler leaves no time for the sparse network. Modes that dense had no time for are not its alone."""
+    phases, names = [], {8: "dense", 9: "sparse"}
+
+    class Search(fastest.ExecutionSearch):
+        def try_likely(self):
+            phases.append((names[self.net.in_features], "likely"))
+            super().try_likely()
+            self.slowest = ["max_autotune"]
+
+        def try_others(self):
+            phases.append((names[self.net.in_features], *self.slowest))
+            if late:
+                self.not_timed["max_autotune+fused_qkv"] = (
+                    "not tried: about 25 s are needed, 2 s of the search are left"
+                )
+
+    monkeypatch.setattr(end_to_end, "ExecutionSearch", Search)
+    monkeypatch.setattr(end_to_end.known_versions, "_here", {})
+    networks = {names[size]: (nn.Linear(size, 4).eval(), None) for size in names}
+    inputs = {"input": torch.randn(4, 8)}
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, input: input)
+    settings = sf.Measure(device="cpu", dtype="fp32")
+    with searching(SearchTime(60.0)):
+        end_to_end._find_executions(networks, inputs, settings)
+    others = ("sparse",) if late else ("sparse", "max_autotune")
+    assert phases == [("dense", "likely"), ("sparse", "likely"), ("dense", "max_autotune"), others]
 
 
-def test_a_run_of_the_program_tries_all_modes_and_remembers_nothing(searches):
+def test_decided_versions_are_those_that_run(searches, monkeypatch):
+    """Of this network: another one of its architecture is searched. Versions that fail are reported, and searched again."""
+    decided, inputs, settings = Net().eval(), {"x": X}, sf.Measure(device="cpu", dtype="fp32")
+    end_to_end.set_decided_versions(decided, inputs, settings, ["eager+fused_qkv"])
+    for net in (decided, copy.deepcopy(decided)):
+        assert end_to_end.find_execution(net, inputs, settings).name == "eager+fused_qkv" and not searches
+    end_to_end.find_execution(Net().eval(), inputs, settings)
+    end_to_end.find_execution(decided, {"x": torch.randn(5, 8)}, settings)
+    assert len(searches) == 2
+    end_to_end.set_decided_versions(decided, inputs, settings, ["cuda_graph"])
+    with searching(SearchTime(60.0)) as budget:
+        assert "eager" in end_to_end.find_execution(decided, inputs, settings).medians_ms and len(searches) == 3
+    assert "the fastest before, fails now: " in budget.left_out["cuda_graph"]
+
+
+def test_program_tries_all_modes_and_stores_none(searches):
     settings = sf.Measure(warmup=0, samples=5, repeats=1, autotune_seconds=0.0, device="cpu", dtype="fp32")
     for _ in range(2):
         end_to_end.time_pair(Net().eval(), Net().eval(), {"x": X}, settings)
-    assert len(searches) == 4 and all("eager+fused_qkv" in one.medians_ms for one in searches)
+    assert len(searches) == 2 and all("eager+fused_qkv" in one.medians_ms for one in searches)

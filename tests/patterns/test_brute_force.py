@@ -209,7 +209,7 @@ def matrices(rows: int, columns: int, largest: int = 4) -> st.SearchStrategy[lis
 
 
 fractions = st.floats(0, 0.99)
-few = settings(max_examples=40, deadline=None, derandomize=True)
+few = settings(max_examples=40, derandomize=True)
 
 
 @few

@@ -1,5 +1,6 @@
 """What every pattern promises of the layers of a network, under the allocations that it goes with, in one step and on the way."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +14,14 @@ from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.latency_aware import LatencyAware
 from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight, pixel_rows
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.blocks import BlockPattern
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_2_4 import Tile24
+from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_spec import fix_spec
+from sparsefront.schedule.gradual import Gradual
+from sparsefront.schedule.iterative import Iterative
 
 
 def source_allocation(pattern: Pattern) -> Allocation:
@@ -98,31 +105,65 @@ def test_a_layer_that_a_threshold_empties_obeys_and_is_stored(pattern):
         assert torch.equal(stored.to_dense(), importance[layer] * mask)
 
 
-def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structure(pattern):
-    """New scores at every update, as in training; what is gone stays gone."""
-    for final in expressible(pattern, (24, 96)):
+SCHEDULES = (
+    Gradual(updates=9),
+    Gradual(initial_sparsity=0.13, updates=4),
+    Iterative(rounds=4),
+    Iterative(spacing="linear"),
+)
+
+
+def group(pattern: Pattern, shape: tuple[int, int], final: float) -> int:
+    """Weights of the largest group that a step of this pattern removes from a layer."""
+    if isinstance(pattern, NM):
+        return 4 if pattern.transposable else 1
+    tiles = pattern.tiles if isinstance(pattern, Tile24) else pattern
+    if isinstance(tiles, TileWise):
+        outputs = tiles.granularity if tiles.whole_tiles else 1
+        return max(tiles.rounding_unit(shape), outputs * shape[1] if shape[0] > outputs else 0)
+    if isinstance(pattern, BlockPattern) and pattern.name != "uniform":
+        return math.prod(pattern.block)
+    return pattern.rounding_unit(shape)
+
+
+def reachable(pattern: Pattern, shape: tuple[int, int], sparsity: float, final: float) -> float:
+    """The zeros asked of a layer, or of its last window where that is looser: 0.9 is also 1:11."""
+    window = pattern.window(shape, final) if pattern.balanced else None
+    return sparsity if window is None else min(sparsity, window.sparsity)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_masks_follow_a_schedule_within_a_group(pattern, schedule):
+    """New scores at every update, as in training; what is gone stays gone, and the zeros are those that were asked for."""
+    shapes = {"tall": (24, 96), "wide": (8, 192), "one tile": (4, 96)}
+    for final in filter(None, expressible(pattern, (24, 96))) if pattern.name != "dense" else ():
+        levels = [*schedule.round_sparsities(final), *schedule.updates_of(100, final).values()]
         for name in met(pattern):
             masks = spec = None
-            for update, share in enumerate((0.0, 0.35, 0.6, 0.85, 0.97, 1.0)):
-                importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate("ab")}
-                spec = spec or fix_spec(importance, pattern, ALLOCATIONS[name], final)
+            for update, sparsity in enumerate(levels):
+                importance = {layer: scores(*shape, seed=7 * update + shape[0]) for layer, shape in shapes.items()}
+                allocation = ALLOCATIONS[name]
+                spec = spec or fix_spec(importance, pattern, allocation, final)
                 tighter = make_masks(
-                    importance,
-                    pattern,
-                    ALLOCATIONS[name],
-                    share * final,
-                    final_sparsity=final,
-                    previous=masks,
-                    spec=spec,
+                    importance, pattern, allocation, sparsity, final_sparsity=final, previous=masks, spec=spec
                 )
-                if masks is not None:
-                    assert not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
+                assert masks is None or not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
                 masks = tighter
+                if sparsity == final:  # a window may lie beside it, and tile_2_4 keeps more of a short one
+                    continue
+                groups = {layer: group(pattern, shape, final) for layer, shape in shapes.items()}
+                if name == "global_threshold":
+                    asked = sum(sparsity * mask.numel() for mask in masks.values())
+                    assert abs(asked - sum(map(pruned, masks.values()))) <= max(groups.values()), (final, sparsity)
+                    continue
+                for layer, mask in masks.items():
+                    own = spec.sparsity_of(layer, final) * sparsity / final
+                    asked = reachable(pattern, shapes[layer], own, final) * mask.numel()
+                    assert abs(asked - pruned(mask)) <= groups[layer], (layer, final, sparsity, asked, pruned(mask))
             for layer, mask in masks.items():
-                pattern.check(mask, final, spec.permutation(layer))
-            if pattern.name != "dense":
-                slack = sum(pattern.rounding_unit((24, 96)) for _ in masks)
-                assert abs(sum(map(pruned, masks.values())) - final * 2 * 24 * 96) <= slack
+                pattern.check(mask, spec.sparsity_of(layer, final), spec.permutation(layer))
+            slack = sum(pattern.rounding_unit(shape) for shape in shapes.values())
+            assert abs(sum(map(pruned, masks.values())) - final * sum(map(math.prod, shapes.values()))) <= slack
 
 
 def test_the_layer_whose_scores_are_not_finite_is_named(pattern):

@@ -51,7 +51,7 @@ def test_the_candidates_are_all_that_there_are_in_the_documented_order(kept, cou
     assert len(tile_candidates(kept)) == count
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(importance=st.lists(st.lists(st.integers(0, 3), min_size=12, max_size=12), min_size=8, max_size=8))
 def test_every_tile_keeps_the_most_that_it_can(importance):
     mask = TILES.mask(torch.tensor(importance).float(), 0.5)
@@ -92,7 +92,7 @@ def test_at_most_what_strips_keep():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_masks_on_the_way_nest_through_3_of_4(seed):
-    """New scores at every update; 3 of 4 both ways on the way, and always a mask of the next kind within."""
+    """New scores at every update; each tile keeps as many in all rows and columns, and tiles differ by at most one."""
     masks, per_row = None, []
     for update, sparsity in enumerate((0.0, 0.2, 0.25, 0.4, 0.49, 0.5, 0.5)):
         layers = {"a": scores(16, 24, seed=100 * seed + update)}
@@ -100,11 +100,11 @@ def test_masks_on_the_way_nest_through_3_of_4(seed):
         mask = tighter["a"]
         assert masks is None or not (mask & ~masks["a"]).any()
         tiles = mask.view(4, 4, 6, 4).int()
-        kept = int(tiles[0, 0, 0].sum())
-        assert (tiles.sum(dim=1) == kept).all() and (tiles.sum(dim=3) == kept).all()
-        per_row.append(kept)
+        kept = tiles[:, :1, :, :].sum(dim=3, keepdim=True)
+        assert (tiles.sum(dim=1, keepdim=True) == kept).all() and (tiles.sum(dim=3, keepdim=True) == kept).all()
+        per_row.append(sorted(set(kept.flatten().tolist())))
         masks = tighter
-    assert per_row == [4, 4, 3, 3, 3, 2, 2]
+    assert per_row == [[4], [3, 4], [3], [2, 3], [2, 3], [2], [2]]
     TILES.check(masks["a"], 0.5)
 
 

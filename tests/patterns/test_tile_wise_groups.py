@@ -15,7 +15,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
 
-few = settings(max_examples=60, deadline=None, derandomize=True)
+few = settings(max_examples=60, derandomize=True)
 ALLOCATIONS = [PerLayer(), GlobalThreshold(), GlobalThreshold(min_density_share=0.2)]
 by_allocation = pytest.mark.parametrize("allocation", ALLOCATIONS, ids=lambda allocation: repr(allocation))
 

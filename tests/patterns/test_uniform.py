@@ -11,7 +11,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.uniform import RankStep, Uniform
 from sparsefront.pruning.make_masks import make_masks
 
-few = settings(max_examples=40, deadline=None, derandomize=True)
+few = settings(max_examples=40, derandomize=True)
 
 
 def counts(mask: torch.Tensor) -> list[int]:

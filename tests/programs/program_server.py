@@ -37,7 +37,7 @@ class Program:
             self._status = self.server.ask("poll", self.pid)
         return self._status
 
-    def wait(self, timeout: float = 300) -> int:
+    def wait(self, timeout: float = 600) -> int:
         """The exit status.
 
         Raises:
@@ -90,7 +90,7 @@ class ProgramServer:
         return Program(self, pid, output)
 
     def run(
-        self, words: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 300
+        self, words: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 600
     ) -> subprocess.CompletedProcess:
         """Start and wait for the end."""
         program = self.start(words, cwd=cwd, env=env)

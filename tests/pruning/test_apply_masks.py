@@ -64,9 +64,12 @@ def train(schedule, pattern, *, accumulate: int = 1, total_steps: int = 12) -> t
 
     masked.set(masks_at(schedule.sparsity_at(0.0, FINAL), None))
     apply_masks = ApplyMasks(masked, schedule=schedule, sparsity=FINAL, make_masks=masks_at, total_steps=total_steps)
-    trainer(apply_masks, max_epochs=1, accumulate_grad_batches=accumulate).fit(
-        module, loader(16 * accumulate * total_steps)
-    )
+    fitted = trainer(apply_masks, max_epochs=1, accumulate_grad_batches=accumulate)
+    fitted.fit(module, loader(16 * accumulate * total_steps))
+    zeros = [1 - sum(int(mask.sum()) for mask in masks.values()) / (64 * 32 + 16 * 64) for masks in history]
+    assert [sparsity for _, sparsity in apply_masks.reached] == zeros[1:], "counted, not as it was asked"
+    if apply_masks.reached:
+        assert fitted.callback_metrics["train/sparsity"] == pytest.approx(zeros[-1])
     return module, masked, history
 
 

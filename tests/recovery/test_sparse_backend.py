@@ -47,7 +47,8 @@ def pruned(seed=0, sparsity=0.7, schedule="one_shot", pattern=None):
 def trained(net, masks, *, backend, trainer=TRAINER, epochs=10, **given):
     torch.manual_seed(5)
     net = copy.deepcopy(net)
-    left = sf.recover(net, masks, BATCHES, F.cross_entropy, backend=backend, epochs=epochs, trainer=trainer, **given)
+    batches = [(x.to(net[0].weight.dtype), y) for x, y in BATCHES]
+    left = sf.recover(net, masks, batches, F.cross_entropy, backend=backend, epochs=epochs, trainer=trainer, **given)
     return net, left
 
 
@@ -75,12 +76,15 @@ def trained(net, masks, *, backend, trainer=TRAINER, epochs=10, **given):
     ],
 )
 def test_sixty_steps_or_two_hundred_follow_the_masked_training(given):
+    """In double precision: AdamW makes whole steps of gradients that are rounding errors, whose order differs by processor."""
     given, epochs = dict(given), given.get("epochs", 3)
     trainer = {"accumulate_grad_batches": given.pop("accumulate", 1), "precision": given.pop("precision", "auto")}
     net, masks = pruned(schedule=given.pop("schedule", "one_shot"), pattern=given.pop("pattern", None))
     if "recovery" in given:
-        given["dense_net"] = pruned()[0]
+        given["dense_net"] = pruned()[0].double()
     settings = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint=False, **trainer)
+    if settings.precision == "auto":
+        net.double()
     given["epochs"] = epochs * settings.accumulate_grad_batches
     (dense, of_dense), (sparse, of_sparse) = (
         trained(net, masks, backend=backend, trainer=settings, **given) for backend in ("dense", "sparse")
@@ -89,7 +93,7 @@ def test_sixty_steps_or_two_hundred_follow_the_masked_training(given):
     assert of_sparse.rounds[-1].samples == of_dense.rounds[-1].samples
     assert of_sparse.rounds[-1].updates == of_dense.rounds[-1].updates
     assert all(torch.equal(of_sparse[name], mask) for name, mask in of_dense.items())
-    tolerance = {"rtol": 0, "atol": 2e-2} if settings.precision == "bf16-mixed" else {"rtol": 1e-3, "atol": 1e-4}
+    tolerance = {"rtol": 0, "atol": 2e-2} if settings.precision == "bf16-mixed" else {"rtol": 1e-6, "atol": 1e-8}
     for name, weight in dense.state_dict().items():
         torch.testing.assert_close(sparse.state_dict()[name], weight, **tolerance)
     assert all(not sparse.get_submodule(name).weight[~mask].any() for name, mask in of_sparse.items())
@@ -132,6 +136,17 @@ def test_layers_of_other_patterns_train_under_masks(caplog):
     for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
     assert all(not sparse.get_submodule(name).weight[~mask].any() for name, mask in left.items())
+
+
+def test_balanced_blocks_train_sparse_between_windows(caplog):
+    balanced = BlockWise("8x4", distribution="balanced")
+    net, masks = pruned(sparsity=0.5, schedule="iterative", pattern=balanced)
+    with caplog.at_level(logging.INFO):
+        _, left = trained(net, masks, backend="sparse", epochs=4, recipe=Recipe(gradient_clip=None))
+    assert caplog.text.count("2 layers trained by kept weights alone") == 4 and "dense masks" not in caplog.text
+    assert [round.sparsity_achieved for round in left.rounds] == pytest.approx(
+        [round.sparsity for round in left.rounds], abs=32 / (48 * 24 + 32 * 48) * 2
+    )
 
 
 def test_blocks_of_a_network_are_found_for_compilation():

@@ -11,13 +11,21 @@ from pathlib import Path
 from select import select
 from typing import Any
 
+import pytest
+
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
-TIMEOUT_S = 60
+TIMEOUT_S = 600
 
 
 def find_browser() -> str | None:
     """Its path; None where none is installed."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+needs_browser = pytest.mark.skipif(
+    find_browser() is None and "SPARSEFRONT_TESTS_NEED_BROWSER" not in os.environ,
+    reason="no Chromium or Chrome is installed",
+)
 
 
 class Page:

@@ -57,7 +57,7 @@ def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, m
     for number in range(2):
         (tmp_path / str(number)).mkdir()
     home = os.environ | {"HOME": str(tmp_path)}
-    done = programs.run(["-c", OFFLINE_RUN, str(tmp_path)], cwd=tmp_path, env=home, timeout=180)
+    done = programs.run(["-c", OFFLINE_RUN, str(tmp_path)], cwd=tmp_path, env=home, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "" and "wandb:" not in done.stderr
     for number in range(2):

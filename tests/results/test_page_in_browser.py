@@ -7,14 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
-from headless_browser import find_browser
+from headless_browser import needs_browser
 from page_scripts import CLICK, COUNT, LINES, WAIT
 
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.page.run import write_run_page
 
-pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
+pytestmark = needs_browser
 ROOT = Path(__file__).parents[2]
 SLIDE = (
     "{{ const slider = document.querySelector('#budget input'); slider.value = {}; "
@@ -316,16 +316,11 @@ def test_what_was_not_timed_is_hollow_since_nothing_beats_it(shown, mixed):
     assert page.evaluate(marks) == ["#fff"] * page.evaluate("now.view.points.length")
 
 
-@pytest.mark.parametrize("runs", [1000, 10_000])
-def test_many_rows_stay_fluid(shown, mixed, runs):
-    """A step of the slider and a filter in the time of a few frames of a slow machine."""
-    page = shown(mixed(runs))
-    took = "(() => {{ const start = performance.now(); {} return performance.now() - start; }})()"
-    page.evaluate(took.format(SLIDE.format(1)))
-    steps = sorted(page.evaluate(took.format(SLIDE.format(place))) for place in range(100, 900, 100))
-    press = page.evaluate(took.format(CLICK.format('[data-field="pattern"] [data-value="n_m"]') + ";"))
-    assert steps[4] < 30 + 0.02 * runs and press < 100 + 0.05 * runs, (steps, press)
-    assert page.evaluate(LINES) <= 100
+def test_of_many_rows_few_are_drawn(shown, mixed):
+    page = shown(mixed(10_000))
+    for act in (SLIDE.format(500), CLICK.format('[data-field="pattern"] [data-value="n_m"]')):
+        page.evaluate(act)
+        assert page.evaluate(LINES) <= 100
 
 
 def test_the_page_of_one_run_needs_no_script(browser, make_result, tmp_path):

@@ -22,6 +22,7 @@ BUTTONS = {"link": "copy link", "figure": "figure as SVG", "table-csv": "table a
 
 def of_pattern(make_result, name, speedup, *, seed=0, width=0.02, sparse=0.97):
     shown = {"speedup": speedup, "speedup_low": speedup - width, "speedup_high": speedup + width, "sparse": sparse}
+    shown |= {"dense_standard_error": 1e-15, "sparse_standard_error": 1e-15, "latency_device": "cuda", "gpu": "H200"}
     return make_result(run_id=f"{name}{seed}", pattern=name, seed=seed, dense=0.972, **shown)
 
 
@@ -46,7 +47,7 @@ def test_the_headline_names_no_winner_where_intervals_overlap(make_result):
 
 
 def test_head_of_the_page(make_result, tmp_path):
-    page = write_comparison([make_result()], tmp_path / "a.html", title='of "a" < b').read_text()
+    page = write_comparison([make_result(latency_device="cuda")], tmp_path / "a.html", title='of "a" < b').read_text()
     assert_self_contained(page)
     for name in ('name="description"', 'property="og:description"', 'property="og:title"', 'name="color-scheme"'):
         assert f"<meta {name}" in page

@@ -1,14 +1,14 @@
 """The comparison page for those who come by a link, have no mouse, or a narrow window."""
 
 import pytest
-from headless_browser import find_browser
+from headless_browser import needs_browser
 from page_scripts import CLICK, COUNT, LINES, WAIT
 
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.run import write_run_page
 from sparsefront.results.statistics import picked_as
 
-pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
+pytestmark = needs_browser
 
 
 def test_without_a_held_out_part_the_reporting_split_is_drawn(shown, mixed, make_result):
@@ -39,7 +39,10 @@ def test_downloads_hold_the_runs_of_the_points(shown, make_result):
     assert "dense networks are in the fields" in page.evaluate("document.getElementById('csv').title")
 
 
-PICKED = "[...document.querySelectorAll('#points tbody tr')].map((line) => [line.cells[0].innerText, line.cells[10].innerText])"
+PICKED = """(() => {
+  const column = [...document.querySelectorAll('#points thead th')].findIndex((cell) => cell.innerText.startsWith('picked'));
+  return [...document.querySelectorAll('#points tbody tr')].map(({ cells }) => [cells[0].innerText, cells[column].innerText]);
+})()"""
 
 
 def test_the_script_picks_what_python_picks(shown, mixed):

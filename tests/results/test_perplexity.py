@@ -21,6 +21,7 @@ from sparsefront.search.space import objective
 from sparsefront.tasks.outcomes import Outcomes
 
 FIELDS = {"metric_name": "perplexity", "dense": 28.0, "val_dense": 27.0, "masked": None, "evaluated_samples": 300}
+FIELDS |= {"latency_device": "cuda", "gpu": "H200"}
 
 
 @pytest.fixture

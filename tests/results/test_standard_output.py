@@ -48,7 +48,7 @@ def unread(words: list[str], folder: Path) -> subprocess.CompletedProcess:
     os.close(reader)
     try:
         return subprocess.run(
-            [sys.executable, *words], cwd=folder, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=180
+            [sys.executable, *words], cwd=folder, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=600
         )
     finally:
         os.close(writer)

@@ -95,7 +95,7 @@ def test_two_processes_lose_nothing(tmp_path, make_result, programs):
     template = write_result_json(tmp_path / "template.json", make_result())
     store = tmp_path / "rows.csv"
     writers = [programs.start(["-c", WRITER, name, str(template), str(store), "50"]) for name in ("a", "b")]
-    assert [writer.wait(timeout=180) for writer in writers] == [0, 0]
+    assert [writer.wait(600) for writer in writers] == [0, 0]
     reading = read_results([store])
     assert reading.problems == []
     assert {result.identity.run_id for result in reading.results} == {

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -90,13 +89,15 @@ def test_the_front_holds_the_runs_that_no_other_beats(tmp_path):
 
 
 WORKER = """
-import json, sys, time
+import json, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_study import study, values
-here = study(Path(sys.argv[2]), n_trials=10)
+here, left = study(Path(sys.argv[2]), n_trials=10), int(sys.argv[3])
 while (asked := here.ask()) is not None:
-    time.sleep(0.05)
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), 9)
     here.tell(asked, values(asked.trial.params))
     with open(Path(sys.argv[2]) / "log", "a") as log:
         log.write(json.dumps([asked.number, asked.trial.params]) + "\\n")
@@ -105,26 +106,14 @@ while (asked := here.ask()) is not None:
 
 def test_several_processes_and_kills_give_each_point_once(tmp_path, programs):
     command = ["-c", WORKER, str(Path(__file__).parent), str(tmp_path)]
-    log, workers, kills = tmp_path / "log", [], 0
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        workers = [worker for worker in workers if worker.poll() is None]
-        done = len(log.read_text().splitlines()) if log.exists() else 0
-        if done >= 10 and not workers:
-            break
-        if len(workers) < 2 and done < 10:
-            workers.append(programs.start(command))
-        if kills < 2 and done > 3 * kills and workers:
-            workers[0].kill()
-            workers[0].wait(30)
-            kills += 1
-        time.sleep(0.05)
-    work(tmp_path, n_trials=10)  # what the last killed one left
+    for asked in ((3, 2), (0, 0)):  # at which each is killed, that point in hand; 0: at none
+        workers = [programs.start([*command, str(number)]) for number in asked]
+        assert [worker.wait() for worker in workers] == [-9 if number else 0 for number in asked]
     trials = study(tmp_path, n_trials=10)._study.get_trials()
     finished = [trial for trial in trials if trial.state.name == "COMPLETE"]
-    assert sorted(trial.user_attrs["number"] for trial in finished) == list(range(10)) and kills == 2
+    assert sorted(trial.user_attrs["number"] for trial in finished) == list(range(10))
     assert not list(tmp_path.glob(".*.leases/*")), "nothing is held"
-    assert {json.loads(line)[0] for line in log.read_text().splitlines()} <= set(range(10))
+    assert {json.loads(line)[0] for line in (tmp_path / "log").read_text().splitlines()} <= set(range(10))
 
 
 def test_what_a_killed_process_left_is_not_taken_outside_the_space(tmp_path):

@@ -25,7 +25,7 @@ def texts(tmp_path) -> list[str]:
     folder = tmp_path / "data" / "SST-2"
     folder.mkdir(parents=True)
     short = [f"{word}\t{label}" for word, label in (("good", 1), ("bad", 0))] * 20
-    long = [f"{'very ' * 30}{line}" for line in short]
+    long = [f"{'very ' * 70}{line}" for line in short]
     for split, rows in (("train", short + long), ("dev", short[:20] + long[:21])):
         (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     return [
@@ -46,7 +46,7 @@ def test_each_size_is_timed_once_and_weighs_as_often_as_it_occurs(run, texts):
     row = run(*DATASET, *texts, "measure.evaluate_limit=null")
     speed = row.speed
     sizes = [(entry["batch_size"], entry["sequence_length"], entry["batches"]) for entry in speed.dataset_lengths]
-    assert sizes == [(8, 16, 2), (8, 48, 3), (1, 48, 1)], "in the loader's order, rounded up to 16"
+    assert sizes == [(8, 64, 2), (8, 128, 3), (1, 128, 1)], "in the loader's order, rounded up to 64"
     for side in ("dense", "sparse"):
         total = sum(entry["batches"] * entry[f"latency_{side}_ms"] for entry in speed.dataset_lengths)
         assert getattr(speed, f"latency_{side}_dataset_ms") == pytest.approx(total / 6)
@@ -77,7 +77,7 @@ def test_a_size_without_memory_leaves_no_total(run, texts, monkeypatch):
     real = latency.time_size
 
     def time_size(ways, inputs, settings):
-        if inputs["input_ids"].shape[1] == 48:
+        if inputs["input_ids"].shape[1] == 128:
             raise torch.OutOfMemoryError("too much")
         return real(ways, inputs, settings)
 
@@ -119,7 +119,7 @@ def test_batches_are_padded_to_their_own_longest_row():
     batch = {"input_ids": ids, "attention_mask": mask}
     settings = {"device": torch.device("cpu"), "dtype": torch.float32}
     (found,) = batches_by_size(Plain(), [batch, batch], longest=128, **settings)
-    assert found.batches == 2 and found.inputs["input_ids"].shape == (2, 32)
+    assert found.batches == 2 and found.inputs["input_ids"].shape == (2, 64)
     assert found.inputs["attention_mask"].sum(1).tolist() == [17, 9]
     assert torch.equal(found.inputs["input_ids"][:, :24], ids)
     (short,) = batches_by_size(

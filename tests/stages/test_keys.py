@@ -1,8 +1,6 @@
 """Which stages a change makes again: all that depend on it, and no others."""
 
-import gc
 import importlib.metadata
-import time
 from dataclasses import asdict
 from functools import partial
 
@@ -190,27 +188,17 @@ def test_launches_that_a_swap_timed_are_no_part_of_a_key(composed, new_process, 
     assert digests(composed(*on_cpu)) == before
 
 
-def test_a_key_takes_no_time(composed, new_process, monkeypatch):
-    """Of the processor, in seconds: in a first process of a day, in later ones, and for later points of a sweep."""
-    monkeypatch.setattr(code_digest, "_parsed", code_digest._parsed.__wrapped__)  # without what other tests have parsed
+def test_a_key_parses_each_source_once(composed, new_process, monkeypatch):
+    """In a first process of a day, and none in later ones."""
+    parse, parsed = code_digest._parsed.__wrapped__, []  # without what other tests have parsed
+    monkeypatch.setattr(code_digest, "_parsed", lambda code: parsed.append(code) or parse(code))
     on_cpu = ["trainer=cpu", "measure.device=cpu"]
     points = [validate(composed(*on_cpu, f"pattern={name}")) for name in ("tile_wise", "n_m", "element_wise")]
-
-    def seconds() -> list[float]:
-        taken = []
-        for point in points:
-            start = time.process_time()
-            stage_keys(point)
-            taken.append(time.process_time() - start)
-        return taken
-
-    gc.collect()
-    gc.disable()  # a process that has run hundreds of tests has much to look through
-    try:
-        first = seconds()
-        new_process()
-        second, later = seconds(), seconds()
-    finally:
-        gc.enable()
-    print(f"keys of {len(points)} points, seconds each: first {first}, in a new process {second}, in the same {later}")
-    assert max(second + later + first[1:]) < 0.3 and first[0] < 1
+    for point in [*points, *points]:
+        stage_keys(point)
+    assert 0 < len(parsed) == len(set(parsed))
+    new_process()
+    parsed.clear()
+    for point in points:
+        stage_keys(point)
+    assert not parsed

@@ -14,7 +14,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import graphs
 from sparsefront.training.compilation import CompileSteps
-from sparsefront.training.graphs import MOST_GRAPHS, GraphedForward, HiddenStates
+from sparsefront.training.graphs import MOST_GRAPHS, GraphedForward, HiddenStates, HostCopies
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -140,12 +140,15 @@ def test_each_size_is_recorded_and_other_calls_are_not(recorded):
 
 
 class Blocks(nn.Module):
+    """Adds a value that it makes on the CPU."""
+
     def __init__(self):
         super().__init__()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Dropout(0.1)) for _ in range(2))
         self.head = nn.Linear(32, 5)
 
     def forward(self, x):
+        x = x + torch.full((1,), 0.5).to(x.device) + torch.tensor(0.25, device=x.device)
         for block in self.blocks:
             x = block(x)
         return self.head(x)
@@ -174,6 +177,21 @@ def test_replays_of_a_teacher_return_its_hidden_states(monkeypatch):
             assert torch.equal(output, teacher.head(state)), call
         assert forward.replays == max(0, call)
     assert forward(x).shape == (3, 5) and forward.replays == 3, "calls with gradients run eagerly"
+
+
+def test_copies_from_the_cpu_precede_a_capture():
+    copies, ids, make = HostCopies(), torch.arange(4), torch.tensor
+    with copies.patched(capturing=False):
+        outside = (ids.to("meta"), torch.tensor(0.5, device="meta"), ids.to(dtype=torch.float32), torch.tensor([1.0]))
+    plain = torch.Tensor.to
+    with copies.patched(capturing=True):
+        inside = (torch.arange(4).to(device="meta"), torch.tensor(0.5, device="meta"), ids.to(torch.float32), ids)
+        with pytest.raises(RuntimeError, match="copies other values from the CPU at each call"):
+            ids.to("meta")
+    with copies.patched(capturing=True), pytest.raises(RuntimeError, match="copies other values"):
+        (ids + 1).to("meta")
+    assert [one.device.type for one in inside] == [one.device.type for one in outside] == ["meta", "meta", "cpu", "cpu"]
+    assert torch.Tensor.to is plain and torch.tensor is make
 
 
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch, caplog):

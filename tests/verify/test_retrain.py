@@ -111,6 +111,13 @@ def test_digests_and_outcomes_are_checked_before(record, finished, capsys, untra
     assert "refused: record: was edited after it was stored" in capsys.readouterr().err
 
 
+def test_other_initial_weights_differ_before_training(record, capsys, untrained):
+    assert main([record(identity={"initial_weights": {"sha256": {"model.safetensors": "ab"}}}), "--retrain"]) == 1
+    said = capsys.readouterr().out
+    assert "training: DIFFERS, initial_weights is {'sha256': {'model.safetensors': 'ab'}} in the record, " in said
+    assert said.endswith("\ndiffers\n") and "accuracy" not in said
+
+
 def test_another_device_compares_accuracy_alone(record, capsys):
     assert main([record(identity={"processor": "an Abacus"}), "--retrain"]) == 3
     said = capsys.readouterr().out

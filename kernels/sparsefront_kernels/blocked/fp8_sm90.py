@@ -17,20 +17,20 @@ from torch.nn.functional import pad
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked.fp8_reference import E4M3, GROUP
 from sparsefront_kernels.blocked.pieces import Costs, PieceTables, estimated_end, piece_tables, shares
 from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
+from sparsefront_kernels.common.host_tables import keep_for_graphs
 from sparsefront_kernels.common.indices import partners_of
-from sparsefront_kernels.common.launch import TYPE_CODES, library_function
+from sparsefront_kernels.common.launch import TYPE_CODES, library_function, was_read_before
 from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue, has_aligned_rows
 from sparsefront_kernels.common.wgmma_layout import swizzled
-from sparsefront_kernels.gathered.sm90_schedule import tables_on_device
-from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.gathered.sm90_schedule import MOST_SCHEDULES, tables_on_device
 from sparsefront_kernels.quantized.quantize import quantize_weight
 
 LIBRARY = "blocked_fp8_sm90"
+E4M3 = torch.float8_e4m3fn
+GROUP = 128  # inputs, or outputs, of a row that share a scale
 HALF = 64  # outputs per half
 OUTPUTS = 2 * HALF  # per CTA tile
 K_BLOCK = 128  # inputs loaded together: a row of shared memory
@@ -39,7 +39,6 @@ BOTH = 3  # k-block used by both halves; 1 is half 0, 2 half 1
 ROWS = 64  # rows of X per warpgroup
 OUT_TYPES = (torch.float16, torch.bfloat16)
 E4M3_CODE = 4  # type of Y, besides TYPE_CODES
-MOST_SCHEDULES = 16_384  # large, because a captured CUDA graph uses a schedule without a reference to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,22 +75,15 @@ class BlockedFp8Weight:
         return all(first % 2 == 0 and second == first + 1 for first, second in pairs)
 
 
-def block_unsupported_reason(block: tuple[int, int]) -> str | None:
-    """Why halves and k-blocks cannot be cut from blocks of (outputs, inputs), or None."""
-    if block[0] % HALF == 0 and block[1] % K_BLOCK == 0:
-        return None
-    return (
-        f"takes blocks of a multiple of {HALF} outputs by a multiple of {K_BLOCK} inputs, not {block[0]}x{block[1]}: "
-        f"its operands lie in rows of {K_BLOCK} inputs, the bytes that shared memory gives at a time"
-    )
-
-
-def blocked_fp8_unsupported_reason(stored: BlockedFormat, device: torch.device) -> str | None:
-    """Why the kernel cannot run this weight on a device, or None."""
-    if reason := block_unsupported_reason(stored.block):
-        return reason
-    n, k = stored.shape
-    return hopper_unsupported_reason(Problem(m=1, k=k, n=n, dtype=torch.float16, device=device), LIBRARY)
+def weight_unsupported_reason(stored: BlockedFormat) -> str | None:
+    """Why halves and k-blocks cannot be cut from this weight's blocks, or None."""
+    (height, width), n, most = stored.block, stored.shape[0], HALF * NO_OUTPUTS
+    if height % HALF or width % K_BLOCK:
+        return (
+            f"takes blocks of a multiple of {HALF} outputs by a multiple of {K_BLOCK} inputs, not {height}x{width}: "
+            f"its operands lie in rows of {K_BLOCK} inputs, the bytes that shared memory gives at a time"
+        )
+    return None if n <= most else f"takes up to {most} outputs, not {n}: tiles have the number of a half in 16 bits"
 
 
 def pack_for_blocked_fp8_sm90(stored: BlockedFormat, *, adjacent_halves: bool = False) -> BlockedFp8Weight:
@@ -102,9 +94,9 @@ def pack_for_blocked_fp8_sm90(stored: BlockedFormat, *, adjacent_halves: bool = 
         adjacent_halves: True pairs neighboring halves, as `blocked_fp8_quantized` requires; False pairs those that share
             most blocks.
     Raises:
-        ValueError: `block_unsupported_reason` rejects the block, or a half has no neighbor.
+        ValueError: `weight_unsupported_reason` rejects the weight, or a half has no neighbor.
     """
-    if reason := block_unsupported_reason(stored.block):
+    if reason := weight_unsupported_reason(stored):
         raise ValueError(f"blocked: {reason}")
     n, k = stored.shape
     if adjacent_halves and n % OUTPUTS:
@@ -530,13 +522,14 @@ def launch_blocked_fp8(
         units = cut = sums = None
         if chosen.cut:
             parts = (packed.lengths, packed.outputs, len(packed.panels))
-            found = cut_tensors(*parts, m, chosen, clusters, x.device)
+            found = keep_for_graphs(packed.k_blocks, cut_tensors(*parts, m, chosen, clusters, x.device))
             work, begins, firsts = found.work, found.begins, found.firsts
             if len(found.cut):
                 units, cut = found.units, found.cut
                 sums = x_scales.new_empty(found.units_in_all * ROWS * OUTPUTS)
         else:
-            work, begins, firsts = work_tensors(packed, m, chosen, clusters, x.device)
+            whole = work_tensors(packed, m, chosen, clusters, x.device)
+            work, begins, firsts = keep_for_graphs(packed.k_blocks, whole)
         given = (x, x_scales, packed.panels, packed.k_blocks, work, begins, firsts, packed.scales)
         arguments = _Arguments(
             *(tensor.data_ptr() for tensor in given),
@@ -559,7 +552,7 @@ def launch_blocked_fp8(
             len(begins) - 1,
             0 if cut is None else len(cut),
             chosen.rows // ROWS,
-            int(chosen.pdl),
+            int(chosen.pdl and was_read_before(packed.k_blocks)),
         )
         stream = torch.cuda.current_stream(x.device).cuda_stream
         if error := library_function(LIBRARY, _Arguments)(ctypes.byref(arguments), stream):

@@ -8,6 +8,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from sparsefront_kernels.blocked.sm90_packing import (
 )
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.host_tables import keep_for_graphs
+from sparsefront_kernels.common.launch import was_read_before
 from sparsefront_kernels.common.operands import (
     aligned_by_input,
     bias_for_kernel,
@@ -146,7 +149,7 @@ class BlockedLaunch:
         cut: 0, or rows of X per tile (64, 128, 192 or 256), which may then be cut into pieces to balance the blocks; see
             `pieces`.
         pdl: programmatic dependent launch: blocks may start before the previous kernel has ended. Before waiting for it they
-            only read their tables and the weight's list of k-blocks, which no kernel with early launch writes.
+            only read their tables and the weight's list of k-blocks, if an earlier launch has read it.
     """
 
     cluster: int
@@ -252,22 +255,21 @@ def launch_blocked_sm90(
         panels: replaces those of `packed`.
     Raises:
         RuntimeError: the launch failed.
-        RuntimeError: the launch failed.
     """
     tables = (packed.lengths, m, launch)
     units = cut = sums = None
     if launch.cut:
         share = _panels_of_k_block(len(packed.panels), packed.lengths)
         clusters = clusters_at_once(launch.cluster, x.device)
-        found = cut_tensors(*tables, share, packed.halved, clusters, x.device)
+        found = keep_for_graphs(packed.k_blocks, cut_tensors(*tables, share, packed.halved, clusters, x.device))
         work, begins, firsts = found.work, found.begins, found.firsts
         if len(found.cut):
             units, cut = found.units, found.cut
             sums = x.new_empty(found.units_in_all * UNIT * 2 * HALF, dtype=torch.float32)
     else:
-        work, begins, firsts = work_tensors(
-            *tables, lambda cluster: clusters_at_once(cluster, x.device), x.device, quick=quick_schedule
-        )
+        together = partial(clusters_at_once, device=x.device)
+        whole = work_tensors(*tables, together, x.device, quick=quick_schedule)
+        work, begins, firsts = keep_for_graphs(packed.k_blocks, whole)
     panels = packed.panels if panels is None else panels
     error = _library().sparsefront_blocked_sm90(
         *(tensor.data_ptr() for tensor in (x, panels, packed.k_blocks, work, begins, firsts, packed.outputs)),
@@ -287,7 +289,7 @@ def launch_blocked_sm90(
         len(begins) - 1,
         0 if cut is None else len(cut),
         launch.cluster * launch.cut // UNIT,
-        int(launch.pdl),
+        int(launch.pdl and was_read_before(packed.k_blocks)),
         int(relu_last),
         None if images is None else ctypes.byref(images),
         torch.cuda.current_stream(x.device).cuda_stream,
@@ -474,6 +476,7 @@ def _launches(kernel: str) -> TunedLaunches:
         describe=lambda packed, problem: BlockedProblem.of(packed, problem.m),
         worth_timing=candidates,
         untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
+        predicted_us=predicted_us,
         similar=lambda problem: problem.shape_of_equal_lists,
     )
 

@@ -1,17 +1,18 @@
 """An inter-process lock on a file, released by the system when its process ends."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 @contextmanager
-def held_alone(lock: Path) -> Iterator[bool]:
+def held_alone(lock: Path, on_wait: Callable[[], object] = bool) -> Iterator[bool]:
     """Context that excludes other processes and threads with this file; ineffective on a file system without locks.
 
     Args:
         lock: created if missing, never removed.
+        on_wait: called before waiting for another holder.
     Yields:
         whether it had to wait for another holder.
     Raises:
@@ -30,6 +31,7 @@ def held_alone(lock: Path) -> Iterator[bool]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 waited = True
+                on_wait()
                 fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
         yield waited
     finally:

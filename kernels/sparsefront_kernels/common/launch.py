@@ -7,6 +7,7 @@ from dataclasses import Field, dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 
@@ -86,6 +87,17 @@ def best_first(launches: Sequence[Launch], predicted: Callable[[Launch], float],
     best = sorted(launches, key=lambda launch: (predicted(launch), launch))[:most]
     others = [replace(launch, dependent_launch=way) for launch in best[:2] for way in ("early", "off")]
     return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
+
+
+def was_read_before(*parts: Tensor) -> bool:
+    """Whether an earlier launch read these parts of a packed weight as they are now.
+
+    No kernel that still runs writes them then, so that a kernel which is launched early may read them before it waits.
+    """
+    storage = parts[0].untyped_storage()
+    now = (parts[0].data_ptr(), *(0 if part.is_inference() else part._version for part in parts))
+    before, storage._read_as = getattr(storage, "_read_as", None), now  # type: ignore[attr-defined]
+    return now == before
 
 
 @functools.cache

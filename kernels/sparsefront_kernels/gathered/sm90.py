@@ -18,6 +18,7 @@ from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common import operands
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, accumulation_dtype, with_epilogue
+from sparsefront_kernels.common.host_tables import keep_for_graphs
 from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.common.operands import (
     aligned_by_input,
@@ -303,14 +304,14 @@ def _launch_persistent(
     m, blocks = x.shape[1], num_sms(x.device)
     shared, partials, shared_tiles = None, None, 0
     if launch.shares:
-        tables = shared_tables(packed.lengths, m, blocks, launch.block_m, x.device)
+        tables = keep_for_graphs(packed.k_blocks, shared_tables(packed.lengths, m, blocks, launch.block_m, x.device))
         work, begins, shared_tiles = tables.work, tables.begins, len(tables.shared)
         shared = tables.shared.data_ptr()
         partials = x.new_empty(tables.parts, packed.outputs.shape[1] * launch.block_m, dtype=torch.float32)
     else:
-        work, begins, _ = schedule_tensors(
-            packed.lengths, m, blocks, launch.raster_swizzle, x.device, quick=quick_schedule
-        )
+        swizzle = launch.raster_swizzle
+        whole = schedule_tensors(packed.lengths, m, blocks, swizzle, x.device, quick=quick_schedule)
+        work, begins, _ = keep_for_graphs(packed.k_blocks, whole)
     error = _persistent_function()(
         *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins)),
         shared,
@@ -523,6 +524,7 @@ def _launches(kernel: str) -> TunedLaunches:
         describe=lambda packed, problem: Sm90Problem.of(packed, problem.m),
         worth_timing=candidates,
         untuned=best_predicted,
+        predicted_us=None if kernel == HALVED_KERNEL else predicted_us,
         similar=lambda problem: problem.similar_shape,
         serves=_serves,
     )

@@ -29,8 +29,8 @@ CPU = torch.device("cpu")  # whatever the default device is
 WIDEST = 256
 WIDTHS = (256, 192, 128, 64)  # columns of a work tile
 LONG = 1.5  # times the median number of k-blocks: CTA tiles that are dealt out first, so that none ends last
-# A recorded CUDA graph reads a schedule's tensors without holding them: so many are kept (some 10 KB each) that those of any
-# network in use are among them.
+# Tables on a device, some 10 KB each: so many that no launch that is still queued reads an evicted one. Those that a CUDA graph
+# reads live longer, see `host_tables.keep_for_graphs`.
 MOST_SCHEDULES = 16_384
 COLUMN_BITS = 28  # of the word in which a tile's first column and its width are
 ALL = 1024  # as `raster_swizzle`: more CTA tiles than any layer has

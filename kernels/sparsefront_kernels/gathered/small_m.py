@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.launch import was_read_before
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, in_rows
@@ -347,6 +348,7 @@ def launch_gathered_small_m(
     outputs = None if packed.in_order else packed.outputs
     pointers = (x, packed_x, packed.lists, packed.panels, packed.row_tiles, outputs, bias, residual, y)
     residual_strides = (0, 0) if residual is None else residual.stride()
+    parts = (packed.panels, packed.lists, packed.row_tiles, packed.outputs)
     error = _function()(
         *(None if tensor is None else tensor.data_ptr() for tensor in pointers),
         x.stride(1),
@@ -372,7 +374,7 @@ def launch_gathered_small_m(
         launch.warps,
         launch.stages,
         launch.stage_chunks,
-        PDL_MODES.index(launch.pdl if _was_read_before(packed) else "off"),
+        PDL_MODES.index(launch.pdl if was_read_before(*parts) else "off"),
         PREFETCH_BYTES,
         torch.cuda.current_stream(x.device).cuda_stream,
     )
@@ -383,15 +385,6 @@ def launch_gathered_small_m(
 def _row_tiles_with_blocks(packed: SmallMPackedWeight, m: int) -> int:
     """How many row tiles have blocks of their own; those after them keep no input."""
     return max(1, packed.kept_row_tiles) if m <= FEW_ROWS else len(packed.row_tiles)
-
-
-def _was_read_before(packed: SmallMPackedWeight) -> bool:
-    """Whether an earlier call read the weight as it is now. Then no kernel that is still running writes it."""
-    parts = (packed.panels, packed.lists, packed.row_tiles, packed.outputs)
-    changes = tuple(0 if part.is_inference() else part._version for part in parts)
-    now, before = (packed.panels.data_ptr(), *changes), getattr(packed.panels, "_read_as", None)
-    packed.panels._read_as = now  # type: ignore[attr-defined]
-    return now == before
 
 
 def _side_by_side(x: Tensor, rows: int) -> bool:

@@ -6,11 +6,7 @@ a launch must be chosen on every GPU. All were fitted to measurements on an H200
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sparsefront_kernels.gathered.simt import SimtLaunch
-    from sparsefront_kernels.gathered.sm90 import Sm90Launch
+from typing import Any
 
 # Of the Hopper kernel, by (columns of a block, blocks to a multiprocessor): of the launch, of a work tile beyond its
 # k-blocks, of a k-block.
@@ -53,10 +49,11 @@ _STREAMED, _GATHERED = 4.25e6, 5.5e6  # bytes a microsecond
 _FEWEST_BLOCKS = 60  # that stream at the full rate
 
 
-def cuda_us(launch: "Sm90Launch", lengths: Sequence[int], columns: int, num_sms: int) -> float:
+def cuda_us(launch: Any, lengths: Sequence[int], columns: int, num_sms: int) -> float:
     """Rounds of blocks, each a start, its k-blocks and its stores; a round lasts as long as its longest tile.
 
     Args:
+        launch: a `Sm90Launch` of `gathered_sm90`, which imports this module.
         lengths: k-blocks of each CTA tile, most first.
         columns: work tiles of a CTA tile; `launch.splits` blocks share one.
     """
@@ -100,8 +97,8 @@ def sums_cycles(parts: int, widest: int) -> float:
     return launch + column * parts * widest
 
 
-def simt_us(launch: "SimtLaunch", blocks: int, products: float, num_sms: int) -> float:
-    """Full rounds of blocks with so many products each, then one in which SMs have fewer blocks."""
+def simt_us(launch: Any, blocks: int, products: float, num_sms: int) -> float:
+    """Full rounds of blocks of a `SimtLaunch`, with so many products each, then one in which SMs have fewer blocks."""
     products *= _WARP_SPLIT_K[launch.warp_split_k] * (_LARGE_CLUSTER if launch.splits > 2 else 1.0)
     tail, rates = _SIMT_TAIL[launch.columns], _SIMT_RATE[launch.columns]
     rounds, rest = divmod(blocks, num_sms * launch.blocks_per_sm)

@@ -11,11 +11,11 @@ from sparsefront_kernels.blocked.fp8_sm90 import (
     LIBRARY,
     OUT_TYPES,
     BlockedFp8Weight,
-    block_unsupported_reason,
     blocked_fp8,
     blocked_fp8_quantized,
     dense_weight,
     pack_for_blocked_fp8_sm90,
+    weight_unsupported_reason,
 )
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
@@ -96,7 +96,7 @@ def _multiplied(x: Tensor | Quantized, packed: QuantizedBlocks) -> tuple[Tensor,
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    if reason := block_unsupported_reason(stored.block):  # type: ignore[attr-defined]
+    if reason := weight_unsupported_reason(stored):  # type: ignore[arg-type]
         return reason
     if problem.dtype not in OUT_TYPES:
         return f"takes float16 or bfloat16, not {problem.dtype}"

@@ -56,7 +56,10 @@ def pack_steps(stored: SparseFormat) -> StepWeight:
     order = (~kept).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # kept ones first, in their order
     there = kept.gather(1, order)
     panels = rows.gather(2, order[:, None, :].expand(-1, rows.shape[1], -1)) * there[:, None, :]
-    return StepWeight(panels.contiguous(), torch.where(there, order, -1).int().contiguous())
+    packed = StepWeight(panels.contiguous(), torch.where(there, order, -1).int().contiguous())
+    if stored.device.type == "cuda":  # the kernel reads it before it waits for those that still run
+        torch.cuda.current_stream(stored.device).synchronize()
+    return packed
 
 
 def step_unsupported_reason(width: int, dtype: torch.dtype, device: torch.device) -> str | None:

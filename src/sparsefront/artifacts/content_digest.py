@@ -3,17 +3,21 @@
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.durable import whole_file
+
+log = logging.getLogger(__name__)
 
 # Cache keys: a digest of everything that the content depends on.
 
@@ -56,6 +60,9 @@ class DigestMemo:
             self._known[key] = self._new[key] = make()
         return self._known[key]
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
     def save(self) -> None:
         """Add new entries to the file, keeping those written by other processes."""
         if not self._new:
@@ -84,12 +91,15 @@ def remembering(file: Path) -> Iterator[None]:
 
 
 def remembered(key: str, make: Callable[[], Any]) -> Any:
-    """The JSON-able value of a key, computed if no earlier process did, or nothing is stored."""
+    """The JSON-able value of a key, computed unless this process or, where a memo is active, an earlier one did."""
     memo = _active.get()
-    return make() if memo is None else memo.get(key, make)
+    if key not in _values:
+        _values[key] = make() if memo is None else memo.get(key, make)
+    return _values[key] if memo is None else memo.get(key, lambda: _values[key])
 
 
 _memo = cache(DigestMemo)
+_values: dict[str, Any] = {}  # of this process
 
 
 def _read_memo(file: Path) -> dict[str, Any]:
@@ -100,60 +110,81 @@ def _read_memo(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-READ_AT_MOST = 2**31  # bytes of a folder; larger ones are identified by their listing
-MANY = 10_000  # files of a folder
-LARGE = 2**20  # size from which a file's digest is stored across processes
+LARGE = 2**20  # size from which a file's digest is remembered
+READERS = 8  # threads
+LONG = 2**31  # bytes to read from which a line says so
 SETTLED_NS = 2 * 10**9
-
-_listings: dict[Path, tuple[dict[str, int], str]] = {}  # root -> (mtimes of its folders, digest)
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file in hexadecimal, streamed, and cached per process until the file changes."""
-    found = path.stat()
-    return _read_digest(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
-def listing_digest(root: Path) -> str:
-    """sha256 over relative paths and sizes of all files below `root`.
-
-    For folders of a hundred gigabytes and more, which would take longer to read than a training. Folders with `MANY` files are
-    listed once per process, until files are added or removed.
-    """
-    times, digest = _listings.get(root, ({}, ""))
-    if times and all(_time(folder) == time for folder, time in times.items()):
-        return digest
-    times = {folder: _time(folder) for folder in _folders(root)}
-    sizes, own = sorted(_sizes(times)), len(os.path.join(root, ""))
-    digest = hashlib.sha256("".join(f"{file[own:]}\0{size}\n" for file, size in sizes).encode()).hexdigest()
-    if len(sizes) >= MANY:
-        _listings[root] = times, digest
-    return digest
+    """sha256 of a file in hexadecimal, streamed; of large files remembered until they change."""
+    facts = _facts(path.stat())
+    return (
+        remembered(f"file {path.resolve()} {facts}", lambda: _read(path))
+        if _is_settled([facts], LARGE)
+        else _read(path)
+    )
 
 
 def path_digest(path: Path) -> str:
-    """Digest of a file's bytes; for a folder, of names and bytes of all files below it, or sizes from `READ_AT_MOST` on."""
+    """Digest of a file's bytes; for a folder, of names and bytes of all files below it.
+
+    What was read of each folder is remembered with size, inode, and times of modification and change of its files: programs
+    can set all of these but the last.
+    """
     if path.is_file():
         return file_digest(path)
-    sizes = sorted(_sizes(_folders(path)))
-    if sum(size for _, size in sizes) >= READ_AT_MOST:
-        return listing_digest(path)
-    hashed = hashlib.sha256()
-    for file, _ in sizes:
-        hashed.update(f"{os.path.relpath(file, path)}\0{file_digest(Path(file))}\n".encode())
-    return hashed.hexdigest()
+    listings = {folder: _listing(folder) for folder in sorted(_folders(path))}
+    keys = {folder: f"folder {os.path.realpath(folder)} {digest(listing)}" for folder, listing in listings.items()}
+    size = sum(
+        facts[0] for folder, key in keys.items() if not _is_remembered(key) for facts in listings[folder].values()
+    )
+    if size >= LONG:
+        log.info("%s: reading %.0f GB once, to recognize these files later", path, size / 1e9)
+    parts = []
+    for folder, listing in listings.items():
+        make = partial(_folder_digest, folder, list(listing))
+        content = remembered(keys[folder], make) if _is_settled(listing.values()) else make()
+        parts.append([os.path.relpath(folder, path), content])
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-@lru_cache(maxsize=4096)
-def _read_digest(path: Path, inode: int, size: int, *times_ns: int) -> str:
-    def read() -> str:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+Facts = tuple[int, int, int, int]
+"""Size, inode, and times of modification and change in ns: no rewritten file has the same, since nothing sets the last."""
 
-    # A file written just now may change again within the same clock tick.
-    if size < LARGE or time.time_ns() - max(times_ns) < SETTLED_NS:
-        return read()
-    return remembered(f"file {path.resolve()} {inode} {size} {times_ns}", read)
+
+def _facts(status: os.stat_result) -> Facts:
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _is_settled(files: Iterable[Facts], least: int = 0) -> bool:
+    """Whether all files have this size and are too old to change again within the same clock tick."""
+    now = time.time_ns()
+    return all(size >= least and now - max(times) >= SETTLED_NS for size, _, *times in files)
+
+
+def _is_remembered(key: str) -> bool:
+    memo = _active.get()
+    return key in _values or (memo is not None and key in memo)
+
+
+def _read(path: str | Path) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _listing(folder: str) -> dict[str, Facts]:
+    """Name -> facts of each file in a folder."""
+    with os.scandir(folder) as entries:
+        return {entry.name: _facts(entry.stat()) for entry in entries if entry.is_file()}
+
+
+def _folder_digest(folder: str, names: list[str]) -> str:
+    """Over names and bytes of a folder's files, several of which are read at a time, for disks that answer late."""
+    names = sorted(names)
+    with ThreadPoolExecutor(READERS) as readers:
+        contents = list(readers.map(_read, [os.path.join(folder, name) for name in names]))
+    return hashlib.sha256(json.dumps([names, contents]).encode()).hexdigest()
 
 
 def _folders(root: Path) -> list[str]:
@@ -167,21 +198,6 @@ def _folders(root: Path) -> list[str]:
             seen.add(place)
             found.append(folder)
     return found
-
-
-def _sizes(folders: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Path and size of every file in these folders."""
-    for folder in folders:
-        with os.scandir(folder) as entries:
-            yield from ((entry.path, entry.stat().st_size) for entry in entries if entry.is_file())
-
-
-def _time(folder: str) -> int | None:
-    """Modification time of a folder; None if it is gone."""
-    try:
-        return os.stat(folder).st_mtime_ns
-    except OSError:
-        return None
 
 
 NAME_KEYS = ("_target_", "hub")  # names of code and of downloads, never paths

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 # Expensive files, built once even if several processes need them.
 
 log = logging.getLogger(__name__)
-_sound: set[tuple[Path, int]] = set()  # (file, mtime) verified by this process
 
 
 def build_once(target: Path, make: Callable[[Path], None]) -> Path:
@@ -55,17 +54,11 @@ def build_once(target: Path, make: Callable[[Path], None]) -> Path:
 
 def _damage(target: Path) -> str | None:
     """Describe how the file differs from its checksum; None if it does not, or has none."""
-    version = target.resolve(), target.stat().st_mtime_ns
     beside = _checksum_file(target)
-    if version in _sound or not beside.exists():
-        return None
     try:
-        damage = find_damage(target.parent, read_json_bounded(beside))
+        return find_damage(target.parent, read_json_bounded(beside)) if beside.exists() else None
     except ValueError as error:
         return f"{beside.name} cannot be read ({error})"
-    if damage is None:
-        _sound.add(version)
-    return damage
 
 
 def _checksum_file(target: Path) -> Path:

@@ -4,7 +4,6 @@ import json
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import build_once, hub_split
 from sparsefront.data.text_dataset import TextDataset
+from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 
@@ -147,7 +147,7 @@ def columns_of(file: Path, task: GlueTask) -> dict[str | int, int]:
         InvalidSetting: the header lacks one, because the file is of another task or layout; or it is not UTF-8.
     """
     needed = [column for column in (task.first, task.second, task.label) if column is not None]
-    with _utf8_lines(file) as lines:
+    with utf8_text(file) as lines:
         header: list[str] | range = next(lines, "").rstrip("\r\n").split("\t")
     if not task.has_header:
         header = range(len(header))
@@ -170,7 +170,7 @@ def read_tsv(file: Path, task: GlueTask) -> list[GlueRow]:
     """
     columns = columns_of(file, task)
     rows, broken = [], 0
-    with _utf8_lines(file) as lines:
+    with utf8_text(file) as lines:
         for number, line in enumerate(lines, start=1):
             if (task.has_header and number == 1) or not line.strip():
                 continue
@@ -191,29 +191,6 @@ def read_tsv(file: Path, task: GlueTask) -> list[GlueRow]:
     if not rows:
         raise InvalidSetting("path", file, "has no rows" + (", only a header" if task.has_header else ""))
     return rows
-
-
-@contextmanager
-def _utf8_lines(file: Path) -> Iterator[Iterator[str]]:
-    """The lines of a text file; errors name the first one that is not UTF-8."""
-    try:
-        with file.open(encoding="utf-8-sig", newline="\n") as lines:
-            yield lines
-    except UnicodeDecodeError as error:
-        number, byte = _first_undecodable(file)
-        reason = f"line {number} is not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8"
-        raise InvalidSetting("path", file, f"{reason}: iconv -f ITS_ENCODING -t UTF-8") from error
-
-
-def _first_undecodable(file: Path) -> tuple[int, int]:
-    """Line number, from 1, and the byte; the decoder's own position is relative to its last block."""
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                return number, line[error.start]
-    raise AssertionError(f"{file} is UTF-8")
 
 
 def _row(fields: list[str], columns: dict[str | int, int], task: GlueTask, where: str) -> GlueRow:

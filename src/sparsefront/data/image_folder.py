@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from sparsefront.artifacts.content_digest import file_digest, listing_digest
+from sparsefront.artifacts.content_digest import file_digest, path_digest
 from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked, local_path
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
@@ -65,8 +65,7 @@ class ImageFolder(Dataset):
         require_same_classes(self._folders(), path=self.path, expected=EXPECTED)
 
     def content(self) -> dict[str, Any]:
-        """Names and sizes of the files only: reading all images would take longer than the run."""
-        return {part: listing_digest(folder) for part, folder in self._folders().items()}
+        return {part: path_digest(folder) for part, folder in self._folders().items()}
 
     def data_module(
         self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
@@ -291,8 +290,7 @@ class ImageNet(Dataset):
         require_same_classes(folders, path=self.path, expected=IMAGENET_EXPECTED)
 
     def content(self) -> dict[str, Any]:
-        """Names and sizes of the files only: reading 150 GB would take longer than the run."""
-        return {part: listing_digest(self._folder(part)) for part in ("train", "val")}
+        return {part: path_digest(self._folder(part)) for part in ("train", "val")}
 
     def data_module(
         self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None

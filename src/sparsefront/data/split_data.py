@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from sparsefront.errors import keys_of
+from sparsefront.processes import end_with_loader
 
 SPLITS = ("train", "val", "test")
 _SPLITS_OF_STAGE = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": (), None: SPLITS}
@@ -101,6 +102,7 @@ class SplitData(LightningDataModule):
             part,
             collate_fn=as_fetched,
             num_workers=self.num_workers,
+            worker_init_fn=end_with_loader,
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
             **options,
@@ -117,18 +119,21 @@ def as_fetched(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random shifts and flips of training images.
+    """Random shifts, flips and mixing of training images.
 
     Attributes:
         padding: black pixels added on each side before a random crop of the original size.
         flip: mirror every image with probability 1/2, left to right.
         seed: seeds all draws together with the row indices of a batch, so that they do not depend on the number of workers
             or on other uses of PyTorch's generator.
+        cutmix: probability that a batch is mixed: the same box of each image is replaced by that of the image before it, and
+            the label counts by the area that is left (Yun et al., "CutMix", 2019, with uniform areas).
     """
 
     padding: int
     flip: bool
     seed: int
+    cutmix: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,25 +166,33 @@ class ImageArrays:
         """The unprocessed rows and the random draws for them, a quarter of the bytes of a finished batch.
 
         Returns:
-            `x`: uint8 [B, channels, height, width]; `labels`; with augmentation `draws`, as in `draw_windows`.
+            `x`: uint8 [B, channels, height, width]; `labels`; with augmentation `draws`, as in `draw_windows`, and with
+            CutMix `box`, as in `draw_box`.
         """
         rows = torch.as_tensor(indices)
         batch = {"x": self.images[rows], "labels": self.labels[rows]}
         if self.augmentation is not None:
             batch["draws"] = draw_windows(self.augmentation, indices)
+            if self.augmentation.cutmix:
+                batch["box"] = draw_box(self.augmentation, indices, *self.images.shape[-2:])
         return batch
 
     def finished(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Process `stored` rows into the result of `__getitems__`, on any device without synchronization."""
-        images = batch["x"]
+        """Process `stored` rows into the result of `__getitems__`, on any device without synchronization. With CutMix also
+        `mixed_labels`, int64 [B], and `mixed_share`, float32 [B], the share of these labels.
+        """
+        images, mixed = batch["x"], {}
         if self.augmentation is not None:
             images = augmented(images, self.augmentation.padding, batch["draws"])
+        if "box" in batch:
+            images, share = pasted(images, batch["box"])
+            mixed = {"mixed_labels": batch["labels"].roll(1), "mixed_share": share.expand(len(images))}
         images = images.float() / 255
         if images.shape[-1] != self.image_size:
             size = (self.image_size, self.image_size)
             images = torch.nn.functional.interpolate(images, size=size, mode="bilinear", antialias=True)
         mean, std = (_per_channel(values, images.device) for values in (self.mean, self.std))
-        return {"x": (images - mean) / std, "labels": batch["labels"]}
+        return {"x": (images - mean) / std, "labels": batch["labels"], **mixed}
 
 
 @cache
@@ -199,6 +212,25 @@ def draw_windows(augmentation: Augmentation, indices: list[int]) -> Tensor:
     corners = torch.randint(0, 2 * augmentation.padding + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, generator=generator) < (0.5 if augmentation.flip else 0.0)
     return torch.cat([corners, mirrored[None].long()])
+
+
+def draw_box(augmentation: Augmentation, indices: list[int], height: int, width: int) -> Tensor:
+    """Rows and columns of the box that is replaced: int64 [4] of top, bottom, left, right; empty if the batch is not mixed."""
+    generator = torch.Generator().manual_seed(draw_seed(augmentation.seed + 1, indices))
+    mixes, area, row, column = torch.rand(4, generator=generator).tolist()
+    if mixes >= augmentation.cutmix:
+        return torch.zeros(4, dtype=torch.int64)
+    sides = [(round(place * size), size * area**0.5 / 2) for place, size in ((row, height), (column, width))]
+    limits = ((round(middle - half), round(middle + half)) for middle, half in sides)
+    return torch.tensor([limit for pair in limits for limit in pair]).clamp(min=0)
+
+
+def pasted(images: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
+    """Replace a box of each image [B, C, H, W] by that of the image before it; returns the images and the box's share, [1]."""
+    top, bottom, left, right = box
+    rows, columns = (torch.arange(size, device=images.device) for size in images.shape[-2:])
+    inside = ((rows >= top) & (rows < bottom))[:, None] & ((columns >= left) & (columns < right))
+    return torch.where(inside, images.roll(1, 0), images), inside.float().mean()[None]
 
 
 def augmented(images: Tensor, padding: int, draws: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """SQuAD v1.1: questions answered by a span of a paragraph."""
 
 import json
+import logging
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -15,6 +16,7 @@ from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import build_once, hub_split
 from sparsefront.data.text_dataset import TextDataset
+from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import bar
 from sparsefront.settings_class import settings_class
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 # Questions from SQuAD v1.1's JSON files or from the hub.
 
 HUB_ID = "rajpurkar/squad"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,12 @@ def read_squad(file: Path) -> list[Question]:
         InvalidSetting: another format, or a question without an answer (SQuAD 2.0).
     """
     try:
-        articles = enumerate(json.loads(file.read_bytes())["data"])
+        with utf8_text(file) as text:
+            articles = enumerate(json.load(text)["data"])
         paragraphs = [(number, part) for number, article in articles for part in article["paragraphs"]]
         questions = [_question(number, part["context"], asked) for number, part in paragraphs for asked in part["qas"]]
+    except InvalidSetting:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidSetting(
             "path", file, f"not in the form of SQuAD v1.1 ({type(error).__name__}: {error})"
@@ -71,9 +77,45 @@ def read_squad(file: Path) -> list[Question]:
     return questions
 
 
+@lru_cache(8)
+def _article_count(file: Path, content: str) -> int:
+    """The number of articles of a file with this digest."""
+    return len({question.article for question in read_squad(file)})
+
+
 def _question(article: int, context: str, asked: dict) -> Question:
     answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in asked["answers"])
     return Question(asked["id"], asked["question"], context, answers, article)
+
+
+MOST_WRONG = 0.5  # of the questions; from there on, the offsets themselves are something else
+
+
+def answerable(questions: Sequence[Question], file: Path) -> list[Question]:
+    """The questions with the answers that stand where the file says; those without any are left out, and counted in a warning.
+
+    Raises:
+        InvalidSetting: that is at least half of them.
+    """
+    found = [
+        replace(question, answers=right)
+        for question in questions
+        if (right := tuple(answer for answer in question.answers if _stands_in(question.context, answer)))
+    ]
+    if len(found) < len(questions):
+        reason = (
+            f"the answers of {len(questions) - len(found)} of {len(questions)} questions do not stand at their answer_start, "
+            "counted in characters from 0"
+        )
+        if len(found) <= (1 - MOST_WRONG) * len(questions):
+            raise InvalidSetting("path", file, reason)
+        log.warning("%s: %s: these questions are left out", file, reason)
+    return found
+
+
+def _stands_in(context: str, answer: Answer) -> bool:
+    whole = isinstance(answer.start, int) and answer.start >= 0
+    return whole and answer.text != "" and context.startswith(answer.text, answer.start)
 
 
 def write_hub_squad(file: Path, *, part: str, revision: str) -> None:
@@ -237,6 +279,7 @@ def _shortened(texts: list[str], tokenizer: "PreTrainedTokenizerFast", limit: in
     ]
 
 
+ARTICLES = "squad-articles-1"  # split by whole articles
 EXPECTED = "a folder with one train*.json and one dev*.json of SQuAD v1.1"
 
 
@@ -276,7 +319,13 @@ class Squad(TextDataset):
 
     @property
     def grouping(self) -> str:
-        return "squad-articles-1"
+        few = not self.from_hub and self._articles() * self.valid_fraction < 1
+        return "squad-paragraphs-1" if few else ARTICLES
+
+    def _articles(self) -> int:
+        """How many articles the local train file has."""
+        file = self.files()["train"]
+        return _article_count(file, file_digest(file))
 
     @property
     def info(self) -> DataInfo:
@@ -345,7 +394,7 @@ class SquadSource:
     def questions(self, split: str) -> list[Question]:
         """The questions of a split, in the order of `question` in a batch."""
         if split == "test":
-            return self._read("dev")
+            return read_squad(self._file("dev"))  # scored by text: where it stands does not matter
         return [self._train[row] for row in self.division.part(split)]
 
     @cached_property
@@ -358,7 +407,7 @@ class SquadSource:
             stay, held = (paragraphs[part] for part in held_out([0] * len(paragraphs), fraction, path=path))
             train, val = (np.flatnonzero(np.isin(groups, part)) for part in (stay, held))
             return Division(train, val, groups, len(groups))
-        if len({question.article for question in self._train}) * fraction >= 1:
+        if self._settings.grouping == ARTICLES:
             groups = linked((question.article, question.context) for question in self._train)
         return Division(*held_out([0] * len(groups), fraction, groups=groups, path=path), groups, len(groups))
 
@@ -374,14 +423,14 @@ class SquadSource:
 
     @cached_property
     def _train(self) -> list[Question]:
-        return self._read("train")
+        file = self._file("train")
+        return answerable(read_squad(file), file)
 
-    def _read(self, part: str) -> list[Question]:
+    def _file(self, part: str) -> Path:
         settings = self._settings
         if not settings.from_hub:
-            return read_squad(settings.files()[part])
-        file = build_once(
+            return settings.files()[part]
+        return build_once(
             self._downloads / settings.revision / f"{part}-articles.json",
             lambda target: write_hub_squad(target, part=part, revision=settings.revision),
         )
-        return read_squad(file)

@@ -1,25 +1,25 @@
 """Labeled text from the Hugging Face hub or a local folder, with configurable columns."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sparsefront.artifacts.content_digest import path_digest
+from sparsefront.artifacts.content_digest import digest, file_digest, path_digest
 from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import hub_split, hub_split_names
 from sparsefront.data.text_dataset import TextDataset
+from sparsefront.data.text_files import SUFFIXES, Table, read_table, table_files
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
-    import datasets
     from transformers import PreTrainedTokenizerFast
 
     from sparsefront.data.text import EncodedText
 
-EXPECTED = "a folder written by datasets' save_to_disk, or one with train and test as .csv, .jsonl or .parquet files"
+EXPECTED = "a folder with train and test as .csv, .tsv, .jsonl or .parquet files, or written by datasets' save_to_disk"
 REPORTED = ("test", "validation", "dev", "valid")  # reporting splits; the first that exists
 
 
@@ -27,8 +27,9 @@ REPORTED = ("test", "validation", "dev", "valid")  # reporting splits; the first
 class TextColumns(TextDataset):
     """One or two texts and a label per row, from `hub` or from `path`.
 
-    Equal texts are held out together. Labels may be strings, integers or datasets' ClassLabel: classes are in ClassLabel's
-    order, else sorted. Fractional labels make it a regression.
+    Equal texts are held out together. Labels may be strings, numbers or datasets' ClassLabel: classes are in ClassLabel's
+    order, else sorted, by value if all are numbers. Fractional labels make it a regression. In .csv and .tsv files, an empty
+    field has no value, and any other is text ("NA", "01"); in .tsv files, so are quotation marks.
 
     Attributes:
         path: see `EXPECTED`; exclusive with `hub`.
@@ -86,17 +87,17 @@ class TextColumns(TextDataset):
         return self._rows.class_names
 
     def check(self) -> None:
-        """Reads the splits' columns and labels, which is fast because datasets memory-maps files."""
+        """Reads the splits' columns and labels."""
         if self.path is None:
             _ = self.hub_id  # required in this case
         else:
-            self._rows.read(self.train_split)
+            _ = self.class_names
             self._rows.read(self._rows.reported)
 
     def content(self) -> dict[str, Any]:
         if self.path is None:
             return {"hub": self.hub_id, "config": self.config, "revision": self.revision}
-        return {"files": path_digest(local_path(self.path, expected=EXPECTED))}
+        return {"files": self._rows.digest()}
 
     def source(self, cache_dir: Path) -> "TextRows":
         return self._rows
@@ -107,6 +108,7 @@ class TextColumns(TextDataset):
 
 
 REGRESSION = ("pearson", "spearman")
+LABELS = str | bool | int | float
 
 
 class TextRows:
@@ -115,23 +117,49 @@ class TextRows:
     def __init__(self, settings: TextColumns) -> None:
         self.name = "text"
         self._settings = settings
-        self._splits: dict[str, datasets.Dataset] = {}
+        self._tables: dict[str, dict[str, Sequence[Any]]] = {}
+        self._digests: dict[str, list[str]] = {}  # split -> of its files as they were read
+        self._declared: dict[str, Sequence[str]] = {}  # split -> class names of its ClassLabel
 
     def key(self) -> dict[str, Any]:
         names = ("text", "text_pair", "label", "train_split", "test_split", "max_length", "valid_fraction")
         settings = {name: getattr(self._settings, name) for name in names}
         return {"content": self._settings.content(), **settings, "split": self._settings.split_version}
 
+    def digest(self) -> str:
+        """Of the local files that are read."""
+        if self._saved:
+            return path_digest(self._folder)
+        return digest([self._digests_of(split) for split in (self._settings.train_split, self.reported)])
+
+    def _digests_of(self, split: str) -> list[str]:
+        """Digests of the files of a split."""
+        return (
+            [] if self._settings.path is None or self._saved else [file_digest(file) for file in self._files_of(split)]
+        )
+
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Classes of train; empty if labels are fractional."""
-        rows, column = self.read(self._settings.train_split), self._settings.label
-        if names := getattr(rows.features[column], "names", None):
+        """Classes of train; empty if labels are fractional.
+
+        Raises:
+            InvalidSetting: fractional numbers among other texts.
+        """
+        settings = self._settings
+        labels = dict.fromkeys(self.read(settings.train_split)[settings.label])
+        if names := self._declared.get(settings.train_split):
             return tuple(names)
-        found = set(rows.unique(column))
-        if any(isinstance(label, float) and not label.is_integer() for label in found):
-            return ()
-        return tuple(str(label) for label in sorted(found))
+        numbers = {label: _number(label) for label in labels}
+        if all(number is None or number.is_integer() for number in numbers.values()):
+            by_value = None not in numbers.values()
+            return tuple(sorted(labels, key=lambda label: (numbers[label], label) if by_value else label))
+        if (other := next((label for label, number in numbers.items() if number is None), None)) is not None:
+            score = next(label for label, number in numbers.items() if number is not None and not number.is_integer())
+            allowed = (
+                f"holds {other!r} and {score!r}: all labels are numbers in a regression, and none is fractional else"
+            )
+            raise InvalidSetting("label", settings.label, allowed)
+        return ()
 
     @cached_property
     def reported(self) -> str:
@@ -156,14 +184,16 @@ class TextRows:
         settings = self._settings
         rows = self.read(self.reported if split == "test" else settings.train_split)
         labels = self._labels(rows)
-        chosen = range(len(rows))
-        if split != "test":
-            chosen = self.division.part(split).tolist()
-        rows = rows.select(chosen)
+        chosen = range(len(labels)) if split == "test" else self.division.part(split).tolist()
+        firsts, *seconds = (
+            [rows[column][row] for row in chosen]
+            for column in (settings.text, settings.text_pair)
+            if column is not None
+        )
         dtype = torch.int64 if self.class_names else torch.float32
         return tokenized(
-            list(rows[settings.text]),
-            None if settings.text_pair is None else list(rows[settings.text_pair]),
+            firsts,
+            seconds[0] if seconds else None,
             tokenizer=tokenizer,
             max_length=settings.max_length,
             columns={"labels": torch.tensor([labels[row] for row in chosen], dtype=dtype)},
@@ -178,85 +208,144 @@ class TextRows:
         labels = self._labels(rows)
         groups = None
         if settings.keeps_groups:
-            columns = [list(rows[column]) for column in (settings.text, settings.text_pair) if column is not None]
+            columns = [rows[column] for column in (settings.text, settings.text_pair) if column is not None]
             groups = linked((texts,) for texts in zip(*columns, strict=True))
         strata = [int(label) for label in labels] if self.class_names else [0] * len(labels)
         return Division(
-            *held_out(strata, settings.valid_fraction, groups=groups, path=settings.path), groups, len(rows)
+            *held_out(strata, settings.valid_fraction, groups=groups, path=settings.path), groups, len(labels)
         )
 
-    def read(self, split: str) -> "datasets.Dataset":
-        """Read and validate the rows of a split.
+    def read(self, split: str) -> dict[str, Sequence[Any]]:
+        """Read and validate the columns of a split: texts, and labels as text.
 
         Raises:
-            InvalidSetting: no such split or column, a column that is not text, or an empty split.
+            InvalidSetting: no such split or column, a column that is not text, an empty split, or a file that changed since it
+                was first read.
         """
-        if split not in self._splits:
-            rows, settings = self._load(split), self._settings
-            for key in ("text", "text_pair", "label"):
-                column = getattr(settings, key)
-                if column is not None and column not in rows.column_names:
-                    raise InvalidSetting(key, column, f"is no column of {split}: one of {', '.join(rows.column_names)}")
-                dtype = column and getattr(rows.features[column], "dtype", type(rows.features[column]).__name__)
-                if column is not None and key != "label" and dtype not in ("string", "large_string"):
-                    raise InvalidSetting(key, column, f"holds {dtype}, not text")
-                if key == "label" and not dtype.startswith(("string", "large_string", "bool", "int", "uint", "float")):
-                    raise InvalidSetting(key, column, f"holds {dtype}, not one class or number per row")
-                if column is not None and (empty := rows.data.column(column).null_count):
-                    raise InvalidSetting(key, column, f"{empty} of {len(rows)} rows of {split} have no value")
-            if len(rows) == 0:
-                raise InvalidSetting("path", settings.path or settings.hub, f"{split} has no rows")
-            self._splits[split] = rows
-        return self._splits[split]
+        digests = self._digests_of(split)
+        if split not in self._tables:
+            settings = self._settings
+            columns = {key: getattr(settings, key) for key in ("text", "text_pair", "label")}
+            columns = {key: column for key, column in columns.items() if column is not None}
+            table = self._load(split, set(columns.values()))
+            for key, column in columns.items():
+                if column not in table.names:
+                    raise InvalidSetting(key, column, f"is no column of {split}: one of {', '.join(table.names)}")
+            rows = {column: list(table.columns[column]) for column in columns.values()}
+            for key, column in columns.items():
+                values, kinds, expected = rows[column], str, "not text"
+                if key == "label":
+                    kinds, expected = LABELS, "not one class or number per row"
+                if not values:
+                    raise InvalidSetting("path", settings.path or settings.hub, f"{split} has no rows")
+                if empty := sum(value is None or value != value for value in values):  # JSON's NaN
+                    raise InvalidSetting(key, column, f"{empty} of {len(values)} rows of {split} have no value")
+                if (other := next((value for value in values if not isinstance(value, kinds)), None)) is not None:
+                    raise InvalidSetting(key, column, f"holds {type(other).__name__}, {expected}")
+            if names := table.class_names.get(settings.label):
+                self._declared[split] = names
+            rows[settings.label] = _as_texts(rows[settings.label], settings.label, names)
+            self._tables[split], self._digests[split] = rows, digests
+            digests = self._digests_of(split)
+        if digests != self._digests[split]:
+            raise InvalidSetting(
+                "path", self._settings.path, f"{split} has changed since it was first read: start again"
+            )
+        return self._tables[split]
 
-    def _labels(self, rows: "datasets.Dataset") -> list[float]:
+    def _labels(self, rows: dict[str, Sequence[Any]]) -> list[float]:
         """Class indices, or scores if the labels are fractional."""
         column, names = self._settings.label, self.class_names
-        labels = rows[column]
-        if getattr(rows.features[column], "names", None):
-            numbers = list(labels)
-        elif names:
-            numbers = [names.index(str(label)) if str(label) in names else -1 for label in labels]
-        else:
-            numbers = [math.nan if label is None else float(label) for label in labels]
-        for row, (label, number) in enumerate(zip(labels, numbers, strict=True)):
-            if number is None or (names and number < 0) or not math.isfinite(number):
+        indices: dict[str, float] = {name: index for index, name in enumerate(names)}
+        numbers = [indices.get(label) if names else _number(label) for label in rows[column]]
+        for row, (label, number) in enumerate(zip(rows[column], numbers, strict=True)):
+            if number is None:
                 allowed = f"a class of train ({', '.join(names)})" if names else "a finite number"
                 raise InvalidSetting("label", column, f"row {row} is labeled {label!r}: expected {allowed}")
-        return numbers
+        return numbers  # type: ignore[return-value]  # None was refused
 
     @cached_property
     def _split_names(self) -> list[str]:
-        if self._settings.path is not None:
-            return list(self._local)
         settings, missing = self._settings, f"set dataset.path to {EXPECTED}"
-        return hub_split_names(settings.hub_id, config=settings.config, revision=settings.revision, missing=missing)
-
-    def _load(self, split: str) -> "datasets.Dataset":
-        settings = self._settings
         if settings.path is None:
+            return hub_split_names(settings.hub_id, config=settings.config, revision=settings.revision, missing=missing)
+        return list(self._saved or self._files)
+
+    def _load(self, split: str, columns: Collection[str]) -> Table:
+        settings = self._settings
+        if settings.path is not None and not self._saved:
+            return read_table(self._files_of(split), columns)
+        if settings.path is not None:
+            self._require_split(split)
+            rows = self._saved[split]
+        else:
             missing = f"set dataset.path to {EXPECTED}"
-            return hub_split(
+            rows = hub_split(
                 settings.hub_id, config=settings.config, revision=settings.revision, split=split, missing=missing
             )
-        if split not in self._local:
-            key = "train_split" if split == settings.train_split else "test_split"
-            raise InvalidSetting(key, split, f"{settings.path} has no such split: one of {', '.join(self._local)}")
-        return self._local[split]
+        classes = {name: names for name in columns if (names := getattr(rows.features.get(name), "names", None))}
+        return Table(rows.column_names, {name: rows[name] for name in columns if name in rows.column_names}, classes)
+
+    def _require_split(self, split: str) -> None:
+        if split not in self._split_names:
+            key = "train_split" if split == self._settings.train_split else "test_split"
+            allowed = f"{self._settings.path} has no such split: one of {', '.join(self._split_names)}"
+            raise InvalidSetting(key, split, allowed)
+
+    def _files_of(self, split: str) -> list[Path]:
+        self._require_split(split)
+        return self._files[split]
+
+    @property
+    def _folder(self) -> Path:
+        folder = local_path(str(self._settings.path), expected=EXPECTED)
+        if not folder.is_dir():
+            raise InvalidSetting("path", folder, f"is no folder; set dataset.path to {EXPECTED}")
+        return folder
 
     @cached_property
-    def _local(self) -> "datasets.DatasetDict":
+    def _files(self) -> dict[str, list[Path]]:
+        if not (splits := table_files(self._folder)):
+            raise InvalidSetting("path", self._folder, f"has no {', '.join(SUFFIXES)}; set dataset.path to {EXPECTED}")
+        return splits
+
+    @cached_property
+    def _saved(self) -> dict[str, Any]:
+        """The splits of a folder that datasets wrote, which are memory-mapped; empty for others."""
+        folder = self._folder
+        several = (folder / "dataset_dict.json").is_file()
+        if not several and not (folder / "dataset_info.json").is_file():
+            return {}
         import datasets
 
-        folder = local_path(self._settings.path, expected=EXPECTED)
         try:
-            if (folder / "dataset_dict.json").is_file():
-                return datasets.load_from_disk(str(folder))
-            if (folder / "dataset_info.json").is_file():
-                return datasets.DatasetDict({self._settings.train_split: datasets.load_from_disk(str(folder))})
-            return datasets.load_dataset(str(folder))
+            saved = datasets.load_from_disk(str(folder))
         except Exception as error:  # datasets raises a dozen types, all of which mean that rows cannot be read
             reason = first_line(error)
             raise InvalidSetting(
                 "path", folder, f"cannot be read ({reason}); set dataset.path to {EXPECTED}"
             ) from error
+        return dict(saved) if several else {self._settings.train_split: saved}
+
+
+def _number(label: str) -> float | None:
+    """The finite number that a text stands for; None for other texts."""
+    try:
+        return number if "_" not in label and math.isfinite(number := float(label)) else None
+    except ValueError:
+        return None
+
+
+def _as_texts(labels: Sequence[Any], column: str, names: Sequence[str] | None) -> list[str]:
+    """Labels as texts: the classes of a ClassLabel by name, and 1.0 like 1.
+
+    Raises:
+        InvalidSetting: texts and numbers in one column.
+    """
+    if names:
+        return [names[label] if 0 <= label < len(names) else str(label) for label in labels]
+    kinds = {float if type(label) is int else type(label) for label in labels}
+    if len(kinds) > 1:
+        allowed = f"holds {' and '.join(sorted({type(label).__name__ for label in labels}))}: give all labels one type"
+        raise InvalidSetting("label", column, allowed)
+    return [str(int(label)) if isinstance(label, float) and label.is_integer() else str(label) for label in labels]

@@ -14,6 +14,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from sparsefront.artifacts.content_digest import digest, file_digest, versions
 from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked, local_path
 from sparsefront.data.download import build_once, hub_commit, hub_split, hub_split_names
+from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 
@@ -331,14 +332,8 @@ class Sentences:
 
 def _lines(file: Path) -> list[str]:
     """Split at line ends only: other Unicode separators occur inside sentences."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidSetting("path", str(file), f"is no text in UTF-8: {error}") from error
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line.strip() for line in lines]
+    with utf8_text(file) as lines:
+        return [line.strip() for line in lines]
 
 
 # The data sets.

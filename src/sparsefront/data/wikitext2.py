@@ -9,6 +9,7 @@ from pydantic import Field, PositiveInt
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.data.base import BY_ROWS, DataInfo, Dataset, Division, TokenizerFrom, local_path
+from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 
@@ -183,11 +184,9 @@ class WikitextSource:
             InvalidSetting: it is not UTF-8 text.
         """
         settings, file = self.settings, self.settings.files()[split]
-        try:
-            text = file.read_text(encoding="utf-8-sig")  # normalizes line ends, which Git may have converted
-        except UnicodeDecodeError as error:
-            key = "train_text" if split == "train" and settings.train_text is not None else "path"
-            raise InvalidSetting(key, str(file), f"is no text in UTF-8: {error}") from error
+        key = "train_text" if split == "train" and settings.train_text is not None else "path"
+        with utf8_text(file, newline=None, key=key) as stream:  # normalizes line ends, which Git may have converted
+            text = stream.read()
         if split == "test" or (split == "train" and settings.train_text is not None):
             return text
         if file.suffix == ".tokens":

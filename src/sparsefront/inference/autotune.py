@@ -1,8 +1,10 @@
 """Autotune one layer: check every kernel that can run it for correctness, then time it."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries
@@ -17,6 +19,7 @@ from sparsefront.gpu import exclusive, yield_gpu
 from sparsefront.inference.network_modules import DENSE_CONV2D, DENSE_LINEAR, SparseConv2d
 from sparsefront.measure.correctness import CorrectnessCheck
 from sparsefront.measure.problems import LayerInput
+from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.timers import Check, time_layer, unchecked
 
 # Candidates of a layer: every family that can store its mask, every kernel that supports its problem.
@@ -45,6 +48,56 @@ class Candidates:
 
     usable: list[Candidate]
     unsupported: dict[str, str]
+
+
+# Kernel -> the one that replaces it where it can run. It was faster for all products with M >= 512 in experiments/operators that
+# have both, on an H200 (190 and 6), and compiling the slower one for every tile and epilogue would take longer than all else.
+SLOWER_THAN = {
+    "gathered_triton": "gathered_sm90",
+    "gathered_2_4_filled_triton": "gathered_2_4_filled_sm90",
+    "blocked_triton": "blocked_sm90",
+    "blocked_2_4_filled_triton": "blocked_2_4_filled_sm90",
+}
+# Kernels that were faster than dense in most products in experiments/operators whose density is about 0.5 or less, best first.
+USUALLY_FASTER = (
+    "gathered_small_m",
+    "blocked_2_4_sm90",
+    "blocked_sm90",
+    "gathered_2_4_sm90",
+    "gathered_sm90",
+    "n_m_mma",
+    "semi_structured_torch",
+)
+SPARSE_ENOUGH = 0.55
+
+
+def without_slower(usable: Sequence[Candidate], unsupported: dict[str, str]) -> list[Candidate]:
+    """Move candidates that another one replaces to `unsupported`."""
+    names = {candidate.entry.name for candidate in usable}
+    best = []
+    for candidate in usable:
+        if (faster := SLOWER_THAN.get(candidate.entry.name)) in names:
+            unsupported[candidate.label] = f"not tried: {faster} can run and was faster wherever both were measured"
+        else:
+            best.append(candidate)
+    return best
+
+
+def untimed_rank(candidate: Candidate, density: float) -> int:
+    """Place in the order of candidates that there is no time to time: those that are usually faster than dense, dense, others."""
+    name = candidate.entry.name
+    if name in USUALLY_FASTER and density <= SPARSE_ENOUGH:
+        return USUALLY_FASTER.index(name)
+    return len(USUALLY_FASTER) + (candidate.entry.family != DenseFormat.family)
+
+
+def most_promising(candidates: Candidates, density: float, late: str, *, dense_allowed: bool) -> Candidates:
+    """The candidate to take untimed, none if that is the dense layer; `late` is why none is timed."""
+    best = sorted(candidates.usable, key=partial(untimed_rank, density=density))[:1]
+    if dense_allowed:
+        best = [candidate for candidate in best if untimed_rank(candidate, density) < len(USUALLY_FASTER)]
+    others = {candidate.label: late for candidate in candidates.usable if candidate not in best}
+    return Candidates(best, candidates.unsupported | others)
 
 
 def find_candidates(
@@ -77,7 +130,7 @@ def find_candidates(
             unsupported[kernel.label(layout)] = reason
         else:
             usable.append(Candidate(kernel, layout, stored))
-    return Candidates(usable, unsupported)
+    return Candidates(without_slower(usable, unsupported), unsupported)
 
 
 def _to_family(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | str:
@@ -99,6 +152,12 @@ def _to_family(family: str, canonical: SparseFormat, mask: Tensor) -> SparseForm
 
 HOPELESS = 5.0  # times the fastest so far: slower kernels are timed once
 NEARLY_FASTEST = 1.1  # times the fastest of a layer: kernels up to this may be the fastest of a similar layer
+
+
+def fast_kernels(latencies_us: Mapping[str, float]) -> list[str]:
+    """Kernels that may be the fastest of a similar layer, fastest first; `latencies_us` includes the dense layer."""
+    timed = sorted((time, name) for name, time in latencies_us.items() if name not in (DENSE_LINEAR, DENSE_CONV2D))
+    return [name for time, name in timed if time <= NEARLY_FASTEST * timed[0][0]]
 
 
 @dataclass
@@ -130,11 +189,6 @@ class Autotuned:
             return sparse
         return sparse if self.latencies_us[sparse] < self.latencies_us[self.dense] else None
 
-    def fast(self) -> tuple[str, ...]:
-        """Kernels that may be the fastest of a similar layer, fastest first; empty if nothing was timed."""
-        timed = sorted((time, kernel) for kernel, time in self.latencies_us.items() if kernel in self.modules)
-        return tuple(kernel for time, kernel in timed if time <= NEARLY_FASTEST * timed[0][0])
-
     def reject(self, kernel: str, reason: str) -> None:
         """Make a correct kernel unsupported."""
         self.unsupported[kernel] = reason
@@ -152,6 +206,40 @@ class Autotuned:
         best = min(self.modules, key=self.latencies_us.__getitem__)
         ours, theirs = self.latencies_us[self.dense], self.latencies_us[best]
         return f"{self.dense} is faster: {ours:.1f} us against {theirs:.1f} us of {best}"
+
+
+ALIKE = 0.05  # largest difference in density between similar layers
+
+
+class TimedLayers:
+    """Latencies of layers timed in this search and in earlier ones, for layers that are built, called and stored like them.
+
+    Args:
+        stored_as: which kernels were allowed.
+    """
+
+    def __init__(self, stored_as: str) -> None:
+        self.stored_as = stored_as
+        self._known: dict[str, list[dict[str, Any]]] = {}
+        self._new: set[str] = set()
+
+    def find(self, likeness: str, density: float, device: torch.device) -> tuple[dict[str, float], bool]:
+        """Kernel -> microseconds in a similar layer, empty if there is none; and whether an earlier search timed it."""
+        if likeness not in self._known:
+            stored = timed_layers.get(f"{self.stored_as} {likeness}", device) or {}
+            self._known[likeness] = list(stored.get("layers", []))
+        near = [one for one in self._known[likeness] if abs(one["density"] - density) <= ALIKE]
+        return (near[0]["latencies_us"], likeness not in self._new) if near else ({}, False)
+
+    def add(self, likeness: str, density: float, tuned: Autotuned, device: torch.device) -> None:
+        """Remember a layer whose kernels were all timed."""
+        if tuned.latencies_us:
+            self._new.add(likeness)
+            self._known[likeness].append({"density": density, "latencies_us": tuned.latencies_us})
+            timed_layers.keep(f"{self.stored_as} {likeness}", {"layers": self._known[likeness]}, device)
+
+
+timed_layers = SearchCache("layers", ("sparsefront.inference.autotune",))
 
 
 def dense_name(layer: nn.Module) -> str:

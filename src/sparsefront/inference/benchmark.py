@@ -141,9 +141,10 @@ def benchmark(
             search; device, dtype and sizes come from the networks and inputs. With mode="decode" the input is a prompt,
             `input_ids` [B, T]: single-token steps after it are timed and, separately, its prefill; swap kernels for [B, 1].
         fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None: no such candidate.
-        seconds: budget of both searches: work that is not expected to finish in time is skipped. None: twice
-            `settings.autotune_seconds`, 60 by default. Results of earlier searches with these networks and input shapes, of
-            `sf.swap` or an earlier process too, are reused.
+        seconds: budget of both searches: work that is not expected to finish in time is skipped, but not the versions that
+            are usually the fastest. None: twice `settings.autotune_seconds`, 60 by default. Results of earlier searches with
+            these networks and input shapes, of `sf.swap` or an earlier process too, are reused: a swapped network runs in
+            the execution mode that won `sf.swap`'s comparison.
         tell: called with a line of text at the beginning, and at the end: the duration of the searches, and what was skipped.
     Returns:
         latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.

@@ -22,6 +22,7 @@ MODES = {
 # A layer's input and output are row-major: kernels between two layouts would only add a transpose that the row-major kernel of
 # the same family does faster.
 LAYER_LAYOUTS = ("row_major", "feature_major")
+DENSE = "dense_linear"  # in 16 bits
 SAMPLE_ROWS = 128  # M of the problem with which a forced kernel is checked before any network has run
 
 
@@ -76,6 +77,11 @@ class KernelChoice:
         """Whether nothing is swapped, by mode or by forcing the dense family."""
         forced_family = self.family if self.name is None else labeled(self.name)[0].family
         return self.mode == "none" or forced_family == "dense"
+
+    @property
+    def kernels(self) -> str:
+        """Text of which kernels may be timed: the same where choices differ in what is chosen by time."""
+        return repr((self.family, self.name, self.mode == "reference"))
 
     @property
     def dense_allowed(self) -> bool:
@@ -179,3 +185,21 @@ def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
     except ValueError:
         raise unknown from None
     return KernelChoice("sparse", name=kernel)
+
+
+def is_dense(label: str) -> bool:
+    """Whether this is a dense kernel, of any precision."""
+    return (kernel := _kernel_of(label)) is not None and kernel.family == "dense"
+
+
+def is_low(label: str) -> bool:
+    """Whether this is a low-precision kernel."""
+    return (kernel := _kernel_of(label)) is not None and kernel.precision != "none"
+
+
+def _kernel_of(label: str) -> KernelEntry | None:
+    """The kernel; None for other keys of a record, such as "the others"."""
+    try:
+        return labeled(label)[0]
+    except ValueError:
+        return None

@@ -1,6 +1,7 @@
 """Swap sparse kernels into a pruned network: `sf.swap`, and the swap of each layer."""
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,20 @@ from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
 from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
 from sparsefront.gpu import shared
-from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name, find_candidates
+from sparsefront.inference.autotune import (
+    Autotuned,
+    TimedLayers,
+    autotune_layer,
+    dense_name,
+    fast_kernels,
+    find_candidates,
+    most_promising,
+)
 from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
-from sparsefront.inference.fusion.products import TimedProducts
+from sparsefront.inference.fusion.timed_products import TimedProducts
+from sparsefront.inference.libraries import build_libraries
 from sparsefront.inference.low_precision import NOTHING, observed_linears, precision_of, quantize_others, try_low_dense
 from sparsefront.inference.network_modules import (
     SparseConv2d,
@@ -53,7 +63,7 @@ from sparsefront.measure.correctness import (
 from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
-from sparsefront.measure.search_time import LAYER, SearchTime, Tell, current, searching, timed_work, too_late
+from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import ReadTensors, layer_weight, load_state, remove_blocks, restore_modes_on_error, unwrapped
@@ -116,6 +126,7 @@ def swap_layers(
     narrower = {} if choice.swaps_nothing else narrow_layers(net, masks_stored_dense(export))
     if narrower and inputs is not None:
         problems = observe_problems(net, dict(inputs), [*export.manifest.layers, *export.manifest.dense_layers])
+    build_libraries(net, export, problems, choice, plan, precision)
     layers: dict[str, LayerSwap] = {}
     dense_layers = dict(export.manifest.dense_layers)
     # the layers before blocks are rewritten
@@ -123,8 +134,10 @@ def swap_layers(
     linears = observed_linears(net, problems, inputs, precision)
     fusion = _fuse(net, export, choice, inputs, plan, timed, precision)
     relu_after = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
-    alike: dict[Hashable, tuple[float, Autotuned]] | None = None if current() is None else {}
-    for name, layer in bar(masked.items(), description="swap", unit="layer"):
+    timed_layers = None if current() is None else TimedLayers(f"{choice.kernels} {precision.name}")
+    flops = {name: theoretical_dense_flops(received.problem) for name, received in problems.items()}
+    for name in bar(sorted(masked, key=lambda name: -flops.get(name, 0)), description="swap", unit="layer"):
+        layer: Any = masked[name]
         density = export.manifest.layers[name].density
         if (found := fused_layer(fusion, name, density)) is not None:
             layers[name], reason = found
@@ -134,12 +147,13 @@ def swap_layers(
         reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
         reason = reason or nested_tensor_reason(net, name)
         received = problems.get(name)
-        if reason is None and plan is None:
-            reason = too_late(name, LAYER)
         if reason is None:
             received, adds_sum = _joined_problem(layer, problems[name]), relu_after.get(name)
-            with timed_work(LAYER):
-                tuned = _try(layer, export, name, received, choice, plan, precision, alike, adds_shortcut=adds_sum)
+            late = None if plan is not None else too_late(name, LAYER)
+            with timed_work(LAYER) if late is None else nullcontext():
+                tuned = _try(
+                    layer, export, name, received, choice, plan, precision, timed_layers, late, adds_shortcut=adds_sum
+                )
         else:
             tuned = try_low_dense(net, name, linears, choice, plan, precision)
         chosen = tuned.fastest(dense_allowed=choice.dense_allowed or reason is not None)
@@ -150,6 +164,7 @@ def swap_layers(
             replace_module(net, layer, tuned.modules[chosen])
             if not layers[name].is_sparse:
                 dense_layers[name] = reason or f"{chosen} is faster than its sparse kernels"
+    layers = {name: layers[name] for name in masked}
     swap_lstms(net, export, masked, problems, choice, plan, layers, dense_layers)
     others: dict[str, str] = {}
     low_precision_layers: dict[str, str] = {}
@@ -227,15 +242,17 @@ def _try(
     choice: KernelChoice,
     plan: FusionPlan | None,
     precision: Precision,
-    alike: dict[Hashable, tuple[float, Autotuned]] | None,
+    timed_layers: TimedLayers | None,
+    late: str | None,
     *,
     adds_shortcut: bool | None,
 ) -> Autotuned:
     """Check and time the kernels of one layer.
 
     Args:
-        alike: densities and results of earlier layers, under a time budget: layers that are built, called and stored like one of
-            them only time the kernels that were fast there. None: all are timed.
+        timed_layers: under a time budget: layers that are built, called and stored like one of them only time the kernels that
+            were fast there, or none if an earlier search timed it. None: all are timed.
+        late: why nothing is timed, or None.
     """
     device = layer.weight.device
     stored, mask = export.format(name).to(device=device, dtype=layer.weight.dtype), export.masks[name].to(device)
@@ -256,21 +273,22 @@ def _try(
         low = ()
     else:
         x_scale = precision.x_scale([name])
-    likeness, density = (repr(layer), received, stored.family, adds_shortcut), export.manifest.layers[name].density
-    first, like = (0.0, None) if alike is None else alike.get(likeness, (0.0, None))
-    if like is not None and abs(first - density) <= ALIKE and (fast := like.fast()):
+    shape, density = (repr(layer), received, stored.family, adds_shortcut), export.manifest.layers[name].density
+    known, earlier = ({}, False) if timed_layers is None else timed_layers.find(repr(shape), density, device)
+    fast, timed = fast_kernels(known), plan is None and late is None and not earlier
+    if fast:
         reasons["the others"] = f"not tried: {fast[0]} was faster in a layer like this one"
-        wants = partial(_was_fast, fast, wants)
+        wants = partial(_was_fast, fast if timed else fast[:1], wants)
     candidates = find_candidates(stored, mask, received.problem, wants, low)
     candidates.unsupported.update(reasons)
-    timed = plan is None
+    if late is not None and not fast:
+        candidates = most_promising(candidates, density, late, dense_allowed=choice.dense_allowed)
     tuned = autotune_layer(layer, candidates, received, timed=timed, adds_shortcut=adds_shortcut, x_scale=x_scale)
-    if alike is not None:
-        alike.setdefault(likeness, (density, tuned))
+    if not timed and tuned.modules:
+        tuned.latencies_us = {kernel: us for kernel, us in known.items() if kernel in (tuned.dense, *tuned.modules)}
+    elif timed_layers is not None and not fast:
+        timed_layers.add(repr(shape), density, tuned, device)
     return tuned
-
-
-ALIKE = 0.05  # largest difference in density between similar layers
 
 
 def _was_fast(
@@ -415,11 +433,12 @@ def swap(
             Attention, norms, convolutions and the last Linear stay in 16 bits.
         calibration: for fp8_static, Linear -> largest absolute value of its inputs, from
             `inference.precision.activation_amax`; other Linears stay in 16 bits.
-        seconds: time budget of the search on a GPU: work that is not expected to finish in time is skipped, and its layers stay
-            dense. Another call with the same masks and input shapes reuses the result, in later processes on such a GPU too.
+        seconds: time budget of the search on a GPU, without the builds of CUDA libraries, which come first, once per machine:
+            work that is not expected to finish in time is skipped. Another call with the same masks and input shapes reuses
+            the result, or goes on where this one ran out of time, in later processes on such a GPU too.
         tell: called with a line of text when a search begins, and when it ends: its duration, and what was skipped.
     Returns:
-        the kernel of each layer, and why others stayed dense: `print(report)`.
+        the kernel of each layer, why others stayed dense, and what took the time: `print(report)`.
     Raises:
         InvalidSetting: an argument that cannot be used; a network that returns no floating-point tensor; or a forced kernel
             that runs on none of the layers.
@@ -438,24 +457,31 @@ def swap(
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
-        device = device_of(net)
-        known = StoredSwap.of(key := swap_key(net, masks, example_inputs, given), device)
-        known = None if known is None or known.good_for < seconds else known
+        device, inputs = device_of(net), named_inputs_on(net, example_inputs)
+        stored = StoredSwap.of(key := swap_key(net, masks, example_inputs, given), device)
+        if stored is not None and stored.left_out:
+            tell(
+                f"swap: goes on where a search ran out of time, with {counted(len(stored.left_out), 'thing')} left out"
+            )
+            stored = None
         with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
-            report = swap_network(net, masks, example_inputs, **given, plan=None if known is None else known.plan)
-        decision = None if known is None else known.decision
+            report = swap_network(net, masks, example_inputs, **given, plan=None if stored is None else stored.plan)
+        left_out = tuple(search.left_out)
+        decision = None if stored is None else stored.decision
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
-            decision = before.compare(named_inputs_on(net, example_inputs), search.left / 2)
-        if known is None:
-            StoredSwap(report.plan, decision, search.good_for).keep(key, device)
+            with search.spending(NETWORKS):
+                decision = before.compare(inputs, search.left / 2)
+        if stored is None:
+            StoredSwap(report.plan, decision, left_out).keep(key, device)
         if decision is not None:
             tell(f"swap: {decision.text}")
             report = replace(report, whole_network=decision.text)
+            decision.apply(net, inputs)
             if decision.why_dense is not None and before is not None:
                 before.restore()
                 report = kept_dense(report, net, f'{decision.why_dense}; kernel="sparse" keeps its kernels')
-        tell(f"swap: {search.summary()}{'' if known is None else ', as found before'}")
-    return report
+        tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
+    return replace(report, seconds=search.taken)
 
 
 KERNELS_SHARE = 0.5  # of the search's time; the rest is for whole networks

@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sparsefront.inference.autotune import Autotuned
+from sparsefront.inference.choice import DENSE, is_dense, is_low
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
-from sparsefront.inference.fusion.products import DENSE, is_dense, is_low
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.problems import LayerInput
+from sparsefront.measure.search_time import taken_in_words
 from sparsefront.progress import counted
 from sparsefront.pruning.layers import KEEPS_ALL, READ, UNREACHED
 
@@ -88,6 +89,7 @@ class SwapReport:
         other_kernels: unpruned Linear outside of rewritten blocks that runs in low precision -> kernel.
         quantization_error: relative error of the network's outputs against those without quantization; None in 16 bits.
         whole_network: latencies of the network with and without kernels, for `sf.swap` with kernel=auto on a GPU; else empty.
+        seconds: of the search and its parts, for `sf.swap` on a GPU (`SearchTime.taken`); else empty.
     """
 
     layers: dict[str, LayerSwap]
@@ -102,6 +104,7 @@ class SwapReport:
     other_kernels: dict[str, str] = field(default_factory=dict)
     quantization_error: float | None = None
     whole_network: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def kernels(self) -> dict[str, int]:
@@ -192,7 +195,8 @@ def swap_text(report: SwapReport) -> str:
     width = max(map(len, lines), default=0)
     table = [f"  {name:<{width}}  {line}" for name, line in lines.items()]
     blocks = (f"  {count} x {what}" for what, count in report.fusion.summary().items())
-    whole = [f"  {report.whole_network}"] if report.whole_network else []
+    whole = [f"  the swap took {taken_in_words(report.seconds)}"] if report.seconds else []
+    whole += [f"  {report.whole_network}"] if report.whole_network else []
     return "\n".join((head, *table, *blocks, *_low_precision_lines(report), *whole))
 
 

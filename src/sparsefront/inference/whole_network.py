@@ -2,8 +2,7 @@
 
 import copy
 import logging
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -16,11 +15,10 @@ from sparsefront.inference.benchmark import measured_dtype
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.measure.end_to_end import EndToEnd, time_pair
-from sparsefront.measure.execution_mode import SEPARATOR
+from sparsefront.measure.end_to_end import set_decided_versions, time_pair
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.search_cache import SearchCache, seconds_of
-from sparsefront.measure.search_time import MOST_SECONDS, NOT_TRIED
+from sparsefront.measure.search_cache import SearchCache
+from sparsefront.measure.search_time import MOST_SECONDS
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
 from sparsefront.networks import architecture_text, tensors_digest
@@ -77,10 +75,21 @@ class Decision:
     Args:
         text: both latencies, or why there are none.
         why_dense: why it stays dense; None where it keeps its kernels.
+        versions: `Execution.versions` of the network with kernels.
     """
 
     text: str
     why_dense: str | None = None
+    versions: Sequence[str] = ()
+
+    def apply(self, net: nn.Module, inputs: dict[str, Tensor]) -> None:
+        """Make `sf.benchmark` start with the execution that this network was decided in."""
+        if self.versions:
+            set_decided_versions(net, inputs, _settings(net), self.versions)
+
+
+def _settings(net: nn.Module) -> Measure:
+    return Measure(device="cuda", dtype=measured_dtype(net), warmup=5, samples=20, repeats=3)
 
 
 class SwapSnapshot:
@@ -116,14 +125,7 @@ class SwapSnapshot:
             seconds: of the search for the fastest mode of each.
         """
         try:
-            settings = Measure(
-                device="cuda",
-                dtype=measured_dtype(self._net),
-                warmup=5,
-                samples=20,
-                repeats=3,
-                autotune_seconds=min(seconds, MOST_SECONDS),
-            )
+            settings = replace(_settings(self._net), autotune_seconds=min(seconds, MOST_SECONDS))
             timed = time_pair(self._dense.eval(), self._net, inputs, settings, fuse=fused_dense_graph)
         except Exception as error:  # the kernels are correct, only their gain is unknown
             torch.cuda.synchronize()
@@ -131,12 +133,7 @@ class SwapSnapshot:
         sparse_ms, dense_ms = timed.sparse.median_ms, timed.dense.latency.median_ms
         ways = f"{timed.execution.name} and {timed.dense.execution.name}"
         text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense, as {ways}"
-        if (mode := _untried_mode(timed)) is None:
-            return Decision(text, why_dense(sparse_ms, dense_ms))
-        likewise_ms = _dense_ms_in_tried_modes(timed)
-        dense = "nothing to compare with" if likewise_ms is None else f"{likewise_ms:.3f} ms dense"
-        text = f"{text}; with kernels there was no time for {mode}, and without it {dense}"
-        return Decision(text, None if likewise_ms is None else why_dense(sparse_ms, likewise_ms))
+        return Decision(text, why_dense(sparse_ms, dense_ms), timed.execution.versions)
 
     def restore(self) -> None:
         """Restore the network, with the same module and parameter objects."""
@@ -147,24 +144,6 @@ class SwapSnapshot:
             if self._strided.get(tensor) and not tensor.is_contiguous():
                 tensor.data = tensor.data.contiguous()
         self._net.eval()
-
-
-def _untried_mode(timed: EndToEnd) -> str | None:
-    """The fastest execution mode for dense, if there was no time to try it with kernels; else None."""
-    mode, sparse = timed.dense.execution.fastest.name, timed.execution
-    late = any(name.split(SEPARATOR)[0] == mode and NOT_TRIED in why for name, why in sparse.not_timed.items())
-    return mode if late and mode not in _modes(sparse.medians_ms) else None
-
-
-def _dense_ms_in_tried_modes(timed: EndToEnd) -> float | None:
-    """Latency of the fastest dense version among the execution modes that were tried with kernels."""
-    modes = _modes(timed.execution.medians_ms)
-    medians_ms = timed.dense.execution.medians_ms.items()
-    return min((median for name, median in medians_ms if name.split(SEPARATOR)[0] in modes), default=None)
-
-
-def _modes(candidates: Iterable[str]) -> set[str]:
-    return {name.split(SEPARATOR)[0] for name in candidates}
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
@@ -181,18 +160,18 @@ class StoredSwap:
 
     Args:
         decision: None where nothing was compared.
-        good_for: see `SearchTime.good_for`.
+        left_out: kernels that the search had no time for; empty if the result is final.
     """
 
     plan: FusionPlan
     decision: Decision | None
-    good_for: float
+    left_out: tuple[str, ...] = ()
 
     def keep(self, key: str, device: torch.device) -> None:
         """Store the result for other calls with this key, of later processes too."""
-        seconds = None if math.isinf(self.good_for) else self.good_for
         decision = None if self.decision is None else asdict(self.decision)
-        known_swaps.keep(key, {"plan": self.plan.to_json(), "decision": decision, "seconds": seconds}, device)
+        content = {"plan": self.plan.to_json(), "decision": decision, "left_out": list(self.left_out)}
+        known_swaps.keep(key, content, device)
 
     @classmethod
     def of(cls, key: str, device: torch.device) -> Self | None:
@@ -200,7 +179,7 @@ class StoredSwap:
         if (found := known_swaps.get(key, device)) is None:
             return None
         decision = None if found["decision"] is None else Decision(**found["decision"])
-        return cls(FusionPlan.from_json(found["plan"]), decision, seconds_of(found))
+        return cls(FusionPlan.from_json(found["plan"]), decision, tuple(found["left_out"]))
 
 
 known_swaps = SearchCache("swaps", ("sparsefront.inference.swap",))

@@ -10,6 +10,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.measure.search_time import CHECKS, spending
 
 # Relative errors and their limits.
 
@@ -153,6 +154,7 @@ class CorrectnessCheck:
         low = candidate if isinstance(candidate, SparseLayer) and candidate.precision != "none" else None
         return max(self._distance(output, x, low) for output, x in zip(outputs, self._inputs, strict=True))
 
+    @spending(CHECKS)
     def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
         """The relative error and, if it exceeds the limit, the reason to reject the candidate."""
         error, limit = self.error(candidate), limit_of(candidate, self.limit)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -10,10 +10,16 @@ import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
+from sparsefront.errors import failure_reason
 from sparsefront.gpu import clock_under_load, exclusive, shared, yield_gpu
 from sparsefront.measure.attention import math_path_report
-from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode
-from sparsefront.measure.fastest import Execution, fastest_execution, rebuilt_execution
+from sparsefront.measure.execution_mode import (
+    SEPARATOR,
+    NothingRuns,
+    fastest_execution_mode,
+    within_recompile_limit,
+)
+from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuilt_execution
 from sparsefront.measure.search_cache import SearchCache, good_for, seconds_of
 from sparsefront.measure.search_time import NOT_TRIED, current, part
 from sparsefront.measure.settings import Measure
@@ -23,8 +29,6 @@ from sparsefront.measure.variants import DoesNotApply, Fuse
 from sparsefront.networks import architecture_text
 
 log = logging.getLogger(__name__)
-
-MOST_RECOMPILES = 64  # of one network's code: one per variant, with room to spare
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,8 @@ def time_alone(
 ) -> DenseTiming:
     """Find the fastest way to run a dense network that has no sparse version, then time it. Arguments as in `time_pair`."""
     execution, found = find_dense(net, inputs, settings, fuse), _find_low(low or {}, inputs, settings)
-    samples_ms, clock_mhz = _time(_dense_calls(execution) | _low_calls(found), inputs, settings)
-    timed = _fastest_dense(execution, samples_ms, inputs)
+    samples_ms, clock_mhz = _time(_versions("dense", execution) | _low_calls(found), inputs, settings)
+    timed = _fastest_version("dense", execution, samples_ms, inputs)
     return replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low_fields(found, samples_ms, timed))
 
 
@@ -162,34 +166,25 @@ def time_pair(
     Raises:
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
-    with part(0.5, "dense"):
-        execution = find_dense(dense, inputs, settings, fuse)
+    _forget_compiled(inputs)
     has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
-    with part(1.0, "sparse"):
-        modes = _tried(execution, settings) if current() else None
-        sparse_execution = find_execution(sparse, inputs, settings, None if has_kernels else fuse, modes=modes)
+    networks = {"dense": (dense, fuse), "sparse": (sparse, None if has_kernels else fuse)}
+    executions = _find_executions(networks, inputs, settings)
     found = _find_low(low or {}, inputs, settings)
-    calls = _dense_calls(execution) | _low_calls(found) | {"sparse": sparse_execution}
+    calls = _low_calls(found)
+    for side, execution in executions.items():
+        calls |= _versions(side, execution)
     samples_ms, clock_mhz = _time(calls, inputs, settings)
-    timed = _fastest_dense(execution, samples_ms, inputs)
-    timed = replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low_fields(found, samples_ms, timed))
+    timed, ours = (_fastest_version(side, executions[side], samples_ms, inputs) for side in ("dense", "sparse"))
+    samples_ms["sparse"], versions = ours.samples_ms["sparse"], executions["dense"].versions
+    timed = replace(timed, clock_mhz=clock_mhz, versions=versions, **_low_fields(found, samples_ms, timed))
     return EndToEnd(
         dense=timed,
-        sparse=summarise(sum(samples_ms["sparse"], [])),
+        sparse=ours.latency,
         speedup=speedup_of(timed.samples_ms["dense"], samples_ms["sparse"]),
-        execution=sparse_execution,
+        execution=ours.execution,
         samples_ms=timed.samples_ms | {"sparse": samples_ms["sparse"]},
     )
-
-
-def _tried(execution: Execution, settings: Measure) -> list[str]:
-    """Execution modes that the dense search had time for; the sparse network is not given any others."""
-    names = [
-        *execution.medians_ms,
-        *(name for name, why in execution.not_timed.items() if not why.startswith(NOT_TRIED)),
-    ]
-    tried = {name.split(SEPARATOR)[0] for name in names}
-    return [mode for mode in settings.execution_modes if mode in tried or execution.known]
 
 
 def time_against_dense(
@@ -206,8 +201,8 @@ def time_against_dense(
         as `time_pair`.
     """
     execution = find_execution(net, inputs, settings)
-    samples_ms, _ = _time(_dense_calls(dense) | {"sparse": execution}, inputs, settings)
-    return summarise(sum(samples_ms["sparse"], [])), _fastest_dense(dense, samples_ms, inputs).latency
+    samples_ms, _ = _time(_versions("dense", dense) | {"sparse": execution}, inputs, settings)
+    return summarise(sum(samples_ms["sparse"], [])), _fastest_version("dense", dense, samples_ms, inputs).latency
 
 
 def time_size(
@@ -225,7 +220,7 @@ def time_size(
     device = _device(inputs)
     _forget_compiled(inputs)
     calls: dict[str, Callable[[], Any]] = {}
-    with shared(device), _within_recompile_limit(device):
+    with shared(device), within_recompile_limit(device):
         for side, (net, execution) in ways.items():
             yield_gpu(device)
             way = execution.fastest
@@ -253,7 +248,7 @@ def rebuild_dense(
     """Rebuild what `find_dense` found before for such a network; raises as `rebuilt_execution`."""
     _forget_compiled(inputs)
     device = _device(inputs)
-    with shared(device), _within_recompile_limit(device):
+    with shared(device), within_recompile_limit(device):
         return rebuilt_execution(net, inputs, versions, device=device, dtype=settings.torch_dtype, fuse=fuse)
 
 
@@ -262,46 +257,107 @@ def _forget_compiled(inputs: dict[str, Tensor]) -> None:
         torch.compiler.reset()  # earlier points of a sweep count towards the recompile limit
 
 
-def find_execution(
-    net: nn.Module,
-    inputs: dict[str, Tensor],
-    settings: Measure,
-    fuse: Fuse | None = None,
-    *,
-    modes: Sequence[str] | None = None,
-) -> Execution:
-    """The fastest way to run one network: `fastest_execution` with the settings of a measurement.
+def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
+    """The fastest way to run one network: an `ExecutionSearch` with the settings of a measurement."""
+    return _find_executions({"": (net, fuse)}, inputs, settings)[""]
+
+
+def _find_executions(
+    networks: Mapping[str, tuple[nn.Module, Fuse | None]], inputs: dict[str, Tensor], settings: Measure
+) -> dict[str, Execution]:
+    """The fastest way to run each network: first the likely versions of all, then others, as far as time allows.
 
     Args:
-        modes: subset of the settings' execution modes to try; None: all.
+        networks: prefix of its candidates in reports -> the network, and what makes its fused graph.
     """
-    device = _device(inputs)
-    search = current()
-    key = "" if search is None else _search_key(net, inputs, settings, fuse)
-    with shared(device), _within_recompile_limit(device):
-        known = None if search is None else known_versions.get(key, device)
-        if search is not None and known is not None and search.seconds <= seconds_of(known):
-            with suppress(DoesNotApply, NothingRuns):
-                again = rebuilt_execution(
-                    net, inputs, known["versions"], device=device, dtype=settings.torch_dtype, fuse=fuse
+    device, budget = _device(inputs), current()
+    executions: dict[str, Execution] = {}
+    searches: dict[str, ExecutionSearch] = {}
+    keys = {side: _search_key(net, inputs, settings, fuse) for side, (net, fuse) in networks.items()}
+    alike = {key: side for side, key in reversed(keys.items())}  # networks that are built alike run alike
+    with shared(device), within_recompile_limit(device):
+        for side, (net, fuse) in networks.items():
+            if alike[keys[side]] != side:
+                continue
+            with _part_of(side):
+                versions = _known_versions(net, keys[side], _conditions(inputs, settings, fuse), device)
+                if (known := _rebuilt(net, inputs, settings, fuse, versions)) is not None:
+                    executions[side] = known
+                    continue
+                searches[side] = ExecutionSearch(
+                    net,
+                    inputs,
+                    execution_modes=settings.execution_modes,
+                    variants=settings.variants,
+                    seconds=settings.autotune_seconds,
+                    device=device,
+                    dtype=settings.torch_dtype,
+                    fuse=fuse,
                 )
-                return replace(again, known=True)
-        found = fastest_execution(
-            net,
-            inputs,
-            execution_modes=settings.execution_modes if modes is None else modes,
-            variants=settings.variants,
-            seconds=settings.autotune_seconds,
-            device=device,
-            dtype=settings.torch_dtype,
-            fuse=fuse,
-        )
-        # on a CPU the math path is the normal one
-        if device.type == "cuda" and (slow := math_path_report(found.fastest.net, inputs)) is not None:
-            log.warning("%s: %s", type(net).__name__, slow)
-    if search is not None:
-        known_versions.keep(key, {"versions": list(found.versions)} | good_for(search), device)
-    return found
+                searches[side].try_likely()
+        for place, (side, search) in enumerate(searches.items()):
+            with _part_of(side, 1 / (len(searches) - place)):
+                for other in executions.values():  # modes that there was no time for are not given to one network alone
+                    search.slowest = [mode for mode in search.slowest if _was_tried(mode, other)]
+                search.try_others()
+                executions[side] = search.result()
+            # on a CPU the math path is the normal one
+            net = networks[side][0]
+            if device.type == "cuda" and (slow := math_path_report(executions[side].fastest.net, inputs)) is not None:
+                log.warning("%s: %s", type(net).__name__, slow)
+            if budget is not None:
+                stored = {"versions": list(executions[side].versions)} | good_for(budget)
+                known_versions.keep(keys[side], stored, device)
+        for side, key in keys.items():
+            if side not in executions:
+                net, fuse = networks[side]
+                again = _rebuilt(net, inputs, settings, fuse, executions[alike[key]].versions)
+                executions[side] = again or find_execution(net, inputs, settings, fuse)
+    return executions
+
+
+def _part_of(side: str, share: float = 1.0) -> AbstractContextManager[None]:
+    return part(share, side) if side else nullcontext()
+
+
+def _was_tried(mode: str, execution: Execution) -> bool:
+    late = (name for name, why in execution.not_timed.items() if why.startswith(NOT_TRIED))
+    return mode not in {name.split(SEPARATOR)[0] for name in late}
+
+
+def _known_versions(net: nn.Module, key: str, conditions: str, device: torch.device) -> Sequence[str] | None:
+    """`Execution.versions` that were decided for this network (`set_decided_versions`), or found by an earlier search."""
+    decided: Mapping[str, Sequence[str]] = vars(net).get(DECIDED, {})
+    if conditions in decided or (budget := current()) is None:
+        return decided.get(conditions)
+    known = known_versions.get(key, device)
+    return None if known is None or seconds_of(known) < budget.seconds else known["versions"]
+
+
+def _rebuilt(
+    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None, versions: Sequence[str] | None
+) -> Execution | None:
+    """`rebuilt_execution`; None without versions, or where they fail here, which is reported."""
+    if versions is None:
+        return None
+    try:
+        found = rebuilt_execution(net, inputs, versions, device=_device(inputs), dtype=settings.torch_dtype, fuse=fuse)
+    except (DoesNotApply, NothingRuns) as error:
+        why = f"the fastest before, fails now: {failure_reason(error)}"
+        log.warning("%s as %s: %s", type(net).__name__, versions[0], why)
+        if (budget := current()) is not None:
+            budget.skip(versions[0], why)
+        return None
+    return replace(found, known=True)
+
+
+# Attribute of a swapped network: conditions of a search -> the versions that were decided.
+DECIDED = "_decided_versions"
+
+
+def set_decided_versions(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, versions: Sequence[str]) -> None:
+    """Make later searches with this network, these input shapes and settings start with these `Execution.versions`."""
+    vars(net).setdefault(DECIDED, {})[_conditions(inputs, settings, None)] = tuple(versions)
 
 
 # Results of earlier searches, for library calls that search the same network again: network, inputs and settings ->
@@ -310,9 +366,14 @@ known_versions = SearchCache("modes", ("sparsefront.measure.fastest", "sparsefro
 
 
 def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
+    return "\n".join((architecture_text(net), _conditions(inputs, settings, fuse)))
+
+
+def _conditions(inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
+    """Text of all that a search depends on besides the network."""
     tried = (*settings.execution_modes, *settings.variants, settings.dtype, _fuse_text(fuse))
     sizes = (f"{name} {value.shape if isinstance(value, Tensor) else value}" for name, value in inputs.items())
-    return "\n".join((architecture_text(net), *tried, *sizes))
+    return "\n".join((*tried, *sizes))
 
 
 def _fuse_text(fuse: Fuse | None) -> str:
@@ -321,21 +382,14 @@ def _fuse_text(fuse: Fuse | None) -> str:
     return str(fuse) if "<" in name else f"{fuse.__module__}.{name}"
 
 
-def _within_recompile_limit(device: torch.device) -> AbstractContextManager[None]:
-    """Make Dynamo raise at its recompile limit, so that the candidate is dropped; by default it silently runs eager code."""
-    if device.type != "cuda":
-        return nullcontext()
-    return torch._dynamo.config.patch(recompile_limit=MOST_RECOMPILES, fail_on_recompile_limit_hit=True)
-
-
 def _device(inputs: dict[str, Tensor]) -> torch.device:
     return next(iter(inputs.values())).device
 
 
-def _dense_calls(execution: Execution) -> dict[str, Execution]:
-    """The fastest dense version and, if it is not the same, the fused graph."""
+def _versions(side: str, execution: Execution) -> dict[str, Execution]:
+    """The fastest version of a network and, if it is not the same, its fused graph."""
     fused = execution.fused
-    return {"dense": execution} | ({"fused_dense": fused} if fused and fused.name != execution.name else {})
+    return {side: execution} | ({f"fused_{side}": fused} if fused and fused.name != execution.name else {})
 
 
 @dataclass(frozen=True)
@@ -375,28 +429,17 @@ def _low_fields(
     return {"low": low, "samples_ms": dense.samples_ms | {"dense_low": taken}}
 
 
-def _fastest_dense(
-    execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]
+def _fastest_version(
+    side: str, execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]
 ) -> DenseTiming:
-    """Report the faster of the two timed versions as dense, whatever the short timings said."""
-    sides: list[str] = [side for side in ("dense", "fused_dense") if side in samples_ms]
-    latencies = {side: summarise(sum(samples_ms[side], [])) for side in sides}
-    fused = latencies.get("fused_dense", latencies["dense"]) if execution.fused else None
-    if execution.fused and fused is not None and fused.median_ms < latencies["dense"].median_ms:
-        best = replace(execution.fused, fused=execution.fused)
-        return _dense_timing(best, fused, {"dense": samples_ms["fused_dense"]}, inputs, fused)
-    kept = {side: samples_ms[side] for side in sides}
-    return _dense_timing(execution, latencies["dense"], kept, inputs, fused)
-
-
-def _dense_timing(
-    execution: Execution,
-    latency: LatencySummary,
-    samples_ms: dict[str, list[list[float]]],
-    inputs: dict[str, Tensor],
-    fused: LatencySummary | None,
-) -> DenseTiming:
-    return DenseTiming(latency, execution, samples_ms, len(next(iter(inputs.values()))), fused)
+    """Report the faster of a network's two timed versions under the name `side`, whatever the short timings said."""
+    timed = {name: samples_ms[name] for name in (side, f"fused_{side}") if name in samples_ms}
+    latencies = {name: summarise(sum(samples, [])) for name, samples in timed.items()}
+    latency, fused = latencies[side], latencies.get(f"fused_{side}", latencies[side]) if execution.fused else None
+    if execution.fused and fused is not None and fused.median_ms < latency.median_ms:
+        execution, latency = replace(execution.fused, fused=execution.fused), fused
+        timed = {side: samples_ms[f"fused_{side}"]}
+    return DenseTiming(latency, execution, timed, len(next(iter(inputs.values()))), fused)
 
 
 def _time(

@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,6 +31,20 @@ from sparsefront.models.recurrent import SplitLSTM
 def compile_unshared(net: nn.Module) -> Callable[..., Any]:
     """`torch.compile(net, dynamic=False)` that claims the GPU, shared, only when generated code runs; see `first_call`."""
     return torch.compile(net, dynamic=False, backend=_inductor)
+
+
+MOST_RECOMPILES = 1024  # of code that networks share, such as the forward of a rewritten block
+
+
+def within_recompile_limit(device: torch.device) -> AbstractContextManager[None]:
+    """Raise Dynamo's recompile limit, and make it raise there: by default it silently runs eager code, timed as compiled."""
+    if device.type != "cuda":
+        return nullcontext()
+    return torch._dynamo.config.patch(
+        recompile_limit=MOST_RECOMPILES,
+        accumulated_recompile_limit=MOST_RECOMPILES,
+        fail_on_recompile_limit_hit=True,
+    )
 
 
 def first_call(call: Callable[[], Any], device: torch.device) -> Any:

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sparsefront.gpu import end_rng_capture
 from sparsefront.networks import AlwaysClamped, decomposed
 from sparsefront.processes import gc_disabled
+from sparsefront.training.graphs import COPIES
 
 
 def record(
@@ -40,9 +41,6 @@ def record(
             if COPIES not in str(error):
                 raise
             return _recorded(calls, device, 1, CopiedBefore())
-
-
-COPIES = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
 
 
 class CopiedBefore(TorchDispatchMode):

@@ -1,7 +1,7 @@
 """Time budget of a search: work that cannot finish in time is skipped, and skipped work is recorded for the report."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
 from sparsefront_kernels import cuda_library
@@ -9,23 +9,29 @@ from sparsefront_kernels import cuda_library
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted, working_time
 
-COMPILE, BLOCK, VARIANT, LAYER, LIBRARY = "compile", "block", "variant", "layer", "library"
-"""Kinds of work. Each is expected to take as long as the last one of its kind, without nested work of other kinds."""
+COMPILE, BLOCK, VARIANT, LAYER = "compile", "block", "variant", "layer"
+"""Kinds of work. Each is expected to take as long as the shortest of its kind so far, without nested work of other kinds: the
+first of a process also loads libraries and fills caches, and would leave out all others."""
+BUILDS, CHECKS, PRODUCTS, NETWORKS = "builds", "correctness checks", "product and block times", "whole networks"
+"""What a search spends its time on; the rest goes to packing weights and rewriting blocks."""
 MOST_SHOWN = 3
 NOT_TRIED = "not tried"
+# Seconds that the first of a kind is expected to take: a process's first compilation loads the compiler.
+FIRST = {BLOCK: 10.0}
 MOST_SECONDS = 86_400.0  # stands for no limit where a finite number is needed
 
 Tell = Callable[[str], None]
 
 
 class SearchTime:
-    """The time budget of one search.
+    """The time budget of one search, whose clock stops while CUDA libraries are built.
 
     Args:
         seconds: of `working_time`, from now on; infinity: no limit.
         tell: called with a line of text before slow work that happens once per machine.
     Attributes:
         left_out: skipped work -> why.
+        spent: BUILDS, CHECKS, PRODUCTS or NETWORKS -> seconds, without nested work of another kind.
     Raises:
         InvalidSetting: `seconds` is no number, or negative.
     """
@@ -35,16 +41,25 @@ class SearchTime:
             raise InvalidSetting("seconds", seconds, "is how long a search may take: a number, 0 or more")
         self.seconds, self.tell = seconds, tell
         self.left_out: dict[str, str] = {}
+        self.spent: dict[str, float] = {}
         self._started = working_time()
         self._ends = self._started + seconds
-        self._last: dict[str, float] = {}
-        self._inside = 0.0
+        self._shortest: dict[str, float] = dict(FIRST)
+        self._inside = self._inner = 0.0
         self._of = ""
+
+    def _now(self) -> float:
+        return working_time() - self.spent.get(BUILDS, 0.0)
+
+    @property
+    def taken(self) -> dict[str, float]:
+        """Seconds so far: "search", without builds, then `spent`."""
+        return {"search": self._now() - self._started, **self.spent}
 
     @property
     def left(self) -> float:
         """Seconds left of the current part."""
-        return max(0.0, self._ends - working_time())
+        return max(0.0, self._ends - self._now())
 
     @property
     def good_for(self) -> float:
@@ -56,7 +71,7 @@ class SearchTime:
 
     def summary(self) -> str:
         """The time taken, such as `12.3 s`, and what was skipped."""
-        taken = f"{working_time() - self._started:.1f} s"
+        taken = taken_in_words(self.taken)
         if not self.left_out:
             return taken
         shown = [f"{what} ({why})" for what, why in list(self.left_out.items())[:MOST_SHOWN]]
@@ -70,7 +85,7 @@ class SearchTime:
         """Give the work inside this share of the time left; names of what it skips begin with `of`."""
         before = self._ends, self._of
         if not math.isinf(self._ends):
-            self._ends = working_time() + share * self.left
+            self._ends = self._now() + share * self.left
         self._of = f"{of}/"
         try:
             yield
@@ -78,23 +93,55 @@ class SearchTime:
             self._ends, self._of = before
 
     def too_late(self, what: str, kind: str, before: str | None = None) -> str | None:
-        needed, left = self._last.get(kind, 0.0), self.left
+        needed, left = self._shortest.get(kind, 0.0), self.left
         if before is not None:
-            left = max(0.0, left - self._last.get(before, 0.0))
+            left = max(0.0, left - self._shortest.get(before, 0.0))
         if left > needed:
             return None
-        reason = f"{NOT_TRIED}: about {needed:.0f} s are needed, {left:.0f} s of the search are left"
+        return self.skip(what, f"{NOT_TRIED}: about {needed:.0f} s are needed, {left:.0f} s of the search are left")
+
+    def skip(self, what: str, reason: str) -> str:
+        """Record why work was skipped; returns the reason."""
         self.left_out[self._of + what] = reason
         return reason
 
     @contextmanager
     def timed_work(self, kind: str) -> Iterator[None]:
-        start, before, self._inside = working_time(), self._inside, 0.0
+        start, before, self._inside = self._now(), self._inside, 0.0
         try:
             yield
         finally:
-            taken = working_time() - start
-            self._last[kind], self._inside = taken - self._inside, before + taken
+            taken = self._now() - start
+            self._shortest[kind] = min(self._shortest.get(kind, math.inf), taken - self._inside)
+            self._inside = before + taken
+
+    @contextmanager
+    def spending(self, what: str) -> Iterator[None]:
+        start, before, self._inner = self._now(), self._inner, 0.0
+        try:
+            yield
+        finally:
+            taken = self._now() - start
+            self.spent[what] = self.spent.get(what, 0.0) + taken - self._inner
+            self._inner = before + taken
+
+    @contextmanager
+    def builds(self) -> Iterator[None]:
+        """Stop the clock."""
+        start = working_time()
+        try:
+            yield
+        finally:
+            self.spent[BUILDS] = self.spent.get(BUILDS, 0.0) + working_time() - start
+
+
+def taken_in_words(taken: Mapping[str, float]) -> str:
+    """`SearchTime.taken` as text, such as `41.2 s (12.0 s correctness checks); before it 15.0 s builds`."""
+    parts = ", ".join(f"{seconds:.1f} s {what}" for what, seconds in taken.items() if what not in ("search", BUILDS))
+    shares = f" ({parts})" if parts else ""
+    return f"{taken['search']:.1f} s{shares}" + (
+        f"; before it {taken[BUILDS]:.1f} s {BUILDS}" if BUILDS in taken else ""
+    )
 
 
 _current: SearchTime | None = None
@@ -106,21 +153,10 @@ def searching(search: SearchTime) -> Iterator[SearchTime]:
     global _current
     before, _current = _current, search
     try:
-        with cuda_library.gated(_in_time):
+        with cuda_library.during_builds(search.tell, search.builds):
             yield search
     finally:
         _current = before
-
-
-@contextmanager
-def _in_time(library: str) -> Iterator[str | None]:
-    """Yield why a CUDA library is not compiled now, or None to compile it."""
-    if (late := too_late(f"the library of {library}", LIBRARY)) is not None or _current is None:
-        yield late
-        return
-    _current.tell(f"compiling the CUDA library of {library}, once on this machine")
-    with timed_work(LIBRARY):
-        yield None
 
 
 def current() -> SearchTime | None:
@@ -149,6 +185,13 @@ def too_late(what: str, kind: str, before: str | None = None) -> str | None:
 
 @contextmanager
 def timed_work(kind: str) -> Iterator[None]:
-    """Measure one piece of work; the next of its kind is expected to take as long."""
+    """Measure one piece of work; the next of its kind is expected to take as long, or shorter."""
     with nullcontext() if _current is None else _current.timed_work(kind):
+        yield
+
+
+@contextmanager
+def spending(what: str) -> Iterator[None]:
+    """Account time to CHECKS, PRODUCTS or NETWORKS: see `SearchTime.spent`."""
+    with nullcontext() if _current is None else _current.spending(what):
         yield

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from sparsefront_kernels import Problem
+from sparsefront_kernels import Problem, cuda_library
 from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront_kernels.tuning.launches import Tunable
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from sparsefront.gpu import exclusive
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.graph_capture import record
 from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.search_time import PRODUCTS, spending
 
 # The call order of functions that are timed in turn.
 
@@ -190,7 +191,7 @@ class LaunchChoice:
         try:
             self.tunable.save(self.problem.device)
         except OSError as error:  # later processes measure it again
-            log.warning("launch parameters of %s are not kept: %s", self.tunable.kernel, error)
+            cuda_library.report_unwritable_cache(error)
 
     def use_none(self) -> None:
         """Undo `use`, from the next call on."""
@@ -213,7 +214,7 @@ def untried_launches(layer: SparseLayer, output: Tensor, known: Sequence[Any] = 
         return LaunchChoice(tunable, packed, problem, known)
     if tunable.measured(packed, problem) or tunable.on_trial(packed, problem):
         return None
-    candidates = tunable.candidates(packed, problem)[:MOST]
+    candidates = tunable.promising(packed, problem, MOST)
     if len(candidates) > 1:
         return LaunchChoice(tunable, packed, problem, candidates)
     if candidates:  # nothing to time; remembered, since a library's own search for it takes seconds
@@ -287,6 +288,7 @@ def unchecked(layer: nn.Module) -> tuple[None, None]:
     return None, None
 
 
+@spending(PRODUCTS)
 def time_layer(
     layer: nn.Module,
     x: Tensor,
@@ -409,12 +411,14 @@ def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: floa
 
 def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Callable[[], Any]]:
     """Calls on separate copies of the operands, to rotate over."""
-    operands = floating_tensors([*args, *keywords.values(), layer(*args, **keywords)])
+    first = _call(
+        layer, args, keywords
+    )  # compiled code is made for clones: in inference mode it serves no other tensors
+    operands = floating_tensors([*args, *keywords.values(), first()])
     moved = stored_bytes(layer) + sum(operand.nbytes for operand in operands)
     wanted = 2 * torch.cuda.get_device_properties(args[0].device).L2_cache_size
     copies = min(MOST_COPIES, -(-wanted // max(1, moved)))
-    layers = [layer, *(copy.deepcopy(layer) for _ in range(copies - 1))]
-    return [_call(one, args, keywords) for one in layers]
+    return [first, *(_call(copy.deepcopy(layer), args, keywords) for _ in range(copies - 1))]
 
 
 def _call(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[[], Any]:

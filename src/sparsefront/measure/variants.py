@@ -453,6 +453,8 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
         DoesNotApply: with the reason.
     """
     if name == FUSED_GRAPH:
+        if fuse is None and any(isinstance(module, SparseLayer) for module in net.modules()):
+            raise DoesNotApply("with kernels, blocks are rewritten by the swap, or were faster as they are")
         if fuse is None:
             raise DoesNotApply("no fused graph of this network")
         return fuse(net, inputs)

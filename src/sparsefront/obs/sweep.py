@@ -125,15 +125,16 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class InWindows:
-    """Keep the n most costly weights of every m consecutive ones, window by window.
+    """Keep the most costly weights of every m consecutive ones, window by window.
 
     Args:
-        n, m: kept weights per window; m divides K.
-        allowed: bool [N, K]: weights that may be kept; at least n per window.
+        counts: int [N, K / m]: weights kept in each window.
+        m: window; divides K.
+        allowed: bool [N, K]: weights that may be kept; at least the count of each window.
     Source: Frantar and Alistarh, "SparseGPT", 2023, section 3.4 (n:m, with n the zeros there).
     """
 
-    n: int
+    counts: Tensor
     m: int
     allowed: Tensor
 
@@ -143,7 +144,10 @@ class InWindows:
 
     def keep(self, saliency: Tensor, first: int) -> Tensor:
         allowed = self.allowed[:, first : first + self.m]
-        return keep_best_of_last(saliency.masked_fill(~allowed, -torch.inf), self.n)
+        costs = saliency.masked_fill(~allowed, -torch.inf)
+        order = costs.sort(dim=1, descending=True, stable=True).indices
+        best = torch.arange(self.m, device=costs.device) < self.counts[:, first // self.m, None]
+        return torch.zeros_like(allowed).scatter_(1, order, best) & allowed
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ def block_shape(granularity: BlockSize) -> tuple[int, int]:
     return int(outputs), int(inputs or outputs)
 
 
-# n:m windows: exactly n of every m consecutive groups along K are kept.
+# n:m windows: exactly n of every m consecutive groups along K are kept; on the way of a schedule n or n + 1.
 #
 # Shared by n_m (groups are weights), vector_wise (vectors) and block_wise (blocks).
 
@@ -63,9 +63,9 @@ class Window(NamedTuple):
         """Whether n/m is within TOLERANCE of the density; 1e-9 absorbs float rounding."""
         return abs(self.sparsity - sparsity) <= TOLERANCE + 1e-9
 
-    def loosened(self, sparsity: float) -> "Window":
-        """The window with the same m that keeps the fewest weights without exceeding `sparsity`, for a gradual schedule."""
-        return Window(min(self.m, max(self.n, math.ceil((1 - sparsity) * self.m - 1e-9))), self.m)
+    def before(self, sparsity: float) -> "Window":
+        """The window on the way of a schedule that ends here: at `sparsity`, windows keep its n, and the best of them n + 1."""
+        return Window(max(self.n, min(self.m - 1, math.floor((1 - sparsity) * self.m + 1e-9))), self.m)
 
 
 def nearest_window(m: int, sparsity: float) -> Window:

@@ -64,11 +64,12 @@ class Block24(BlockPattern):
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
         """During a schedule the blocks are pruned first; once they are fixed, the windows tighten via 3:4 to 2:4."""
-        outer = outer_sparsity(sparsity if final_sparsity is None else final_sparsity)
-        if sparsity <= outer:
+        final = sparsity if final_sparsity is None else final_sparsity
+        outer, between = outer_sparsity(final), sparsity < final
+        if between and sparsity <= outer:
             return (BlockStep(sparsity, self.block),)
-        window = WINDOW.loosened(1 - (1 - sparsity) / (1 - outer))
-        return BlockStep(outer, self.block), BlockStep(sparsity, (1, 1), window)
+        window = WINDOW.before(1 - (1 - sparsity) / (1 - outer)) if between else WINDOW
+        return BlockStep(outer, self.block), BlockStep(sparsity, (1, 1), window, between=between)
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "blocked_2_4", {"block": list(self.block)}

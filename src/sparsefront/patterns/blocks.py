@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.groups import Boundaries, Groups, grid_boundaries, group_score
+from sparsefront.masks.groups import Boundaries, Groups, grid_boundaries, group_score, keep_best_of_last
 from sparsefront.patterns.base import (
     TOLERANCE,
     Pattern,
@@ -38,16 +38,18 @@ class BlockStep:
     """Keep or prune whole blocks.
 
     Args:
-        target: see `Step`; if there is a window, it implies the target.
+        target: see `Step`; if windows are not `between`, they imply it.
         block: (outputs, inputs) of a block; both divide the layer.
         window: None = free, otherwise n blocks survive of every m along K.
         aggregate: score of a block, see `group_score`; single weights keep their importance.
+        between: the windows with the best (n + 1)-th block keep n + 1, as many as `target` leaves; all others keep n.
     """
 
     target: float
     block: tuple[int, int]
     window: Window | None = None
     aggregate: str = "l2"
+    between: bool = False
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
         """Scores [N/bn, K/bk], or [N/bn, K/bk/m, m] if balanced."""
@@ -60,7 +62,11 @@ class BlockStep:
             scores = scores.masked_fill(~alive, -math.inf)
         if self.window is None:
             return Groups(scores, size)
-        return Groups(scores.unflatten(1, (-1, self.window.m)), size, keep_of_last=self.window.n)
+        scores = scores.unflatten(1, (-1, self.window.m))
+        if not self.between:
+            return Groups(scores, size, keep_of_last=self.window.n)
+        fewer, more = (keep_best_of_last(scores, kept) for kept in (self.window.n, self.window.n + 1))
+        return Groups(scores, size, stays=fewer, gone=~more)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         """Expand the blocks to weights."""
@@ -130,7 +136,7 @@ class BlockPattern(Pattern):
         final = sparsity if final_sparsity is None else final_sparsity
         window = self.window(shape, final)
         if sparsity < final:
-            window = window.loosened(sparsity)
+            return (BlockStep(sparsity, self.block, window.before(sparsity), self.block_aggregate, between=True),)
         return (BlockStep(window.sparsity, self.block, window, self.block_aggregate),)
 
     def rounding_unit(self, shape: tuple[int, int]) -> int:

@@ -40,12 +40,13 @@ def tile_candidates(kept: int) -> Tensor:
 class TransposableStep:
     """Select, for each 4x4 tile, the best candidate within its current mask.
 
-    A schedule keeps 4, 3, then 2 weights per row and column, and the masks are nested: a tile that keeps 4 or 3 per row and
-    column is a regular bipartite graph, which always contains a perfect matching to prune next.
+    On the way of a schedule tiles keep 4, 3, then 2 weights per row and column, and the masks are nested: a tile that keeps 4
+    or 3 per row and column is a regular bipartite graph, which always contains a perfect matching to prune next.
 
     Args:
-        target: see `Step`; implied by `kept`.
-        kept: weights kept per row and column of a tile: 2, 3 or 4.
+        target: see `Step`; implied by `kept` unless `between`.
+        kept: weights kept per row and column of a tile: 2 or 3.
+        between: the tiles that gain most by it keep one more, as many as `target` leaves.
     Source: Hubara et al., "Accelerated Sparse Neural Training: A Provable and Efficient Method to Find N:M Transposable
         Masks", NeurIPS 2021, who find a tile's best mask as a minimum-cost flow. Scoring all candidates of a 4x4 tile is
         cheap and exact too.
@@ -53,23 +54,43 @@ class TransposableStep:
 
     target: float
     kept: int
+    between: bool = False
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
-        """Scores [tiles, candidates]: the importance that each keeps. One per tile survives; ties go to the lower index."""
-        candidates = tile_candidates(self.kept).to(importance.device)
-        # float64 sums of 16 float32 values are exact, so ties do not depend on device or summation order
-        scores = (_tiles(importance).double() @ candidates.double().t()).to(importance.dtype)
-        if not bool(mask.all()):
-            outside = _tiles(~mask).to(importance.dtype) @ candidates.to(importance.dtype).t()
-            scores = scores.masked_fill_(outside > 0, -math.inf)
-        return Groups(scores, self.kept * SIDE, keep_of_last=1)
+        """Scores [tiles, candidates]: the importance that each keeps. One per tile survives; ties go to the lower index.
+
+        `between`, [tiles, 2]: the best candidate, which stays, and what the best one of `kept` + 1 keeps beyond it.
+        """
+        fewer = _candidate_scores(importance, mask, self.kept)
+        if not self.between:
+            return Groups(fewer, self.kept * SIDE, keep_of_last=1)
+        gain = _candidate_scores(importance, mask, self.kept + 1).amax(dim=1) - fewer.amax(dim=1)
+        sizes = torch.tensor([self.kept * SIDE, SIDE], device=mask.device)
+        return Groups(torch.stack([torch.full_like(gain, math.inf), gain], dim=1), sizes)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         """Replace each tile by its selected candidate."""
         n, k = mask.shape
-        chosen = tile_candidates(self.kept).to(mask.device)[kept.byte().argmax(dim=1)]
+        if self.between:
+            counts = self.kept, self.kept + 1
+            best = (_candidate_scores(importance, mask, count).argmax(dim=1) for count in counts)
+            fewer, more = (tile_candidates(c).to(mask.device)[i] for c, i in zip(counts, best, strict=True))
+            chosen = torch.where(kept[:, 1:], more, fewer)
+        else:
+            chosen = tile_candidates(self.kept).to(mask.device)[kept.byte().argmax(dim=1)]
         tiles = chosen.view(n // SIDE, k // SIDE, SIDE, SIDE).transpose(1, 2)
         return tiles.reshape(n, k) & mask
+
+
+def _candidate_scores(importance: Tensor, mask: Tensor, kept: int) -> Tensor:
+    """[tiles, candidates]: the importance that each keeps, or -inf where it keeps a weight that the mask prunes."""
+    candidates = tile_candidates(kept).to(importance.device)
+    # float64 sums of 16 float32 values are exact, so ties do not depend on device or summation order
+    scores = (_tiles(importance).double() @ candidates.double().t()).to(importance.dtype)
+    if not bool(mask.all()):
+        outside = _tiles(~mask).to(importance.dtype) @ candidates.to(importance.dtype).t()
+        scores = scores.masked_fill_(outside > 0, -math.inf)
+    return scores
 
 
 def _tiles(matrix: Tensor) -> Tensor:
@@ -352,4 +373,4 @@ class NM(BlockPattern):
 
 def _in_tiles(step: BlockStep) -> TransposableStep:
     """The transposable step with the same density."""
-    return TransposableStep(step.target, step.window.n)
+    return TransposableStep(step.target, step.window.n, step.between)

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sparsefront.masks.groups import Boundaries, Groups
+from sparsefront.masks.groups import Boundaries, Groups, group_score, keep_best_of_last
 from sparsefront.patterns.base import Pattern, Step
 from sparsefront.patterns.blocks import (
     WINDOW,
@@ -29,54 +29,100 @@ class TileWindowStep:
     keeps min(2, r).
 
     Args:
-        target: sparsity after the step; the windows imply it.
+        target: sparsity after the step; implied by the windows unless `between`.
         width: of a tile, in surviving outputs.
+        between: the best windows stay whole, as many as `target` leaves. Every input of a tile is then still kept by one of
+            its outputs, because the next mask reads the windows off the inputs that are left.
     """
 
     target: float
     width: int
+    between: bool = False
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
-        """Scores [surviving outputs, windows, 4]; -inf pads the last window."""
+        """Scores [surviving outputs, windows, 4]; -inf pads the last window.
+
+        `between`, [surviving outputs, windows, 2]: the best 2 inputs of a window, which stay, and the others.
+        """
         rows = surviving_outputs(mask)
-        places, count = self._places(mask[rows])
-        scores = importance.new_full((len(rows), count + 1), -math.inf)
-        scores.scatter_(1, places, importance[rows])
-        return Groups(scores[:, :count].unflatten(1, (-1, WINDOW.m)), 1, keep_of_last=WINDOW.n)
+        scores = self._windows(importance[rows], mask[rows])[0]
+        if not self.between:
+            return Groups(scores, 1, keep_of_last=WINDOW.n)
+        best, alive = keep_best_of_last(scores, WINDOW.n), scores > -math.inf
+        sizes = torch.stack([best.sum(dim=2), (alive & ~best).sum(dim=2)], dim=2)
+        others = group_score(scores.masked_fill(best | ~alive, 0.0), (2,), 1, "l2")
+        # The windows of a tile with one output can be read off it only while they are whole.
+        place = torch.arange(len(rows), device=mask.device)
+        alone = (place % self.width == 0) & (place == len(rows) - 1)
+        others = others.masked_fill(alone[:, None], math.inf).masked_fill(sizes[..., 1] == 0, -math.inf)
+        return Groups(torch.stack([torch.full_like(others, math.inf), others], dim=2), sizes)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         rows = surviving_outputs(mask)
-        places, count = self._places(mask[rows])
+        scores, places = self._windows(importance[rows], mask[rows])
+        if self.between:
+            alive = scores > -math.inf
+            kept = self._covered(keep_best_of_last(scores, WINDOW.n) | (kept[..., 1:] & alive), alive, scores)
         nowhere = kept.new_zeros(len(rows), 1)
         result = torch.zeros_like(mask)
-        result[rows] = torch.cat([kept.reshape(len(rows), count), nowhere], dim=1).gather(1, places)
+        result[rows] = torch.cat([kept.flatten(1), nowhere], dim=1).gather(1, places)
         return result
 
-    def _places(self, kept: Tensor) -> tuple[Tensor, int]:
-        """Map each input of an output to its slot in the windows.
+    def _covered(self, kept: Tensor, alive: Tensor, scores: Tensor) -> Tensor:
+        """Let the first output that can keep what all others of its tile drop, without keeping more inputs of a window.
 
-        If outputs of one tile differ, the windows were already pruned: each holds 2 inputs of every output, and repeating
-        the step changes nothing. Windows are then counted by 2, because inputs that every output dropped left no trace. If
-        all outputs of all tiles agree (all scores equal), a pruned mask cannot be recognized and would be halved again, so
-        a schedule makes its last mask only once.
+        kept, alive, scores: [surviving outputs, windows, 4].
+        """
+        counts = self._in_tiles(kept).sum(dim=1, keepdim=True)  # [tiles, 1, windows, 4]
+        dropped = self._in_tiles(alive).any(dim=1, keepdim=True) & (counts == 0)
+        able = (self._in_tiles(alive) | ~dropped).all(dim=3) & dropped.any(dim=3)  # [tiles, width, windows]
+        first = able & (able.cumsum(dim=1) == 1)
+        needed = self._in_tiles(alive) & (counts == self._in_tiles(kept))  # which no other output keeps
+        chosen = keep_best_of_last(self._in_tiles(scores).masked_fill(needed, math.inf), WINDOW.n)
+        return torch.where(first[..., None], chosen, self._in_tiles(kept)).flatten(0, 1)[: len(kept)]
+
+    def _in_tiles(self, values: Tensor) -> Tensor:
+        """[outputs, ...] as [tiles, width, ...], padded with False or -inf."""
+        tiles = math.ceil(len(values) / self.width)
+        nothing = -math.inf if values.is_floating_point() else 0
+        padded = values.new_full((tiles * self.width, *values.shape[1:]), nothing)
+        padded[: len(values)] = values
+        return padded.view(tiles, self.width, *values.shape[1:])
+
+    def _windows(self, importance: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """Sort the inputs of each output into the windows of its tile.
+
+        The windows are every 4 inputs that any output of the tile keeps, as long as each output keeps all or 2 of each. If
+        not, they were pruned for good, which may leave inputs that no output keeps: each then holds 2 inputs of every output.
+        If all outputs of a tile agree, such a mask cannot be recognized and would be halved again, so a schedule makes its
+        last mask only once.
 
         Args:
-            kept: bool [outputs, K].
+            importance: [surviving outputs, K].
+            kept: bool, of the same shape.
         Returns:
-            int64 [outputs, K] with 4 * window + slot, or the number of slots for inputs that are not kept; and that number.
+            scores [outputs, windows, 4], -inf where nothing is kept; int64 [outputs, K] with 4 * window + slot, or the number
+            of slots for inputs that are not kept.
         """
-        per_window = WINDOW.n if _tiles_differ(kept, self.width) else WINDOW.m
-        order = kept.cumsum(dim=1)
-        windows = math.ceil(int(order[:, -1].max()) / per_window) if len(kept) else 0
-        order -= 1
-        places = order if per_window == WINDOW.m else order // per_window * WINDOW.m + order % per_window
-        return places.masked_fill_(~kept, windows * WINDOW.m), windows * WINDOW.m
-
-
-def _tiles_differ(kept: Tensor, width: int) -> bool:
-    """Whether any two outputs of one tile keep different inputs; `kept` is bool [surviving outputs, K]."""
-    place = torch.arange(len(kept), device=kept.device)
-    return not torch.equal(kept, kept[place - place % width])
+        m, n = WINDOW.m, WINDOW.n
+        if not len(kept):
+            return importance.new_zeros(0, 0, m), kept.long()
+        inputs = self._in_tiles(kept).any(dim=1)  # [tiles, K]
+        union = (inputs.cumsum(dim=1) - 1).clamp(min=0)
+        of_tile = torch.arange(len(kept), device=kept.device) // self.width
+        window = (union // m)[of_tile]
+        slots = m * (int(union.max()) // m + 1)
+        counts = kept.new_zeros(len(kept), slots // m, dtype=torch.int64).scatter_add_(1, window, kept.long())
+        left = inputs.sum(dim=1, keepdim=True) - m * torch.arange(slots // m, device=kept.device)
+        sizes = left.clamp(0, m)[of_tile]
+        whole_or_half = (counts == sizes) | (counts == sizes.clamp(max=n))
+        by_union = self._in_tiles(~whole_or_half.all(dim=1)).any(dim=1).logical_not_()[of_tile, None]
+        order = kept.cumsum(dim=1) - 1
+        places = torch.where(by_union, union[of_tile], order // n * m + order % n)
+        slots = m * (int(places.masked_fill(~kept, 0).max()) // m + 1)
+        places = places.masked_fill(~kept, slots)
+        scores = importance.new_full((len(kept), slots + 1), -math.inf).scatter_(1, places, importance)
+        return scores[:, :slots].unflatten(1, (-1, m)), places
 
 
 @settings_class()
@@ -87,8 +133,8 @@ class Tile24(Pattern):
     decides only on outputs and inputs. A last window with fewer than four inputs keeps two, so a layer may keep up to one
     weight per output too many.
 
-    During a schedule the masks are tile-wise up to 2s - 1 and then unchanged; the last mask halves them. Unlike block_2_4
-    there is no 3:4 in between: if all outputs of a tile dropped the same input, the next step could not recover the windows.
+    During a schedule the masks are tile-wise up to 2s - 1; then single windows are halved, the worst first. Unlike block_2_4
+    there is no 3:4 in between: the windows are read off the inputs that the outputs of a tile keep.
 
     Stored as gathered panels with half the values and their indices. Hopper kernels run them on sparse tensor cores for tiles
     of multiples of 64 outputs; every other kernel multiplies dense panels with zeros, so the windows save no time there.
@@ -127,7 +173,9 @@ class Tile24(Pattern):
         final = sparsity if final_sparsity is None else final_sparsity
         outer = outer_sparsity(final)
         steps = self.tiles.steps(min(sparsity, outer), shape, outer)
-        return steps if sparsity < final else (*steps, TileWindowStep(sparsity, self.granularity))
+        if sparsity < final and sparsity <= outer:
+            return steps
+        return *steps, TileWindowStep(sparsity, self.granularity, between=sparsity < final)
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "gathered_2_4", {"tile": self.granularity}

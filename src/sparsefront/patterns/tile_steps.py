@@ -126,14 +126,15 @@ def tuned(steps: tuple[OutputStep | TileInputStep, ...], share: float, element_s
     """Wrap the steps of tile_wise with the guidance of an element-wise mask.
 
     Args:
-        steps: outputs, or outputs and then tile inputs.
+        steps: outputs, tile inputs, or both.
         share: fraction of what a step prunes, and of what it keeps, that the element-wise mask decides.
         element_sparsity: sparsity of that mask.
     """
-    outputs, *inputs = steps
-    guided = [GuidedOutputStep(**vars(outputs), share=share, hands_on=bool(inputs))]
-    guided += [GuidedTileInputStep(**vars(step), share=share, start=outputs.target) for step in inputs]
-    return BlockStep(element_sparsity, (1, 1)), *guided
+    elements, first, *inputs = BlockStep(element_sparsity, (1, 1)), *steps
+    if isinstance(first, TileInputStep):
+        return elements, GuidedTileInputStep(**vars(first), share=share, start=0.0)
+    guided = [GuidedTileInputStep(**vars(step), share=share, start=first.target) for step in inputs]
+    return elements, GuidedOutputStep(**vars(first), share=share, hands_on=bool(inputs)), *guided
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class GuidedTileInputStep(TileInputStep):
 
     Args:
         share: see `tuned`.
-        start: target of the step before.
+        start: target of the step before; 0: there was none, so that no output is pruned.
     """
 
     share: float
@@ -178,13 +179,16 @@ class GuidedTileInputStep(TileInputStep):
 
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
         """Scores [tiles, K]; `mask` is the element-wise mask of the remaining outputs."""
-        left = allowed & mask.any(dim=1, keepdim=True)
+        left = self._left(mask, allowed)
         groups = super().groups(importance, left)
         counts = self._tiles(mask, surviving_outputs(left)).sum(dim=1, dtype=torch.int32)
         return _guided(groups, counts, self.share, start=self.start)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
-        return super().to_mask(kept, importance, allowed & mask.any(dim=1, keepdim=True))
+        return super().to_mask(kept, importance, self._left(mask, allowed))
+
+    def _left(self, mask: Tensor, allowed: Tensor) -> Tensor:
+        return allowed & mask.any(dim=1, keepdim=True) if self.start > 0 else allowed
 
 
 def _guided(groups: Groups, counts: Tensor, share: float, *, start: float) -> Groups:

@@ -89,18 +89,18 @@ class TileWise(Pattern):
         final = sparsity if final_sparsity is None else final_sparsity
         tiles_final = min(1.0, final + self.element_overlay)  # an allocation may ask a layer for more than it has
         overlay = (OverlayStep(final),) if self.element_overlay > 0 and sparsity == final else ()
-        steps = self._tile_steps(tiles_final if overlay else sparsity, tiles_final)
+        steps = self._tile_steps(tiles_final if overlay else sparsity, tiles_final, shape[0])
         if self.apriori_tuning > 0:
             steps = tuned(steps, self.apriori_tuning, final)
         return *steps, *overlay
 
-    def _tile_steps(self, sparsity: float, final: float) -> tuple[OutputStep | TileInputStep, ...]:
+    def _tile_steps(self, sparsity: float, final: float, outputs: int) -> tuple[OutputStep | TileInputStep, ...]:
         """The steps without the overlay: outputs, then inputs per tile."""
         split = 1 - math.sqrt(1 - final)
         multiple = self.granularity if self.whole_tiles else 1
-        if sparsity <= split < final:
-            return (OutputStep(sparsity, multiple, self.aggregate),)
         inputs = TileInputStep(sparsity, self.granularity, self.input_multiple, self.aggregate)
+        if sparsity <= split < final:  # the inputs of a single whole tile, which loses no outputs
+            return (OutputStep(sparsity, multiple, self.aggregate) if outputs > multiple else inputs,)
         return OutputStep(split, multiple, self.aggregate), inputs
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:

@@ -325,7 +325,8 @@ def tied_masks(
     ]
     if select is None:
         gone = units_to_prune(ties, shapes, final)
-        now = [math.floor(units * sparsity / final + 1e-9) if final else 0 for units in gone]
+        share = _share_of_way(ties, shapes, gone, sparsity, final)
+        now = [math.floor(units * share + 1e-9) for units in gone]
         return _masks_of_units(ties, [_best_units(*pair) for pair in zip(scores, now, strict=True)], shapes)
     groups = {
         str(place): _unit_groups(tie, own, shapes) for place, (tie, own) in enumerate(zip(ties, scores, strict=True))
@@ -338,6 +339,18 @@ def tied_masks(
         low, high = (middle, high) if _sparsity(ties, shapes, gone) <= sparsity else (low, middle)
     kept = select(groups, numel, low if _overlap(ties) else sparsity)
     return _masks_of_units(ties, list(kept.values()), shapes)
+
+
+def _share_of_way(ties: Sequence[Tie], shapes: Shapes, gone: Sequence[int], sparsity: float, final: float) -> float:
+    """The share of `gone`, units of each tie, that a schedule to `final` has pruned at `sparsity` of all weights."""
+    if sparsity == final or not _overlap(ties):
+        return sparsity / final if final else 0.0
+    low, high = 0.0, 1.0
+    for _ in range(16):  # losses overlap in a layer of two ties: less than their sum
+        middle = (low + high) / 2
+        now = [math.floor(units * middle + 1e-9) for units in gone]
+        low, high = (middle, high) if _sparsity(ties, shapes, now) <= sparsity else (low, middle)
+    return low
 
 
 def unit_scores(tie: Tie, importance: Mapping[str, Tensor], aggregate: str) -> Tensor:

@@ -177,6 +177,12 @@ class MaskedWeights:
         """Layer name -> bool mask shaped like the weight."""
         return {name: getattr(m, BUFFER) for name, m in self._modules.items() if hasattr(m, BUFFER)}
 
+    @property
+    def sparsity(self) -> float:
+        """Fraction of zeros in the masks."""
+        masks = self.masks().values()
+        return 1 - sum(int(mask.sum()) for mask in masks) / sum(mask.numel() for mask in masks)
+
     def remove(self) -> None:
         """Remove the buffers from the network; the zeros stay."""
         for module in self._modules.values():
@@ -246,8 +252,8 @@ class ApplyMasks(pl.Callback):
         if step in self.due:
             current = self.due.pop(step)  # once per step, even if it accumulates several batches
             self._lift() if step == self.dense_from else self._tighten(current)
-            self.reached.append((step, current))
-            module.log("train/sparsity", current)
+            self.reached.append((step, self.masked.sparsity))
+            module.log("train/sparsity", self.masked.sparsity)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         for handle in self._handles:

@@ -145,5 +145,5 @@ class ObsUpdate(Recovery):
         window = round.spec.pattern_of(layer, pruning.pattern).window((mask.shape[0], mask.shape[1]), final)
         if window is None:
             return InBlocks(int(mask.sum()), allowed)
-        # Earlier rounds of an iterative schedule keep more than the final window.
-        return InWindows(int(mask.sum()) * window.m // mask.numel(), window.m, allowed)
+        # Earlier rounds of an iterative schedule keep more than the final window, and some windows one more than others.
+        return InWindows(mask[:, order].unflatten(1, (-1, window.m)).sum(dim=2), window.m, allowed)

@@ -323,7 +323,7 @@ def run_rounds(
             if (found := first_non_finite(dict(net.named_parameters()))) is not None:
                 raise InvalidSetting("recovery", recovery.name, f"left {found.name} with {found.counts} values")
             _require_contract(recovery, done, masked.masks(), layers)
-            records.append(_with_sparsity(done, levels[index], masked))
+            records.append(replace(done, sparsity=levels[index], sparsity_achieved=masked.sparsity))
             if index + 1 < len(levels):
                 finished.keep(records)
         left = masked.masks()
@@ -340,11 +340,3 @@ def _require_contract(recovery: Recovery, done: object, masks: LayerMasks, layer
     if not isinstance(done, RoundRecord):
         allowed = f"returned {type(done).__name__} from `recover`, which returns a RoundRecord"
         raise InvalidSetting("recovery", recovery.name, allowed)
-
-
-def _with_sparsity(done: RoundRecord, sparsity: float, masked: MaskedWeights) -> RoundRecord:
-    """Add the requested and the achieved sparsity to a round's record."""
-    masks = masked.masks().values()
-    kept = sum(int(mask.sum()) for mask in masks)
-    achieved = 1 - kept / sum(mask.numel() for mask in masks)
-    return replace(done, sparsity=sparsity, sparsity_achieved=achieved)

@@ -116,7 +116,7 @@ def _sorted_layers(net: nn.Module, masks: dict[str, Tensor], round: Round) -> tu
             dense[name] = "has hooks"
         elif not (pattern := _pattern_of(name, round)).trains_sparse:
             dense[name] = f"is pruned by {pattern.name}"
-        elif why := pattern.unsupported_reason((layer.out_features, layer.in_features), round.sparsity):
+        elif why := pattern.unsupported_reason((layer.out_features, layer.in_features), _final_sparsity(name, round)):
             dense[name] = f"cannot be divided: {why}"
         elif len(sharing) > 1:
             raise InvalidSetting(
@@ -133,11 +133,17 @@ def _pattern_of(layer: str, round: Round) -> Pattern:
     return round.spec.pattern_of(layer, round.setup.pruning.pattern)
 
 
+def _final_sparsity(layer: str, round: Round) -> float:
+    """The end of the schedule, which fixes a layer's structure; masks on the way need not be expressible."""
+    return round.spec.sparsity_of(layer, round.setup.pruning.sparsity)
+
+
 def _replace(net: nn.Module, name: str, mask: Tensor, round: Round) -> nn.Linear:
     """Replace a layer by its trainable sparse version, which takes over its weight; returns the original layer."""
     linear = net.get_submodule(name)
     assert isinstance(linear, nn.Linear)
-    _, parameters = _pattern_of(name, round).storage(tuple(linear.weight.shape), round.sparsity)  # type: ignore[arg-type]
+    pattern, shape = _pattern_of(name, round), (linear.out_features, linear.in_features)
+    _, parameters = pattern.storage(shape, _final_sparsity(name, round))
     layer: Trainable
     try:
         if "block" in parameters:

@@ -4,17 +4,20 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from math import sqrt
+from functools import cached_property, lru_cache
+from math import hypot, sqrt
 from statistics import fmean
 from typing import Any
 
+import yaml
+
 from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS
+from sparsefront.options import CONF
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
-from sparsefront.results.store import rank
+from sparsefront.results.store import named_truly, rank
 
 # Measurement conditions of a result, and how they differ from those of other results.
 
@@ -131,6 +134,20 @@ def points_lost(result: Result, *, held_out: bool = False) -> float | None:
     return None if reached is None or baseline is None else metric_of(result).lost(baseline, reached)
 
 
+def error_of_lost(result: Result, *, held_out: bool = False) -> float | None:
+    """Standard error of `points_lost` if the errors of the two networks are independent; None if they were not recorded."""
+    sides = baseline_side(result, held_out=held_out), side_of(result)
+    values, errors = (
+        [result.value_of(f"{_field(side, held_out)}{ending}") for side in sides] for ending in ("", "_standard_error")
+    )
+    if None in (*values, *errors):
+        return None
+    (baseline, reached), (of_baseline, of_reached) = values, errors
+    if metric_of(result).less_is_better:  # of a ratio
+        return 100 * reached / baseline * hypot(of_baseline / baseline, of_reached / reached)
+    return 100 * hypot(of_baseline, of_reached)
+
+
 def metric_of(result: Result) -> Metric:
     """The metric of its qualities."""
     return Metric(result.quality.metric_name)
@@ -155,8 +172,8 @@ def _field(side: str, held_out: bool) -> str:
 #
 # Choices are made by the metric on the held-out part of train (`val_*`), never by the reported one.
 
-STRUCTURE = ("pattern", "pattern_parameters", "granularity", "kernel_mode")
-"""Fields of `choice` that define the network's structure; the others define how it is obtained."""
+STRUCTURE = ("pattern", "pattern_parameters", "granularity")
+"""Fields of `choice` that, with the kernels, define the network's structure; the others define how it is obtained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +181,7 @@ class Candidate:
     """The runs of one choice at one sparsity, one per pair of seeds.
 
     Args:
-        results: by seeds; of repeated runs only the newest, preferring those with the control.
+        results: by seeds; of repeated runs only the newest, preferring those with the control, then timed ones.
     """
 
     results: tuple[Result, ...]
@@ -201,7 +218,12 @@ class Candidate:
         """Equal for candidates whose networks differ only in training, scores and allocation."""
         first = self.results[0]
         chosen = (getattr(first.choice, name) for name in STRUCTURE)
-        return _text([first.sparsity.sparsity_target, low_precision_of(first), *chosen])
+        return _text([first.sparsity.sparsity_target, low_precision_of(first), self.kernel_mode, *chosen])
+
+    @cached_property
+    def kernel_mode(self) -> str | None:
+        """That of its timed runs; runs without kernels only add accuracy."""
+        return next(filter(is_timed, self.results), self.results[0]).choice.kernel_mode
 
     @property
     def recovery(self) -> str:
@@ -245,20 +267,42 @@ class Candidate:
 
     def settings(self) -> dict[str, Any]:
         """All choices, `part.key` -> value, except seeds."""
-        return _choice(self.results[0])
+        return _choice(self.results[0]) | {"kernel_mode": self.kernel_mode}
 
 
 def candidates_of(results: Iterable[Result]) -> list[Candidate]:
     """Group pruned results by their choices, in order of first appearance."""
-    found: dict[str, dict[tuple, Result]] = {}
-    for result in results:
-        if side_of(result) is None:
-            continue
-        of_choice = found.setdefault(_text([result.sparsity.sparsity_target, _choice(result)]), {})
-        before = of_choice.get(seeds_of(result))
-        if before is None or rank(result) > rank(before):
-            of_choice[seeds_of(result)] = result
-    return [Candidate(tuple(runs[seeds] for seeds in sorted(runs, key=str))) for runs in found.values()]
+    found: dict[str, list[Result]] = {}
+    for result in filter(is_pruned, results):
+        found.setdefault(_text([result.sparsity.sparsity_target, _choice(result)]), []).append(result)
+    candidates = []
+    for of_choice in found.values():
+        modes = dict.fromkeys(result.choice.kernel_mode for result in of_choice if is_timed(result))
+        for mode in modes or (None,):
+            runs: dict[tuple, Result] = {}
+            for result in of_choice:
+                if (is_timed(result) and result.choice.kernel_mode != mode) or (
+                    seeds_of(result) in runs and _rank(result) <= _rank(runs[seeds_of(result)])
+                ):
+                    continue
+                runs[seeds_of(result)] = result
+            candidates.append(Candidate(tuple(runs[seeds] for seeds in sorted(runs, key=str))))
+    return candidates
+
+
+def _rank(result: Result) -> tuple[int, bool, str]:
+    control, time = rank(result)
+    return control, is_timed(result), time
+
+
+def is_timed(result: Result) -> bool:
+    """Whether the pruned network has a latency."""
+    return result.speed.latency_sparse_ms is not None or result.speed.speedup is not None
+
+
+def pair_of(result: Result) -> tuple[object, ...]:
+    """Equal for runs that differ in what was pruned and recovered alone: seeds, and the dense network."""
+    return *seeds_of(result), result.identity.dense_weights_sha256
 
 
 def seeds_of(result: Result) -> tuple[int, int | None]:
@@ -342,14 +386,28 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | N
 def _choice(result: Result) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in vars(result.choice).items():
-        if name == "control":  # does not affect the pruned network
+        if name in ("control", "kernel_mode"):  # do not affect the pruned network
             continue
         if not isinstance(value, dict):
             flat[name] = value
             continue
         part = name.removesuffix("_parameters")
-        flat |= {f"{part}.{key}": held for key, held in value.items() if (part, key) != ("importance", "seed")}
+        settings = _defaults(part, getattr(result.choice, part, None)) | value
+        flat |= {f"{part}.{key}": held for key, held in settings.items() if (part, key) != ("importance", "seed")}
     return flat | {"precision": precision_of(result)}
+
+
+@lru_cache
+def _defaults(part: str, name: str | None) -> dict[str, Any]:
+    """Defaults of a choice's own settings: an older record has those of settings that were added after it."""
+    file = CONF / part / f"{name}.yaml"
+    if part not in ("pattern", "importance", "allocation", "schedule", "recovery") or not file.is_file():
+        return {}
+    return {key: value for key, value in yaml.safe_load(file.read_text()).items() if _is_plain(key, value)}
+
+
+def _is_plain(key: str, value: object) -> bool:
+    return not key.startswith("_") and key != "defaults" and "${" not in str(value)
 
 
 def precision_of(result: Result) -> str | None:
@@ -417,7 +475,7 @@ def _evaluation(result: Result) -> str:
 
 def split_of(result: Result) -> str | None:
     """The rule by which rows were held out; None if none were. Older results without a rule held out row by row."""
-    return None if holds_nothing_out(result) else result.choice.dataset_split or "rows"
+    return None if holds_nothing_out(result) else named_truly(result).choice.dataset_split or "rows"
 
 
 def splits_apart(results: Iterable[Result]) -> list[str]:

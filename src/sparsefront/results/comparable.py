@@ -19,6 +19,7 @@ from sparsefront.results.candidates import (
     candidates_of,
     conditions,
     is_pruned,
+    is_timed,
     mean_and_deviation,
     offers_no_choice,
     side_of,
@@ -420,7 +421,7 @@ def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[Co
     for result in results:
         subject = _title(result), _device(result), result.quality.metric_name
         groups.setdefault((subject, tuple(conditions(result).items())), []).append(result)
-    groups = _with_dense_ones(groups, results)
+    groups = _with_dense_ones(_with_untimed_ones(groups, results), results)
     alike: dict[tuple, list[dict[str, str]]] = {}
     for subject, found in groups:
         alike.setdefault(subject, []).append(dict(found))
@@ -430,9 +431,35 @@ def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[Co
     ]
 
 
-def _largest_first(group: tuple[tuple, list[Result]]) -> tuple[int, str]:
+def _largest_first(group: tuple[tuple, list[Result]]) -> tuple[bool, int, str]:
+    """Timed groups first."""
     key, members = group
-    return -len(members), str(key)
+    return not any(map(is_timed, members)), -len(members), str(key)
+
+
+OF_TIMING = ("search", "image size", "timed", "processor")  # conditions of a latency alone
+
+
+def _with_untimed_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> dict[tuple, list[Result]]:
+    """Add results without a latency to each timed group that agrees in all that an accuracy depends on."""
+
+    def accuracy_key(members: list[Result]) -> tuple:
+        first = members[0]
+        parts = {name: text for name, text in conditions(first).items() if name not in OF_TIMING}
+        return model_text(first), task_text(first), first.speed.dtype, first.quality.metric_name, *parts.items()
+
+    place = {id(result): number for number, result in enumerate(order)}
+    by_accuracy: dict[tuple, list[tuple]] = {}
+    for key, members in groups.items():
+        if members[0].speed.latency_device is not None:
+            by_accuracy.setdefault(accuracy_key(members), []).append(key)
+    found = {key: list(members) for key, members in groups.items()}
+    for key, members in groups.items():
+        if members[0].speed.latency_device is None and (timed := by_accuracy.get(accuracy_key(members))):
+            for other in timed:
+                found[other] = sorted([*found[other], *members], key=lambda result: place[id(result)])
+            del found[key]
+    return found
 
 
 def _with_dense_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> dict[tuple, list[Result]]:

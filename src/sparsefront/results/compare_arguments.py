@@ -15,8 +15,8 @@ usage: COMMAND [results ...] [out=DIR] [title=TEXT] [sort=COLUMN] [axis=AXIS] [r
 
 Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
 modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
-deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired bootstrap). Below
-them a sentence per budget: the fastest that loses at most so many points. A terminal that is too narrow for the first table
+deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired t). Below them a
+sentence per budget: the fastest that surely loses at most so many points. A terminal that is too narrow for the first table
 gets one of what decides. Writes compare.png and compare.html: fronts, a latency budget that names the winner and its command,
 filters that stay in the page's address, a ranking, missing cells, the runs as CSV and JSON; the same sets apart.
 

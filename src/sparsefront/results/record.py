@@ -21,8 +21,9 @@ from sparsefront.results.field_types import CheckedFields, check_entries, from_c
 # continued dense network, val_seen. 7: digests of masks, files and record. 8: digest of the data. 9: kernels of norms.
 # 10: version of the split, continued dense network with the teacher, latency over the data set's own batches, precision.
 # 11: low precision, also of dense. 12: size of timed images. 13: decoding, metric signature, parts of a translation.
+# 14: initial weights.
 # Fields are only ever added: older results can be read unless they use names from before version 5.
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,8 @@ class Identity(CheckedFields):
     `time` is ISO 8601 with time zone; `commit` is None outside of a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
     `config_hash` is of the typed options (see `Experiment.config_hash`); `run_id` distinguishes results. `gpu_clock_mhz` is the
     SM clock during timed work, if the driver reports it. `processor` and `threads` (per operator) describe a CPU that was
-    measured. `dataset_digest` is of the raw data. Digests of weights: `dense_weights_sha256` before pruning,
+    measured. `dataset_digest` is of the raw data. `initial_weights`, before any training: hub name and revision, or the digest of
+    each local file, or random (`Model.fingerprint`). Digests of weights: `dense_weights_sha256` before pruning,
     `dense_continued_weights_sha256` and `dense_distilled_weights_sha256` of the continued dense networks, `weights_sha256` and
     `masks_sha256` of the pruned one.
     `samples_sha256`, `outcomes_sha256`: of the files next to the record; `record_sha256`: of all other fields, so that
@@ -61,6 +63,7 @@ class Identity(CheckedFields):
     processor: str | None = None
     threads: int | None = None
     dataset_digest: str | None = None
+    initial_weights: dict[str, Any] | None = None
     dense_weights_sha256: str | None = None
     dense_continued_weights_sha256: str | None = None
     dense_distilled_weights_sha256: str | None = None

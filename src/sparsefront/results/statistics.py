@@ -1,4 +1,4 @@
-"""Which choice is better, and with what confidence: paired bootstrap, winners, rankings, budgets."""
+"""Which choice is better, and with what confidence: paired differences, winners, rankings, budgets."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -6,14 +6,17 @@ from math import ceil, inf, log, sqrt
 from statistics import fmean
 
 import numpy as np
+from scipy.special import stdtrit  # quantiles of Student's t
 
 from sparsefront.progress import counted
 from sparsefront.results.candidates import (
     Candidate,
     asked_of,
+    error_of_lost,
     low_baseline_is_faster,
     mean_and_deviation,
     offers_no_choice,
+    pair_of,
     points_lost,
     side_of,
     too_few_repeats,
@@ -21,22 +24,25 @@ from sparsefront.results.candidates import (
 from sparsefront.results.columns import times
 from sparsefront.results.comparable import (
     AT_OWN_LENGTHS,
-    CPU_NOTE,
     DATASET_SPEEDUP,
+    SPEEDUP,
+    Axis,
     ComparableResults,
     Point,
     by_pattern,
     dominated_areas,
+    point_of,
 )
-from sparsefront.results.metric import Metric
+from sparsefront.results.metric import NONE, Metric
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import override_text
 from sparsefront.tasks.outcomes import Outcomes
 
-# Compare two choices on the same samples: a paired bootstrap over samples and runs.
+# Compare two choices on the same samples.
 
-DRAWS = 1000
+LEVEL = 0.95
 SIGMAS = 1.96  # half-width of a 95 % interval of a normal distribution
+SIGMAS_WITH_POWER = SIGMAS + 0.84  # of a difference that is found in 80 % of all experiments
 
 
 @dataclass(frozen=True)
@@ -64,64 +70,94 @@ class Difference:
 
 
 def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, same_seeds: bool) -> Difference:
-    """Difference of the means over runs, by bootstrap.
+    """Difference of the means over runs, with Student's t for samples crossed with runs.
 
-    Each draw resamples the samples, equally for both sides, and the runs of each side, equally if runs are paired by seeds.
-    Means of n resampled runs have only (n - 1) / n of the variance of means of n runs, so their distance from the mean of all
-    runs is scaled by √(n / (n - 1)). A single run says nothing about variation between runs: the interval is then due to the
-    samples only.
+    The variance of the mean adds that between samples and that between runs, and subtracts that of their interaction, which
+    both contain. A single run says nothing about variation between runs: the interval is then due to the samples only.
 
     Args:
         ours, theirs: one entry per run, over the same samples.
-        same_seeds: run i of both sides has the same seeds.
+        same_seeds: run i of both sides has the same seeds and the same dense network.
     Raises:
         ValueError: the samples differ.
-    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 8 and 13. The generator's seed is fixed.
+    Source: Satterthwaite, "An Approximate Distribution of Estimates of Variance Components", 1946.
     """
     if len({(outcomes.samples, len(outcomes)) for outcomes in (*ours, *theirs)}) > 1:
         raise ValueError("outcomes of other samples cannot be compared in pairs")
-    draw = np.random.RandomState(0)
-    n = len(ours[0])
-    drawn, by_samples = [], []
-    for _ in range(DRAWS):
-        chosen = draw.randint(n, size=n)
-        our_runs = draw.randint(len(ours), size=len(ours))
-        their_runs = our_runs if same_seeds else draw.randint(len(theirs), size=len(theirs))
-        our_scores, their_scores = _scores(ours, chosen), _scores(theirs, chosen)
-        drawn.append(_drawn_mean(our_scores, our_runs) - _drawn_mean(their_scores, their_runs))
-        by_samples.append(our_scores.mean() - their_scores.mean())
-    every = np.arange(n)
-    our_scores, their_scores = _scores(ours, every), _scores(theirs, every)
-    worst = 0.95 if Metric(ours[0].metric).less_is_better else 0.05
-    low, bound, high = np.quantile(drawn, (0.025, worst, 0.975))
+    n, every = len(ours[0]), np.arange(len(ours[0]))
+    first, second = (np.stack([run.pseudo_values() for run in runs]) for runs in (ours, theirs))
+    sides = [first - second] if same_seeds else [first, -second]
+    of_samples = float(sum(side.mean(0) for side in sides).var(ddof=1)) / n if n > 1 else 0.0
+    parts, of_runs = [(of_samples, n - 1)], 0.0
+    for side in sides:
+        if (runs := len(side)) > 1 and n > 1:
+            between = float(side.mean(1).var(ddof=1)) / runs
+            rest = side - side.mean(0) - side.mean(1, keepdims=True) + side.mean()
+            interaction = float((rest**2).sum()) / ((runs - 1) * (n - 1) * runs * n)
+            parts += [(between, runs - 1), (-interaction, (runs - 1) * (n - 1))]
+            of_runs += max(between - interaction, 0.0)
+    value = float(
+        np.mean([run.metric_over(every) for run in ours]) - np.mean([run.metric_over(every) for run in theirs])
+    )
+    reach, reach_one_sided = _reaches(parts, least=of_samples)
+    worse = 1 if Metric(ours[0].metric).less_is_better else -1
     return Difference(
-        float(our_scores.mean() - their_scores.mean()),
-        float(low),
-        float(high),
-        float(bound),
+        value,
+        value - reach,
+        value + reach,
+        value + worse * reach_one_sided,
         samples=n,
         runs=min(len(ours), len(theirs)),
-        sample_error=float(np.std(by_samples)),
-        run_error=_run_error(our_scores, their_scores, same_seeds=same_seeds),
+        sample_error=sqrt(of_samples),
+        run_error=sqrt(of_runs),
     )
 
 
-def _run_error(ours: np.ndarray, theirs: np.ndarray, *, same_seeds: bool) -> float:
-    """Standard error of a difference of means over runs, paired if seeds are the same."""
-    sides = (ours - theirs,) if same_seeds else (ours, theirs)
-    return sqrt(sum(float(side.var(ddof=1)) / len(side) for side in sides if len(side) > 1))
+def _reaches(parts: Iterable[tuple[float, int]], *, least: float = 0.0) -> tuple[float, float]:
+    """How far the ends of a two-sided and of a one-sided 95 % interval are from the estimate.
+
+    Args:
+        parts: variances that add up, with the degrees of freedom of each.
+        least: lower limit of the sum.
+    """
+    parts = [(variance, freedom) for variance, freedom in parts if variance]
+    variance = max(sum(part for part, _ in parts), least)
+    if not variance:
+        return 0.0, 0.0
+    freedom = variance**2 / sum(part**2 / freedom for part, freedom in parts)
+    both, one = (float(stdtrit(freedom, quantile)) * sqrt(variance) for quantile in ((1 + LEVEL) / 2, LEVEL))
+    return both, one
 
 
-def _drawn_mean(scores: np.ndarray, chosen_runs: np.ndarray) -> float:
-    """Mean of the chosen runs, scaled away from the mean of all runs to correct the variance of resampling."""
-    n = len(scores)
-    widened = sqrt(n / (n - 1)) if n > 1 else 0.0
-    return float(scores.mean() + widened * (scores[chosen_runs].mean() - scores.mean()))
+@dataclass(frozen=True)
+class Loss:
+    """What a candidate lost, in points (percent for perplexity): the mean over its runs, and one-sided 95 % bounds."""
+
+    mean: float
+    low: float
+    high: float
 
 
-def _scores(runs: Sequence[Outcomes], samples: np.ndarray) -> np.ndarray:
-    """[runs]: the metric of each over some samples."""
-    return np.array([run.metric_over(samples) for run in runs])
+def loss_of(candidate: Candidate, *, held_out: bool) -> Loss | None:
+    """The loss against the baseline on one part; None if it was not measured.
+
+    The two networks' standard errors count as independent: on the same samples the true bounds are nearer. Infinite bounds
+    if no standard errors were recorded.
+    """
+    lost, errors = [], []
+    for result in candidate.results:
+        points, error = points_lost(result, held_out=held_out), error_of_lost(result, held_out=held_out)
+        if points is None:
+            return None
+        lost.append(points)
+        errors.append(inf if error is None else error)
+    mean, first = fmean(lost), candidate.results[0].quality
+    samples = (first.val_evaluated_samples if held_out else first.evaluated_samples) or len(lost)
+    parts = [(fmean(error**2 for error in errors), max(samples - 1, 1))]
+    if len(lost) > 1:
+        parts.append((float(np.var(lost, ddof=1)) / len(lost), len(lost) - 1))
+    reach = inf if inf in errors else _reaches(parts)[1]
+    return Loss(*(round(value, 9) for value in (mean, mean - reach, mean + reach)))  # 98 % - 97 % is 1.0000000000000009
 
 
 # When a sparse network counts as faster than dense: the one rule for all tables, sentences and curves.
@@ -229,7 +265,6 @@ def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
     place = {runs: number for number, runs in enumerate(picked)}  # rank within a sparsity
     lines = []
     for candidate in sorted(found, key=lambda one: (one.sparsity, place.get(one.runs, len(place)))):
-        speedup, spread = mean_and_deviation(candidate.speedups)
         lines.append(
             {
                 "sparsity": f"{candidate.sparsity:g}",
@@ -238,11 +273,33 @@ def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
                 "runs": str(len(candidate.results)),
                 "held out": _spread(candidate.val, candidate.metric),
                 "test": _spread(candidate.test, candidate.metric),
-                "speedup": times(speedup) + ("" if spread is None else f" ± {spread:.2f}"),
+                **{
+                    f"lost, {part} (95 %)": _loss_text(loss_of(candidate, held_out=held_out))
+                    for part, held_out in (("held out", True), ("test", False))
+                },
+                "speedup": speedup_text(candidate, SPEEDUP),
+                "own lengths": speedup_text(candidate, DATASET_SPEEDUP),
                 "picked by held out": picked.get(candidate.runs, ""),
             }
         )
-    return lines
+    unused = [name for name in ("settings", "own lengths") if all(line[name] in ("", NONE) for line in lines)]
+    return [{name: cell for name, cell in line.items() if name not in unused} for line in lines]
+
+
+def _loss_text(loss: Loss | None) -> str:
+    """`1.42 (≤ 2.24)`."""
+    if loss is None:
+        return NONE
+    return f"{loss.mean:.2f}" + (f" (≤ {loss.high:.2f})" if loss.high < inf else "")
+
+
+def speedup_text(candidate: Candidate, axis: Axis) -> str:
+    """`1.61× (1.60–1.61)`: the mean over the timed runs, with the hull of their intervals."""
+    point = point_of(candidate, axis)
+    if point.x is None:
+        return NONE
+    ends = repeats_text(point) or (point.x_interval and "{:.2f}–{:.2f}".format(*point.x_interval))
+    return times(point.x) + (f" ({ends})" if ends else "")
 
 
 def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[str]:
@@ -258,8 +315,7 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
             if isinstance(told, str):
                 unclaimed.setdefault(told, []).append(line)
             else:
-                seeds = min(len(first.seeds), len(other.seeds))
-                lines.append(f"{line}: {_difference_in_words(told, *names, seeds=seeds, metric=first.metric)}")
+                lines.append(f"{line}: {_difference_in_words(told, *names, metric=first.metric)}")
     for why, pairs in unclaimed.items():
         few = len(pairs) <= MOST_UNCLAIMED
         lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
@@ -271,25 +327,28 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
 
 
 def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> Difference | str:
-    """The difference on the reporting split, or why there is none."""
-    kept = [[(outcomes_of(run) or {}).get(side_of(run)) for run in one.results] for one in (first, other)]
+    """The difference on the reporting split, over the runs of the same dense networks if there are any; or why there is none."""
+    ours, theirs = ({pair_of(run): run for run in one.results} for one in (first, other))
+    pairs = [pair for pair in ours if pair in theirs]
+    sides = [[one[pair] for pair in pairs or one] for one in (ours, theirs)]
+    kept = [[(outcomes_of(run) or {}).get(side_of(run)) for run in side] for side in sides]
     if any(outcomes is None for side in kept for outcomes in side):
         return "which is better is not claimed, since outcomes per sample (outcomes.npz beside row.json) are missing or edited"
     try:
-        return paired_difference(*kept, same_seeds=first.seeds == other.seeds)
+        return paired_difference(*kept, same_seeds=bool(pairs))
     except ValueError:
         return "which is better is not claimed, since they were evaluated on other samples"
 
 
-def _difference_in_words(found: Difference, first: str, other: str, *, seeds: int, metric: Metric) -> str:
+def _difference_in_words(found: Difference, first: str, other: str, *, metric: Metric) -> str:
     """Say which is better if the interval excludes 0 and there are enough seeds; else what would be needed."""
     points, low, high = (metric.scale * value for value in (found.value, found.low, found.high))
     unit = metric.words if metric.less_is_better else "points"
-    interval = f"{points:+.2f} {unit} on test, paired bootstrap 95 % {low:+.2f} to {high:+.2f}"
+    interval = f"{points:+.2f} {unit} on test, 95 % {low:+.2f} to {high:+.2f}"
     if not found.clear:
         return f"no clear difference ({interval}); {needed_in_words(found)}"
-    if seeds < LEAST_SEEDS:
-        return f"{FEW_SEEDS} ({interval}); one of them has {seeds}"
+    if found.runs < LEAST_SEEDS:
+        return f"{FEW_SEEDS} ({interval}); compared with {found.runs}"
     return f"{first if metric.sign * points > 0 else other} is better ({interval})"
 
 
@@ -297,12 +356,13 @@ MOST_NEEDED = 1_000_000  # samples or seeds above which no number is given
 
 
 def needed_in_words(found: Difference) -> str:
-    """How many seeds or samples would be needed to distinguish two choices with the measured difference.
+    """How many seeds or samples would be needed to distinguish two choices with the measured difference, in four of five
+    experiments.
 
-    The interval of a difference d excludes 0 if (d / 1.96)² exceeds the variance between seeds over their number plus that
-    of a sample over the number of samples. More of one alone may not suffice.
+    The interval of a difference d excludes 0 with a power of 80 % if (d / 2.8)² exceeds the variance between seeds over their
+    number plus that of a sample over the number of samples. More of one alone may not suffice.
     """
-    reach = (found.value / SIGMAS) ** 2
+    reach = (found.value / SIGMAS_WITH_POWER) ** 2
     of_seeds, of_samples = found.run_error**2, found.sample_error**2
     seeds = found.runs * of_seeds / (reach - of_samples) if found.runs > 1 and reach > of_samples else inf
     samples = found.samples * of_samples / (reach - of_seeds) if reach > of_seeds else inf
@@ -362,15 +422,18 @@ BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the continued d
 
 
 def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -> list[str]:
-    """One sentence per budget (or per several with the same answer); the held-out part decides who is within it, the reporting
-    split is quoted. Empty if nothing was timed or may be picked. Candidates with fewer than `LEAST_SEEDS` seeds are not ranked:
-    if none has more, the fastest is named as measured, and no pattern is said to lose.
+    """One sentence per budget (or per several with the same answer); the held-out part decides who is within it, by the 95 %
+    bound of the loss, and the reporting split is quoted. Empty if nothing was timed on a GPU or may be picked. Candidates with
+    fewer than `LEAST_SEEDS` seeds are not ranked: if none has more, the fastest is named as measured, and no pattern is said to
+    lose.
     """
     known = [
-        (lost, against_dense(point), point)
+        (loss, against_dense(point), point)
         for point in group.speedup_points
-        if (lost := lost_for_choice(point.candidate, group)) is not None
+        if (loss := lost_for_choice(point.candidate, group)) is not None
     ]
+    if group.device == "cpu":  # references: no latency to choose by
+        return []
     ranked = [one for one in known if may_rank(one[2].candidate)]
     left = len(known) - len(ranked)
     aside = f"; {counted(left, 'candidate')} not ranked, of fewer than {LEAST_SEEDS} seeds" if ranked and left else ""
@@ -381,13 +444,12 @@ def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGET
     return [f"{_budgets_text(held, group.metric)} {text}" for text, held in said.items()]
 
 
-def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | None:
-    """Mean points lost over its runs, by the metric for choices; None if it may not be used."""
+def lost_for_choice(candidate: Candidate, group: ComparableResults) -> Loss | None:
+    """What it lost by the metric for choices; None if it may not be used."""
     by_val = group.picked_by == "val"
     if group.offers_no_choice or (by_val and not candidate.can_be_chosen):
         return None
-    lost = [points_lost(result, held_out=by_val) for result in candidate.results]
-    return None if None in lost else round(fmean(lost), 9)  # 98 % - 97 % is 1.0000000000000009 points
+    return loss_of(candidate, held_out=by_val)
 
 
 def _budgets_text(budgets: Sequence[float], metric: Metric) -> str:
@@ -397,15 +459,17 @@ def _budgets_text(budgets: Sequence[float], metric: Metric) -> str:
     return f"at ≤ {metric.budget_text(numbers)}"
 
 
-def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float, str, Point]]) -> str:
-    within = [(verdict, point) for lost, verdict, point in known if lost <= budget]
+_Known = Sequence[tuple[Loss, str, Point]]
+
+
+def _found(group: ComparableResults, budget: float, known: _Known) -> str:
+    within = [(verdict, point) for loss, verdict, point in known if loss.high <= budget]
     if not within:
-        return f"nothing that was measured loses so little{', held out' if group.picked_by == 'val' else ''}"
+        return _nothing_within(group, budget, known)
     best: dict[str, tuple[str, Point]] = {}  # pattern -> the fastest that counts as faster than dense, else the fastest
     for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
         best.setdefault(point.result.choice.pattern, (verdict, point))
     (verdict, first), *others = best.values()
-    cpu = f" ({CPU_NOTE})" if group.device == "cpu" else ""
     unclear = {point.result.choice.pattern for found, point in within if found == UNCLEAR}
     if verdict == FASTER:
         is_fastest = first.x == max(point.x for _, point in within)
@@ -414,7 +478,9 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
         found = "everything loses to dense; the fastest is"
     else:
         found = "nothing counts as faster than dense; the fastest is"
-    beyond = dict.fromkeys(point.result.choice.pattern for *_, point in known)
+    others_here = dict.fromkeys(point.result.choice.pattern for *_, point in known)
+    open_here = {point.result.choice.pattern for loss, _, point in known if loss.low <= budget}
+    beyond = [pattern for pattern in others_here if pattern not in best]
     ends = (
         (
             [pattern for pattern in _patterns(others, SLOWER) if pattern not in unclear],
@@ -427,21 +493,31 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
             "are not surely faster than dense",
         ),
         (_patterns(best.values(), MOSTLY_DENSE), "runs mostly dense kernels", "run mostly dense kernels"),
-        ([pattern for pattern in beyond if pattern not in best], "always loses more", "always lose more"),
+        ([pattern for pattern in beyond if pattern in open_here], "may lose more", "may lose more"),
+        ([pattern for pattern in beyond if pattern not in open_here], "always loses more", "always lose more"),
     )
     rest = [f"{', '.join(names)} {one if len(names) == 1 else many}" for names, one, many in ends if names]
-    return "; ".join([f"{found} {_point_in_words(first, group)}{cpu}", *rest])
+    return "; ".join([f"{found} {_point_in_words(first, group)}", *rest])
 
 
-def _measured(group: ComparableResults, budget: float, known: Sequence[tuple[float, str, Point]]) -> str:
+def _nothing_within(group: ComparableResults, budget: float, known: _Known) -> str:
+    """Say that nothing is, or that the part that decides is too small to tell."""
+    held_out = ", held out" if group.picked_by == "val" else ""
+    undecided = [point for loss, _, point in known if loss.low <= budget]
+    if not undecided:
+        return f"nothing that was measured loses so little{held_out}"
+    fastest = _point_in_words(max(undecided, key=lambda point: point.x), group)
+    return f"cannot tell (95 %{held_out}): the fastest that may be is {fastest}"
+
+
+def _measured(group: ComparableResults, budget: float, known: _Known) -> str:
     """Like `_found`, if no candidate may be ranked."""
-    within = [(verdict, point) for lost, verdict, point in known if lost <= budget]
+    within = [(verdict, point) for loss, verdict, point in known if loss.high <= budget]
     if not within:
-        return _found(group, budget, known)
+        return f"{_nothing_within(group, budget, known)}; {FEW_SEEDS}"
     verdict, first = max(within, key=lambda one: (one[0] == FASTER, one[1].x))
     nothing = "" if verdict == FASTER else "nothing counts as faster than dense; "
-    cpu = f" ({CPU_NOTE})" if group.device == "cpu" else ""
-    return f"{nothing}the fastest measured is {_point_in_words(first, group)}{cpu}; {FEW_SEEDS}"
+    return f"{nothing}the fastest measured is {_point_in_words(first, group)}; {FEW_SEEDS}"
 
 
 def _patterns(points: Iterable[tuple[str, Point]], *verdicts: str) -> list[str]:
@@ -485,6 +561,7 @@ def _lost(candidate: Candidate, *, held_out: bool) -> list[float]:
     return [value for value in lost if value is not None]
 
 
+DRAWS = 1000  # of the areas
 NEAR_DENSE_POINTS = 1.0  # maximum percentage points below dense for "the same quality"
 QUANTILES = (0.025, 0.975)
 SIGMAS_OF_INTERVAL = 2 * SIGMAS  # from end to end
@@ -584,6 +661,8 @@ def _duels(pattern: str, areas: dict[str, np.ndarray]) -> str:
 
 
 def _against_dense(points: Sequence[Point]) -> str:
+    if any(result.speed.latency_device == "cpu" for point in points for result in point.candidate.results):
+        return "–"
     verdicts = [against_dense(point) for point in points]
     faster, slower = verdicts.count(FASTER), verdicts.count(SLOWER)
     return f"{faster} / {len(verdicts) - faster - slower} / {slower}"
@@ -594,6 +673,6 @@ def _best_near(group: ComparableResults, points: Sequence[Point]) -> float | Non
     speedups = [
         point.x
         for point in points
-        if (lost := lost_for_choice(point.candidate, group)) is not None and lost <= NEAR_DENSE_POINTS
+        if (loss := lost_for_choice(point.candidate, group)) is not None and loss.high <= NEAR_DENSE_POINTS
     ]
     return max(speedups, default=None)

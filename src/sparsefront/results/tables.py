@@ -287,8 +287,7 @@ def _speedup(result: Result) -> str:
     speed = result.speed
     if speed.speedup is None:
         return "not measured"
-    note = f"{apart_from_medians(result)}{f' ({CPU_NOTE})' if speed.latency_device == 'cpu' else ''}"
-    return f"{times(speed.speedup)}{_verdict(result, 'speedup')}{note}"
+    return f"{times(speed.speedup)}{_verdict(result, 'speedup')}{apart_from_medians(result)}"
 
 
 def dense_low_text(result: Result) -> str:
@@ -317,7 +316,11 @@ def _generated(result: Result) -> str:
 
 
 def _verdict(result: Result, field: str) -> str:
-    """`, faster`, from the interval of a speedup; `, n=3` with too few repeats; empty if none was recorded."""
+    """`, faster`, from the interval of a speedup; `, n=3` with too few repeats; empty if none was recorded. None of a CPU, where
+    kernels are references.
+    """
+    if result.speed.latency_device == "cpu":
+        return f" ({CPU_NOTE})"
     if few := too_few_repeats(result):
         return f", n={few}: no interval"
     interval = speedup_interval(result, field)

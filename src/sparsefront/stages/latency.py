@@ -82,7 +82,7 @@ def latency_curve(
 def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Samples]:
     """Latency of a batch of the evaluation set: fields of group `speed`, and samples. Empty with `lengths=fixed`.
 
-    The batches are those of the evaluation, in loader order, each padded to its longest row rounded up to 16 tokens. Each
+    The batches are those of the evaluation, in loader order, each padded to its longest row rounded up to 64 tokens. Each
     distinct (rows, tokens) is timed once, with all samples and repeats, dense and sparse in turn, and weighted by its number of
     batches; the last, smaller batch is a size of its own. The latency is the sum over all batches divided by their number. As in
     serving, one network runs all sizes with the kernels and execution mode that were fastest at the fixed size, for dense and

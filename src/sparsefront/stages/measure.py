@@ -313,6 +313,7 @@ def measure_networks(
     """
     digests = {
         "dataset_digest": digest(experiment.dataset.content()),
+        "initial_weights": experiment.model.fingerprint(),
         "dense_weights_sha256": weights_digest(dense_net),
     }
     bench = EvalContext.of(experiment, dense_net)

@@ -97,7 +97,8 @@ class LabelEvaluator:
 class ImageClassification(Task):
     """Cross-entropy and accuracy.
 
-    The net is called as `net(x=[B, channels, size, size])` and returns logits [B, num_classes].
+    The net is called as `net(x=[B, channels, size, size])` and returns logits [B, num_classes]. In mixed batches, the loss is
+    that of `labels` and `mixed_labels`, weighted by `mixed_share` (`split_data.ImageArrays`).
     """
 
     kind: ClassVar[str] = "image_classification"
@@ -115,7 +116,10 @@ class ImageClassification(Task):
         return {"x": batch["x"]}
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        return F.cross_entropy(output, batch["labels"])
+        if "mixed_labels" not in batch:
+            return F.cross_entropy(output, batch["labels"])
+        own, mixed = (F.cross_entropy(output, batch[name], reduction="none") for name in ("labels", "mixed_labels"))
+        return own.lerp(mixed, batch["mixed_share"].to(own.dtype)).mean()
 
     def logits(self, output: Tensor) -> tuple[Tensor, ...]:
         return (output,)

@@ -196,6 +196,25 @@ class Outcomes:
             found = float(metric(torch.from_numpy(self.values[chosen]), torch.from_numpy(self.labels[chosen])))
         return 0.0 if math.isnan(found) else found
 
+    def pseudo_values(self) -> np.ndarray:
+        """What each sample adds, float64 [n]: the values themselves if the metric is their mean, else jackknife pseudo-values,
+        whose mean is the metric up to its bias, and whose variance / n is its squared standard error.
+
+        Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 11.
+        """
+        n, values = len(self), self.values.astype(np.float64)
+        if n < 2 or (self.labels is None and self.metric not in _OF_MEAN):
+            return values if self.labels is None else np.array([self.metric_over(np.arange(n))])
+        if self.labels is None:
+            left_out = np.array([_OF_MEAN[self.metric](rest) for rest in (values.sum() - values) / (n - 1)])
+        else:  # equal samples are left out once
+            _, first, kind = np.unique(
+                np.stack([self.values, self.labels]), axis=1, return_index=True, return_inverse=True
+            )
+            every = np.arange(n)
+            left_out = np.array([self.metric_over(np.delete(every, sample)) for sample in first])[kind]
+        return n * self.metric_over(np.arange(n)) - (n - 1) * left_out
+
     def require_metric(self) -> None:
         """Raise ValueError if the metric does not fit these values and labels, as in an edited file."""
         try:

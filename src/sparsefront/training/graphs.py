@@ -4,7 +4,9 @@ Steps with small batches are limited by Python, and even more so with sparse lay
 """
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from sparsefront.processes import gc_disabled
 
 log = logging.getLogger(__name__)
 MOST_GRAPHS = 64  # maximum number of captured batch sizes
+COPIES = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
 
 # Hidden states, recorded by forward hooks.
 
@@ -70,6 +73,56 @@ class HiddenStates:
         return hook
 
 
+# Values that a forward makes on the CPU.
+
+
+class HostCopies:
+    """Copies from the CPU by `Tensor.to` and `torch.tensor`, such as of position ids and constants, in an eager call; a capture
+    of the same call reads them again. Replays read them too, as they could not see other values.
+    """
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[Tensor, Tensor]] = []  # (source, copy)
+
+    @contextmanager
+    def patched(self, *, capturing: bool) -> Iterator[None]:
+        """Context for the eager call, or for its capture.
+
+        Raises:
+            RuntimeError: while capturing, if the call copies other values than the eager one.
+        """
+        move, make, thread, copies = Tensor.to, torch.tensor, threading.get_ident(), iter(list(self._copies))
+
+        def to(source: Tensor, *values: Any, **named: Any) -> Tensor:
+            if source.device.type != "cpu" or threading.get_ident() != thread or not _moves(values, named):
+                return move(source, *values, **named)
+            if not capturing:
+                copy = move(source, *values, **named)
+                self._copies.append((source.clone(), copy))
+                return copy
+            known, copy = next(copies, (None, source))
+            if known is None or not torch.equal(known, source):
+                raise RuntimeError("the forward copies other values from the CPU at each call")
+            return copy.clone()
+
+        def tensor(data: Any, *, device: Any = None, **named: Any) -> Tensor:
+            made = make(data, **named)
+            return made if device is None else to(made, device)
+
+        Tensor.to, torch.tensor = to, tensor  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            Tensor.to, torch.tensor = move, make  # type: ignore[method-assign]
+
+
+def _moves(values: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether arguments of `Tensor.to` name a device other than the CPU."""
+    target = next((one for one in (*values, *named.values()) if isinstance(one, str | torch.device | Tensor)), None)
+    device = target.device if isinstance(target, Tensor) else target
+    return device is not None and torch.device(device).type != "cpu"
+
+
 # The forward of a network, captured.
 
 
@@ -95,9 +148,10 @@ class GraphedForward:
         self, net: nn.Module, forward: Callable[..., Any], *, states: HiddenStates | None = None, trains: bool = True
     ) -> None:
         self._net, self._forward, self._states, self._trains = net, forward, states, trains
-        self._seen: set[Hashable] = set()
+        self._seen: dict[Hashable, HostCopies] = {}
         self._graphs: dict[Hashable, _Graph] = {}
         self._weights: tuple[int, ...] = ()  # their addresses
+        self._copies = False  # whether it copies from the CPU
         self.failed = False
         self.replays = 0
 
@@ -108,19 +162,25 @@ class GraphedForward:
         parameters = [one for one in self._net.parameters() if one.requires_grad or not self._trains]
         weights = tuple(parameter.data_ptr() for parameter in parameters)
         if self._weights != weights:
-            self._seen, self._graphs, self._weights = set(), {}, weights
+            self._seen, self._graphs, self._weights = {}, {}, weights
         listens = self._states is not None and self._states.listening
         key = _key(given, structure, self._net), listens
         graph = self._graphs.get(key)
         if graph is None:
             if key not in self._seen or len(self._graphs) >= MOST_GRAPHS or not parameters:
-                self._seen.add(key)
-                return self._forward(*values, **named)
+                self._seen[key] = HostCopies()
+                with self._seen[key].patched(capturing=False) if self._copies else nullcontext():
+                    return self._forward(*values, **named)
             try:
                 first = next(iter(self._graphs.values()), None)
                 run = self._forward_with_states if listens else self._forward
-                graph = _Graph(run, given, structure, parameters, first, trains=self._trains)
+                # the copies stay in `_seen`, as the graph reads them
+                with self._seen[key].patched(capturing=True) if self._copies else nullcontext():
+                    graph = _Graph(run, given, structure, parameters, first, trains=self._trains)
             except RuntimeError as error:
+                if COPIES in str(error) and not self._copies:
+                    self._copies, self._seen = True, {}
+                    return self._forward(*values, **named)
                 self.failed = True
                 log.warning("CUDA graphs are left out: %s", str(error).splitlines()[0])
                 return self._forward(*values, **named)

@@ -1,6 +1,7 @@
 """Compose the experiment of a stored result, and its result again from the networks that are here."""
 
 import copy
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -112,8 +113,8 @@ class Again:
     outcomes: dict[str, Outcomes]
 
 
-def planned(experiment: Experiment, result: Result) -> dict[str, int | float | None]:
-    """Steps, epochs and samples of both trainings, as planned for this data; None: not known.
+def planned(experiment: Experiment, result: Result) -> dict[str, Any]:
+    """The initial weights, and steps, epochs and samples of both trainings as planned for this data; None: not known.
 
     Raises:
         Obstacle: the data is not that of the record: metrics on it would mean nothing.
@@ -123,7 +124,7 @@ def planned(experiment: Experiment, result: Result) -> dict[str, int | float | N
     if stated not in (None, here):
         how = f"is not what the result was measured on: dataset_digest is {stated} in the record, {here} here"
         raise Obstacle("data", None, f"{how}; name the run's own data (dataset.path=...), in the same files")
-    return planned_budgets(experiment)
+    return planned_budgets(experiment) | {"initial_weights": experiment.model.fingerprint()}
 
 
 def measure_again(experiment: Experiment, result: Result, export: Export | None, spec: MaskSpec) -> Again:
@@ -138,6 +139,7 @@ def measure_again(experiment: Experiment, result: Result, export: Export | None,
     if result.choice.kernel_mode == "none":  # `stages` of a record are not followed
         experiment = replace(experiment, stages=tuple(stage for stage in experiment.stages if stage != "swap"))
     budgets, keys = planned(experiment, result), stage_keys(experiment)
+    del budgets["initial_weights"]  # as `compose_result` has them
     tell("looking for the dense weights ...")
     dense = _stored_net(experiment, "dense", keys.dense, result.identity.dense_weights_sha256)
     net, masked = dense or build_net(experiment), build_net(experiment)
@@ -166,7 +168,7 @@ def measure_again(experiment: Experiment, result: Result, export: Export | None,
     own = {name: (shape, spec.sparsity_of(name, experiment.sparsity)) for name, shape in shapes.items()}
     now = compose_result(
         experiment,
-        content,
+        json.loads(json.dumps(content)),  # as stored
         run_id=digest(keys.measure),
         checkpoint=result.identity.checkpoint,
         n_of_m=windows_text(experiment.pattern, own) if own else None,

@@ -25,7 +25,7 @@ TOPICS = {  # of the fields whose name matches; others are of their group's topi
     r"(weights|masks)_sha256|checkpoint": "weights",
     r"samples_sha256|outcomes_sha256": "samples",
     r"gpu_clock_mhz": "latency",
-    r"(dense|recovery)_(steps|epochs|samples)|trainer_parameters": "training",
+    r"(dense|recovery)_(steps|epochs|samples)|trainer_parameters|initial_weights": "training",
 }
 TOPIC_OF_GROUP = {
     "identity": "environment",

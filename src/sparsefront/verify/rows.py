@@ -114,10 +114,11 @@ def _retrain(result: Result, row: Path, options: argparse.Namespace) -> Iterator
     with experiment_of(result, row, given, partial(_composed, trust)) as (experiment, configuration):
         yield from _configuration(result, row, configuration, experiment, given)
         require_same_training(experiment, result)
-        for name, steps in planned(experiment, result).items():
-            if None not in (steps, result.value_of(name)) and steps != result.value_of(name):
-                yield Finding("training", DIFFERS, f"{name} is {result.value_of(name)} in the record, {steps} now")
-                return  # retraining would produce something else
+        for name, here in planned(experiment, result).items():
+            if None not in (here, result.value_of(name)) and here != result.value_of(name):
+                told = f"{name} is {result.value_of(name)} in the record, {here} now: it would be another training"
+                yield Finding("training", DIFFERS, told)
+                return
     tell("training again ...")
     now, folder = train_again(result, row, given)
     print(printable(f"trained again: {folder}"))

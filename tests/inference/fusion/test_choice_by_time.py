@@ -2,23 +2,27 @@
 
 import copy
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
 from sparsefront_kernels.bench.correctness import products_in
+from sparsefront_kernels.gathered.sm90 import PERSISTENT
 
+from sparsefront.inference import autotune
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import product_choice
+from sparsefront.inference.fusion import product_choice, timed_products
 from sparsefront.inference.fusion import products as candidates
 from sparsefront.inference.fusion import products as product_tuning
-from sparsefront.inference.fusion import products as timed_products
 from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense, representatives
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.product_choice import ProductChooser
-from sparsefront.inference.fusion.products import SHORT, FusedCorrectnessCheck, ProductTuning, equal_work, tile_lengths
+from sparsefront.inference.fusion.products import FusedCorrectnessCheck, ProductTuning
 from sparsefront.inference.fusion.sites import ProductWeight
+from sparsefront.inference.fusion.timed_products import SHORT, equal_work, tile_lengths
+from sparsefront.measure.search_time import SearchTime, searching
 from sparsefront.patterns.tile_wise import TileWise
 
 
@@ -286,6 +290,64 @@ def test_another_choice_of_the_same_network_times_nothing_anew(bert, clock):
     assert (kernels(chosen), kernels(forced)) == ({"dense_linear"}, {"gathered_reference"})
     forced = [product for block in forced.blocks.values() for product in block.products]
     assert all(product.latency_us == 25.0 and product.relative_error is not None for product in forced)
+
+
+@pytest.fixture
+def later(monkeypatch, tmp_path):
+    """later(): as a process that begins, on a machine with a GPU."""
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "some GPU")
+    forget = lambda: monkeypatch.setattr(timed_products.known_products, "_here", {})  # noqa: E731
+    forget()
+    return forget
+
+
+def test_later_searches_time_no_product_again(bert, clock, later):
+    pruned = bert(TileWise(32))
+    with searching(SearchTime(60.0)):
+        _, first = fused(pruned, KernelChoice("auto"))
+        timed = len(clock.timed_products)
+        _, second = fused(pruned, KernelChoice("sparse"))
+    assert len(clock.timed_products) == timed > 0
+    reports = [[one for block in report.blocks.values() for one in block.products] for report in (first, second)]
+    assert [one.candidates for one in reports[0]] == [one.candidates for one in reports[1]]
+    fused(pruned, KernelChoice("auto"))
+    assert len(clock.timed_products) > timed, "without a search, as in a run of the program, all are timed"
+
+
+def test_stored_products_are_those_that_were_timed(later):
+    launches = {"gathered_sm90_feature_major": (PERSISTENT,), "dense_linear": ()}
+    problem = Problem(64, 512, 256, torch.float16, torch.device("cuda"), "feature_major")
+    work = timed_products.Work("layer", problem, (problem, "gelu"), [320, 192], 16)
+    timed = timed_products.TimedProduct(work, {"dense_linear": 9.0}, launches, {"csr_sm90": "too slow"})
+    timed_products.TimedProducts("all").add(timed)
+    later()
+    near = replace(work, name="another", lengths=[320, 200])
+    assert timed_products.TimedProducts("all").equal(near) == timed
+    assert timed_products.TimedProducts("all").dense_us(near) == 9.0
+    assert timed_products.TimedProducts("a few").equal(near) is None, "other kernels may have been faster"
+    assert timed_products.TimedProducts("all").equal(replace(near, place=(problem, "relu"))) is None
+
+
+@pytest.mark.parametrize("usually", [(), ("gathered_reference",)])
+def test_untimed_products_take_what_is_usually_faster(bert, clock, later, monkeypatch, usually):
+    """Where no product was timed, and no time is left."""
+    monkeypatch.setattr(autotune, "USUALLY_FASTER", usually)
+    with searching(SearchTime(0.0)) as search:
+        _, report = fused(bert(TileWise(32)), KernelChoice("auto"))
+    assert not clock.timed_products and search.left_out
+    assert kernels(report) == {usually[0] if usually else "dense_linear"}
+
+
+def test_untimed_products_take_what_was_faster_in_others(bert, clock, later, monkeypatch):
+    """The second block's products are nearly equal to the first's, and there is no time for them."""
+    monkeypatch.setattr(timed_products, "NEARLY", 3.0)
+    late = lambda what, kind, before=None: "not tried" if "layer.1." in what else None  # noqa: E731
+    monkeypatch.setattr(product_choice, "too_late", late)
+    _, report = fused(with_lighter_second_block(bert, 0.75), KernelChoice("auto"))
+    assert kernels(report) == {"gathered_reference"}
+    for product in report.blocks["bert.encoder.layer.1"].products:
+        assert "layer.0" in product.timed_as and product.latency_us == 10.0
 
 
 def test_equal_work():

@@ -69,5 +69,5 @@ def test_a_new_process_gives_the_same_outputs(exported, programs, kind):
         done = programs.run(command, env=environment)
     else:  # a process cannot use a GPU that its parent has looked for
         command = [sys.executable, *command]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and done.stdout.strip().endswith("equal"), done.stderr[-2000:]

@@ -31,8 +31,8 @@ __device__ __forceinline__ void finish_rows(const Problem& problem, int cut_tile
     Run run(tile);
     const int in_tile = static_cast<int>(threadIdx.x) / RUNS, row = tile.row + in_tile, lane = threadIdx.x % 32;
     const bool finishes = in_tile < CUT_ROWS;
-    const float x_scale = finishes && problem.x_groups == 1 && row < problem.m ? load_float_early(problem.x_scales + row) : 1.0f;
     if (place.w > 0) pdl_wait();  // always; without the branch the compiler waits first and loads then
+    const float x_scale = finishes && problem.x_groups == 1 && row < problem.m ? load_x_scale(problem.x_scales + row) : 1.0f;
     if (tile.row >= problem.m) return;
     const float* from = problem.sums + (static_cast<int64_t>(place.z) + first_row / GROUP_ROWS) * UNIT_FLOATS +
                         static_cast<int>(threadIdx.x) / 32 * EIGHT_FLOATS + (first_row % GROUP_ROWS / CUT_ROWS * 32 + lane) * 4;

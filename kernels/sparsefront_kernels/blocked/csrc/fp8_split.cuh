@@ -51,7 +51,7 @@ __device__ __forceinline__ void consume_part(const Problem& problem, int rank, u
     const int row_count = GROUP_ROWS / problem.splits;
     for (int in_part = threadIdx.x / RUNS; in_part < row_count; in_part += CONSUMERS / RUNS) {
         const int in_tile = rank * row_count + in_part, row = tile.row + in_tile;
-        const float x_scale = !GROUPED && row < problem.m ? load_float_early(problem.x_scales + row) : 1.0f;
+        const float x_scale = !GROUPED && row < problem.m ? load_x_scale(problem.x_scales + row) : 1.0f;
         const uint32_t from = shared + (in_tile * ROW_FLOATS + run.number * RUN) * 4;
         float v[RUN] = {};
         if (problem.splits == 1) {

@@ -67,7 +67,7 @@ struct Scales {
 #pragma unroll
             for (int p = 0; p < 2; ++p) {
                 const int row = first_row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + p * 8;
-                of_rows[p] = load_float_early(problem.x_scales + (row < problem.m ? row : 0));
+                of_rows[p] = load_x_scale(problem.x_scales + (row < problem.m ? row : 0));
             }
         }
     }
@@ -109,10 +109,11 @@ struct Store {
         if (row < problem.m) {
             scale(sums, scales.of_rows);
             if constexpr (IS_QUANTIZED<T>) {
-                const bool gelu = problem.epilogue.activation > RELU;
-                if (!gelu || !quantize_gelu(problem, tile, row, sums)) {
+                bool rows_left[2] = {true, true};
+                if (problem.epilogue.activation > RELU) quantize_gelu(problem, tile, row, sums, rows_left);
+                if (__any_sync(~0u, rows_left[0] || rows_left[1])) {
                     activate(problem, sums);
-                    quantize(problem, tile, row, sums);
+                    quantize(problem, tile, row, sums, rows_left);
                 }
             } else {
                 activate(problem, sums);
@@ -196,7 +197,8 @@ struct Store {
         }
     }
 
-    __device__ __forceinline__ void quantize(const Problem& problem, const Tile& tile, int row, float (&sums)[64]) const {
+    // Those of the thread's two rows that are left.
+    __device__ __forceinline__ void quantize(const Problem& problem, const Tile& tile, int row, float (&sums)[64], const bool (&rows_left)[2]) const {
         float sizes[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int i = 0; i < 64; ++i) sizes[i / 2 % 2] = fmaxf(sizes[i / 2 % 2], fabsf(sums[i]));
@@ -205,6 +207,7 @@ struct Store {
         for (int p = 0; p < 2; ++p) {
             const float scale = scale_of(largest_size<4, 32>(sizes[p], sums, p * 2, 4)), reciprocal = __frcp_rn(scale);
             const int own_row = in_group + p * 8;
+            if (!rows_left[p]) continue;
             store_scale(problem, tile, row + own_row, scale);
 #pragma unroll
             for (int eight = 0; eight < 16; ++eight) {
@@ -215,15 +218,15 @@ struct Store {
     }
 
     // GELU and quantisation two numbers at a time in half, whose rounding is far below a step of e4m3, as is the error of the tanh.
-    // Returns whether it did: half does not hold numbers of any size. `sums` stay as they are.
-    __device__ __forceinline__ bool quantize_gelu(const Problem& problem, const Tile& tile, int row, const float (&sums)[64]) const {
+    // Half does not hold numbers of any size: rows that have others are left, whatever their neighbours have. `sums` stay as they are.
+    __device__ __forceinline__ void quantize_gelu(const Problem& problem, const Tile& tile, int row, const float (&sums)[64], bool (&rows_left)[2]) const {
         const __half2 coefficients[3] = {__float2half2_rn(problem.epilogue.gelu[0]), __float2half2_rn(problem.epilogue.gelu[1]),
                                          __float2half2_rn(problem.epilogue.gelu[2])};
-        __half2 v[32], before = __float2half2_rn(0.0f), sizes[2] = {before, before};  // v[2 e + p]
+        __half2 v[32], before[2] = {}, sizes[2] = {};  // v[2 e + p]
 #pragma unroll
         for (int i = 0; i < 32; ++i) {
             v[i] = __floats2half2_rn(sums[i * 2], sums[i * 2 + 1]);
-            before = __hmax2(before, __habs2(v[i]));
+            before[i % 2] = __hmax2(before[i % 2], __habs2(v[i]));
             const uint32_t activated = gelu_of_two<__half>(reinterpret_cast<const uint32_t&>(v[i]), coefficients);
             v[i] = reinterpret_cast<const __half2&>(activated);
             sizes[i % 2] = __hmax2(sizes[i % 2], __habs2(v[i]));
@@ -231,16 +234,16 @@ struct Store {
         float size[2];
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-            size[p] = fmaxf(__low2float(sizes[p]), __high2float(sizes[p]));
+            const bool fits = fmaxf(__low2float(before[p]), __high2float(before[p])) <= MOST_IN_HALF;
+            size[p] = fits ? fmaxf(__low2float(sizes[p]), __high2float(sizes[p])) : __int_as_float(0x7F800000);
             size[p] = fmaxf(size[p], __shfl_xor_sync(~0u, size[p], 1));
             size[p] = fmaxf(size[p], __shfl_xor_sync(~0u, size[p], 2));
+            rows_left[p] = size[p] < LEAST_IN_HALF || size[p] > MOST_IN_HALF;
         }
-        const float most = fmaxf(__low2float(before), __high2float(before));
-        const bool fits = most <= MOST_IN_HALF && fminf(size[0], size[1]) >= LEAST_IN_HALF;
-        if (!__all_sync(~0u, fits)) return false;
         const int lane = threadIdx.x % 32, in_group = threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
+            if (rows_left[p]) continue;
             const int own_row = in_group + p * 8;
             const float scale = scale_of(size[p]);
             store_scale(problem, tile, row + own_row, scale);
@@ -248,7 +251,6 @@ struct Store {
 #pragma unroll
             for (int eight = 0; eight < 16; ++eight) store_two(own_row, eight, packed_e4m3(__hmul2(v[eight * 2 + p], reciprocal)));
         }
-        return true;
     }
 
     // The scale of a row and the tile's outputs.

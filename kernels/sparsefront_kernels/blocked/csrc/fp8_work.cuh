@@ -89,6 +89,13 @@ __device__ __forceinline__ float load_float_early(const float* address) {
     return __int_as_float(load_early(reinterpret_cast<const int*>(address)));
 }
 
+// A scale of X. The kernel before may have written it while this one had begun: not through the read-only path (.nc).
+__device__ __forceinline__ float load_x_scale(const float* address) {
+    float v;
+    asm volatile("ld.global.b32 %0, [%1];" : "=f"(v) : "l"(address));
+    return v;
+}
+
 __device__ __forceinline__ int2 load_early(const int2* address) {
     int2 v;
     asm volatile("ld.global.nc.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import exclusive, yield_gpu
-from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.choice import KernelChoice, is_low
 from sparsefront.inference.fusion.calls import (
     BlockCall,
     Unfusable,
@@ -35,7 +35,7 @@ from sparsefront.inference.fusion.plan import (
 )
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, storage_key
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
-from sparsefront.inference.fusion.products import TimedProducts, is_low
+from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.low_precision import called_linears, quantize_linears
 from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
 from sparsefront.inference.precision import IN_16_BITS, Precision, emulation, network_dtype, require_supported
@@ -45,9 +45,9 @@ from sparsefront.measure.correctness import (
     has_low_precision,
     output_error,
 )
-from sparsefront.measure.execution_mode import compile_unshared, first_call
+from sparsefront.measure.execution_mode import compile_unshared, first_call, within_recompile_limit
 from sparsefront.measure.problems import LayerInput, observe_problems
-from sparsefront.measure.search_time import BLOCK, timed_work, too_late
+from sparsefront.measure.search_time import BLOCK, LAYER, current, timed_work, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
 from sparsefront.models.linears import as_linears
@@ -184,11 +184,8 @@ def _compiled_time_ms(block: nn.Module, call: BlockCall) -> float | None:
     """`block_time_ms` with torch.compile; None where it fails or there is no time to compile it."""
     if too_late(f"{type(block).__name__} compiled", BLOCK) is not None:
         return None
-    with timed_work(BLOCK):
+    with timed_work(BLOCK), within_recompile_limit(call_tensors(call.args, call.kwargs)[0].device):
         return block_time_ms(_Compiled(block), call)
-
-
-MOST_BLOCKS = 256  # recompile limit, for blocks that a process compiles separately
 
 
 class _Compiled(nn.Module):
@@ -203,9 +200,7 @@ class _Compiled(nn.Module):
         if self._compiled:
             return self._call(*args, **kwargs)
         device = call_tensors(args, kwargs)[0].device
-        # all rewritten blocks share one forward, which Dynamo would silently run in eager mode past its recompile limit
-        with torch._dynamo.config.patch(recompile_limit=MOST_BLOCKS):
-            found = first_call(lambda: self._call(*args, **kwargs), device)
+        found = first_call(lambda: self._call(*args, **kwargs), device)
         self._compiled = True
         return found
 
@@ -322,6 +317,9 @@ class BlockPass:
             counts = representatives(prepared, kinds)
             few = {name: prepared[name] for name in counts}
             for rewriting in rewritings:
+                compared = any(time is not None for time in times.values())
+                if compared and not self.chooser.dense and too_late(f"{chain} as {rewriting.name}", LAYER) is not None:
+                    continue
                 variant = self._rewrite(rewriting, blocks, few)
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
                 times[rewriting.name] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
@@ -514,7 +512,9 @@ def fuse_blocks(
         precision: of low-precision kernels to try next to 16-bit ones, in row-major blocks; if low, blocks without a pruned
             layer are rewritten, too.
     """
-    chooser = ProductChooser(choice, timed=TimedProducts() if timed is None else timed, precision=precision)
+    if timed is None:
+        timed = TimedProducts(None if current() is None else choice.kernels)
+    chooser = ProductChooser(choice, timed=timed, precision=precision)
     task = BlockPass(net, formats, masks, inputs, chooser, plan, parts)
     return task.run(parts.layouts, plain=choice.dense_allowed)
 

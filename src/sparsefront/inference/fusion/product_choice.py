@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,27 +14,22 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import exclusive
-from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.autotune import untimed_rank
+from sparsefront.inference.choice import DENSE, KernelChoice, is_dense
 from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, ProductSpec
 from sparsefront.inference.fusion.products import (
-    DENSE,
-    MOST_LAUNCHES,
-    SLOWER,
     Candidate,
     ProductTuning,
-    TimedProduct,
-    TimedProducts,
-    Work,
     dense_candidate,
-    is_dense,
     low_dense_candidates,
     sparse_candidates,
     try_all,
     try_only,
 )
+from sparsefront.inference.fusion.timed_products import MOST_LAUNCHES, SLOWER, TimedProduct, TimedProducts, Work
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.problems import observe_problems
 from sparsefront.measure.search_time import LAYER, timed_work, too_late
@@ -108,7 +104,7 @@ class ProductChooser:
         work = Work.of(spec, tuning.problem, self.precision.name)
         equal, nearly = self.timed.equal(work), self.timed.nearly_equal(work)
         if equal is None and not self.dense and (late := too_late(tuning.name, LAYER)) is not None:
-            raise Unfusable(f"has no kernel for {tuning.name}: {late}")
+            return self._untimed(tuning, nearly, late, low)
         if equal is not None:
             fastest = equal.fastest(dense_allowed=self.choice.dense_allowed, low=low)
             candidates = self._candidates(tuning, None, try_only(fastest))
@@ -124,6 +120,21 @@ class ProductChooser:
         with timed_work(LAYER):
             times = equal or self._times(tuning, candidates, work, None)
         return self._first_right(tuning, candidates, times, low)
+
+    def _untimed(self, tuning: ProductTuning, nearly: TimedProduct | None, late: str, low: bool) -> ChosenProduct:
+        """The fastest kernel of a nearly equal product, else the one that was faster than dense in most measurements, else dense
+        if that is allowed; `late` is why none is timed.
+
+        Raises:
+            Unfusable: none is correct.
+        """
+        if nearly is not None:
+            tuning.launches = nearly.launches
+            return self._first_right(tuning, self._candidates(tuning, None, nearly.why_not), nearly, low)
+        candidates = self._candidates(tuning, None)
+        candidates.sort(key=partial(untimed_rank, density=tuning.spec.density))
+        tuning.unsupported |= {candidate.label: late for candidate in candidates[1:]}
+        return self._first_right(tuning, candidates, None, low)
 
     def _first_right(
         self, tuning: ProductTuning, candidates: list[Candidate], times: TimedProduct | None, low: bool

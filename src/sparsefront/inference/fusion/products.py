@@ -1,50 +1,38 @@
-"""Kernels of fused products: candidates, correctness check, tuning, and times shared between equal products."""
+"""Kernels of fused products: candidates, correctness check, and tuning."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry, labeled
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked_2_4.format import Blocked24Format
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.dense.format import DenseFormat
-from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.gathered_2_4.format import Gathered24Format
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import yield_gpu
-from sparsefront.inference.autotune import Candidate
-from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.autotune import Candidate, without_slower
+from sparsefront.inference.choice import DENSE, KernelChoice
 from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct, in_layout, layout_name
 from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.inference.fusion.sites import ProductWeight, stored_parameters
+from sparsefront.inference.fusion.sites import ProductWeight
+from sparsefront.inference.fusion.timed_products import TimedProduct
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.correctness import limit_of, product_error_limit, scale_to_amax
 from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.search_time import CHECKS, spending
 from sparsefront.measure.timers import assume_launch, forget_launch, launch_in_use
-from sparsefront.progress import counted
 
 # Candidate kernels of a product: in its layouts, or in others plus the cost of changing the layout.
 
-DENSE = "dense_linear"  # in 16 bits
-SHORT = 16  # kept inputs: tiles that differ by at most this, or by at most a block, count as equal
 # Family of the pattern -> others that can store such masks and may be faster: blocks as tiles, n:m at 50 % as 2:4.
 ALSO_STORED_AS = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
-# Kernel -> the one that replaces it where it can run. It was faster for all products with M >= 512 in experiments/operators that
-# have both, on an H200 (190 and 6), and compiling the slower one for every tile and epilogue would take longer than all else.
-SLOWER_THAN = {
-    "gathered_triton": "gathered_sm90",
-    "gathered_2_4_filled_triton": "gathered_2_4_filled_sm90",
-    "blocked_triton": "blocked_sm90",
-    "blocked_2_4_filled_triton": "blocked_2_4_filled_sm90",
-}
 
 
 def dense_candidate(weight: ProductWeight) -> Candidate:
@@ -75,27 +63,14 @@ def _low_reason(
     return reason or kernel.unsupported_reason(stored, problem)
 
 
-def is_dense(label: str) -> bool:
-    """Whether this is a dense kernel, of any precision."""
-    return (kernel := _kernel_of(label)) is not None and kernel.family == "dense"
-
-
-def is_low(label: str) -> bool:
-    """Whether this is a low-precision kernel."""
-    return (kernel := _kernel_of(label)) is not None and kernel.precision != "none"
-
-
-def _kernel_of(label: str) -> KernelEntry | None:
-    """The kernel; None for other keys of a record, such as "the others"."""
-    try:
-        return labeled(label)[0]
-    except ValueError:
-        return None
-
-
 def try_all(label: str) -> str | None:
     """A `why_not` that tries every kernel."""
     return None
+
+
+def try_only(wanted: str | None) -> Callable[[str], str | None]:
+    """A `why_not` that tries one kernel alone."""
+    return lambda kernel: None if kernel == wanted else f"not tried: {wanted} was faster in an equal product"
 
 
 def sparse_candidates(
@@ -142,19 +117,8 @@ def sparse_candidates(
                 usable += [Candidate(kernel, layout, stored) for layout in runs]
                 break
     if choice.name is None:
-        usable = _without_slower(usable, unsupported)
+        usable = without_slower(usable, unsupported)
     return usable, unsupported
-
-
-def _without_slower(usable: list[Candidate], unsupported: dict[str, str]) -> list[Candidate]:
-    there = {candidate.entry.name for candidate in usable}
-    kept = []
-    for candidate in usable:
-        if (faster := SLOWER_THAN.get(candidate.entry.name)) in there:
-            unsupported[candidate.label] = f"not tried: {faster} can run and was faster wherever both were measured"
-        else:
-            kept.append(candidate)
-    return kept
 
 
 def _layouts_to_try(kernel: KernelEntry, layout: str) -> Iterator[list[str]]:
@@ -192,26 +156,6 @@ def _to_family(family: str, weight: ProductWeight) -> SparseFormat | str:
         return FORMATS[family].from_dense(weight.weight, weight.mask, **parameters)
     except (ValueError, TypeError) as error:  # another structure, or the format needs more parameters of the pattern
         return str(error)
-
-
-def work_grain(stored: SparseFormat | None) -> int:
-    """Difference in kept inputs at which two tiles still count as equal: at least a whole block."""
-    return max(SHORT, stored.block[1]) if isinstance(stored, BlockedFormat | Blocked24Format) else SHORT
-
-
-def tile_lengths(stored: SparseFormat) -> list[int]:
-    """Work per tile, descending: kept inputs of each tile or row of blocks; for other formats the number of values."""
-    counts: Tensor
-    if isinstance(stored, GatheredFormat):
-        counts = stored.tile_offsets.diff()
-    elif isinstance(stored, Gathered24Format):
-        counts = stored.tile_offsets.diff() * 4
-    elif isinstance(stored, BlockedFormat | Blocked24Format):
-        counts = stored.row_pointers.diff() * stored.block[1]
-    else:
-        other: Any = stored  # other formats have `values`
-        return [other.values.numel()]
-    return counts.sort(descending=True).values.tolist()
 
 
 # Correctness check of fused products, epilogue included, against fp64 with the masked weight.
@@ -254,6 +198,7 @@ class FusedCorrectnessCheck:
         separate = self.spec.activation != "none" or self.spec.residual
         return product_error_limit(self.x.dtype) * (SEPARATE if separate else 1.0)
 
+    @spending(CHECKS)
     @torch.no_grad()
     def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
         """The relative error and, if it exceeds the limit, the reason to reject the candidate."""
@@ -330,152 +275,6 @@ class FusedCorrectnessCheck:
 
 def _is_low(candidate: nn.Module) -> bool:
     return isinstance(candidate, FusedProduct) and candidate.precision != "none"
-
-
-# Timed products: equal ones share their times, nearly equal ones only time the kernels that were fast in one of them.
-
-TOLERANCE = 0.05  # relative, of a tile's length and of their sum: up to this, work counts as equal
-NEARLY = 0.25  # relative, of outputs, inputs and kept weights: up to this, the same kernels are fast
-# Times the fastest sparse kernel: slower ones are not timed in nearly equal products, and cut short in others.
-SLOWER = 1.5
-MOST_LAUNCHES = 2  # of a product to try in nearly equal ones, if the second was about as fast
-
-
-@dataclass(frozen=True)
-class Work:
-    """The properties of a product that determine the speed of its kernels.
-
-    Args:
-        name: of the product.
-        place: rows, dtype, layout, epilogue, precision and storage, the same for nearly equal products.
-        lengths: kept inputs of its tiles, descending; empty where it is dense.
-        grain: see `work_grain`.
-    """
-
-    name: str
-    problem: Problem
-    place: tuple
-    lengths: Sequence[int]
-    grain: int
-
-    @classmethod
-    def of(cls, spec: ProductSpec, problem: Problem, precision: str = "none") -> "Work":
-        stored = spec.weight.stored
-        held = None if stored is None else repr(stored_parameters(stored))
-        epilogue = (spec.activation, spec.residual, spec.weight.bias is not None)
-        place = (replace(problem, n=1, k=1), *epilogue, precision, held)
-        lengths = [] if stored is None else tile_lengths(stored)
-        return cls("+".join(spec.weight.layers), problem, place, lengths, work_grain(stored))
-
-    @property
-    def dense(self) -> tuple:
-        """Key of products with the same time when dense."""
-        return self.problem, self.place[:-1]
-
-    def is_equal_to(self, other: "Work") -> bool:
-        return (self.problem, self.place) == (other.problem, other.place) and equal_work(
-            self.lengths, other.lengths, self.grain
-        )
-
-    def size_ratio(self, other: "Work") -> float:
-        """Largest ratio, at least 1, between outputs, inputs or kept weights; infinite for another place or dense work."""
-        if self.place != other.place or not (self.lengths and other.lengths):
-            return float("inf")
-        pairs = [(self.problem.n, other.problem.n), (self.problem.k, other.problem.k)]
-        pairs.append((max(1, sum(self.lengths)), max(1, sum(other.lengths))))
-        return max(max(one, two) / min(one, two) for one, two in pairs)
-
-
-@dataclass(frozen=True)
-class TimedProduct:
-    """Times of one distinct product.
-
-    Args:
-        latencies_us: kernel -> microseconds.
-        launches: kernel -> its launch parameters, the fastest first.
-        unsupported: kernel -> why it cannot be used, or was not tried.
-        like: the nearly equal product whose slow kernels were not timed again; None: all kernels were timed.
-    """
-
-    work: Work
-    latencies_us: Mapping[str, float]
-    launches: Mapping[str, Sequence[Any]]
-    unsupported: Mapping[str, str]
-    like: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self.work.name
-
-    def fastest(self, *, dense_allowed: bool, low: bool = False) -> str | None:
-        """The fastest allowed kernel; with `low` the fastest low-precision one, if there is any."""
-        allowed = [name for name in self.latencies_us if dense_allowed or not is_dense(name)]
-        allowed = [name for name in allowed if low and is_low(name)] or allowed
-        return min(allowed or self.latencies_us, key=self.latencies_us.__getitem__, default=None)
-
-    def why_not(self, kernel: str) -> str | None:
-        """Why a nearly equal product need not time this kernel, or None."""
-        sparse = [time for name, time in self.latencies_us.items() if not is_dense(name)]
-        if not sparse:
-            return None
-        if kernel not in self.latencies_us:
-            return f"not tried: it was none of the kernels that ran {self.name}, which is nearly equal"
-        ratio = self.latencies_us[kernel] / min(sparse)
-        if ratio <= SLOWER:
-            return None
-        return f"not tried: it took {ratio:.1f} times as long as the fastest in {self.name}, which is nearly equal"
-
-
-@dataclass
-class TimedProducts:
-    """All products that one swap timed.
-
-    Args:
-        timings: number of timings of a product with a kernel.
-    """
-
-    products: list[TimedProduct] = field(default_factory=list)
-    timings: int = 0
-    _dense_us: dict[tuple, float] = field(default_factory=dict)
-
-    def equal(self, work: Work) -> TimedProduct | None:
-        """The product whose times also hold for this one, if any."""
-        return next((known for known in self.products if work.is_equal_to(known.work)), None)
-
-    def nearly_equal(self, work: Work) -> TimedProduct | None:
-        """The most similar product among those timed with all their kernels, if it is nearly equal."""
-        whole = [known for known in self.products if known.like is None]
-        nearest = min(whole, key=lambda known: work.size_ratio(known.work), default=None)
-        return nearest if nearest is not None and work.size_ratio(nearest.work) <= 1 + NEARLY else None
-
-    def dense_us(self, work: Work) -> float | None:
-        """Dense time of another product with this shape and epilogue: zeros do not change a dense kernel's time."""
-        return self._dense_us.get(work.dense)
-
-    def add(self, timed: TimedProduct) -> TimedProduct:
-        self.products.append(timed)
-        if DENSE in timed.latencies_us:
-            self._dense_us[timed.work.dense] = timed.latencies_us[DENSE]
-        return timed
-
-    def summary(self) -> str:
-        narrowed = sum(known.like is not None for known in self.products)
-        return (
-            f"{counted(len(self.products), 'product')} timed, {narrowed} only with the kernels that were fast in a nearly equal "
-            f"one; {self.timings} times of a product with a kernel"
-        )
-
-
-def try_only(wanted: str | None) -> Callable[[str], str | None]:
-    """A `why_not` that tries one kernel alone."""
-    return lambda kernel: None if kernel == wanted else f"not tried: {wanted} was faster in an equal product"
-
-
-def equal_work(one: Sequence[int], other: Sequence[int], grain: int) -> bool:
-    """Whether tile lengths, both descending, agree within the tolerance, each one and in sum."""
-    if len(one) != len(other) or abs(sum(one) - sum(other)) > max(grain, TOLERANCE * max(sum(one), sum(other))):
-        return False
-    return all(abs(a - b) <= max(grain, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True))
 
 
 class ProductTuning:

@@ -142,12 +142,16 @@ def headline(group: ComparableResults) -> str:
     unit = "% of dense's perplexity" if group.metric.less_is_better else "point of dense"
     within = f"within {HEADLINE_POINTS:g} {unit}"
     known = [
-        (lost, point) for point in group.speedup_points if (lost := lost_for_choice(point.candidate, group)) is not None
+        (loss, point) for point in group.speedup_points if (loss := lost_for_choice(point.candidate, group)) is not None
     ]
+    if group.device == "cpu" and group.speedup_points:
+        return f"No network is called faster: {CPU_NOTE}."
     if not known:
         untimed = not group.speedup_points
         return "Nothing here was timed." if untimed else "Nothing here may be picked: no held-out data decides."
-    near = [point for lost, point in known if lost <= HEADLINE_POINTS]
+    near = [point for loss, point in known if loss.high <= HEADLINE_POINTS]
+    if not near and any(loss.low <= HEADLINE_POINTS for loss, _ in known):
+        return f"Cannot tell what is {within}: what decides is too small a part of the data (95 %)."
     faster = [point for point in near if against_dense(point) == FASTER]
     if not faster:
         return f"Nothing {within} counts as faster than dense."

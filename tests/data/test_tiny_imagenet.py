@@ -1,0 +1,84 @@
+"""Tiny-ImageNet from two .npz files, and CutMix."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sparsefront.data.split_data import Augmentation, draw_box, pasted
+from sparsefront.data.tiny_imagenet import TinyImageNet
+from sparsefront.errors import InvalidSetting
+from sparsefront.tasks.classification import ImageClassification
+
+
+def arrays(count: int, **changes: np.ndarray) -> dict[str, np.ndarray]:
+    return {"images": np.zeros((count, 64, 64, 3), np.uint8), "labels": np.zeros(count, np.uint8)} | changes
+
+
+@pytest.mark.parametrize(
+    ("val", "settings", "message"),
+    [
+        (None, {}, "has no val.npz; it must be a folder with train.npz and val.npz"),
+        (arrays(4), {}, "val.npz has 4 of 10000 labels: is a part of the archive missing"),
+        ({"labels": arrays(4)["labels"]}, {"complete": False}, "val.npz has no array images"),
+        (arrays(4, labels=np.full(4, 200, np.uint8)), {"complete": False}, "up to 200; it must be .* labels below 200"),
+        (
+            arrays(4, images=np.zeros((4, 32, 32, 3), np.uint8)),
+            {"complete": False},
+            "holds images of uint8 .4, 32, 32, 3",
+        ),
+        (arrays(4, labels=np.zeros(4)), {"complete": False}, "holds labels of float64"),
+    ],
+)
+def test_unusable_files_are_named(tmp_path: Path, opened, val, settings, message) -> None:
+    np.savez(tmp_path / "train.npz", **arrays(8))
+    if val is not None:
+        np.savez(tmp_path / "val.npz", **val)
+    dataset = TinyImageNet(path=str(tmp_path), **settings)
+    with pytest.raises(InvalidSetting, match=message):
+        dataset._read("val", "labels")
+        dataset._read("val", "images")
+
+
+def test_folder_is_required_and_checked(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="path=None: is required: a folder with train.npz and val.npz"):
+        TinyImageNet().check()
+    (tmp_path / "train.npz").write_bytes(b"PK cut short")
+    with pytest.raises(InvalidSetting, match="train.npz cannot be read as an .npz: it is cut short"):
+        TinyImageNet(path=str(tmp_path)).check()
+
+
+def test_cutmix_pastes_the_image_before(tiny, opened) -> None:
+    part = opened(tiny("tiny_imagenet", cutmix=1.0, padding=0)).part("train")
+    mixed = []
+    for first in range(0, 32, 4):
+        rows = list(range(first, first + 4))
+        batch, plain = part.__getitems__(rows), part.images[rows].float()
+        values = batch["x"] * torch.tensor(part.std)[:, None, None] + torch.tensor(part.mean)[:, None, None]
+        own = (values * 255 - plain).abs().amax(1) < 0.5  # each image has one gray
+        other = (values * 255 - plain.roll(1, 0)).abs().amax(1) < 0.5
+        assert bool((own ^ other).all())
+        assert torch.allclose(other.float().mean((1, 2)), batch["mixed_share"])
+        assert torch.equal(batch["mixed_labels"], batch["labels"].roll(1))
+        mixed.append(float(batch["mixed_share"][0]))
+    assert max(mixed) > 0.1 and len(set(mixed)) > 4
+    assert part.__getitems__([1, 2])["mixed_share"].shape == (2,)
+
+
+def test_cutmix_probability_is_of_batches() -> None:
+    augmentation = Augmentation(padding=0, flip=False, seed=3, cutmix=0.25)
+    boxes = torch.stack([draw_box(augmentation, [step], 64, 64) for step in range(400)])
+    assert 0.15 < float(boxes.any(1).float().mean()) < 0.35
+    assert int(boxes.min()) >= 0 and bool((boxes[:, 1] >= boxes[:, 0]).all())
+
+
+def test_loss_of_mixed_batches_weighs_both_labels() -> None:
+    task = ImageClassification(nn.Identity(), num_classes=5)
+    logits, labels, others = torch.randn(6, 5), torch.arange(6) % 5, torch.arange(6).flip(0) % 5
+    images, share = pasted(torch.randn(6, 3, 8, 8), torch.tensor([0, 4, 0, 4]))
+    assert float(share) == 0.25 and images.shape == (6, 3, 8, 8)
+    loss = task.loss(logits, {"labels": labels, "mixed_labels": others, "mixed_share": share.expand(6)})
+    assert torch.allclose(loss, 0.75 * F.cross_entropy(logits, labels) + 0.25 * F.cross_entropy(logits, others))
