@@ -222,6 +222,24 @@ def test_eager_times_choose_no_form_to_compile(net, inputs, pretend_gpu, monkeyp
         assert set(found.medians_ms) == {"eager", "eager+fused_qkv"} | form
 
 
+def test_original_is_compiled_where_its_best_form_fails(net, inputs, pretend_gpu, monkeypatch):
+    device, _ = pretend_gpu({})
+    real = execution_mode.call_in_mode
+
+    def call_in_mode(name, form, static):
+        if name == "compile_cuda_graph" and form is not net:
+            raise RuntimeError("cannot be compiled")
+        return real(name, form, static)
+
+    monkeypatch.setattr(execution_mode, "call_in_mode", call_in_mode)
+    with searching(SearchTime(0.0)):
+        found = find(
+            net, inputs, device=device, execution_modes=["eager", "compile_cuda_graph"], variants=["fused_qkv"]
+        )
+    assert set(found.medians_ms) == {"eager", "eager+fused_qkv", "compile_cuda_graph"}
+    assert "cannot be compiled" in found.not_timed["compile_cuda_graph+fused_qkv"]
+
+
 def test_no_budget_leaves_out_a_mode_that_the_other_network_may_have(net, inputs, pretend_gpu):
     """The best form and the fused graph run in every quick and compiled mode; only what comes on top is left out."""
     device, made = pretend_gpu({"eager": 5.0, "cuda_graph": 5.0, "compile_cuda_graph": 20.0})

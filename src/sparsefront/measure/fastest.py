@@ -176,6 +176,8 @@ class ExecutionSearch:
         others = [name for name in self.variants if name not in (FUSED_GRAPH, *BACKENDS)]
         self.best = self.improve(_Form(self.net), plain, others)
         self._compile(self.best[0])
+        if not any(map(is_compiled, self.medians_ms)):  # the best form may fail where the original does not
+            self._compile(_Form(self.net))
         if FUSED_GRAPH in self.variants and (fused := self.vary(_Form(self.net), FUSED_GRAPH)) is not None:
             found = self.attempt(fused, self.quick)
             again = [name for name in self.variants if name == PATCH_PRODUCT]
