@@ -1,13 +1,14 @@
 """SQuAD's files, its held-out paragraphs, and the hub."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparsefront.data import download
-from sparsefront.data.squad import Squad, read_squad
+from sparsefront.data.squad import Answer, Question, Squad, answerable, read_squad
 from sparsefront.errors import InvalidSetting
 
 
@@ -71,6 +72,29 @@ def test_files_of_another_form(tmp_path: Path, content: str, message: str) -> No
         read_squad(tmp_path / "train.json")
 
 
+CONTEXT = "Zoë and Jürgen met in Łódź; in 1999 they moved to Paris, and later to Paris."
+PARIS = CONTEXT.index("Paris")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [PARIS + 1, len(CONTEXT.encode().partition(b"Paris")[0]), -1, 10_000, str(PARIS), None, CONTEXT.rindex("Paris")],
+)
+def test_answers_elsewhere_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture, start: object) -> None:
+    """A few are counted in a warning; where they are most, the file is refused."""
+    questions = [Question(f"{row}", "where to?", CONTEXT, (Answer("Paris", PARIS),)) for row in range(3)]
+    other = replace(questions[0], answers=(Answer("Paris", start),))
+    if start == CONTEXT.rindex("Paris"):
+        assert answerable([*questions, other], tmp_path) == [*questions, other] and not caplog.text
+        return
+    assert answerable([*questions, other], tmp_path) == questions
+    assert "the answers of 1 of 4 questions do not stand at their answer_start" in caplog.text
+    two = replace(other, answers=(*other.answers, Answer("Paris", PARIS)))
+    assert answerable([two], tmp_path)[0].answers == two.answers[1:]
+    with pytest.raises(InvalidSetting, match="path=.*: the answers of 3 of 6 questions"):
+        answerable([*questions, *[other] * 3], tmp_path)
+
+
 @pytest.mark.parametrize(("key", "value"), [("stride", 316), ("stride", -1), ("max_length", 31)])
 def test_settings_out_of_range(key: str, value: int) -> None:
     with pytest.raises(InvalidSetting, match=f"{key}={value}"):
@@ -89,7 +113,7 @@ def test_hub_rows_become_the_same_questions(monkeypatch: pytest.MonkeyPatch, ope
         rows = [
             {
                 "id": q.id,
-                "title": "t",
+                "title": q.context,  # each paragraph is an article, as the local file is divided
                 "context": q.context,
                 "question": q.text,
                 "answers": {"text": [a.text for a in q.answers], "answer_start": [a.start for a in q.answers]},

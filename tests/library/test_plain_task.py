@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.distillation import prediction_loss
 from sparsefront.tasks.plain_task import TARGET, PlainTask
@@ -42,13 +43,13 @@ def task() -> PlainTask:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_teacher_s_loss_is_the_mean_over_all_predictions(task, shape):
     student, teacher = rows(0), rows(1)
-    expected = prediction_loss(task, student, teacher, 2.0)
-    torch.testing.assert_close(prediction_loss(task, shape(student), shape(teacher), 2.0), expected)
+    expected = prediction_loss(task, student, teacher, {}, 2.0)
+    torch.testing.assert_close(prediction_loss(task, shape(student), shape(teacher), {}, 2.0), expected)
 
 
 def test_scores_without_a_column_are_no_distribution(task):
     student, teacher = torch.tensor([1.0, 3.0]), torch.tensor([0.0, 1.0])
-    assert prediction_loss(task, student, teacher, 2.0).item() == 2.5
+    assert prediction_loss(task, student, teacher, {}, 2.0).item() == 2.5
 
 
 def test_labels_of_pixels_are_smoothed_as_by_pytorch(task):
@@ -62,3 +63,66 @@ def test_labels_of_pixels_are_smoothed_as_by_pytorch(task):
 def test_an_output_that_does_not_say_what_its_logits_are_is_named(task, output):
     with pytest.raises(InvalidSetting, match="net=Linear: returned .*, which does not say what its logits are"):
         task.logits(output)
+
+
+def flat_loss(output, target):
+    """As users write it: over tokens, with padding."""
+    return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=-100)
+
+
+def margin(output, target):
+    return F.multi_margin_loss(output, target)
+
+
+def named_loss(output, target):
+    return F.cross_entropy(output["logits"], target) + output["hidden"].square().mean()
+
+
+LABELS, PLACED = torch.tensor([0, 4, 2]), torch.tensor([[0, 1, 2, 3], [4, 0, -100, -100], [1, -100, -100, -100]])
+WHOLE = torch.randn(B, CLASSES, generator=torch.Generator().manual_seed(3))
+TOKENS = torch.randn(B, PLACES, CLASSES, generator=torch.Generator().manual_seed(3))
+# loss, output, target -> the dim of the classes
+FORMS = {
+    "classes": (F.cross_entropy, WHOLE, LABELS, -1),
+    "a module": (nn.CrossEntropyLoss(label_smoothing=0.1, weight=torch.rand(CLASSES)), WHOLE, LABELS, -1),
+    "half": (F.cross_entropy, WHOLE.bfloat16(), LABELS, -1),
+    "log-probabilities": (F.nll_loss, WHOLE.log_softmax(-1), LABELS, -1),
+    "margins": (margin, WHOLE, LABELS, -1),
+    "tokens": (flat_loss, TOKENS, PLACED, -1),
+    "places": (F.cross_entropy, TOKENS.movedim(-1, 1), PLACED, 1),
+    "pixels": (F.cross_entropy, TOKENS.movedim(-1, 1).unflatten(2, (2, 2)), PLACED.view(B, 2, 2), 1),
+    "pixels last": (
+        lambda y, t: F.cross_entropy(y.movedim(-1, 1), t),
+        TOKENS.unflatten(1, (2, 2)),
+        PLACED.view(B, 2, 2),
+        -1,
+    ),
+    "several labels": (F.binary_cross_entropy_with_logits, WHOLE, torch.ones(B, CLASSES).tril(), None),
+    "scores": (F.mse_loss, WHOLE, WHOLE.flip(0), None),
+    "one score": (F.l1_loss, WHOLE[:, :1], WHOLE[:, 1:2], None),
+    "two directions": (
+        lambda y, t: F.cross_entropy(y, t) + F.cross_entropy(y.T, t),
+        WHOLE[:, :B],
+        torch.arange(B),
+        None,
+    ),
+    "by name": (named_loss, {"logits": WHOLE, "hidden": WHOLE}, LABELS, -1),
+    "a tuple of one": (lambda y, t: F.cross_entropy(y[0], t), (WHOLE,), LABELS, -1),
+    "a named tuple": (lambda y, t: F.cross_entropy(y.logits, t), Named(WHOLE, WHOLE), LABELS, -1),
+}
+
+
+@pytest.mark.parametrize(("loss", "output", "target", "dim"), FORMS.values(), ids=FORMS)
+def test_class_dims_follow_the_loss(loss, output, target, dim):
+    task = PlainTask(nn.Linear(1, 1), loss)
+    dims = task.class_dims(output, {TARGET: target})
+    assert list(dims.values()) == [dim]
+    logits = next(iter(task.named_logits(output).values()))
+    columns = 1 if dim is None else logits.shape[dim]
+    assert PlainTask(task.net, loss, class_dims=dims).logits(output)[0].shape == (logits.numel() // columns, columns)
+
+
+def test_labels_of_own_losses_are_not_smoothed(task):
+    masks = sf.prune(task.net, "element_wise", 0.0, layers=[""], tell=len)
+    with pytest.raises(InvalidSetting, match="recipe.label_smoothing=0.1: .*CrossEntropyLoss"):
+        sf.recover(task.net, masks, [(rows(0), rows(0))], F.mse_loss, recipe=sf.Recipe(label_smoothing=0.1))

@@ -426,7 +426,12 @@ def first_of(output, target):
 
 @pytest.mark.parametrize("form", [tuple, list])
 @pytest.mark.parametrize(
-    "arguments", [{"recovery": "distill"}, {"recovery": "cast"}, {"recipe": sf.Recipe(label_smoothing=0.1)}]
+    "arguments",
+    [
+        {"recovery": "distill"},
+        {"recovery": "cast"},
+        {"recovery": SquareHead(hidden_layers=["net.1"], soft_targets=1.0)},
+    ],
 )
 def test_outputs_without_named_logits_are_refused_before_any_work(trained, form, arguments):
     net = Two(trained.net())
@@ -436,6 +441,32 @@ def test_outputs_without_named_logits_are_refused_before_any_work(trained, form,
     with pytest.raises(InvalidSetting, match="net=Two: returned (tuple|list), which does not say what its logits are"):
         sf.recover(net, masks, trained.loader, first_of, dense_net=Two(trained.net()), **SETTINGS, **arguments)
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+class Centers(nn.Module):
+    """A loss with weights, as ArcFace's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centers = nn.Parameter(torch.eye(4))
+
+    def forward(self, output, target):
+        return F.cross_entropy(output @ self.centers, target)
+
+    def method(self, output, target):
+        return self(output, target)
+
+
+@pytest.mark.parametrize("kind", ["module", "method", "closure"])
+def test_weights_of_the_loss_are_trained_or_named(trained, kind, caplog):
+    net, centers = trained.net(), Centers()
+    loss = {"module": centers, "method": centers.method, "closure": lambda output, target: centers(output, target)}[
+        kind
+    ]
+    masks = sf.prune(net, "n_m", 0.5, tell=len)
+    sf.recover(net, masks, trained.loader, loss, **SETTINGS)
+    assert torch.equal(centers.centers, torch.eye(4)) == (kind == "closure")
+    assert ("1 parameter that it reads, of shape (4, 4), not trained" in caplog.text) == (kind == "closure")
 
 
 @pytest.mark.parametrize("form", [tuple, list])

@@ -91,6 +91,35 @@ def test_two_forwards_before_one_backward(net, masks):
     assert net[0].weight.grad is not None
 
 
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.head = nn.MultiheadAttention(16, 2), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.attend(x, x, x)[0])
+
+
+@pytest.mark.parametrize(
+    "parts", [None, ["net"], ["attend", "head"], ["other", "head", "attend"]], ids=["before", "one", "two", "three"]
+)
+def test_weights_without_an_optimizer_are_named(parts, caplog):
+    """`prune` replaces the packed weights of an attention; parts may have optimizers of their own, and others may step too."""
+    net, other = Attending(), nn.Linear(16, 4)
+    early = torch.optim.SGD(net.parameters(), lr=0.1)
+    masks = sf.prune(net, "element_wise", 0.5, layers="attend.*", tell=len)
+    modules = {"net": net, "other": other, "attend": net.attend, "head": net.head}
+    optimizers = [early] if parts is None else [torch.optim.SGD(modules[part].parameters(), lr=0.1) for part in parts]
+    with sf.hold(net, masks):
+        for x, y in BATCHES:
+            F.cross_entropy(net(x) + other(x), y).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    warnings = [record.message for record in caplog.records]
+    assert len(warnings) == (parts is None)
+    assert all("(SGD) does not hold the weights of attend.q, attend.k, attend.v, which" in line for line in warnings)
+
+
 def test_a_copy_and_a_stored_network_are_free(net, masks):
     stored = io.BytesIO()
     with sf.hold(net, masks):

@@ -102,6 +102,15 @@ class Streamed(Plain):
         return DataLoader(Stream(), self.batch_size)
 
 
+class OwnIteration(Plain):
+    def train_dataloader(self) -> Any:
+        class Ones(DataLoader):
+            def __iter__(self) -> Any:
+                return ((torch.ones_like(x), y) for x, y in super().__iter__())
+
+        return Ones(super().train_dataloader().dataset, self.batch_size)
+
+
 class Several(Plain):
     def test_dataloader(self) -> Any:
         return [super().test_dataloader()]
@@ -168,6 +177,7 @@ def test_without_val_nothing_can_be_chosen(own):
         (OtherNames, "train gives dicts with pixel_values, labels as batches; .* with x and labels"),
         (TooManyClasses, "train has labels of class 10, and info names 10 classes"),
         (Streamed, "gives an IterableDataset for train: one DataLoader over a dataset with a length"),
+        (OwnIteration, "gives Ones for train, whose own iteration a run cannot repeat: one DataLoader"),
         (Several, "gives list for test: one DataLoader"),
         (OnGpu, "defines on_after_batch_transfer, which evaluation never calls"),
         (NoVal, "has no val_dataloader"),

@@ -14,6 +14,7 @@ from sparsefront.data.split_data import SplitData
 from sparsefront.data.text_windows import Windows
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.accuracy import evaluate
+from sparsefront.recovery.distillation import prediction_loss
 from sparsefront.stages.network import TASKS
 from sparsefront.tasks.causal_lm import CausalLM, NextTokenEvaluator, next_tokens
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
@@ -111,3 +112,14 @@ def test_outputs_that_are_not_finite(tokens: Tensor) -> None:
     evaluator.update(SimpleNamespace(logits=logits), batch)
     with pytest.raises(InvalidSetting, match="outputs=not finite in 1 of 2 windows: must be finite"):
         evaluator.compute()
+
+
+def test_padding_is_neither_taught_nor_smoothed():
+    task, rows = CausalLM(nn.Linear(1, 1)), torch.randn(2, 1, 5, VOCABULARY)
+    task.label_smoothing = 0.2
+    ids = torch.arange(5)[None]
+    losses = []
+    for batch in ({"input_ids": ids[:, :3]}, {"input_ids": ids, "attention_mask": (ids < 3).long()}):
+        student, teacher = (SimpleNamespace(logits=one[:, : batch["input_ids"].shape[1]]) for one in rows)
+        losses.append((prediction_loss(task, student, teacher, batch, 2.0), task.label_loss(student, batch)))
+    torch.testing.assert_close(*losses)

@@ -12,6 +12,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.recovery.distillation import prediction_loss, soft_target_loss
 from sparsefront.results.statistics import paired_difference
 from sparsefront.stages.network import TASKS
 from sparsefront.tasks.causal_lm import IGNORED
@@ -104,6 +105,9 @@ def test_the_loss_is_that_of_the_tokens_without_padding() -> None:
     task.label_smoothing = 0.1
     assert task.loss(logits, batch) == pytest.approx(float(mean))
     assert task.label_loss(logits, batch) == pytest.approx(float(0.9 * mean + 0.1 * even))
+    teacher = torch.randn(3, 5, 9)
+    taught = soft_target_loss(logits[real], teacher[real], 2.0)
+    torch.testing.assert_close(prediction_loss(task, logits, teacher, batch, 2.0), taught)
     assert TASKS["translation"] is Translation
 
 

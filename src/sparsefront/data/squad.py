@@ -1,9 +1,10 @@
 """SQuAD v1.1: questions answered by a span of a paragraph."""
 
 import json
+import logging
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 # Questions from SQuAD v1.1's JSON files or from the hub.
 
 HUB_ID = "rajpurkar/squad"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,36 @@ def _article_count(file: Path, content: str) -> int:
 def _question(article: int, context: str, asked: dict) -> Question:
     answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in asked["answers"])
     return Question(asked["id"], asked["question"], context, answers, article)
+
+
+MOST_WRONG = 0.5  # of the questions; from there on, the offsets themselves are something else
+
+
+def answerable(questions: Sequence[Question], file: Path) -> list[Question]:
+    """The questions with the answers that stand where the file says; those without any are left out, and counted in a warning.
+
+    Raises:
+        InvalidSetting: that is at least half of them.
+    """
+    found = [
+        replace(question, answers=right)
+        for question in questions
+        if (right := tuple(answer for answer in question.answers if _stands_in(question.context, answer)))
+    ]
+    if len(found) < len(questions):
+        reason = (
+            f"the answers of {len(questions) - len(found)} of {len(questions)} questions do not stand at their answer_start, "
+            "counted in characters from 0"
+        )
+        if len(found) <= (1 - MOST_WRONG) * len(questions):
+            raise InvalidSetting("path", file, reason)
+        log.warning("%s: %s: these questions are left out", file, reason)
+    return found
+
+
+def _stands_in(context: str, answer: Answer) -> bool:
+    whole = isinstance(answer.start, int) and answer.start >= 0
+    return whole and answer.text != "" and context.startswith(answer.text, answer.start)
 
 
 def write_hub_squad(file: Path, *, part: str, revision: str) -> None:
@@ -362,7 +394,7 @@ class SquadSource:
     def questions(self, split: str) -> list[Question]:
         """The questions of a split, in the order of `question` in a batch."""
         if split == "test":
-            return self._read("dev")
+            return read_squad(self._file("dev"))  # scored by text: where it stands does not matter
         return [self._train[row] for row in self.division.part(split)]
 
     @cached_property
@@ -391,14 +423,14 @@ class SquadSource:
 
     @cached_property
     def _train(self) -> list[Question]:
-        return self._read("train")
+        file = self._file("train")
+        return answerable(read_squad(file), file)
 
-    def _read(self, part: str) -> list[Question]:
+    def _file(self, part: str) -> Path:
         settings = self._settings
         if not settings.from_hub:
-            return read_squad(settings.files()[part])
-        file = build_once(
+            return settings.files()[part]
+        return build_once(
             self._downloads / settings.revision / f"{part}-articles.json",
             lambda target: write_hub_squad(target, part=part, revision=settings.revision),
         )
-        return read_squad(file)

@@ -10,11 +10,14 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted, working_time
 
 COMPILE, BLOCK, VARIANT, LAYER = "compile", "block", "variant", "layer"
-"""Kinds of work. Each is expected to take as long as the last one of its kind, without nested work of other kinds."""
+"""Kinds of work. Each is expected to take as long as the shortest of its kind so far, without nested work of other kinds: the
+first of a process also loads libraries and fills caches, and would leave out all others."""
 BUILDS, CHECKS, PRODUCTS, NETWORKS = "builds", "correctness checks", "product and block times", "whole networks"
 """What a search spends its time on; the rest goes to packing weights and rewriting blocks."""
 MOST_SHOWN = 3
 NOT_TRIED = "not tried"
+# Seconds that the first of a kind is expected to take: a process's first compilation loads the compiler.
+FIRST = {BLOCK: 10.0}
 MOST_SECONDS = 86_400.0  # stands for no limit where a finite number is needed
 
 Tell = Callable[[str], None]
@@ -41,7 +44,7 @@ class SearchTime:
         self.spent: dict[str, float] = {}
         self._started = working_time()
         self._ends = self._started + seconds
-        self._last: dict[str, float] = {}
+        self._shortest: dict[str, float] = dict(FIRST)
         self._inside = self._inner = 0.0
         self._of = ""
 
@@ -90,9 +93,9 @@ class SearchTime:
             self._ends, self._of = before
 
     def too_late(self, what: str, kind: str, before: str | None = None) -> str | None:
-        needed, left = self._last.get(kind, 0.0), self.left
+        needed, left = self._shortest.get(kind, 0.0), self.left
         if before is not None:
-            left = max(0.0, left - self._last.get(before, 0.0))
+            left = max(0.0, left - self._shortest.get(before, 0.0))
         if left > needed:
             return None
         return self.skip(what, f"{NOT_TRIED}: about {needed:.0f} s are needed, {left:.0f} s of the search are left")
@@ -109,7 +112,8 @@ class SearchTime:
             yield
         finally:
             taken = self._now() - start
-            self._last[kind], self._inside = taken - self._inside, before + taken
+            self._shortest[kind] = min(self._shortest.get(kind, math.inf), taken - self._inside)
+            self._inside = before + taken
 
     @contextmanager
     def spending(self, what: str) -> Iterator[None]:
@@ -181,7 +185,7 @@ def too_late(what: str, kind: str, before: str | None = None) -> str | None:
 
 @contextmanager
 def timed_work(kind: str) -> Iterator[None]:
-    """Measure one piece of work; the next of its kind is expected to take as long."""
+    """Measure one piece of work; the next of its kind is expected to take as long, or shorter."""
     with nullcontext() if _current is None else _current.timed_work(kind):
         yield
 

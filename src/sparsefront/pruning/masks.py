@@ -1,5 +1,6 @@
 """Masks of a network and how they were made; `sf.hold`, which applies them in any training loop."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -7,7 +8,7 @@ from typing import Any, Self
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from sparsefront.errors import InvalidSetting
@@ -23,6 +24,8 @@ from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import require_none_dense, sharing_layers
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.plain_task import require_network
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,7 @@ class HeldMasks:
         self._net = net
         self._layers = {name: net.get_submodule(name) for name in masks}
         self._pruned = {name: like_weight(~mask, layer_weight(self._layers[name])) for name, mask in masks.items()}
+        self._stepped: dict[int, set[int]] | None = {}  # optimizers, and the parameters that they hold
         self._handles: list[RemovableHandle] = []
         self.zero_()  # may fail, so before registering hooks on the network and on every optimizer
         self._handles = [
@@ -322,8 +326,26 @@ class HeldMasks:
             self.zero_()
 
     @torch.compiler.disable
-    def _after_step(self, *_: object) -> None:
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         self.zero_()
+        self._look_for_orphans(optimizer)
+
+    def _look_for_orphans(self, optimizer: Optimizer) -> None:
+        """Once an optimizer of this network steps again, and all others had their turn, warn of weights that none of them holds:
+        `prune` replaces the packed weights of an attention, which an earlier optimizer goes on training.
+        """
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if self._stepped is None or held.isdisjoint(map(id, self._net.parameters())):
+            return
+        if id(optimizer) not in self._stepped:
+            self._stepped[id(optimizer)] = held
+            return
+        known = set().union(*self._stepped.values())
+        weights = {name: layer_weight(layer) for name, layer in self._layers.items()}
+        if orphans := [name for name, one in weights.items() if one.grad is not None and id(one) not in known]:
+            told = "the optimizer (%s) does not hold the weights of %s, which are not trained: make it after sf.prune"
+            log.warning(told, type(optimizer).__name__, ", ".join(orphans))
+        self._stepped = None
 
 
 class HoldMasks(pl.Callback):

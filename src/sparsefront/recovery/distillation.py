@@ -19,7 +19,7 @@ from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.schedule.base import Schedule
-from sparsefront.tasks.base import Batch, Task, with_square_mask
+from sparsefront.tasks.base import Batch, Task, mean_counted, with_square_mask
 from sparsefront.training.graphs import HiddenStates
 from sparsefront.training.recipe import Recipe
 
@@ -82,28 +82,30 @@ class TeacherCallback(pl.Callback, ABC):
         return self.loss(task, output, target, states, batch)
 
 
-def soft_target_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T^2 * KL(teacher || student) of the distributions softmax(logits / T), mean over the predictions, in fp32.
+def soft_target_loss(student: Tensor, teacher: Tensor, temperature: float, counted: Tensor | None = None) -> Tensor:
+    """T^2 * KL(teacher || student) of the distributions softmax(logits / T), mean over the counted predictions, in fp32.
 
     The factor T^2 makes the gradient's magnitude independent of T. A single column is a regression score, for which the
     squared difference is used.
 
     Args:
         student, teacher: logits [predictions, classes], any float dtype.
+        counted: bool [predictions], see `Task.counted`.
     Source: Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network", 2015, section 2.
     """
     student, teacher = student.float(), teacher.float()
     if student.shape[-1] == 1:
-        return F.mse_loss(student, teacher)
+        return mean_counted((student - teacher).square().squeeze(-1), counted)
     log_student = F.log_softmax(student / temperature, dim=-1)
     log_teacher = F.log_softmax(teacher / temperature, dim=-1)
-    return temperature**2 * F.kl_div(log_student, log_teacher, reduction="batchmean", log_target=True)
+    divergences = F.kl_div(log_student, log_teacher, reduction="none", log_target=True).sum(-1)
+    return temperature**2 * mean_counted(divergences, counted)
 
 
-def prediction_loss(task: Task, output: Any, target: Any, temperature: float) -> Tensor:
-    """Mean `soft_target_loss` over the distributions that the task predicts."""
-    pairs = list(zip(task.logits(output), task.logits(target), strict=True))
-    first, *others = (soft_target_loss(student, teacher, temperature) for student, teacher in pairs)
+def prediction_loss(task: Task, output: Any, target: Any, batch: Batch, temperature: float) -> Tensor:
+    """Mean `soft_target_loss` over the distributions that the task predicts for a batch."""
+    pairs, counted = list(zip(task.logits(output), task.logits(target), strict=True)), task.counted(batch)
+    first, *others = (soft_target_loss(student, teacher, temperature, counted) for student, teacher in pairs)
     return sum(others, first) / len(pairs)
 
 
@@ -134,7 +136,7 @@ class Distillation(TeacherCallback):
         self.hardness, self.temperature, self.hidden_states = hardness, temperature, hidden_states
 
     def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
-        soft = prediction_loss(task, output, target, self.temperature)
+        soft = prediction_loss(task, output, target, batch, self.temperature)
         loss = (1 - self.hardness) * task.label_loss(output, batch) + self.hardness * soft
         if not states:
             return loss

@@ -1,6 +1,7 @@
 """`sf.recover`: run any recovery on a plain network, data loader and loss."""
 
 import copy
+import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -32,10 +33,12 @@ from sparsefront.recovery.rounds import RunContext, Source, run_rounds
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import (
+    ClassDims,
     Loss,
     NamedBatches,
     PlainTask,
     device_of,
+    module_of,
     require_callable,
     require_instance,
     require_network,
@@ -44,6 +47,8 @@ from sparsefront.tasks.plain_task import (
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import random_state, set_random_state
 from sparsefront.training.trainer import TrainerSettings
+
+log = logging.getLogger(__name__)
 
 Network = nn.Module | Callable[[], nn.Module]
 """A network, or a function that returns a new copy of it."""
@@ -80,11 +85,12 @@ def recover(
             mode, submodules in eval mode, such as a frozen BatchNorm, stay so; in eval mode, all of it trains. All modes are
             restored at the end.
         masks: from `prune` or `load`, or any dict of layer name -> bool mask, which then never changes.
-        train_dataloader: batches (inputs, target), inputs only, or dicts by name. A DataLoader is iterated; batches of
-            another iterable are copied to memory, and without a length at most `limit_batches` of the trainer and what the
-            recovery asks for. A LightningDataModule is prepared and set up for its training loader. Or a function: index of
-            a round, from 0 -> one of these.
-        loss: (output, target) -> scalar; for dict batches the target is the batch. None: the output's own `loss`.
+        train_dataloader: batches (inputs, target), inputs only, or dicts by name. A DataLoader or another iterable with a
+            length is iterated in every epoch; batches of others are copied to memory, at most `limit_batches` of the trainer
+            and what the recovery asks for. A LightningDataModule is prepared and set up for its training loader. Or a
+            function: index of a round, from 0 -> one of these.
+        loss: (output, target) -> scalar; for dict batches the target is the batch. None: the output's own `loss`. Parameters of
+            a Module are trained, too.
         recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
             none, or an instance with settings.
         epochs, lr: override the recipe: epochs of all rounds together (of each, when rewinding) and peak learning rate. Not
@@ -98,8 +104,8 @@ def recover(
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, without checkpoints. Several
             devices need the processes of `python run.py`; here there is one.
         dense_net: the trained network before pruning: the teacher of distill, square_head and cast, and the start of
-            obs_update, sparse_swaps and cast. Distillation averages over all predictions: classes are the last dim of
-            outputs [B, classes] and [B, T, classes], and dim 1 of [B, classes, H, W].
+            obs_update, sparse_swaps and cast. Distillation compares softmax distributions over the dim along which adding a
+            constant does not change the loss, else the outputs themselves, by squared difference.
         initial_net: the network before the dense training, the start of sr_ste.
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: returns the prunable layers; distill may compare hidden states of their blocks.
@@ -120,6 +126,11 @@ def recover(
     require_masks_of(net, held)
     require_none_dense(net, held, "masks", "given")
     _require_types(loss, recipe, trainer, context)
+    if task is None and recipe is not None and recipe.label_smoothing:
+        allowed = (
+            "is of the program's losses; smooth labels in your own: torch.nn.CrossEntropyLoss(label_smoothing=...)"
+        )
+        raise InvalidSetting("recipe.label_smoothing", recipe.label_smoothing, allowed)
     if callable(train_dataloader):
         allowed = "is batches, or a function: number of a round -> batches"
         require_callable("train_dataloader", train_dataloader, "round", allowed=allowed)
@@ -160,10 +171,11 @@ def recover(
     chosen.check_schedule(pruning.schedule, pruning.sparsity)
     chosen.check(setup)
     setup.trainer.check()
-    data_of_round = _data_of_round(train_dataloader, net, named=task is not None, most=_most_batches(chosen, setup))
-    if task is None and (chosen.reads_logits or setup.recipe.label_smoothing):
+    data_of_round = _data_of_round(train_dataloader, net, chosen, setup, named=task is not None)
+    dims = None
+    if task is None and chosen.reads_logits:
         first = data_of_round(0)
-        _require_logits(net, loss, first)
+        dims = _require_logits(net, loss, first, chosen)
         data_of_round = partial(_after_first, first, data_of_round)
     if initial_net is not None and not taken:
         _require_same(_fresh(initial, "initial_net"), net, "initial_net")
@@ -171,17 +183,20 @@ def recover(
         _start_dense(net, trained)
     source = Source(
         data_of_round=data_of_round,
-        make_task=partial(task or partial(_plain_task, loss), net),
+        make_task=partial(task or partial(_plain_task, loss, dims), net),
         dense_net=partial(_fresh, trained, "dense_net"),
         initial_net=partial(_fresh, initial, "initial_net"),
         epoch_weights=epoch_weights or {},
     )
-    device = device_of(net)
+    device, criterion = device_of(net), module_of(loss)
+    loss_device = None if criterion is None else device_of(criterion)
     with keep_modes(net), tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
         found = run_rounds(
             net, dict(held), known.spec, chosen, setup, source, context or RunContext(folder=Path(scratch))
         )
     net.to(device)
+    if criterion is not None:
+        criterion.to(loss_device)
     records = found.records
     if taken:  # the network lacks these layers; the masks describe the network before
         records = tuple(replace(record, sparsity_achieved=known.sparsity) for record in records)
@@ -217,21 +232,30 @@ def _pattern_of(masks: Mapping[str, Tensor], recovery: Recovery) -> Pattern:
 
 
 def _data_of_round(
-    given: Data, net: nn.Module, *, named: bool, most: int | None
+    given: Data, net: nn.Module, recovery: Recovery, setup: RecoverySetup, *, named: bool
 ) -> Callable[[int], pl.LightningDataModule]:
     """Return a function from a round's index (from 0) to its data.
 
     Args:
         named: data modules are from this package, with batches named like the network's arguments.
-        most: see `NamedBatches`.
     """
+    most, anew = _most_batches(recovery, setup), recovery.training is not None
+    pruning = setup.pruning
+    rescored = pruning.schedule.in_training and pruning.importance.source in ("gradients", "inputs")
 
     def opened(data: Iterable | pl.LightningDataModule) -> pl.LightningDataModule:
         if isinstance(data, pl.LightningDataModule):
             if named:
                 return data
             data = training_loader(data)
-        return NamedBatches(data, net, argument="train_dataloader", most=most)
+        batches = NamedBatches(data, net, argument="train_dataloader", most=most, anew=anew)
+        if anew and rescored and batches.opens_once:
+            allowed = (
+                f"importance={pruning.importance.name} scores weights during the training, on batches of a second loader, which "
+                "this one's own iteration may not allow: give a plain DataLoader, or a list of batches"
+            )
+            raise InvalidSetting("train_dataloader", type(data).__name__, allowed)
+        return batches
 
     if callable(given):
         return lambda index: opened(given(index))
@@ -246,33 +270,40 @@ def _after_first(
     return first if index == 0 else others(index)
 
 
-def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataModule) -> None:
-    """Raise InvalidSetting unless the network's output for the first batch names its logits, equally many in training and eval
-    mode. Random states and buffers are restored.
+def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataModule, recovery: Recovery) -> ClassDims:
+    """The dims of the classes in the network's output for the first batch. Random states and buffers are restored.
+
+    Raises:
+        InvalidSetting: the output does not name its logits, or has other numbers of them in training and eval mode.
     """
     task, loader, state = PlainTask(net, loss), data.train_dataloader(), random_state()
-    drawn, device = loader.generator.get_state(), device_of(net)
+    drawn = loader.generator.get_state()
     try:
-        batch = task.net_inputs(next(iter(loader)))
-        inputs = {name: one.to(device) if isinstance(one, Tensor) else one for name, one in batch.items()}
+        batch = task.transfer_batch_to_device(next(iter(loader)), device_of(net), 0)
+        inputs = task.net_inputs(batch)
         with in_eval_mode(net), torch.no_grad():
-            evaluated = len(task.logits(task.call(net, inputs)))
+            evaluated = len(task.named_logits(task.call(net, inputs)))
         buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
         with keep_modes(net), torch.no_grad():
             if not net.training:
                 net.train()
-            trained = len(task.logits(task.call(net, inputs)))
+            output = task.call(net, inputs)
             for buffer, before in buffers:
                 buffer.copy_(before)
-        if trained != evaluated:
-            allowed = (
-                f"returns {trained} logits as it trains and {evaluated} in eval mode, as a teacher is: "
-                "recovery=distill, cast and recipe.label_smoothing compare them one by one"
-            )
-            raise InvalidSetting("net", type(net).__name__, allowed)
+            if len(task.named_logits(output)) != evaluated:
+                allowed = (
+                    f"returns {len(task.named_logits(output))} logits as it trains and {evaluated} in eval mode, as a teacher "
+                    "is: recovery=distill and cast compare them one by one"
+                )
+                raise InvalidSetting("net", type(net).__name__, allowed)
+            dims = task.class_dims(output, batch)
     finally:
         loader.generator.set_state(drawn)
         set_random_state(state)
+    if scores := [name or "the output" for name, dim in dims.items() if dim is None]:
+        text = "recovery=%s compares %s with the teacher's by squared difference: the loss is no softmax over one of its dims"
+        log.info(text, recovery.name, " and ".join(scores))
+    return dims
 
 
 def _most_batches(recovery: Recovery, setup: RecoverySetup) -> int | None:
@@ -392,5 +423,7 @@ def _fresh(network: Network, argument: str) -> nn.Module:
     return made
 
 
-def _plain_task(loss: Loss | None, net: nn.Module, optimization: Optimization | None) -> PlainTask:
-    return PlainTask(net, loss, optimization)
+def _plain_task(
+    loss: Loss | None, dims: ClassDims | None, net: nn.Module, optimization: Optimization | None
+) -> PlainTask:
+    return PlainTask(net, loss, optimization, class_dims=dims)

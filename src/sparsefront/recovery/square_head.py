@@ -54,6 +54,10 @@ class SquareHead(TaughtRecovery):
     def compares_hidden_states(self) -> bool:
         return True
 
+    @property
+    def reads_logits(self) -> bool:  # type: ignore[override]  # of the instance
+        return self.soft_targets > 0
+
     def taught_by(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
     ) -> pl.Callback:
@@ -117,4 +121,4 @@ class SquareHeadDistillation(TeacherCallback):
         loss = task.label_loss(output, batch) + self.hidden_states * lost
         if not self.soft_targets:
             return loss
-        return loss + self.soft_targets * prediction_loss(task, output, target, self.temperature)
+        return loss + self.soft_targets * prediction_loss(task, output, target, batch, self.temperature)

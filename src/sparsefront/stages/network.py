@@ -29,7 +29,7 @@ from sparsefront.tasks.base import Optimizes, Task
 from sparsefront.tasks.causal_lm import CausalLM
 from sparsefront.tasks.classification import ImageClassification, SequenceClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
-from sparsefront.tasks.plain_task import similar_loader
+from sparsefront.tasks.plain_task import iterates_itself, similar_loader
 from sparsefront.tasks.translation import Translation
 from sparsefront.training.recipe import Optimization
 
@@ -256,6 +256,11 @@ class PreparedData(pl.LightningDataModule):
         if not isinstance(given, DataLoader) or isinstance(given.dataset, IterableDataset):
             what = "an IterableDataset" if isinstance(given, DataLoader) else type(given).__name__
             raise self._unusable(f"gives {what} for {split}: one DataLoader over a dataset with a length is needed")
+        if iterates_itself(given):
+            raise self._unusable(
+                f"gives {type(given).__name__} for {split}, whose own iteration a run cannot repeat: "
+                "one DataLoader is needed; change batches in its collate_fn"
+            )
         try:
             count = len(given)
         except TypeError:  # batch sampler without a length

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any, ClassVar, Protocol
 
+import torch
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -155,6 +156,10 @@ class Task(LightningModule, ABC):
             output: what the net returned.
         """
 
+    def counted(self, batch: Batch) -> Tensor | None:
+        """Which predictions are of a token and not of padding, bool [predictions] in the order of `logits`; None = all."""
+        return None
+
     def training_loss(self, output: Any, batch: Batch) -> Tensor:
         """The loss of a training step: the objective if set, else the loss of the labels."""
         return self.label_loss(output, batch) if self.objective is None else self.objective(self, output, batch)
@@ -166,7 +171,12 @@ class Task(LightningModule, ABC):
         loss = self.loss(output, batch)
         if self.label_smoothing == 0.0:
             return loss
-        even = [-logits.float().log_softmax(dim=-1).mean() for logits in self.logits(output) if logits.shape[-1] > 1]
+        counted = self.counted(batch)
+        even = [
+            -mean_counted(logits.float().log_softmax(dim=-1).mean(-1), counted)
+            for logits in self.logits(output)
+            if logits.shape[-1] > 1
+        ]
         return loss if not even else (1 - self.label_smoothing) * loss + self.label_smoothing * sum(even) / len(even)
 
     @abstractmethod
@@ -189,10 +199,14 @@ class Task(LightningModule, ABC):
         """The output given to an evaluator: the network's own, or what is derived from it, such as a translation."""
         return net(**inputs)
 
+    def trained(self) -> nn.Module:
+        """The module whose parameters are trained."""
+        return self.net
+
     def configure_optimizers(self) -> Any:
         if self.optimization is None:
             raise ValueError("this task was built to evaluate, without an optimization: it cannot be trained")
-        return self.optimization.build(self.net)
+        return self.optimization.build(self.trained())
 
     def configure_gradient_clipping(
         self,
@@ -228,6 +242,11 @@ class Task(LightningModule, ABC):
         metrics = self._evaluator.compute()
         self.log_dict({f"val/{name}": value for name, value in metrics.items()}, prog_bar=True)
         self._evaluator = None
+
+
+def mean_counted(values: Tensor, counted: Tensor | None) -> Tensor:
+    """Mean of the values [predictions] that are `Task.counted`, in shapes that do not depend on how many are."""
+    return values.mean() if counted is None else torch.where(counted, values, 0.0).sum() / counted.sum()
 
 
 TEXT_INPUTS = ("input_ids", MASK, "token_type_ids")

@@ -60,6 +60,9 @@ class CausalLM(Task):
     def logits(self, output: Any) -> tuple[Tensor, ...]:
         return (output.logits.flatten(0, 1),)
 
+    def counted(self, batch: Batch) -> Tensor:
+        return F.pad(next_tokens(batch) != IGNORED, (0, 1)).flatten()  # nothing follows the last token
+
     def evaluator(self, data: LightningDataModule | None, split: str) -> "NextTokenEvaluator":
         return NextTokenEvaluator()
 

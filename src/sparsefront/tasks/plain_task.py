@@ -1,10 +1,11 @@
 """Wrap a user's network, loss and batches as a task that every recovery can train."""
 
+import copy
 import inspect
 import itertools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from sparsefront.errors import InvalidSetting, failure_reason
+from sparsefront.progress import counted
 from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,18 @@ def similar_loader(
         pin_memory=loader.pin_memory,
         pin_memory_device=loader.pin_memory_device,
     )
+
+
+def iterates_itself(loader: DataLoader) -> bool:
+    """Whether a DataLoader's own class decides what it yields, so that one made of its parts would yield something else."""
+    own = ("__iter__", "__len__", "_get_iterator", "_index_sampler")
+    return any(getattr(type(loader), name) is not getattr(DataLoader, name) for name in own)
+
+
+def _is_plain(loader: DataLoader) -> bool:
+    """Whether one made of its parts, over rows with a number, yields the same."""
+    rows = not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None
+    return rows and not iterates_itself(loader)
 
 
 # Inputs of a network by argument name.
@@ -288,34 +302,48 @@ class NamedBatches(LightningDataModule):
     """A training loader whose batches are dicts.
 
     Args:
-        batches: a DataLoader, which keeps its order and settings, with workers seeded from its generator, else from torch's;
-            batches of any other iterable, or over an IterableDataset, are copied to memory.
+        batches: a plain DataLoader over a dataset with a length, which keeps its order and settings, with workers seeded from its
+            generator, else from torch's; any other iterable is iterated itself.
         net: its forward names the inputs.
         argument: as in `NamedBatch`.
-        most: maximum number of batches read from an iterable without a length. None = all.
+        most: maximum number of batches that are copied to memory. None = all.
+        anew: iterate an iterable with a length anew for each epoch, instead of copying its batches to memory as those of
+            others, which yields the same ones each time.
     Raises:
         InvalidSetting: not an iterable, an empty one, or an unbounded one: see `read_batches`.
     """
 
-    def __init__(self, batches: Iterable, net: nn.Module, *, argument: str, most: int | None = None) -> None:
+    def __init__(
+        self, batches: Iterable, net: nn.Module, *, argument: str, most: int | None = None, anew: bool = False
+    ) -> None:
         super().__init__()
         if isinstance(batches, Tensor):
             raise InvalidSetting(argument, f"a tensor {list(batches.shape)}", "holds batches: give a list of them")
         if isinstance(batches, str | Mapping | type) or not isinstance(batches, Iterable):
             raise InvalidSetting(argument, type(batches).__name__, "is a DataLoader or another iterable of batches")
-        streamed = isinstance(batches, DataLoader) and isinstance(batches.dataset, IterableDataset)
-        if isinstance(batches, DataLoader) and batches.batch_sampler is not None and not streamed:
+        length = _length(batches)
+        if isinstance(batches, DataLoader) and length and _is_plain(batches):
             self._loader = batches
             self._collate: Collate = batches.collate_fn
         else:
-            read = _Read(read_batches(batches, most, argument=argument))
+            read: _Iterated | _Read
+            if anew and length and not isinstance(batches, list | tuple | Iterator):
+                read = _Iterated(batches, length, argument)
+            else:
+                read = _Read(read_batches(batches, most, argument=argument))
             sampler = BatchSampler(SequentialSampler(read), batch_size=1, drop_last=False)
-            self._loader = DataLoader(read, batch_sampler=sampler)
+            generator = batches.generator if isinstance(batches, DataLoader) else None
+            self._loader = DataLoader(read, batch_sampler=sampler, generator=generator)
             self._collate = _first
         if len(self._loader) == 0:
             raise InvalidSetting(argument, "empty", "must give at least one batch")
         self._named = NamedBatch(forward_names(net), self._collate, argument)
         self._seed = _next_seed()
+
+    @property
+    def opens_once(self) -> bool:
+        """Whether two loaders at a time may disturb each other, because a user's `__iter__` is called for both."""
+        return isinstance(self._loader.dataset, _Iterated)
 
     def train_dataloader(self) -> DataLoader:
         """A new loader over the same batches."""
@@ -346,7 +374,7 @@ def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
     """Read the batches of an iterable into a list of copies (a loader may reuse its tensors); lists and tuples are not copied.
 
     Args:
-        most: maximum for an iterable without a length; one with a length is read to that length.
+        most: maximum number of batches; an iterable with a length is read to that length at most.
         argument: name of the batches in messages.
     Raises:
         InvalidSetting: `most` is None and an iterable without a length did not end after MOST_BATCHES or MOST_BYTES.
@@ -363,14 +391,14 @@ def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
     if length is None and most is None and isinstance(batches, itertools.cycle):
         raise endless
     read: list = []
-    size, stop = 0, most if length is None else length
+    size = 0
     for batch in batches:
-        if len(read) == stop:  # only reached if it yields more than its length
+        if len(read) == length:  # only reached if it yields more than its length
             log.warning("%s has a length of %d and gives more batches: they are left out", argument, length)
             break
         read.append(_copied(batch))
         size += _bytes(batch)
-        if length is None and len(read) == most:
+        if len(read) == most:
             break
         if length is None and most is None and (len(read) > MOST_BATCHES or size > MOST_BYTES):
             raise endless
@@ -419,6 +447,32 @@ class _Read(Dataset):
         return self.batches[index]
 
 
+class _Iterated(Dataset):
+    """The batches of an iterable with a length, in order; it is iterated anew for each first one.
+
+    Raises:
+        InvalidSetting: it ends before its length.
+    """
+
+    def __init__(self, batches: Iterable, length: int, argument: str) -> None:
+        self.batches, self.length, self.argument = batches, length, argument
+        self._iterator: Iterator = iter(())
+        self._next = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> object:
+        if index < self._next:
+            self._iterator, self._next = iter(self.batches), 0
+        for batch in self._iterator:
+            self._next += 1
+            if self._next > index:
+                return _copied(batch)
+        allowed = f"has a length of {self.length} and gave {self._next} batches: each iteration must give that many"
+        raise InvalidSetting(self.argument, type(self.batches).__name__, allowed)
+
+
 def _next_seed() -> int:
     """The seed that a DataLoader without a generator would draw next from torch's generator, without advancing it."""
     generator = torch.Generator()
@@ -432,6 +486,26 @@ def _first(samples: list) -> object:
 
 Loss = Callable[[Any, Any], Tensor]
 """(network output, batch target) -> scalar mean loss; for a dict batch the target is the whole batch."""
+
+
+def module_of(loss: Loss | None) -> nn.Module | None:
+    """The module that a loss is, or whose method it is; its parameters are trained with the network."""
+    owner = loss if isinstance(loss, nn.Module) else getattr(loss, "__self__", None)
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def leaves_of(loss: Tensor) -> list[Tensor]:
+    """The tensors whose gradients a backward pass from a loss would accumulate."""
+    leaves, seen, ahead = [], set(), [loss.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        ahead += [before for before, _ in node.next_functions]
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            leaves.append(leaf)
+    return leaves
 
 
 def require_gradient(loss: Tensor) -> None:
@@ -449,6 +523,7 @@ class PlainTask(Task):
         loss: `Loss`; None: the network's output has it as `loss`, as Hugging Face's do.
         optimization: required for training.
         argument: name of the batches in messages.
+        class_dims: see `class_dims`; None: -1, and 1 of four or more dims.
     """
 
     kind: ClassVar[str] = "plain"
@@ -460,9 +535,12 @@ class PlainTask(Task):
         optimization: Optimizes | None = None,
         *,
         argument: str = "train_dataloader",
+        class_dims: "ClassDims | None" = None,
     ) -> None:
         super().__init__(net, optimization)
         self._names, self._loss, self._argument = forward_names(net), loss, argument
+        self.loss_module = module_of(loss)
+        self._class_dims, self._looked = class_dims, False
 
     @classmethod
     def for_dataset(cls, net: nn.Module, dataset: object, optimization: Optimizes | None = None) -> "PlainTask":
@@ -482,7 +560,16 @@ class PlainTask(Task):
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         loss = super().training_step(batch, batch_index)
         require_gradient(loss)
+        if not self._looked:
+            self._looked = True
+            known = {id(parameter) for parameter in self.trained().parameters()}
+            if others := [tuple(leaf.shape) for leaf in leaves_of(loss) if id(leaf) not in known]:
+                told = "loss: %s that it reads, of shape %s, not trained: give a Module with them as the loss"
+                log.warning(told, counted(len(others), "parameter"), ", ".join(map(str, others[:3])))
         return loss
+
+    def trained(self) -> nn.Module:
+        return self.net if self.loss_module is None else nn.ModuleList([self.net, self.loss_module])
 
     def loss(self, output: Any, batch: Batch) -> Tensor:
         found = self._loss_of(output, batch)
@@ -504,36 +591,118 @@ class PlainTask(Task):
         return found
 
     def logits(self, output: Any) -> tuple[Tensor, ...]:
-        while isinstance(output, list | tuple) and len(output) == 1 and not hasattr(output, "_fields"):
-            output = output[0]
+        named = self.named_logits(output)
+        dims = self._class_dims or {}
+        return tuple(predictions(value, dims.get(name, usual_dim(value))) for name, value in named.items())
+
+    def named_logits(self, output: Any) -> dict[str, Tensor]:
+        """The tensors of an output that are logits, by name; of one tensor, the name is empty.
+
+        Raises:
+            InvalidSetting: nothing says which are.
+        """
+        output = _alone(output)
         if isinstance(output, Tensor):
-            return (predictions(output),)
-        named = output._asdict() if hasattr(output, "_asdict") else output
-        named = dict(named) if isinstance(named, Mapping) else getattr(named, "__dict__", {})
+            return {"": output}
+        named = _fields_of(output)
         if (
             "logits" in named
         ):  # auxiliary heads, which torchvision's networks have only in training mode, predict the same
             named = {name: value for name, value in named.items() if not name.startswith("aux")}
-        found = tuple(value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor))
+        found = {name: value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor)}
         if not found:
             needed = (
-                f"returned {type(output).__name__}, which does not say what its logits are: recovery=distill, cast and "
-                "recipe.label_smoothing need a tensor, or a dict, dataclass or named tuple with logits"
+                f"returned {type(output).__name__}, which does not say what its logits are: recovery=distill and cast need a "
+                "tensor, or a dict, dataclass or named tuple with logits"
             )
             raise InvalidSetting("net", type(self.net).__name__, needed)
-        return tuple(predictions(value) for value in found)
+        return found
+
+    def class_dims(self, output: Any, batch: Batch) -> "ClassDims":
+        """Name of each of the logits -> the dim of its classes: the one along which a constant, another one for each prediction,
+        leaves the loss as it is, as in a softmax, or along which they are log-probabilities. None: there is none, as for scores
+        and for several labels at once.
+
+        Args:
+            output: what the network returned for this batch in training mode.
+        """
+        problem = getattr(getattr(self.net, "config", None), "problem_type", None)
+        dims: dict[str, int | None] = {}
+        for name, logits in self.named_logits(output).items():
+            candidates = dict.fromkeys((usual_dim(logits), *((-1, 1) if logits.dim() > 2 else ())))
+            if self._loss is None:  # the network's own, which Hugging Face's choose by this setting
+                plain = problem in ("regression", "multi_label_classification")
+                dims[name] = None if plain else usual_dim(logits)
+            else:
+                dims[name] = next(
+                    (
+                        dim
+                        for dim in candidates
+                        if dim is not None and self._ignores_constants(output, batch, name, dim)
+                    ),
+                    None,
+                )
+        return dims
+
+    def _ignores_constants(self, output: Any, batch: Batch, name: str, dim: int) -> bool:
+        """Whether the loss is the same after adding constants along this dim; tried in both directions, since one of them changes
+        any loss that is convex and not constant.
+        """
+        logits = self.named_logits(output)[name]
+        if float(logits.float().logsumexp(dim).abs().max()) < 1e-2:
+            return True  # log-probabilities, of which the softmax is what they say
+        shape = [1 if place == dim % logits.dim() else size for place, size in enumerate(logits.shape)]
+        constants = 1 + torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(logits)
+        base = self.loss(output, batch).float()
+        shifted = [self.loss(_with_logits(output, name, logits + sign * constants), batch).float() for sign in (1, -1)]
+        tolerance = (1e-4 if logits.dtype in (torch.float32, torch.float64) else 2e-2) * max(1.0, float(base.abs()))
+        return all(float((loss - base).abs()) <= tolerance for loss in shifted)
 
     def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
         raise NotImplementedError("a plain task evaluates nothing")
 
 
-def predictions(logits: Tensor) -> Tensor:
-    """Reshape logits to [predictions, classes], so that means are over all predictions.
+ClassDims = Mapping[str, int | None]
+"""Name of logits -> the dim of their classes; None: each is a score of its own."""
 
-    Args:
-        logits: [B, classes]; [B, T, classes] for tokens; [B, classes, H, W] or more dims for pixels, as in torch's
-            cross_entropy; or scores [B].
+
+def _alone(output: Any) -> Any:
+    """The only entry of tuples and lists of one."""
+    while isinstance(output, list | tuple) and len(output) == 1 and not hasattr(output, "_fields"):
+        output = output[0]
+    return output
+
+
+def _fields_of(output: Any) -> dict[str, Any]:
+    named = output._asdict() if hasattr(output, "_asdict") else output
+    return dict(named) if isinstance(named, Mapping) else getattr(named, "__dict__", {})
+
+
+def _with_logits(output: Any, name: str, logits: Tensor) -> Any:
+    """A copy of an output with other logits."""
+    if _alone(output) is not output:
+        return type(output)([_with_logits(output[0], name, logits)])
+    if isinstance(output, Tensor):
+        return logits
+    if hasattr(output, "_replace"):
+        return output._replace(**{name: logits})
+    changed = copy.copy(output)
+    if isinstance(changed, MutableMapping):
+        changed[name] = logits
+    else:
+        object.__setattr__(changed, name, logits)
+    return changed
+
+
+def usual_dim(logits: Tensor) -> int | None:
+    """The dim of the classes of [B, classes], [B, T, classes] for tokens, and [B, classes, H, W] or more dims for pixels; None of
+    scores [B] and [B, 1].
     """
-    if logits.dim() == 1:
-        return logits.unsqueeze(-1)
-    return (logits if logits.dim() <= 3 else logits.movedim(1, -1)).flatten(0, -2)
+    if logits.dim() < 2 or logits.shape[-1] == 1 == logits[0].numel():
+        return None
+    return -1 if logits.dim() <= 3 else 1
+
+
+def predictions(logits: Tensor, dim: int | None) -> Tensor:
+    """Reshape logits to [predictions, classes], so that means are over all predictions; without classes to [scores, 1]."""
+    return logits.reshape(-1, 1) if dim is None else logits.movedim(dim, -1).flatten(0, -2)

@@ -65,13 +65,13 @@ class Translation(Task):
         return {name: batch[name] for name in INPUTS}
 
     def loss(self, output: Any, batch: Batch) -> Tensor:
-        return _cross_entropy(output, batch[LABELS])
-
-    def label_loss(self, output: Any, batch: Batch) -> Tensor:
-        return _cross_entropy(output, batch[LABELS], label_smoothing=self.label_smoothing)
+        return F.cross_entropy(output.flatten(0, 1).float(), batch[LABELS].flatten(), ignore_index=IGNORED)
 
     def logits(self, output: Any) -> tuple[Tensor, ...]:
         return (output.flatten(0, 1),)
+
+    def counted(self, batch: Batch) -> Tensor:
+        return (batch[LABELS] != IGNORED).flatten()
 
     def predict(self, net: nn.Module, inputs: Batch) -> Tensor:
         """Translate, int64 [B, T], as in `translate`; the target in the inputs is not used."""
@@ -97,13 +97,6 @@ class Translation(Task):
             sums, tokens = (torch.stack(parts).sum() for parts in zip(*self._losses, strict=True))
             self.log("val/loss", sums / tokens, prog_bar=True)
         self._losses = []
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Mean over the tokens with a target."""
-    return F.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, label_smoothing=label_smoothing
-    )
 
 
 class BleuEvaluator:
