@@ -215,6 +215,38 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path, programs):
     assert {path.name for path in tmp_path.glob("results/*/*/*.json")} == {"failure.json"}
 
 
+TERMINATED_IN_TRAINING = """
+import os, runpy, sys
+from sparsefront.tasks.base import Task
+step = Task.training_step
+def step_and_end(self, *given):
+    if self.trainer.current_epoch == 1:
+        os.killpg(0, 15)
+    return step(self, *given)
+Task.training_step = step_and_end
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+OPTUNA = [
+    "-m",
+    "hydra/sweeper=optuna",
+    "hydra.sweeper.n_trials=2",
+    "sparsity=interval(0.5,0.75)",
+    "optimize=[val_sparse]",
+]
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m", "sparsity=0.5,0.75"], OPTUNA], ids=["a run", "a sweep", "a search"])
+def test_sigterm_to_group_ends_program(tmp_path, programs, sweep):
+    """With loader workers, as Slurm, containers and `timeout` send it; the same command does all."""
+    words = command(tmp_path, "dataset.num_workers=1", "recipe.epochs=3", *sweep)
+    ended = programs.run(["-c", TERMINATED_IN_TRAINING, *words])
+    said = "ended by SIGTERM: what is finished is stored, and the same command resumes from there\n"
+    assert ended.returncode == 143 and ended.stderr == said, ended.stderr
+    assert len(list(tmp_path.glob("results/**/failure.json"))) == 1, "nothing else began"
+    assert programs.run(words).returncode == 0 and len(rows(tmp_path)) == (2 if sweep else 1)
+
+
 @pytest.mark.parametrize("sweep", [[], ["-m", "sparsity=0.5,0.75"]], ids=["a run", "a sweep"])
 def test_ctrl_c_ends_the_program_with_a_line(tmp_path, programs, sweep):
     interrupted = (

@@ -3,32 +3,67 @@
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
-from sparsefront.config.sweeps import check_values, point_check
+from sparsefront.config.sweeps import PointLoader, check_values, point_check
 from sparsefront.errors import InvalidSetting
 from sparsefront.options import CONF
 
 
 @pytest.fixture
-def check():
-    """check(*overrides) -> the points that were looked at."""
+def sweep():
+    """Hydra's loader, and the configuration of a sweep."""
     with initialize_config_dir(str(CONF), version_base="1.3", job_name="run"):
         loader = GlobalHydra.instance().config_loader()
-        config = loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
+        yield loader, loader.load_configuration("config", ["hydra.job.chdir=false"], run_mode=RunMode.MULTIRUN)
 
-        def checked(*overrides: str) -> list[list[str]]:
-            looked_at, check_point = [], point_check(config, loader)
 
-            def noted(point):
-                looked_at.append(list(point))
-                check_point(point)
+@pytest.fixture
+def check(sweep):
+    """check(*overrides) -> the points that were looked at."""
+    loader, config = sweep
 
-            check_values(overrides, noted, loader)
-            return looked_at
+    def checked(*overrides: str) -> list[list[str]]:
+        looked_at, check_point = [], point_check(config, loader)
 
-        yield checked
+        def noted(point):
+            looked_at.append(list(point))
+            check_point(point)
+
+        check_values(overrides, noted, loader)
+        return looked_at
+
+    return checked
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["pattern=n_m", "sparsity=0.5", "pattern.m=8", "experiment=digits_gradual"],
+        ["~dataset.shift", "+hydra.job.env_set.X=1", "recipe.lr=0.1", "stages=[dense,prune]", "seed=3"],
+        ["recovery=distill", "recovery.epochs=2", "measure.samples=7", "sparsity=0.5", "sparsity=0.75"],
+    ],
+    ids=["options", "added and left out", "given twice"],
+)
+def test_points_equal_those_of_hydra(sweep, overrides):
+    loader, config = sweep
+    loaded = [load(config, overrides) for load in (PointLoader(loader, None), loader.load_sweep_config)]
+    point, expected = (OmegaConf.to_container(one, resolve=False) for one in loaded)
+    assert point == expected
+
+
+def test_options_of_a_sweep_compose_once(sweep, monkeypatch):
+    (loader, config), composed, compose = sweep, [], sweep[0].load_sweep_config
+    monkeypatch.setattr(loader, "load_sweep_config", lambda *given: composed.append(given) or compose(*given))
+    load = PointLoader(loader, 200)
+    for number in range(200):
+        load(config, [f"pattern={('n_m', 'tile_wise')[number % 2]}", f"seed={number}", f"recipe.lr={0.1 + number}"])
+    assert len(composed) == 2
+    with pytest.raises(HydraException, match="sed"):
+        load(config, ["pattern=n_m", "sed=1"])
 
 
 REJECTED = {

@@ -69,6 +69,16 @@ def end_with_parent() -> None:
         threading.Thread(target=_exit_with_parent, name=WATCHING, daemon=True).start()
 
 
+def end_with_loader(worker: int) -> None:
+    """Ignore SIGINT and SIGTERM in a loader's worker: sent to the process group, they are for its parent, which ends its workers.
+
+    One that its parent itself ends by SIGTERM may work on for a minute. Takes the worker's number.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.name == "posix":
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(60))
+
+
 def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "a program that nobody started this way"

@@ -148,7 +148,7 @@ class Blocks(nn.Module):
         self.head = nn.Linear(32, 5)
 
     def forward(self, x):
-        x = x + torch.full((1,), 0.5).to(x.device)
+        x = x + torch.full((1,), 0.5).to(x.device) + torch.tensor(0.25, device=x.device)
         for block in self.blocks:
             x = block(x)
         return self.head(x)
@@ -180,18 +180,18 @@ def test_replays_of_a_teacher_return_its_hidden_states(monkeypatch):
 
 
 def test_copies_from_the_cpu_precede_a_capture():
-    copies, ids = HostCopies(), torch.arange(4)
+    copies, ids, make = HostCopies(), torch.arange(4), torch.tensor
     with copies.patched(capturing=False):
-        outside = (ids.to("meta"), ids.to(torch.device("meta")), ids.to(dtype=torch.float32))
+        outside = (ids.to("meta"), torch.tensor(0.5, device="meta"), ids.to(dtype=torch.float32), torch.tensor([1.0]))
     plain = torch.Tensor.to
     with copies.patched(capturing=True):
-        inside = (ids.to("meta"), torch.arange(4).to(device="meta"), ids.to(torch.float32))
+        inside = (torch.arange(4).to(device="meta"), torch.tensor(0.5, device="meta"), ids.to(torch.float32), ids)
         with pytest.raises(RuntimeError, match="copies other values from the CPU at each call"):
             ids.to("meta")
     with copies.patched(capturing=True), pytest.raises(RuntimeError, match="copies other values"):
         (ids + 1).to("meta")
-    assert [one.device.type for one in inside] == [one.device.type for one in outside] == ["meta", "meta", "cpu"]
-    assert torch.Tensor.to is plain
+    assert [one.device.type for one in inside] == [one.device.type for one in outside] == ["meta", "meta", "cpu", "cpu"]
+    assert torch.Tensor.to is plain and torch.tensor is make
 
 
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch, caplog):

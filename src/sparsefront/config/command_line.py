@@ -29,11 +29,12 @@ from sparsefront.artifacts.lease import LeaseLost
 from sparsefront.config.arguments import GROUPS, normalize_arguments
 from sparsefront.config.declared import check_declared
 from sparsefront.config.settings import check_root_types, check_types, options_of, searched_folders
-from sparsefront.config.sweeps import begin_sweep, check_values, count_points, point_check, point_of_sweep
+from sparsefront.config.sweeps import PointLoader, begin_sweep, check_values, count_points, point_check, point_of_sweep
 from sparsefront.errors import (
     InvalidSetting,
     Obstacle,
     PassingObstacle,
+    Terminated,
     first_line,
     printable,
 )
@@ -244,12 +245,13 @@ def _composition_complaint(error: Exception) -> str:
 
 @contextmanager
 def report_interrupt_briefly() -> Iterator[None]:
-    """Context in which Ctrl-C ends the program with one line and status 130, the shell convention, without a stack trace."""
+    """Context in which Ctrl-C ends the program with one line and status 130, and SIGTERM in a training with 143, as in shells."""
     try:
         yield
-    except KeyboardInterrupt:
-        print("interrupted: what is finished is stored, and the same command resumes from there", file=sys.stderr)
-        raise SystemExit(128 + signal.SIGINT) from None
+    except (KeyboardInterrupt, Terminated) as end:
+        why = "interrupted" if isinstance(end, KeyboardInterrupt) else end
+        print(f"{why}: what is finished is stored, and the same command resumes from there", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT if isinstance(end, KeyboardInterrupt) else end.code) from None
 
 
 @contextmanager
@@ -300,6 +302,11 @@ class Sweep(Callback):
     directory: Path | None = None
     single_run: Path | None = None
     composing = False
+    loader: PointLoader | None = None
+
+    def on_job_start(self, **_: Any) -> None:
+        if Sweep.loader is not None:
+            Sweep.loader.began = True
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         _composed()
@@ -317,11 +324,16 @@ class Sweep(Callback):
         _composed()
         try:
             check_sweep(config)
+            points = count_points(config)
+            if points is not None and points > 1:
+                print(f"checking a sweep of {points} points", flush=True)
+            Sweep.loader = PointLoader(GlobalHydra.instance().config_loader(), points)
+            GlobalHydra.instance().config_loader().load_sweep_config = Sweep.loader
             _check_values(config)
         except InvalidSetting as error:
             raise SystemExit(str(error)) from error
         Sweep.directory = _made(config.results_dir, Path(config.hydra.sweep.dir))
-        begin_sweep(Sweep.directory, count_points(config))
+        begin_sweep(Sweep.directory, points)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Sweeps: check all values before the first point begins, and report progress."""
 
+import copy
 import json
 import logging
 import time
@@ -12,20 +13,24 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep, ValueType
+from hydra.core.override_parser.types import IntervalSweep, Override, OverrideType, RangeSweep, ValueType
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.artifacts.bounded_files import parse_json_bounded, read_text_bounded
 from sparsefront.config.settings import check_types, searched_folders
 from sparsefront.errors import InvalidSetting
+from sparsefront.processes import gc_disabled
 
 # Check the values of a sweep, each by its type and range, before the first point begins.
 
 Check = Callable[[Sequence[str]], None]
+TELL_EVERY_S = 10.0
+log = logging.getLogger(__name__)
 
 
 def check_values(overrides: Sequence[str], check: Check, loader: ConfigLoader) -> None:
@@ -86,6 +91,56 @@ def point_check(
     return check
 
 
+class PointLoader:
+    """`load_sweep_config` of one sweep: options are composed once per choice of them, and values are set on a copy.
+
+    Composing reads and merges all files, for every point twice and for each value once more before anything runs.
+
+    Args:
+        loader: Hydra's, whose result this equals.
+        points: of the sweep, for messages; None if only its sweeper knows.
+    """
+
+    def __init__(self, loader: ConfigLoader, points: int | None) -> None:
+        self._compose, self._exists = gc_disabled()(loader.load_sweep_config), loader.repository.group_exists
+        self._set = loader._apply_overrides_to_config
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
+        self._points, self._number, self._told = points, 0, time.monotonic()
+        self.began = False  # the first point, whose lines are enough
+
+    def __call__(self, master_config: DictConfig, sweep_overrides: Sequence[str]) -> DictConfig:
+        self._tell()
+        overrides = OverridesParser.create().parse_overrides(list(sweep_overrides))
+        values = [override for override in overrides if self._is_value(override)]
+        others = tuple(str(override.input_line) for override in overrides if override not in values)
+        try:
+            if others not in self._composed:
+                self._composed[others] = self._compose(master_config, list(others))
+            point = copy.deepcopy(self._composed[others])
+            self._set(values, point)
+        except HydraException:  # says what is wrong with all of them
+            return self._compose(master_config, list(sweep_overrides))
+        hydra, tasks = point.hydra, [override for override in overrides if not override.is_hydra_override()]
+        hydra.overrides.task = [str(override.input_line) for override in tasks]
+        hydra.job.override_dirname = get_overrides_dirname(tasks, **hydra.job.config.override_dirname)
+        OmegaConf.copy_cache(from_config=master_config, to_config=point)
+        return point
+
+    def _is_value(self, override: Override) -> bool:
+        key = override.key_or_group
+        is_plain = (
+            override.type is OverrideType.CHANGE and override.package is None and not override.is_hydra_override()
+        )
+        return is_plain and not self._exists(key)
+
+    def _tell(self) -> None:
+        self._number += 1
+        if not self.began and time.monotonic() - self._told > TELL_EVERY_S:
+            self._told = time.monotonic()
+            of = "" if self._points is None else f" of a sweep of {self._points}"
+            print(f"checking points{of} before the first one begins: {self._number} so far", flush=True)
+
+
 def _split(overrides: Sequence[str], loader: ConfigLoader) -> tuple[list[str], dict[str, list[str]]]:
     """Split into overrides of every point, and the values of each swept key; later duplicates of a key win."""
     fixed: dict[str, str] = {}
@@ -115,7 +170,6 @@ def values_of(override: Override) -> list[str]:
 # <sweep>/progress.jsonl holds the number of points, then a line per finished point. It is a file because points may run in
 # separate processes.
 
-log = logging.getLogger(__name__)
 PROGRESS_FILE = "progress.jsonl"
 
 

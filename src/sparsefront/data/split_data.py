@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from sparsefront.errors import keys_of
+from sparsefront.processes import end_with_loader
 
 SPLITS = ("train", "val", "test")
 _SPLITS_OF_STAGE = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": (), None: SPLITS}
@@ -101,6 +102,7 @@ class SplitData(LightningDataModule):
             part,
             collate_fn=as_fetched,
             num_workers=self.num_workers,
+            worker_init_fn=end_with_loader,
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
             **options,

@@ -141,8 +141,8 @@ def time_alone(
 ) -> DenseTiming:
     """Find the fastest way to run a dense network that has no sparse version, then time it. Arguments as in `time_pair`."""
     execution, found = find_dense(net, inputs, settings, fuse), _find_low(low or {}, inputs, settings)
-    samples_ms, clock_mhz = _time(_dense_calls(execution) | _low_calls(found), inputs, settings)
-    timed = _fastest_dense(execution, samples_ms, inputs)
+    samples_ms, clock_mhz = _time(_versions("dense", execution) | _low_calls(found), inputs, settings)
+    timed = _fastest_version("dense", execution, samples_ms, inputs)
     return replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low_fields(found, samples_ms, timed))
 
 
@@ -170,17 +170,19 @@ def time_pair(
     has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
     networks = {"dense": (dense, fuse), "sparse": (sparse, None if has_kernels else fuse)}
     executions = _find_executions(networks, inputs, settings)
-    execution, sparse_execution = executions["dense"], executions["sparse"]
     found = _find_low(low or {}, inputs, settings)
-    calls = _dense_calls(execution) | _low_calls(found) | {"sparse": sparse_execution}
+    calls = _low_calls(found)
+    for side, execution in executions.items():
+        calls |= _versions(side, execution)
     samples_ms, clock_mhz = _time(calls, inputs, settings)
-    timed = _fastest_dense(execution, samples_ms, inputs)
-    timed = replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low_fields(found, samples_ms, timed))
+    timed, ours = (_fastest_version(side, executions[side], samples_ms, inputs) for side in ("dense", "sparse"))
+    samples_ms["sparse"], versions = ours.samples_ms["sparse"], executions["dense"].versions
+    timed = replace(timed, clock_mhz=clock_mhz, versions=versions, **_low_fields(found, samples_ms, timed))
     return EndToEnd(
         dense=timed,
-        sparse=summarise(sum(samples_ms["sparse"], [])),
+        sparse=ours.latency,
         speedup=speedup_of(timed.samples_ms["dense"], samples_ms["sparse"]),
-        execution=sparse_execution,
+        execution=ours.execution,
         samples_ms=timed.samples_ms | {"sparse": samples_ms["sparse"]},
     )
 
@@ -199,8 +201,8 @@ def time_against_dense(
         as `time_pair`.
     """
     execution = find_execution(net, inputs, settings)
-    samples_ms, _ = _time(_dense_calls(dense) | {"sparse": execution}, inputs, settings)
-    return summarise(sum(samples_ms["sparse"], [])), _fastest_dense(dense, samples_ms, inputs).latency
+    samples_ms, _ = _time(_versions("dense", dense) | {"sparse": execution}, inputs, settings)
+    return summarise(sum(samples_ms["sparse"], [])), _fastest_version("dense", dense, samples_ms, inputs).latency
 
 
 def time_size(
@@ -384,10 +386,10 @@ def _device(inputs: dict[str, Tensor]) -> torch.device:
     return next(iter(inputs.values())).device
 
 
-def _dense_calls(execution: Execution) -> dict[str, Execution]:
-    """The fastest dense version and, if it is not the same, the fused graph."""
+def _versions(side: str, execution: Execution) -> dict[str, Execution]:
+    """The fastest version of a network and, if it is not the same, its fused graph."""
     fused = execution.fused
-    return {"dense": execution} | ({"fused_dense": fused} if fused and fused.name != execution.name else {})
+    return {side: execution} | ({f"fused_{side}": fused} if fused and fused.name != execution.name else {})
 
 
 @dataclass(frozen=True)
@@ -427,28 +429,17 @@ def _low_fields(
     return {"low": low, "samples_ms": dense.samples_ms | {"dense_low": taken}}
 
 
-def _fastest_dense(
-    execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]
+def _fastest_version(
+    side: str, execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]
 ) -> DenseTiming:
-    """Report the faster of the two timed versions as dense, whatever the short timings said."""
-    sides: list[str] = [side for side in ("dense", "fused_dense") if side in samples_ms]
-    latencies = {side: summarise(sum(samples_ms[side], [])) for side in sides}
-    fused = latencies.get("fused_dense", latencies["dense"]) if execution.fused else None
-    if execution.fused and fused is not None and fused.median_ms < latencies["dense"].median_ms:
-        best = replace(execution.fused, fused=execution.fused)
-        return _dense_timing(best, fused, {"dense": samples_ms["fused_dense"]}, inputs, fused)
-    kept = {side: samples_ms[side] for side in sides}
-    return _dense_timing(execution, latencies["dense"], kept, inputs, fused)
-
-
-def _dense_timing(
-    execution: Execution,
-    latency: LatencySummary,
-    samples_ms: dict[str, list[list[float]]],
-    inputs: dict[str, Tensor],
-    fused: LatencySummary | None,
-) -> DenseTiming:
-    return DenseTiming(latency, execution, samples_ms, len(next(iter(inputs.values()))), fused)
+    """Report the faster of a network's two timed versions under the name `side`, whatever the short timings said."""
+    timed = {name: samples_ms[name] for name in (side, f"fused_{side}") if name in samples_ms}
+    latencies = {name: summarise(sum(samples, [])) for name, samples in timed.items()}
+    latency, fused = latencies[side], latencies.get(f"fused_{side}", latencies[side]) if execution.fused else None
+    if execution.fused and fused is not None and fused.median_ms < latency.median_ms:
+        execution, latency = replace(execution.fused, fused=execution.fused), fused
+        timed = {side: samples_ms[f"fused_{side}"]}
+    return DenseTiming(latency, execution, timed, len(next(iter(inputs.values()))), fused)
 
 
 def _time(

@@ -204,8 +204,11 @@ def fit(
         )
         try:
             lightning.fit(task, datamodule=TrainingData(data), ckpt_path=checkpoint_of(keep.folder), weights_only=True)
-        except ValueError as error:
-            if not isinstance(error, Diverged):
+        except Exception as error:
+            # a user's own worker may die of the signal before this process hears of it
+            if lightning.received_sigterm or "killed by signal: Terminated" in str(error):
+                raise Terminated from None
+            if isinstance(error, ValueError) and not isinstance(error, Diverged):
                 finite.explain(task.net)
             raise
         finite.check_weights(task.net)

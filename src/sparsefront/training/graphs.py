@@ -77,9 +77,8 @@ class HiddenStates:
 
 
 class HostCopies:
-    """Copies from the CPU by `Tensor.to`, such as of position ids, of an eager call; a capture of the same call reads them again.
-
-    Replays read them too, as they could not see other values.
+    """Copies from the CPU by `Tensor.to` and `torch.tensor`, such as of position ids and constants, in an eager call; a capture
+    of the same call reads them again. Replays read them too, as they could not see other values.
     """
 
     def __init__(self) -> None:
@@ -92,13 +91,13 @@ class HostCopies:
         Raises:
             RuntimeError: while capturing, if the call copies other values than the eager one.
         """
-        plain, thread, copies = Tensor.to, threading.get_ident(), iter(list(self._copies))
+        move, make, thread, copies = Tensor.to, torch.tensor, threading.get_ident(), iter(list(self._copies))
 
         def to(source: Tensor, *values: Any, **named: Any) -> Tensor:
             if source.device.type != "cpu" or threading.get_ident() != thread or not _moves(values, named):
-                return plain(source, *values, **named)
+                return move(source, *values, **named)
             if not capturing:
-                copy = plain(source, *values, **named)
+                copy = move(source, *values, **named)
                 self._copies.append((source.clone(), copy))
                 return copy
             known, copy = next(copies, (None, source))
@@ -106,11 +105,15 @@ class HostCopies:
                 raise RuntimeError("the forward copies other values from the CPU at each call")
             return copy.clone()
 
-        Tensor.to = to  # type: ignore[method-assign, assignment]
+        def tensor(data: Any, *, device: Any = None, **named: Any) -> Tensor:
+            made = make(data, **named)
+            return made if device is None else to(made, device)
+
+        Tensor.to, torch.tensor = to, tensor  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
-            Tensor.to = plain  # type: ignore[method-assign]
+            Tensor.to, torch.tensor = move, make  # type: ignore[method-assign]
 
 
 def _moves(values: Sequence[Any], named: Mapping[str, Any]) -> bool:
