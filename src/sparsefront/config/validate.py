@@ -110,13 +110,19 @@ def check_untimed(experiment: Experiment) -> None:
 
 
 def check_swapped(experiment: Experiment) -> None:
-    """A dense network in 16 bits has no layer for a sparse kernel.
+    """A dense network in 16 bits has no layer for a sparse kernel; in sweeps over patterns it is simply dense.
 
     Raises:
         InvalidSetting: sparse kernels are required nevertheless.
     """
     kernel, pattern = experiment.kernel, experiment.pattern
-    if not (pattern.prunes or experiment.precision.is_low or kernel.dense_allowed or kernel.swaps_nothing):
+    if not (
+        experiment.sweep
+        or pattern.prunes
+        or experiment.precision.is_low
+        or kernel.dense_allowed
+        or kernel.swaps_nothing
+    ):
         allowed = f"swaps kernels for pruned layers in, and pattern={pattern.name} prunes none: kernel=auto or none"
         raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
 
