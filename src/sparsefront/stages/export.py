@@ -13,7 +13,7 @@ from sparsefront.errors import Edited
 from sparsefront.export.checkpoint import MANIFEST, Export, damage_as_value_error
 from sparsefront.export.packed_layers import pack_layers
 from sparsefront.export.save import save
-from sparsefront.networks import load_state, remove_blocks
+from sparsefront.networks import load_state
 from sparsefront.options import shortened
 from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
 from sparsefront.pruning.narrow import save_narrower
@@ -57,7 +57,7 @@ def check(experiment: Experiment, export: Export, reasons: dict[str, str], trust
     try:
         with damage_as_value_error():
             spec = MaskSpec.load(export.directory, trust=trust)
-            remove_blocks(net, spec.blocks or {})
+            spec.shrink(net)
             load_state(net, export.state_dict())
             _require_layers(experiment, export, spec)
             packed = pack_layers(
