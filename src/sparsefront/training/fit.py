@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sparsefront import distributed
 from sparsefront.errors import InvalidSetting, Terminated
-from sparsefront.gpu import YieldGpu, shared
+from sparsefront.gpu import shared, yield_gpu
 from sparsefront.networks import first_non_finite, zero_pruned
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.base import Task
@@ -461,3 +461,22 @@ def _copy(source: dict[str, Tensor], module: nn.Module) -> None:
     for name, tensor in _averaged(module):
         if name in source:
             tensor.copy_(source[name])
+
+
+class YieldGpu(pl.Callback):
+    """Lightning callback that calls `yield_gpu` before each batch of training or validation.
+
+    Each rank checks its own GPU; while one pauses, the others wait in their next collective.
+
+    Args:
+        device: that this process trains on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        yield_gpu(self.device)
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        yield_gpu(self.device)
