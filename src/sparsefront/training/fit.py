@@ -203,7 +203,9 @@ def fit(
             directory=directory,
         )
         try:
-            lightning.fit(task, datamodule=TrainingData(data), ckpt_path=checkpoint_of(keep.folder), weights_only=True)
+            lightning.fit(
+                task, datamodule=TrainingData(data), ckpt_path=checkpoint_of(keep.folder, task), weights_only=True
+            )
         except Exception as error:
             # a user's own worker may die of the signal before this process hears of it
             if lightning.received_sigterm or "killed by signal: Terminated" in str(error):
