@@ -97,6 +97,7 @@ _around: Callable[[], AbstractContextManager[None]] = nullcontext
 _needed: set[str] | None = None  # see `recording_needs`
 _failures: dict[str, str] = {}  # name -> why its build failed; not retried in this process
 _folders = threading.Lock()
+_unwritable: set[Path] = set()  # folders that were reported
 
 
 class BuildFailed(RuntimeError):
@@ -129,6 +130,18 @@ def unavailable_reason(name: str) -> str | None:
     elif (reason := _failures.get(name)) is not None:
         _warn_once(f"the CUDA library {name} is not used, other kernels run instead: {reason}")
     return reason
+
+
+def availability() -> str:
+    """What decides which libraries can be used: the compiler, or without one those that are built."""
+    if (reason := _missing_tool()) is None:
+        return f"compiled by {compiler()}"
+    return f"{reason}; there are {[name for name in SOURCES if built(name) is not None]}"
+
+
+def any_failed() -> bool:
+    """Whether a build failed in this process, so that another one may have more libraries."""
+    return bool(_failures)
 
 
 @contextmanager
@@ -224,13 +237,19 @@ def _build_once(name: str) -> Path:
         try:
             with _folders:  # one for all threads
                 own = Path(_own_cache().name)
-                _warn_once(
-                    f"CUDA libraries are built for this process alone, $SPARSEFRONT_KERNELS_CACHE cannot be written: {error}"
-                )
+                report_unwritable_cache(error)
             return _build_in(own, name)
         except OSError:
             _failures[name] = f"its folder in $SPARSEFRONT_KERNELS_CACHE cannot be written: {error}"
             raise BuildFailed(f"{name}: {_failures[name]}") from error
+
+
+def report_unwritable_cache(error: OSError) -> None:
+    """Log once that nothing is kept in the cache's folder."""
+    if (folder := _cache()) not in _unwritable:
+        _unwritable.add(folder)
+        what = "CUDA libraries, launches and times are for this process alone"
+        log.warning("%s, $SPARSEFRONT_KERNELS_CACHE=%s cannot be written: %s", what, folder, error.strerror)
 
 
 def _build_in(cache: Path, name: str) -> Path:

@@ -223,7 +223,7 @@ def test_kernels_chosen_for_few_rows_take_any_number(kernel, pattern, rows):
         recorded = fastest_execution_mode(net, {"x": x[:120]}, **modes)
         if not {"csr_torch", "gathered_overlay_composed"} & report.kernels.keys():  # cuSPARSE may allocate by itself
             assert recorded.not_timed == {}
-        assert output_error(recorded.call(), masked(x[:120])) < 5e-3
+        assert output_error(recorded.call(), masked(x[:120])) < 2e-2
 
 
 def allocated():

@@ -35,7 +35,7 @@ def test_saved_entries_are_found_again_with_their_versions():
     store.tuned_kernel.cache_clear()
     assert store.tuned_kernel("GPU", "kernel", 1).entries == {"m=1": {"block": 64}}
     made_with = json.loads(path.read_text())["kernels"]["kernel"]["made_with"]
-    assert made_with.keys() == {"torch", "cuda", "date"}
+    assert made_with.keys() == {"torch", "cuda", "driver", "date"}
 
 
 def test_entries_of_an_older_kernel_are_not_used():
@@ -156,6 +156,32 @@ def test_a_trial_is_never_written_and_ends_with_a_measurement():
     table.record("b", {"block": 2})
     table.save()
     assert in_file() == {"b": {"block": 2}} and table.trials.keys() == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("made_with", "driver", "newer"),
+    [
+        ({"cuda": "13.0"}, "13.2", True),
+        ({"cuda": "13.0", "driver": "13.2"}, "13.2", False),
+        ({"cuda": "9.2"}, "13.0", True),
+        ({"cuda": "13.10"}, "13.2", False),
+        ({"cuda": "13.0"}, None, False),
+        (None, "13.2", False),
+    ],
+)
+def test_newer_driver_is_one_line(monkeypatch, caplog, made_with, driver, newer):
+    """The shipped launches are used all the same."""
+    entries = {"version": 1, "entries": {"a": {"block": 1}}} | ({"made_with": made_with} if made_with else {})
+    store.SHIPPED.mkdir()
+    (store.SHIPPED / store.file_name("GPU")).write_text(json.dumps({"gpu": "GPU", "kernels": {"kernel": entries}}))
+    monkeypatch.setattr(store, "driver_cuda", lambda: driver)
+    store._report_newer_driver.cache_clear()
+    assert store.tuned_kernel("GPU", "kernel", 1).entries == {"a": {"block": 1}}
+    store.tuned_kernel("GPU", "another", 1)
+    assert len(caplog.messages) == newer
+    if newer:
+        said = f"launches for GPU were measured with CUDA {made_with['cuda']}, this driver is of {driver}"
+        assert caplog.messages[0].startswith(said)
 
 
 DAMAGED = {

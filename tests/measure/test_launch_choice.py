@@ -75,6 +75,13 @@ def test_the_most_promising_are_tried_and_the_best_is_kept(tunable):
     assert store.user_file("Some GPU").exists()
 
 
+def test_clearly_slower_predictions_are_not_tried(tunable):
+    predicted = replace(tunable, predicted_us=lambda problem, launch, num_sms: 10.0 + launch.size * 0.6)
+    layer = layer_with(predicted)
+    choice = untried_launches(layer, layer(torch.randn(10, 6)))
+    assert list(choice.candidates) == [Launch(0), Launch(1)], "the third is predicted to take 1.12 times as long"
+
+
 def test_what_was_only_tried_is_in_no_file_and_not_measured(tunable):
     """Neither what was taken over from a like product, nor what took too long to be timed well."""
     layer = layer_with(tunable)
@@ -123,7 +130,7 @@ def test_a_table_that_cannot_be_written_is_a_warning(tunable, monkeypatch, caplo
     choice = untried_launches(layer, layer(torch.randn(10, 6)))
     monkeypatch.setattr(store, "user_file", lambda gpu: Path("/proc/no/such/folder/gpu.json"))
     choice.keep(Launch(3), 1.5)
-    assert "launch parameters of some_kernel are not kept" in caplog.text
+    assert "are for this process alone, $SPARSEFRONT_KERNELS_CACHE=" in caplog.text
     assert launch_of(layer, choice.problem) == Launch(3)
 
 

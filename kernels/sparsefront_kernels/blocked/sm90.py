@@ -476,6 +476,7 @@ def _launches(kernel: str) -> TunedLaunches:
         describe=lambda packed, problem: BlockedProblem.of(packed, problem.m),
         worth_timing=candidates,
         untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
+        predicted_us=predicted_us,
         similar=lambda problem: problem.shape_of_equal_lists,
     )
 

@@ -524,6 +524,7 @@ def _launches(kernel: str) -> TunedLaunches:
         describe=lambda packed, problem: Sm90Problem.of(packed, problem.m),
         worth_timing=candidates,
         untuned=best_predicted,
+        predicted_us=None if kernel == HALVED_KERNEL else predicted_us,
         similar=lambda problem: problem.similar_shape,
         serves=_serves,
     )

@@ -17,6 +17,7 @@ from sparsefront_kernels.common.launch import num_sms
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
 
+NEAR = 1.1  # times the best prediction
 _ROWS = re.compile(r"m=(?P<m>\d+) (?P<weight>.*)")  # matches a key
 
 
@@ -41,6 +42,10 @@ class Tunable(Protocol):
         Args:
             packed: result of the entry's `pack`.
         """
+        ...
+
+    def promising(self, packed: Any, problem: Problem, most: int) -> Sequence[Any]:
+        """At most so many of `candidates`, without those that are predicted to be clearly slower than the first."""
         ...
 
     def remember(self, packed: Any, problem: Problem, launch: Any, latency_us: float) -> None:
@@ -101,6 +106,8 @@ class TunedLaunches:
         describe: (packed weight, problem) → DescribedProblem.
         worth_timing: (described problem, number of SMs) → launches, most promising first.
         untuned: as `worth_timing`, → the launch to use without measurements.
+        predicted_us: (described problem, launch, number of SMs) → its latency, where that is predicted well enough to leave out
+            launches by it.
         similar: described problem → the `shape` of other problems, whose measurements are used if it has none.
         serves: (launch, rows for which it was measured or is on trial, rows of a problem) → whether to use it for that problem
             of the same weight before calling `untuned`: inputs change length, and a prediction takes a millisecond.
@@ -112,12 +119,25 @@ class TunedLaunches:
     describe: Callable[[Any, Problem], DescribedProblem]
     worth_timing: Callable[[Any, int], Sequence[Any]]
     untuned: Callable[[Any, int], Any]
+    predicted_us: Callable[[Any, Any, int], float] | None = None
     similar: Callable[[Any], str] | None = None
     serves: Callable[[Any, int, int], bool] | None = None
 
     def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
         """The launches worth timing on the problem's device, most promising first."""
         return self.worth_timing(self.describe(packed, problem), num_sms(problem.device))
+
+    def promising(self, packed: Any, problem: Problem, most: int) -> Sequence[Any]:
+        """At most so many of `candidates`, without those predicted to take more than NEAR times as long as the first."""
+        best, described, sms = (
+            self.candidates(packed, problem)[:most],
+            self.describe(packed, problem),
+            num_sms(problem.device),
+        )
+        if self.predicted_us is None or not best:
+            return best
+        bound = NEAR * self.predicted_us(described, best[0], sms)
+        return [launch for launch in best if self.predicted_us(described, launch, sms) <= bound]
 
     def remember(self, packed: Any, problem: Problem, launch: Any, latency_us: float) -> None:
         """Use this launch, with this measured latency, for this problem from now on in this process; `save` persists it."""

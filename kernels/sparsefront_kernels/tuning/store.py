@@ -10,6 +10,7 @@ aside first.
                                    "entries": {"<key>": {"block_m": 256, ..., "latency_us": 12.3}}}}}
 """
 
+import ctypes
 import datetime
 import functools
 import json
@@ -70,7 +71,8 @@ class TunedKernel:
         """
         path = path or user_file(self.gpu)
         path.parent.mkdir(parents=True, exist_ok=True)
-        made_with = {"torch": torch.__version__, "cuda": torch.version.cuda, "date": str(datetime.date.today())}
+        made_with = {"torch": torch.__version__, "cuda": torch.version.cuda, "driver": driver_cuda()}
+        made_with["date"] = str(datetime.date.today())
         with held_alone(path.with_suffix(".lock")):
             content = _read(path)
             if content is None:
@@ -99,9 +101,38 @@ def tuned_kernel(gpu: str, kernel: str, version: int) -> TunedKernel:
         return _measured(_read(path) or {"kernels": {}}, kernel, version)
 
     shipped, stand_ins = SHIPPED / file_name(gpu), {}
+    _report_newer_driver(gpu)
     if not shipped.exists() and (other := stand_in(gpu)) is not None:
         stand_ins = entries_of(SHIPPED / file_name(other))
     return TunedKernel(gpu, kernel, version, entries_of(shipped) | entries_of(user_file(gpu)), stand_ins=stand_ins)
+
+
+@functools.cache
+def driver_cuda() -> str | None:
+    """The newest CUDA version that the driver supports, such as "13.2"; None without a driver."""
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+@functools.cache
+def _report_newer_driver(gpu: str) -> None:
+    """Log once that the shipped table was measured with an older driver, or else an older CUDA, than this driver's."""
+    kernels = (_read(SHIPPED / file_name(gpu)) or {"kernels": {}})["kernels"].values()
+    measured = [
+        made_with.get("driver") or made_with["cuda"] for kernel in kernels if (made_with := kernel.get("made_with"))
+    ]
+    newest, driver = max(measured, key=_numbers, default=None), driver_cuda()
+    if newest is not None and driver is not None and _numbers(driver) > _numbers(newest):
+        what = f"launches for {gpu} were measured with CUDA {newest}, this driver is of {driver}"
+        log.warning("%s: they are used, unless you tune", what)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import logging
 import math
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 from sparsefront_kernels import cuda_library
-from sparsefront_kernels.tuning.store import user_file
+from sparsefront_kernels.tuning.store import driver_cuda, user_file
 
 from sparsefront.artifacts.bounded_files import Unreadable, read_json_bounded
 from sparsefront.artifacts.code_digest import (
@@ -27,14 +26,13 @@ from sparsefront.artifacts.content_digest import versions
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.measure.search_time import SearchTime
 
-log = logging.getLogger(__name__)
 FOLDER = "searches"  # next to the measured launch parameters
 
 
 class SearchCache:
     """Results of one kind of search, a file each, in the cache of the kernels' own measurements.
 
-    A file is valid for the same GPU model, code, kernels and libraries. CPU results stay in this process.
+    A file is valid for the same GPU model, driver, code, kernels and libraries. CPU results stay in this process.
 
     Args:
         kind: name of the search.
@@ -55,9 +53,9 @@ class SearchCache:
         return self._here.get(key)
 
     def keep(self, key: str, found: dict[str, Any], device: torch.device) -> None:
-        """Store a result for this process and, if its file can be written, for later ones."""
+        """Store a result for this process and, if its file can be written and all libraries could be built, for later ones."""
         self._here[key] = found
-        if device.type != "cuda":
+        if device.type != "cuda" or cuda_library.any_failed():
             return
         try:
             file = self._file(key, device)
@@ -65,7 +63,7 @@ class SearchCache:
             with whole_file(file) as partial:
                 partial.write_text(json.dumps(found), encoding="utf-8")
         except OSError as error:  # later processes search again
-            log.warning("what a search found is not kept: %s", error)
+            cuda_library.report_unwritable_cache(error)
 
     def _file(self, key: str, device: torch.device) -> Path:
         gpu = torch.cuda.get_device_name(device)
@@ -92,4 +90,5 @@ def _environment_digest(code: tuple[str, ...]) -> str:
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     sources = native_digest(native_sources(kernels, (*SOURCES, *TABLES)))
     libraries = versions("torch", "triton", "transformers", "quack-kernels", "nvidia-cutlass-dsl", "torchao")
-    return repr((code_digest(modules), sources, libraries, torch.version.cuda, cuda_library.compiler()))
+    built = cuda_library.availability()
+    return repr((code_digest(modules), sources, libraries, torch.version.cuda, driver_cuda(), built))

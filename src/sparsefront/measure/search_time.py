@@ -16,6 +16,8 @@ BUILDS, CHECKS, PRODUCTS, NETWORKS = "builds", "correctness checks", "product an
 """What a search spends its time on; the rest goes to packing weights and rewriting blocks."""
 MOST_SHOWN = 3
 NOT_TRIED = "not tried"
+# Seconds that the first of a kind is expected to take: a process's first compilation loads the compiler.
+FIRST = {BLOCK: 10.0}
 MOST_SECONDS = 86_400.0  # stands for no limit where a finite number is needed
 
 Tell = Callable[[str], None]
@@ -42,7 +44,7 @@ class SearchTime:
         self.spent: dict[str, float] = {}
         self._started = working_time()
         self._ends = self._started + seconds
-        self._shortest: dict[str, float] = {}
+        self._shortest: dict[str, float] = dict(FIRST)
         self._inside = self._inner = 0.0
         self._of = ""
 

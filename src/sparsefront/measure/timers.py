@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from sparsefront_kernels import Problem
+from sparsefront_kernels import Problem, cuda_library
 from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront_kernels.tuning.launches import Tunable
 from torch import Tensor, nn
@@ -191,7 +191,7 @@ class LaunchChoice:
         try:
             self.tunable.save(self.problem.device)
         except OSError as error:  # later processes measure it again
-            log.warning("launch parameters of %s are not kept: %s", self.tunable.kernel, error)
+            cuda_library.report_unwritable_cache(error)
 
     def use_none(self) -> None:
         """Undo `use`, from the next call on."""
@@ -214,7 +214,7 @@ def untried_launches(layer: SparseLayer, output: Tensor, known: Sequence[Any] = 
         return LaunchChoice(tunable, packed, problem, known)
     if tunable.measured(packed, problem) or tunable.on_trial(packed, problem):
         return None
-    candidates = tunable.candidates(packed, problem)[:MOST]
+    candidates = tunable.promising(packed, problem, MOST)
     if len(candidates) > 1:
         return LaunchChoice(tunable, packed, problem, candidates)
     if candidates:  # nothing to time; remembered, since a library's own search for it takes seconds
