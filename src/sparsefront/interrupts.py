@@ -60,11 +60,3 @@ def _raise_once(number: int, frame: FrameType | None) -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     os.write(2, f"{_line}\n".encode())
     os._exit(STATUS)
-
-
-def main() -> int | None:
-    """The installed program."""
-    end_at_once()
-    from sparsefront.__main__ import main as command
-
-    return command()
