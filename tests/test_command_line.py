@@ -1,6 +1,7 @@
 """run.py as a user types it, in processes of their own: those that do not say `python` are forked by `programs`."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -110,6 +111,16 @@ def test_a_disk_without_room_for_a_result_is_told_before_the_run(tmp_path, monke
     expected = f"results_dir={tmp_path / 'new'}: cannot be written (No space left on device, 12.3 kB free)"
     assert str(ended.value).startswith(expected)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"), [("ru", "run"), ("run pattern=tile_w", "pattern=tile_wise"), ("verify x", "")]
+)
+def test_the_installed_program_completes(line, answer, monkeypatch):
+    """As bash asks what `sparsefront run -sc install=bash` registers."""
+    monkeypatch.setitem(os.environ, "COMP_LINE", f"sparsefront {line}")
+    done = python("-c", "from sparsefront.__main__ import main; main()", "-sc", "query=bash")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, answer, "")
 
 
 @pytest.mark.parametrize("experiment", ["experiment=digits_gradual", "+experiment=digits_gradual"])

@@ -92,6 +92,20 @@ PURPOSES = {
     "build": "compile all CUDA kernels ahead of their first use: COMMAND",
 }
 HELP = ("", "-h", "--help")
+COMPLETION = ("-sc", "--shell-completion")
+
+
+def complete(arguments: Sequence[str]) -> None:
+    """Answer the function that `sparsefront run -sc install=SHELL` prints: the shell calls it with this program's first word, and
+    the line as it is typed in COMP_LINE.
+    """
+    first, _, typed = os.environ.get("COMP_LINE", "").partition(" ")
+    command, behind, rest = typed.lstrip().partition(" ")
+    if not behind:
+        print(" ".join(name for name in PURPOSES if name.startswith(command)))
+    elif command == "run":
+        os.environ["COMP_LINE"] = f"{first} {rest}"
+        run(arguments)
 
 
 def main() -> int | None:
@@ -100,6 +114,8 @@ def main() -> int | None:
     if name == "--version":
         print(f"sparsefront {importlib.metadata.version('sparsefront')}")
         return 0
+    if name in COMPLETION:
+        return complete(sys.argv[1:])
     if name == "run":
         return run(rest)
     if name == "compare":
