@@ -1,6 +1,8 @@
 """Folders and modules of src/sparsefront, and modules of kernels/, import each other in one direction only."""
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -143,3 +145,31 @@ def test_a_command_reads_its_arguments_before_torch_is_imported(module):
 
 def test_what_is_imported_first_is_found():
     assert "torch.nn" in imported_first("runs")
+
+
+SLOW = (
+    "pytorch_lightning",
+    "torchmetrics",
+    "transformers",
+    "matplotlib",
+    "torchvision",
+    "scipy",
+    "pandas",
+    "hydra",
+    "omegaconf",
+)
+"""Libraries that take seconds to import, or that only the program needs."""
+COMPILER = ("torch._dynamo", "torch._inductor", "sympy")
+PRUNE = """
+import torch.nn as nn
+import sparsefront as sf
+net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+sf.prune(net, pattern="tile_wise", sparsity=0.75, granularity=16)
+"""
+
+
+@pytest.mark.parametrize(("code", "absent"), [(PRUNE, SLOW + COMPILER)])
+def test_slow_libraries_are_imported_when_used(code, absent):
+    told = f"{code}\nimport sys; print(*({{*sys.modules}} & {{*{absent!r}}}))"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[-2] == ""

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from sparsefront import progress
@@ -95,17 +94,17 @@ def test_bars_of_libraries_follow_ours(library):
         assert library.disabled, "what a user has silenced stays silent"
 
 
-@pytest.mark.parametrize(("setting", "shown"), [(True, True), (False, False), ("yes", False)])
-def test_the_switch_holds_for_one_run(terminal, setting, shown):
-    with progress.bars_as_configured(OmegaConf.create({"trainer": {"progress_bar": setting}})):
-        assert progress.shown() is shown
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_switch_holds_for_one_run(terminal, wanted):
+    with progress.bars_on_terminals(wanted):
+        assert progress.shown() is wanted
     assert progress.shown(), "elsewhere nothing has changed"
 
 
 def test_without_a_terminal_a_run_shows_none(monkeypatch):
     terminal, file = (SimpleNamespace(isatty=lambda answer=answer: answer) for answer in (True, False))
     monkeypatch.setattr(progress, "sys", SimpleNamespace(stdout=file, stderr=terminal))
-    with progress.bars_as_configured(OmegaConf.create({"trainer": {"progress_bar": True}})):
+    with progress.bars_on_terminals(True):
         assert not progress.shown()
 
 

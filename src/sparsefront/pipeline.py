@@ -1,6 +1,6 @@
 """Run the stages of one configuration in order."""
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from sparsefront.artifacts.store import ArtifactStore, remove_leftovers
 from sparsefront.cache.inventory import remember_results
@@ -8,7 +8,7 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.config.optimized_values import require_found
 from sparsefront.config.sweeps import note_work
 from sparsefront.config.validate import validate
-from sparsefront.progress import bars_as_configured
+from sparsefront.progress import bars_on_terminals
 from sparsefront.provenance import code_commit
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import close_killed_runs
@@ -31,7 +31,7 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     Raises:
         InvalidSetting: the configuration cannot work; raised before anything is downloaded or trained.
     """
-    with bars_as_configured(config):
+    with bars_on_terminals(OmegaConf.select(config, "trainer.progress_bar") is True):
         experiment = validate(config)
         machine = this_machine(experiment.trainer)
         if machine is not None and machine.index > 0:

@@ -24,7 +24,7 @@ from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.masks import RoundRecord
 from sparsefront.schedule.base import Schedule
-from sparsefront.tasks.base import Task
+from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -92,7 +92,7 @@ class Round:
     spec: MaskSpec
     data: pl.LightningDataModule
     make_masks: MakeMasks
-    make_task: Callable[[Optimization | None], Task]
+    make_task: Callable[[Optimization | None], LightningTask]
     initial_net: Callable[[], nn.Module]
     dense_net: Callable[[], nn.Module]
     epoch_weights: Mapping[int, StateDict]

@@ -11,7 +11,8 @@ from pydantic import Field, PositiveInt
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
-from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.training_masks import ApplyMasks
 from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend, sparse_backend
 from sparsefront.recovery.base import MakeMasks, Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.dense_after import check_dense_after, first_dense_step

@@ -1,12 +1,10 @@
-"""Metrics of one label per input, BLEU, standard errors, and per-sample outcomes."""
+"""BLEU, standard errors, and per-sample outcomes."""
 
 import hashlib
 import io
 import math
 import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
@@ -14,44 +12,9 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics import Metric
-from torchmetrics.classification import BinaryF1Score, MulticlassAccuracy, MulticlassConfusionMatrix
-from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
 from sparsefront.artifacts.bounded_files import NO_ARCHIVE, Unreadable, read_bytes_bounded
 from sparsefront.errors import first_line, printable
-
-# The Matthews correlation coefficient.
-
-
-class MatthewsCorrelation(MulticlassConfusionMatrix):
-    """Correlation of predicted classes with labels; 0 if either is constant, as in scikit-learn.
-
-    torchmetrics differs: it adds an epsilon to each sum of the confusion matrix, which gives about ±0.026 for constant
-    predictions on 1043 sentences (CoLA), and 1 or -1 if all predictions are right or all are wrong.
-
-    Source: Gorodkin, "Comparing two K-category assignments by a K-category correlation coefficient", 2004, equation 8.
-    """
-
-    def compute(self) -> Tensor:
-        counts = self.confmat.double()  # [label, predicted]
-        labels, predicted, n = counts.sum(1), counts.sum(0), counts.sum()
-        covariance = counts.trace() * n - labels @ predicted
-        spread = ((n**2 - labels @ labels) * (n**2 - predicted @ predicted)).sqrt()
-        return covariance / spread if spread > 0 else torch.zeros_like(spread)
-
-
-# Metrics of one label per input.
-
-METRICS: dict[str, Callable[[int], Metric]] = {
-    "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro"),
-    "f1": lambda classes: BinaryF1Score(),
-    "matthews_correlation": lambda classes: MatthewsCorrelation(classes),
-    "pearson": lambda classes: PearsonCorrCoef(),
-    "spearman": lambda classes: SpearmanCorrCoef(),
-}
-"""Name -> metric for that many classes. `f1` is for class 1 of two; correlations of scores need one output."""
-
 
 # Corpus BLEU from per-sentence counts.
 
@@ -108,14 +71,6 @@ _OF_MEAN: dict[str, Callable[[float], float]] = {"perplexity": math.exp}
 def lower_is_better(metric: str | None) -> bool:
     """Whether lower is better; False for None, which stands for results with different metrics."""
     return metric in LOWER_IS_BETTER
-
-
-@contextmanager
-def constants_allowed() -> Iterator[None]:
-    """Context in which the undefined correlation with a constant is NaN, without torchmetrics' warning."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The variance of predictions or target is close to zero")
-        yield
 
 
 # Standard errors of metrics due to the finite test set.
@@ -187,7 +142,7 @@ class Outcomes:
             return _OF_MEAN[self.metric](mean) if self.metric in _OF_MEAN else mean
         if self.metric == BLEU:
             return corpus_bleu(self.values[chosen], self.labels[chosen])
-        import torch
+        from sparsefront.tasks.label_metrics import METRICS, constants_allowed
 
         # labels may all be of one class and predictions of another
         classes = [int(part.max()) + 1 for part in (self.labels, self.values) if part.dtype.kind in "iu"]

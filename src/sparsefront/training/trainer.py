@@ -23,7 +23,7 @@ from sparsefront.artifacts.durable import require_space
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import bar
 from sparsefront.settings_class import settings_class
-from sparsefront.tasks.base import TRAIN_LOSS
+from sparsefront.tasks.lightning_modules import TRAIN_LOSS
 from sparsefront.training.recipe import Recipe
 
 # Disk space of a training.
