@@ -17,9 +17,10 @@ from experiments.harness import page
 from experiments.harness.figures import new_figure, save_png
 from sparsefront.results.candidates import Candidate, mean_and_deviation, points_lost
 from sparsefront.results.comparable import ComparableResults, split_comparable
+from sparsefront.results.intervals import loss_of
 from sparsefront.results.plots import series_styles
 from sparsefront.results.record import Result
-from sparsefront.results.statistics import candidate_table, loss_of
+from sparsefront.results.statistics import candidate_table
 from sparsefront.results.store import read_results
 
 FRONT = Path(__file__).resolve().parent

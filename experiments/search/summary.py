@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from experiments.harness import page
 from experiments.harness.rows import Row, write
 from experiments.search.study import SEARCH
-from sparsefront.results.statistics import paired_difference
+from sparsefront.results.intervals import paired_difference
 from sparsefront.results.store import read_lines, read_results
 from sparsefront.tasks.outcomes import Outcomes
 

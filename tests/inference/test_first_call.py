@@ -33,7 +33,7 @@ class Net(torch.nn.Module):
 
 torch.manual_seed(0)
 net, x = Net().half().cuda().eval(), torch.randn(32, 128, 768).half().cuda()
-masks = sf.prune(net, "tile_wise", 0.75, granularity=128, layers="*", tell=len)
+masks = sf.prune(net, "tile_wise", 0.75, granularity=128, layers=["*.linear?", "head"], tell=len)
 report = sf.swap(net, masks, (x,), kernel="sparse", seconds=float(sys.argv[1]), tell=lines.append)
 assert net(x).isfinite().all()
 kernels = [layer.kernel for layer in report.layers.values()]

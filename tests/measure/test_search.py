@@ -195,28 +195,22 @@ def test_there_is_time_for_everything(net, inputs, pretend_gpu):
     assert set(found.medians_ms) == set(modes)
 
 
-def test_spent_budget_leaves_likely_versions_in(net, inputs, pretend_gpu, monkeypatch):
-    """The best unfused form compiled, and the fused graph: only they decide. All others wait for what is left."""
+@pytest.mark.parametrize("recorded", [True, False])
+def test_spent_budget_leaves_likely_versions_in(net, inputs, pretend_gpu, monkeypatch, recorded):
+    """The best unfused form compiled, and the fused graph, which is compiled too where it cannot be recorded."""
     device, made = pretend_gpu({})
     monkeypatch.setattr(fastest, "make_variant", lambda name, given, inputs, fuse: as_another(given, 0.0))
-    modes = ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
+    modes = ["eager", *(["cuda_graph"] if recorded else []), "compile_cuda_graph", "max_autotune_cuda_graph"]
+    variants = ["fused_qkv", "fused_graph", "sdpa_flash"]
     with searching(SearchTime(0.0)) as budget:
-        found = find(
-            net, inputs, device=device, execution_modes=modes, variants=["fused_qkv", "fused_graph", "sdpa_flash"]
-        )
-    likely = {
-        "eager",
-        "cuda_graph",
-        "eager+fused_qkv",
-        "compile_cuda_graph+fused_qkv",
-        "eager+fused_graph",
-        "cuda_graph+fused_graph",
-    }
+        found = find(net, inputs, device=device, execution_modes=modes, variants=variants)
+    likely = {"eager", "eager+fused_qkv", "compile_cuda_graph+fused_qkv", "eager+fused_graph"}
+    likely |= {"cuda_graph", "cuda_graph+fused_graph"} if recorded else {"compile_cuda_graph+fused_graph"}
     assert set(found.medians_ms) == likely
     late = "not tried: about 0 s are needed, 0 s of the search are left"
     assert set(budget.left_out.values()) == {late}
     assert {"fused_qkv+sdpa_flash", "fused_graph+sdpa_flash", "compile_cuda_graph"} <= set(budget.left_out)
-    assert found.not_timed["compile_cuda_graph+fused_graph"] == late
+    assert found.not_timed.get("compile_cuda_graph+fused_graph") == (late if recorded else None)
 
 
 def test_eager_times_choose_no_form_to_compile(net, inputs, pretend_gpu, monkeypatch):
@@ -226,6 +220,24 @@ def test_eager_times_choose_no_form_to_compile(net, inputs, pretend_gpu, monkeyp
     for modes, form in ((["eager"], set()), (["eager", "compile"], {"compile+fused_qkv", "compile"})):
         found = find(net, inputs, device=device, execution_modes=modes, variants=["fused_qkv"], seconds=0.0)
         assert set(found.medians_ms) == {"eager", "eager+fused_qkv"} | form
+
+
+def test_original_is_compiled_where_its_best_form_fails(net, inputs, pretend_gpu, monkeypatch):
+    device, _ = pretend_gpu({})
+    real = execution_mode.call_in_mode
+
+    def call_in_mode(name, form, static):
+        if name == "compile_cuda_graph" and form is not net:
+            raise RuntimeError("cannot be compiled")
+        return real(name, form, static)
+
+    monkeypatch.setattr(execution_mode, "call_in_mode", call_in_mode)
+    with searching(SearchTime(0.0)):
+        found = find(
+            net, inputs, device=device, execution_modes=["eager", "compile_cuda_graph"], variants=["fused_qkv"]
+        )
+    assert set(found.medians_ms) == {"eager", "eager+fused_qkv", "compile_cuda_graph"}
+    assert "cannot be compiled" in found.not_timed["compile_cuda_graph+fused_qkv"]
 
 
 def test_no_budget_leaves_out_a_mode_that_the_other_network_may_have(net, inputs, pretend_gpu):

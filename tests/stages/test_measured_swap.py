@@ -38,7 +38,8 @@ def measured(monkeypatch):
         monkeypatch.setattr(speed, "has_low_precision", lambda net: True)
         monkeypatch.setattr(speed, "dense_in", lambda bench, net, precision: (net, precision))
         kernel = SimpleNamespace(dense_allowed=dense_allowed)
-        experiment = SimpleNamespace(kernel=kernel, precision=PrecisionChoice(precision))
+        measure = SimpleNamespace(latency=True)
+        experiment = SimpleNamespace(kernel=kernel, precision=PrecisionChoice(precision), measure=measure)
         bench = SimpleNamespace(device=torch.device(device), experiment=experiment, ready=lambda net: net, prompt=None)
         sparse, _, _ = speed.measured_swap(bench, None, lambda: MASKED, None)
         assert timed[-1] is sparse.net, "what is reported is what was timed last"

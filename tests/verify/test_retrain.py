@@ -64,33 +64,28 @@ def refused(record: str, capsys, *given: str) -> str:
 
 
 def test_a_record_without_weights_is_made_again(record, finished, capsys):
-    assert main([record(), "--retrain"]) == 0
+    """When it ran, and how the program was called then, only the run itself could tell."""
+    assert main([record(), "--retrain"]) == 3
     said = capsys.readouterr()
-    assert (
-        "training again ..." in said.err
-        and "initial weights: holds, of vit_small dim 64 depth 1, as in the record" in said.out
-    )
-    for network in ("dense", "dense_continued", "masked", "sparse"):
-        assert f"accuracy, {network}: holds, " in said.out and f"accuracy, {network}, held out: holds, " in said.out
-    assert (
-        "apart by 0 points; two standard errors are " in said.out and "weights: holds, the same to the bit" in said.out
-    )
-    assert "training: holds, dense_steps" in said.out and "trained again: " in said.out
-    assert said.out.splitlines()[-1] in ("verified", "verified, speedup not repeated")
+    assert "training again ..." in said.err and "trained again: " in said.out
+    for topic in ("accuracy", "dense", "control", "training", "seed", "weights"):
+        assert f"{topic}: holds, " in said.out
+    unseen = said.out.splitlines()[-1].partition("; not verified: ")[2].split(", ")
+    assert set(unseen) <= {"environment", "seconds", "latency", "kernels"}, "no verdict hangs on a timer"
     assert (Path(".cache") / "retrained" / "cache" / "dense").is_dir(), "in a cache of its own"
-    assert main([str(finished), "--retrain"]) == 0, "a run's folder, too; what is finished is not repeated"
+    assert main([str(finished), "--retrain"]) == 3, "a run's folder, too; what is finished is not repeated"
     assert "it was trained again before, and measured 20" in capsys.readouterr().err
 
 
 EDITED = {
-    "on the held-out part": ("accuracy, masked, held out: DIFFERS, 99.000 in the record, ", {"val_masked": 0.99}),
-    "of the sparse network": ("accuracy, sparse: DIFFERS, 99.000 in the record, ", {"sparse": 0.99}),
-    "of the control": ("accuracy, dense_continued: DIFFERS, 99.000 in the record, ", {"dense_continued": 0.99}),
+    "on the held-out part": ("accuracy: DIFFERS, val_masked is 0.99 in the record, ", {"val_masked": 0.99}),
+    "of the sparse network": ("accuracy: DIFFERS, sparse is 0.99 in the record, ", {"sparse": 0.99}),
+    "of the control": ("control: DIFFERS, dense_continued is 0.99 in the record, ", {"dense_continued": 0.99}),
     "with an error that excuses it": (
-        "accuracy, masked: DIFFERS, its standard error is 0.9 in the record, ",
+        "masked_standard_error is 0.9 in the record, ",
         {"masked": 0.99, "masked_standard_error": 0.9},
     ),
-    "of other samples": ("DIFFERS, of 7 samples in the record, of 32 now", {"evaluated_samples": 7}),
+    "of other samples": ("accuracy: DIFFERS, evaluated_samples is 7 in the record, 32 now", {"evaluated_samples": 7}),
 }
 
 
@@ -104,7 +99,7 @@ def test_an_edited_metric_differs(record, capsys, message, quality):
 def test_a_metric_within_its_error_holds(record, finished, capsys):
     quality = json.loads((finished / RECORD).read_text())["quality"]
     near = quality["val_masked"] + 1.5 * quality["val_masked_standard_error"]
-    assert main([record(quality={"val_masked": near}), "--retrain"]) == 0, capsys.readouterr().out
+    assert main([record(quality={"val_masked": near}), "--retrain"]) == 3, capsys.readouterr().out
 
 
 def test_digests_and_outcomes_are_checked_before(record, finished, capsys, untrained):
@@ -119,27 +114,24 @@ def test_digests_and_outcomes_are_checked_before(record, finished, capsys, untra
 def test_other_initial_weights_differ_before_training(record, capsys, untrained):
     assert main([record(identity={"initial_weights": {"sha256": {"model.safetensors": "ab"}}}), "--retrain"]) == 1
     said = capsys.readouterr().out
-    assert (
-        'initial weights: DIFFERS, of vit_small dim 64 depth 1 are {"sha256": {"model.safetensors": "ab"}} in the record, '
-        in said
-    )
+    assert "training: DIFFERS, initial_weights is {'sha256': {'model.safetensors': 'ab'}} in the record, " in said
     assert said.endswith("\ndiffers\n") and "accuracy" not in said
 
 
 def test_another_device_compares_accuracy_alone(record, capsys):
-    assert main([record(identity={"processor": "an Abacus"}), "--retrain"]) == 0
+    assert main([record(identity={"processor": "an Abacus"}), "--retrain"]) == 3
     said = capsys.readouterr().out
-    assert "speedup: not verified, measured on an Abacus with " in said and ": accuracy alone is compared\n" in said
-    assert said.endswith("\nverified, not timed here\n")
+    assert "latency: not verified, " in said and "accuracy: holds" in said and "samples: not verified" in said
 
 
-def test_the_speedup_is_repeated_where_the_intervals_overlap(record, capsys):
-    for low, verdict in ((1e-6, "holds"), (4e5, "not repeated")):
-        speed = {"speedup": 5e5, "speedup_low": low, "speedup_high": 6e5}
-        assert main([record(speed=speed), "--retrain"]) == 0
-        said = capsys.readouterr().out
-        assert f"speedup: {verdict}, 500000.000 in the record" in said
-        assert said.endswith("\nverified, speedup not repeated\n") == (verdict == "not repeated")
+def test_a_speedup_is_repeated_within_the_noise_of_the_repetition(record, capsys):
+    """An interval of the record excuses nothing."""
+    assert main([record(speed={"speedup": 5e5, "speedup_low": 1e-6, "speedup_high": 6e5}), "--retrain"]) == 3
+    said = capsys.readouterr().out
+    assert (
+        "speedup is 500000.0 in the record, " in said
+        and "latency" in said.splitlines()[-1].partition("; not verified: ")[2]
+    )
 
 
 def test_data_that_is_not_at_hand_is_told_before_training(record, tmp_path, capsys, untrained):
@@ -164,7 +156,7 @@ def test_another_training_is_told_before_it_begins(record, capsys, untrained):
 def test_what_another_device_changes_of_the_training_is_free(record, finished, capsys):
     trainer = json.loads((finished / RECORD).read_text())["choice"]["trainer_parameters"]
     on_gpu = trainer | {"device": "cuda", "precision": "bf16-mixed", "deterministic": True}
-    assert main([record(choice={"trainer_parameters": on_gpu}), "--retrain"]) == 0, capsys.readouterr().err
+    assert main([record(choice={"trainer_parameters": on_gpu}), "--retrain"]) == 3, capsys.readouterr().err
     capsys.readouterr()
     line = refused(record(choice={"trainer_parameters": trainer | {"precision": "bf16-mixed"}}), capsys)
     assert line.startswith("trainer.precision=32-true: is bf16-mixed in the record, and another training")
@@ -185,9 +177,9 @@ def test_options_that_do_not_go_together(record, capsys, untrained):
 
 
 def test_a_packed_record_is_verified_as_strictly_as_a_folder(record, finished, capsys):
-    assert main([record(), "--cache-dir", str(finished.parents[1] / "cache")]) == 0
+    assert main([record(), "--cache-dir", str(finished.parents[1] / "cache")]) in (0, 3)
     said = capsys.readouterr().out
-    assert "masks and weights: hold, in " in said and "accuracy, sparse: holds" in said
+    assert "masks and weights: hold, in " in said and "accuracy: holds, masked" in said
     assert main([record()]) == 2
     assert "name the exported network with --checkpoint" in capsys.readouterr().err
 

@@ -434,8 +434,9 @@ def swap(
         calibration: for fp8_static, Linear -> largest absolute value of its inputs, from
             `inference.precision.activation_amax`; other Linears stay in 16 bits.
         seconds: time budget of the search on a GPU, without the builds of CUDA libraries, which come first, once per machine:
-            work that is not expected to finish in time is skipped. Another call with the same masks and input shapes reuses
-            the result, or goes on where this one ran out of time, in later processes on such a GPU too.
+            work that is not expected to finish in time is skipped, and untimed layers take the kernel that was fastest in a
+            similar one, or that usually is. Another call with the same masks and input shapes reuses the result, or goes on
+            where this one ran out of time, in later processes on such a GPU too.
         tell: called with a line of text when a search begins, and when it ends: its duration, and what was skipped.
     Returns:
         the kernel of each layer, why others stayed dense, and what took the time: `print(report)`.

@@ -129,8 +129,8 @@ class ExecutionSearch:
     """A search in two phases, so that those of two networks can take turns.
 
     Of 19 recorded dense networks the fastest version of 10 is the best unfused form compiled, and of 8 the fused graph
-    uncompiled: `try_likely` times these, whatever the budget. `try_others` adds attention backends, the compiled fused graph,
-    the compiled original and max_autotune, as far as time allows.
+    uncompiled, or compiled where it cannot be recorded: `try_likely` times these, whatever the budget. `try_others` adds
+    attention backends, the compiled fused graph, the compiled original and max_autotune, as far as time allows.
 
     Args:
         net: in eval mode on `device`, in `dtype`; unchanged.
@@ -176,10 +176,14 @@ class ExecutionSearch:
         others = [name for name in self.variants if name not in (FUSED_GRAPH, *BACKENDS)]
         self.best = self.improve(_Form(self.net), plain, others)
         self._compile(self.best[0])
+        if not any(map(is_compiled, self.medians_ms)):  # the best form may fail where the original does not
+            self._compile(_Form(self.net))
         if FUSED_GRAPH in self.variants and (fused := self.vary(_Form(self.net), FUSED_GRAPH)) is not None:
             found = self.attempt(fused, self.quick)
             again = [name for name in self.variants if name == PATCH_PRODUCT]
             self.fused = (fused, None) if found is None else self.improve(fused, found, again)
+            if found is None or set(found.medians_ms) == {"eager"}:  # not recorded, it is only fast when compiled
+                self._compile(self.fused[0])
         self._seconds -= working_time() - start
 
     def try_others(self) -> None:
@@ -199,9 +203,11 @@ class ExecutionSearch:
             self.attempt(self.found[0][0], self.slowest, expected_seconds=self._compile_seconds + AUTOTUNE_SECONDS)
 
     def _compile(self, form: _Form) -> None:
-        if self.compiled:
+        seen = self.medians_ms | self.not_timed
+        modes = [mode for mode in self.compiled if candidate_name(mode, form.variants) not in seen]
+        if modes:
             start = working_time()
-            self.attempt(form, self.compiled)
+            self.attempt(form, modes)
             self._compile_seconds = max(self._compile_seconds, working_time() - start)
 
     def run(self, form: _Form, modes: Sequence[str]) -> FastestMode:

@@ -403,7 +403,9 @@ def _defaults(part: str, name: str | None) -> dict[str, Any]:
     file = CONF / part / f"{name}.yaml"
     if part not in ("pattern", "importance", "allocation", "schedule", "recovery") or not file.is_file():
         return {}
-    return {key: value for key, value in yaml.safe_load(file.read_text()).items() if _is_plain(key, value)}
+    return {
+        key: value for key, value in yaml.safe_load(file.read_text(encoding="utf-8")).items() if _is_plain(key, value)
+    }
 
 
 def _is_plain(key: str, value: object) -> bool:

@@ -4,7 +4,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -165,3 +165,15 @@ def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[ty
     return tuple(
         (name, hint, frozenset(always & kinds), frozenset(numbers & kinds)) for name, (hint, kinds) in plain.items()
     )
+
+
+def differences(path: tuple, stated: Any, here: Any) -> Iterator[tuple[tuple, Any, Any]]:
+    """(path, stated, here) of each leaf of two values that is not equal in both; None where one lacks it."""
+    if isinstance(stated, dict) and isinstance(here, dict):
+        for key in {**stated, **here}:
+            yield from differences((*path, key), stated.get(key), here.get(key))
+    elif isinstance(stated, list) and isinstance(here, list) and len(stated) == len(here):
+        for index, pair in enumerate(zip(stated, here, strict=True)):
+            yield from differences((*path, index), *pair)
+    elif stated != here or type(stated) is bool is not type(here):
+        yield path, stated, here

@@ -16,6 +16,7 @@ from sparsefront.options import program_command
 from sparsefront.progress import counted, exit_quietly_on_broken_pipe
 from sparsefront.results.candidates import too_few_repeats
 from sparsefront.results.columns import fraction, milliseconds, plain, times
+from sparsefront.results.comparable import CPU_NOTE
 from sparsefront.results.plots import DENSE_COLOR, series_styles
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.statistics import FASTER, speed_verdict
@@ -69,6 +70,8 @@ def won_batch_sizes(result: Result) -> dict[int | None, list[int]]:
 
 def wins_text(result: Result) -> str:
     """`length 128: at batch 32, 128; length 384: at no batch size`."""
+    if result.speed.latency_device == "cpu":
+        return f"not decided: {CPU_NOTE}"
     if few := too_few_repeats(result):
         return f"not decided, n={few}: no interval"
     texts = []

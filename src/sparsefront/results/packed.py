@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 from sparsefront.artifacts.bounded_files import (
@@ -19,7 +20,7 @@ from sparsefront.artifacts.bounded_files import (
     decode_text,
     read_bytes_bounded,
 )
-from sparsefront.errors import first_line, printable
+from sparsefront.errors import InvalidSetting, first_line, printable
 
 SUFFIX = ".record.zip"
 RECORD, OUTCOMES, SAMPLES, OVERRIDES = "row.json", "outcomes.npz", "samples.json", ".hydra/overrides.yaml"
@@ -64,6 +65,33 @@ def unpacked(file: Path) -> dict[str, bytes]:
     """
     with _opened(file) as (archive, infos):
         return {name: _content(archive, info) for name, info in infos.items()}
+
+
+@contextmanager
+def in_a_folder(row: Path) -> Iterator[Path]:
+    """Context with the row.json of a packed record, unpacked temporarily; other files are used directly.
+
+    Raises:
+        InvalidSetting: as `unpacked`; an error about the temporary file names the record.
+    """
+    if not is_packed(row):
+        yield row
+        return
+    try:
+        members = unpacked(row)
+    except Unreadable as error:
+        raise InvalidSetting("row", row, str(error)) from None
+    with TemporaryDirectory() as folder:
+        for name, content in members.items():
+            file = Path(folder) / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(content)
+        try:
+            yield Path(folder) / RECORD
+        except InvalidSetting as error:
+            if type(error) is InvalidSetting and error.value == Path(folder) / RECORD:
+                raise InvalidSetting(error.key, row, error.allowed) from None
+            raise
 
 
 def read_in(place: Path, name: str, *, max_bytes: int) -> bytes:

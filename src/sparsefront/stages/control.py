@@ -14,13 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.sweeps import note_work
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.recovery.training import TrainingPlan
-from sparsefront.stages.bench import OUTCOMES, EvalContext
+from sparsefront.stages.bench import OUTCOMES, EvalContext, evaluate_splits
 from sparsefront.stages.keys import recovery_stage_seed, reseed
 from sparsefront.stages.network import load_net, make_task, open_data, unfinished_from, weights_digest
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
@@ -172,19 +174,26 @@ def measure(
     kind = _kind(experiment)
     while (stored := store.get("dense_quality", cache_key, stage="measure")) is None:
         with store.making("dense_quality", cache_key) as new:
-            net = load_net(experiment, continued.path / WEIGHTS)
-            found: dict[str, Any] = {f"{kind}_weights_sha256": weights_digest(net)}
-            bench = EvalContext.of(experiment, net)
-            bench.ready(net)
-            log.info("measure: accuracy of the dense network that was trained on")
-            for split, prefix in (("test", ""), ("val", "val_")):
-                if split == "val" and not experiment.dataset.valid_fraction:
-                    continue
-                quality = bench.quality(net, "dense, trained on", split)
-                found[f"{prefix}{kind}"] = quality.metrics[bench.task.metric_name]
-                found[f"{prefix}{kind}_standard_error"] = quality.standard_errors[bench.task.metric_name]
-                if split == "test":
-                    save_outcomes(new.folder / OUTCOMES, {kind: quality.outcomes})
+            found, outcomes = evaluate(experiment, load_net(experiment, continued.path / WEIGHTS))
+            save_outcomes(new.folder / OUTCOMES, outcomes)
             (new.folder / "quality.json").write_text(json.dumps(found), encoding="utf-8")
     found = stored.read_json("quality.json") | {f"{kind}_seconds": continued.seconds}
     return found, load_outcomes(stored.path / OUTCOMES)
+
+
+def evaluate(experiment: Experiment, net: nn.Module) -> tuple[dict[str, Any], dict[str, Outcomes]]:
+    """Evaluate the control.
+
+    Returns:
+        result field -> value, and its outcomes by name.
+    """
+    kind = _kind(experiment)
+    found: dict[str, Any] = {f"{kind}_weights_sha256": weights_digest(net)}
+    bench = EvalContext.of(experiment, net)
+    log.info("measure: accuracy of the dense network that was trained on")
+    quality = evaluate_splits(bench, bench.ready(net), "dense, trained on")
+    for prefix, one in (("", quality.test), ("val_", quality.val)):
+        if one is not None:
+            found[f"{prefix}{kind}"] = one.metrics[bench.task.metric_name]
+            found[f"{prefix}{kind}_standard_error"] = one.standard_errors[bench.task.metric_name]
+    return found, {kind: quality.test.outcomes}

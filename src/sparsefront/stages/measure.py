@@ -185,8 +185,9 @@ def measured_swap(
     export: Export,
     ways: Ways | None = None,
 ) -> tuple[SparseNetwork, dict[str, Any], Samples]:
-    """Return a network with kernels and its group `speed`. With kernel=auto, return the masked network instead if it is faster as
-    a whole (in the run's low precision, if any). For text generation, also swap and time a network with kernels for prompts.
+    """Return a network with kernels and its group `speed`, without latencies if none are measured. With kernel=auto, return the
+    masked network instead if it is faster as a whole (in the run's low precision, if any). For text generation, also swap and
+    time a network with kernels for prompts.
 
     Args:
         make_net: returns the network to swap kernels into, with masked weights.
@@ -194,6 +195,9 @@ def measured_swap(
     Raises:
         RuntimeError: as in `swap_in`.
     """
+    if not bench.experiment.measure.latency:
+        at = bench if bench.prompt is None else bench.of_prompts()
+        return swap_in(at, make_net(), export), bench.evaluation_conditions() | {"gpu_clock_mhz": None}, {}
     sparse, speed, samples_ms = _faster_whole(bench, dense_net, make_net, export, ways)
     if bench.prompt is None:
         return sparse, speed, samples_ms
@@ -271,26 +275,60 @@ def _measure(
     exported: Artifact | None,
     folder: Path,
 ) -> None:
+    export = None if exported is None else read_export(exported.path)
+    make_masked = None
+    if recovered is not None and export is not None:
+        make_masked = partial(load_net, experiment, recovered.path / WEIGHTS, blocks=export.blocks)
+
+    def evaluate_dense(bench: EvalContext, make_net: Callable[[], nn.Module], low: str | None) -> SplitQuality:
+        if low is not None:
+            return evaluate_low(store, keys, bench, low, make_net)
+        return evaluate_stored(store, keys.dense_quality, bench, "dense", make_net)
+
     dense_net = load_net(experiment, dense.path / WEIGHTS)
+    content, samples_ms, qualities = measure_networks(
+        experiment, dense_net, make_masked, export, evaluate_dense, folder
+    )
+    (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2), encoding="utf-8")
+    (folder / SAMPLES).write_text(json.dumps(samples_ms), encoding="utf-8")
+    save_all_outcomes(folder, qualities)
+
+
+def measure_networks(
+    experiment: Experiment,
+    dense_net: nn.Module,
+    make_masked: Callable[[], nn.Module] | None,
+    export: Export | None,
+    evaluate_dense: Callable[[EvalContext, Callable[[], nn.Module], str | None], SplitQuality],
+    folder: Path,
+) -> tuple[dict[str, Any], Samples, dict[str, SplitQuality]]:
+    """Evaluate and time all networks of a run.
+
+    Args:
+        make_masked, export: of the pruned network; None for pattern=dense.
+        evaluate_dense: returns the metrics of the dense network, in a low precision if one is named.
+        folder: where the kernel choices are stored.
+    Returns:
+        groups of the result, all latency samples, and the metrics of each network.
+    """
     digests = {
         "dataset_digest": digest(experiment.dataset.content()),
         "initial_weights": experiment.model.fingerprint(),
         "dense_weights_sha256": weights_digest(dense_net),
     }
     bench = EvalContext.of(experiment, dense_net)
-    qualities = {"dense": evaluate_stored(store, keys.dense_quality, bench, "dense", lambda: dense_net)}
+    qualities = {"dense": evaluate_dense(bench, lambda: dense_net, None)}
     bench.ready(dense_net)
     prunable = experiment.model.prunable(dense_net)
-    if recovered is None or exported is None:
+    if make_masked is None or export is None:
         achieved, reasons = achieved_sparsity(dense_net, {}, prunable), {name: "pattern=dense" for name in prunable}
         if experiment.precision.is_low:
             groups, samples_ms, qualities["sparse"] = _dense_in_low(bench, dense_net)
         else:
             groups, samples_ms = _dense_alone(bench, dense_net)
     else:
-        export = read_export(exported.path)
         digests["masks_sha256"] = tensors_digest(export.masks)
-        masked = load_net(experiment, recovered.path / WEIGHTS, blocks=export.blocks)
+        masked = make_masked()
         digests["weights_sha256"] = weights_digest(masked)
         masked = bench.ready(masked)
         qualities["masked"] = evaluate_splits(bench, masked, "masked")
@@ -298,15 +336,12 @@ def _measure(
         whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
         reasons = dict.fromkeys(whole, KEEPS_ALL) | export.manifest.dense_layers
         if experiment.swaps:
-            make_net = partial(load_net, experiment, recovered.path / WEIGHTS, blocks=export.blocks)
-            found = _side_by_side(bench, dense_net, make_net, export, folder)
-            groups, samples_ms, qualities["sparse"] = found
+            groups, samples_ms, qualities["sparse"] = _side_by_side(bench, dense_net, make_masked, export, folder)
         else:
             groups, samples_ms = _dense_alone(bench, dense_net)
     if (precision := _dense_low_precision(bench, dense_net, groups["speed"])) is not None:
         groups["speed"]["dense_low_precision"] = precision
-        make_low = partial(dense_in, bench, dense_net, precision)
-        qualities["dense_low"] = evaluate_low(store, keys, bench, precision, make_low)
+        qualities["dense_low"] = evaluate_dense(bench, partial(dense_in, bench, dense_net, precision), precision)
     clock = groups["speed"].pop("gpu_clock_mhz")
     content = groups | {
         "sparsity": _sparsity(achieved, reasons),
@@ -314,9 +349,7 @@ def _measure(
         "identity": {**asdict(provenance(bench.device)), "gpu_clock_mhz": clock, **digests},
         "network": experiment.model.network_facts(dense_net),
     }
-    (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2), encoding="utf-8")
-    (folder / SAMPLES).write_text(json.dumps(samples_ms), encoding="utf-8")
-    save_all_outcomes(folder, qualities)
+    return content, samples_ms, qualities
 
 
 def _dense_low_precision(bench: EvalContext, dense_net: nn.Module, speed: dict[str, Any]) -> str | None:

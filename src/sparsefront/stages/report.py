@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from sparsefront.patterns.base import modules_of
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, mask_shapes
+from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.results.loggers import LoggedRun, close_loggers, log_result
 from sparsefront.results.mask_pictures import PrunedLayers
 from sparsefront.results.record import (
@@ -40,8 +42,10 @@ from sparsefront.results.tables import print_run
 from sparsefront.stages.bench import OUTCOMES
 from sparsefront.stages.keys import StageKeys, dense_recipe
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
+from sparsefront.stages.network import open_data
 from sparsefront.stages.prune import found_by_search
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
+from sparsefront.training.fit import steps_per_epoch
 
 log = logging.getLogger(__name__)
 TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # groups whose choices become W&B tags
@@ -197,21 +201,54 @@ def _compose(
     exported: Artifact | None,
     measured: Artifact,
 ) -> Result:
-    found: dict[str, Any] = measured.read_json(MEASUREMENTS)
-    searched = found_by_search(pruned) or {}
+    return compose_result(
+        experiment,
+        measured.read_json(MEASUREMENTS),
+        run_id=measured.key,
+        checkpoint=None if exported is None else f"export/{exported.key}",
+        n_of_m=_n_of_m(experiment, pruned, recovered),
+        searched=found_by_search(pruned) or {},
+        cost=Cost(
+            train_dense_seconds=dense.seconds,
+            prune_seconds=None if pruned is None else pruned.seconds,
+            recover_seconds=None if recovered is None else recovered.seconds,
+            measure_seconds=measured.seconds,
+            **_budgets(dense, recovered),
+            dense_reused=dense.reused,
+        ),
+    )
+
+
+def compose_result(
+    experiment: Experiment,
+    found: dict[str, Any],
+    *,
+    run_id: str,
+    checkpoint: str | None,
+    n_of_m: str | None,
+    searched: dict[str, Any],
+    cost: Cost,
+) -> Result:
+    """The result of an experiment, without its files' digests and its control.
+
+    Args:
+        found: the measurements, by group.
+        n_of_m: windows of a balanced pattern.
+        searched: result of a latency search; empty if there was none.
+    """
     return Result(
         identity=Identity(
-            run_id=measured.key,
+            run_id=run_id,
             config_hash=experiment.config_hash,
             seed=experiment.seed,
             recovery_seed=experiment.recovery_seed if experiment.pattern.prunes else None,
-            checkpoint=None if exported is None else f"export/{exported.key}",
+            checkpoint=checkpoint,
             **found["identity"],
         ),
         choice=choice_of(experiment, found["network"]),
         sparsity=Sparsity(
             sparsity_target=experiment.sparsity,
-            n_of_m=_n_of_m(experiment, pruned, recovered),
+            n_of_m=n_of_m,
             pattern_per_layer={layer: choice["pattern"] for layer, choice in searched.get("layers", {}).items()},
             collapsed_layers={}
             if experiment.pattern.takes_blocks
@@ -222,14 +259,7 @@ def _compose(
         speed=Speed(samples_file=SAMPLES, latency_predicted_ms=searched.get("latency_predicted_ms"), **found["speed"]),
         size=Size(**found["size"]),
         kernels=Kernels(**found["kernels"]),
-        cost=Cost(
-            train_dense_seconds=dense.seconds,
-            prune_seconds=None if pruned is None else pruned.seconds,
-            recover_seconds=None if recovered is None else recovered.seconds,
-            measure_seconds=measured.seconds,
-            **_budgets(dense, recovered),
-            dense_reused=dense.reused,
-        ),
+        cost=cost,
     )
 
 
@@ -243,6 +273,35 @@ def _budgets(dense: Artifact, recovered: Artifact | None) -> dict[str, Any]:
         budgets |= {f"recovery_{what}": total for what, total in totals.items()}
         budgets["recovery_epochs"] = round(budgets["recovery_epochs"], 6)  # fractional if rounds end within an epoch
     return budgets
+
+
+def planned_budgets(experiment: Experiment) -> dict[str, int | None]:
+    """The fields of `_budgets` as planned for this data; None: not known before."""
+    data = open_data(experiment)
+    steps, epochs = steps_per_epoch(data, experiment.trainer), experiment.recipe.epochs
+    per_epoch = _samples_per_epoch(experiment, data)
+    plan = {"dense_steps": epochs * steps, "dense_samples": None if per_epoch is None else epochs * per_epoch}
+    if experiment.pattern.prunes:
+        training, taken, whole = experiment.recovery.training, 0, 0
+        for index in range(experiment.recovery_rounds if isinstance(training, TrainingRecovery) else 0):
+            of_round = training.plan_of_round(experiment.recipe, steps, index, experiment.recovery_rounds)
+            taken, whole = taken + of_round.total_steps(steps), whole + of_round.epochs * steps
+        trained = whole // steps if taken == whole else None  # otherwise rounds end within an epoch
+        samples = None if trained is None or per_epoch is None else trained * per_epoch
+        plan |= {"recovery_steps": taken, "recovery_epochs": trained, "recovery_samples": samples}
+    return plan
+
+
+def _samples_per_epoch(experiment: Experiment, data: Any) -> int | None:
+    """Number of samples in all batches of an epoch; None if several processes share them."""
+    if experiment.trainer.world_size > 1:
+        return None
+    loader, limit, size = data.train_dataloader(), experiment.trainer.limit_batches, experiment.recipe.batch_size
+    by_tokens = getattr(experiment.dataset, "batch_tokens", None) is not None
+    if limit is not None and limit < len(loader):
+        return None if by_tokens or getattr(experiment.dataset, "group_by_length", False) else limit * size
+    rows = len(loader.dataset)
+    return rows if by_tokens or len(loader) == math.ceil(rows / size) else len(loader) * size
 
 
 def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact | None) -> str | None:

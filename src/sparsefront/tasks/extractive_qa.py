@@ -123,10 +123,11 @@ class AnswerEvaluator:
         self._max_answer_length = max_answer_length
         self._device = torch.device("cpu")  # becomes the outputs' device, where several processes can sum their counts
         self._found: dict[int, list[tuple[float, int, int]]] = {}  # question -> (score, begin, end), best first
+        self._values: dict[str, list[float]] = {}  # metric -> of each question seen; empty until it is computed
 
     @torch.no_grad()
     def update(self, output: Any, batch: Batch) -> None:
-        self._device = output.start_logits.device
+        self._device, self._values = output.start_logits.device, {}
         start, end = output.start_logits.cpu(), output.end_logits.cpu()
         offsets = self._windows.padded("offsets", batch["window"].cpu(), width=start.shape[1], fill=-1)
         spans = best_spans(
@@ -174,8 +175,11 @@ class AnswerEvaluator:
     def _of_each_question(self) -> dict[str, list[float]]:
         from torchmetrics.functional.text import squad
 
-        found = [squad([predicted], [wanted]) for predicted, wanted in zip(*self._evaluated(), strict=True)]
-        return {name: [float(values[name]) / 100 for values in found] for name in ("f1", "exact_match")}
+        if not self._values:
+            metrics = [squad([answer], [truth]) for answer, truth in zip(*self._evaluated(), strict=True)]
+            names = ("f1", "exact_match")
+            self._values = {name: [float(values[name]) / 100 for values in metrics] for name in names}
+        return self._values
 
     def _evaluated(self) -> tuple[list[dict], list[dict]]:
         """The answer and the annotators' answers to each question seen, as torchmetrics takes them."""

@@ -13,7 +13,7 @@ from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded
 from sparsefront.errors import Edited, InvalidSetting, printable
 from sparsefront.progress import exit_quietly_on_broken_pipe
 from sparsefront.results.packed import MEMBERS, RECORD, is_packed, read_in
-from sparsefront.verify.command_line import NOT_EVALUATED, OTHER, STATUS, make_parser
+from sparsefront.verify.command_line import NOT_EVALUATED, OTHER, make_parser, worst_status
 
 
 @exit_quietly_on_broken_pipe()
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{'refused' if isinstance(error, Edited) else 'cannot be verified'}: {error}", file=sys.stderr)
         print(printable(f"{row}: {word}") if more else word, flush=True)
         words.add(word)
-    return STATUS[next(word for word in STATUS if word in words)]
+    return worst_status(words)
 
 
 def _require_readable(row: Path) -> None:

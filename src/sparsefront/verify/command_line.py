@@ -1,7 +1,7 @@
 """The command line of `sparsefront verify`, and its verdicts."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sparsefront.config.schema import Config
@@ -9,9 +9,14 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.options import program_command, shortened
 
 OTHER, NOT_EVALUATED, VERIFIED = "differs", "not evaluated", "verified"
-NOT_TIMED, OTHER_SPEED = "verified, not timed here", "verified, speedup not repeated"
-STATUS = {OTHER: 1, NOT_EVALUATED: 2, NOT_TIMED: 0, OTHER_SPEED: 0, VERIFIED: 0}  # worst first
+STATUS = {OTHER: 1, NOT_EVALUATED: 2, VERIFIED: 0}
+PARTLY = 3  # verified but for what the last line names
 TRUST = "trust="
+
+
+def worst_status(verdicts: Iterable[str]) -> int:
+    return min((STATUS.get(verdict, PARTLY) for verdict in verdicts), key=(1, 2, PARTLY, 0).index)
+
 
 # COMMAND: as the user typed it.
 DESCRIPTION = """\
@@ -19,11 +24,11 @@ Whether a stored result still is what was measured, and whether measuring again 
 runs as code; docs/reviewing.md says what is read, what runs, and what no check can see.
 
 First the record: its own sha256, those of its files, masks and weights, and the numbers that follow from others (latencies from
-samples.json, metrics from outcomes.npz). Then the export: files as stored, pruned weights zero, the compressed form that kernels
-read the same weights, manifest and spec what the configuration builds and the masks obey. One that was edited is refused, and
-nothing is measured. Then the data: it must be what the result was measured on. Then the networks are evaluated again, and timed
-where the result's GPU (or processor) is: metrics must be equal, up to a tenth of a point or one sample; the speedup lies within
-the record's interval, or it is said that it does not. What is done meanwhile is told on stderr.
+samples.json, metrics from outcomes.npz). One that was edited is refused, and nothing is measured. Then the run is composed,
+evaluated and timed again from its export and from the dense weights in the cache, and every field of the record is compared:
+metrics up to a tenth of a point or one sample, latencies and speedups up to the noise of the repetition. When and how long it
+ran, with which versions, and what was chosen by timing is compared with the result in the cache of the run, if that is here.
+What is done meanwhile is told on stderr.
 
   COMMAND results/RUN/row.json
   COMMAND results/RUN/row.json dataset.path=DIR        no path of a record is followed: name yours
@@ -36,18 +41,16 @@ the record's interval, or it is said that it does not. What is done meanwhile is
 
 --retrain makes the weights again: it trains, prunes, recovers and measures by the overrides that the run recorded, in a cache of
 its own (.cache/retrained, or --cache-dir), where a killed one resumes. Each metric must lie within two standard errors of the
-record's (of both evaluations together), on the same kind of GPU or on another; the speedup is compared on the same kind alone:
-it is repeated where the two intervals overlap.
+record's, on the same kind of GPU or on another; latencies are compared on the same kind alone.
 
 Digests show that a record was edited. They do not show who made it: who edits a result can also write a new sha256 into
 it. Against forging only measuring again helps, and that compares nothing but what can be measured here.
 
 The last line (of each of several rows, after its name) is one of
-  verified                         all that could be looked at holds                                         status 0
-  verified, not timed here         the same, but for the speedup: this is another device                     status 0
-  verified, speedup not repeated   the same, but for the speedup: now it lies outside of its interval        status 0
-  differs                          edited, or measuring again gives something else                           status 1
-  not evaluated                    with --record-only, or it cannot be verified here, for the reason told    status 2
+  verified                                  every field of the record was seen, and holds                    status 0
+  verified: TOPICS; not verified: TOPICS    what could be seen here holds; the rest is the record's word     status 3
+  differs                                   edited, or measuring again gives something else                  status 1
+  not evaluated                             with --record-only, or it cannot be verified here                status 2
 """
 
 
