@@ -13,9 +13,15 @@ from torchmetrics import MetricCollection
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.base import Batch, Optimizes, text_inputs
-from sparsefront.tasks.label_metrics import METRICS, constants_allowed
 from sparsefront.tasks.lightning_modules import LightningTask
-from sparsefront.tasks.outcomes import Outcomes, error_by_bootstrap, error_of_proportion, samples_digest
+from sparsefront.tasks.metrics import METRICS
+from sparsefront.tasks.outcomes import (
+    Outcomes,
+    constants_allowed,
+    error_by_bootstrap,
+    error_of_proportion,
+    samples_digest,
+)
 
 # Evaluation of one label per input.
 
@@ -130,7 +136,7 @@ class SequenceClassification(LightningTask):
 
     Args:
         num_classes: 1 = the label is a score.
-        metrics: names from `tasks.label_metrics.METRICS`; the first is tracked.
+        metrics: names from `tasks.metrics.METRICS`; the first is tracked.
     """
 
     kind: ClassVar[str] = "sequence_classification"

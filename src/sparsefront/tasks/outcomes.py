@@ -4,7 +4,9 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
@@ -71,6 +73,14 @@ _OF_MEAN: dict[str, Callable[[float], float]] = {"perplexity": math.exp}
 def lower_is_better(metric: str | None) -> bool:
     """Whether lower is better; False for None, which stands for results with different metrics."""
     return metric in LOWER_IS_BETTER
+
+
+@contextmanager
+def constants_allowed() -> Iterator[None]:
+    """Context in which the undefined correlation with a constant is NaN, without torchmetrics' warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The variance of predictions or target is close to zero")
+        yield
 
 
 # Standard errors of metrics due to the finite test set.
@@ -142,10 +152,12 @@ class Outcomes:
             return _OF_MEAN[self.metric](mean) if self.metric in _OF_MEAN else mean
         if self.metric == BLEU:
             return corpus_bleu(self.values[chosen], self.labels[chosen])
-        from sparsefront.tasks.label_metrics import METRICS, constants_allowed
+        import torch
 
         # labels may all be of one class and predictions of another
         classes = [int(part.max()) + 1 for part in (self.labels, self.values) if part.dtype.kind in "iu"]
+        from sparsefront.tasks.metrics import METRICS  # late: a comparison of accuracies needs no torchmetrics
+
         metric = METRICS[self.metric](max([FEWEST_CLASSES, *classes]))
         with constants_allowed():
             found = float(metric(torch.from_numpy(self.values[chosen]), torch.from_numpy(self.labels[chosen])))

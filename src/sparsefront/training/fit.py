@@ -27,26 +27,6 @@ from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import KeepEpochs, SaveEpochWeights, TrainingData, checkpoint_of
 from sparsefront.training.trainer import AverageLastStep, TrainerSettings, require_room
 
-
-class YieldGpu(pl.Callback):
-    """Lightning callback that calls `yield_gpu` before each batch of training or validation.
-
-    Each rank checks its own GPU; while one pauses, the others wait in their next collective.
-
-    Args:
-        device: that this process trains on.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        yield_gpu(self.device)
-
-    def on_validation_batch_start(self, *_: Any) -> None:
-        yield_gpu(self.device)
-
-
 # The actual extent of a training, counted instead of planned.
 
 
@@ -481,3 +461,22 @@ def _copy(source: dict[str, Tensor], module: nn.Module) -> None:
     for name, tensor in _averaged(module):
         if name in source:
             tensor.copy_(source[name])
+
+
+class YieldGpu(pl.Callback):
+    """Lightning callback that calls `yield_gpu` before each batch of training or validation.
+
+    Each rank checks its own GPU; while one pauses, the others wait in their next collective.
+
+    Args:
+        device: that this process trains on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        yield_gpu(self.device)
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        yield_gpu(self.device)

@@ -1,8 +1,6 @@
-"""Metrics of one label per input. Importing torchmetrics takes seconds, as it imports transformers and matplotlib."""
+"""Metrics of one label per input, in their own file because torchmetrics takes seconds to import."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -36,11 +34,3 @@ METRICS: dict[str, Callable[[int], Metric]] = {
     "spearman": lambda classes: SpearmanCorrCoef(),
 }
 """Name -> metric for that many classes. `f1` is for class 1 of two; correlations of scores need one output."""
-
-
-@contextmanager
-def constants_allowed() -> Iterator[None]:
-    """Context in which the undefined correlation with a constant is NaN, without torchmetrics' warning."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The variance of predictions or target is close to zero")
-        yield
