@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from sparsefront import progress
 from sparsefront.measure.accuracy import evaluate
-from sparsefront.training.trainer import EpochBar, EpochLines
+from sparsefront.training.lightning_parts import EpochBar, EpochLines
 
 SMALL = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "measure.evaluate_limit=8", "logger=csv"]
 
@@ -140,7 +140,7 @@ def test_no_version_number_of_a_logger():
 
 def test_a_long_training_without_a_bar_tells_now_and_then(caplog, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("sparsefront.training.trainer.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("sparsefront.training.lightning_parts.time.monotonic", lambda: clock[0])
     lines = EpochLines()
     with caplog.at_level(logging.INFO):
         for epoch in range(6):

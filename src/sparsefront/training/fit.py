@@ -22,10 +22,11 @@ from sparsefront.networks import first_non_finite, zero_pruned
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.compilation import channels_last, deterministic_algorithms
+from sparsefront.training.lightning_parts import AverageLastStep
 from sparsefront.training.phase_logger import LogLearningRate, PhaseLogger
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import KeepEpochs, SaveEpochWeights, TrainingData, checkpoint_of
-from sparsefront.training.trainer import AverageLastStep, TrainerSettings, require_room
+from sparsefront.training.trainer import TrainerSettings, require_room
 
 # The actual extent of a training, counted instead of planned.
 
