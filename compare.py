@@ -5,6 +5,11 @@ python compare.py [results ...] [out=DIR] [sort=COLUMN] [source=wandb project=NA
 
 import sys
 
+from sparsefront.interrupts import end_at_once
+
+if __name__ == "__main__":
+    end_at_once()  # on Ctrl-C, while all else is imported
+
 from sparsefront.__main__ import compare
 
 if __name__ == "__main__":

@@ -2,6 +2,11 @@
 
 import sys
 
+from sparsefront.interrupts import end_at_once
+
+if __name__ == "__main__":
+    end_at_once()  # on Ctrl-C, while all else is imported
+
 from sparsefront.__main__ import run
 
 if __name__ == "__main__":

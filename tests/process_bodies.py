@@ -188,7 +188,7 @@ class PartlyUsed(torch.nn.Module):
 
 def averaged(folder: Path, loggers: list) -> list[dict]:
     """The mean over two ranks of gradients of two parameters, exact and as bf16, in rank order."""
-    from sparsefront.training.lightning_parts import average_gradients
+    from sparsefront.training.exchange import average_gradients
 
     found = {}
     for name, gradients in (

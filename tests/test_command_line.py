@@ -1,6 +1,7 @@
 """run.py as a user types it, in processes of their own: those that do not say `python` are forked by `programs`."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -112,6 +113,16 @@ def test_a_disk_without_room_for_a_result_is_told_before_the_run(tmp_path, monke
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("line", "answer"), [("ru", "run"), ("run pattern=tile_w", "pattern=tile_wise"), ("verify x", "")]
+)
+def test_the_installed_program_completes(line, answer, monkeypatch):
+    """As bash asks what `sparsefront run -sc install=bash` registers."""
+    monkeypatch.setitem(os.environ, "COMP_LINE", f"sparsefront {line}")
+    done = python("-c", "from sparsefront.__main__ import main; main()", "-sc", "query=bash")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, answer, "")
+
+
 @pytest.mark.parametrize("experiment", ["experiment=digits_gradual", "+experiment=digits_gradual"])
 def test_the_configuration_is_shown_with_what_an_experiment_chooses(tmp_path, experiment, finish):
     """With and without a plus."""
@@ -204,6 +215,7 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path, programs):
     assert {path.name for path in tmp_path.glob("results/*/*/*.json")} == {"failure.json"}
 
 
+MAIN = "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 TERMINATED_IN_TRAINING = """
 import os, runpy, sys
 from sparsefront.tasks.lightning_modules import LightningTask
@@ -242,8 +254,44 @@ def test_ctrl_c_ends_the_program_with_a_line(tmp_path, programs, sweep):
         "import os, runpy, signal, sys; from sparsefront import pipeline; "
         "pipeline.run_experiment = lambda config: os.kill(os.getpid(), signal.SIGINT)"
     )
-    main = "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    done = programs.run(["-c", f"{interrupted}; {main}", *command(tmp_path, *sweep)])
+    done = programs.run(["-c", f"{interrupted}; {MAIN}", *command(tmp_path, *sweep)])
     said = "interrupted: what is finished is stored, and the same command resumes from there\n"
     assert done.returncode == 130 and done.stderr.startswith(said) and "Traceback" not in done.stderr
     assert ("0 points finished, 1 failed" in done.stdout) == bool(sweep)
+
+
+PRESSED_WHILE_IMPORTING = f"""
+import builtins, os, runpy, sys
+real = builtins.__import__
+def importing(name, *given):
+    if name == "hydra":
+        os.kill(os.getpid(), 2)
+    return real(name, *given)
+builtins.__import__ = importing
+{MAIN}
+"""
+PRESSED_TWICE = f"""
+import os, runpy, sys
+from sparsefront import interrupts, pipeline
+def work(config):
+    try:
+        os.kill(os.getpid(), 2)
+    finally:
+        interrupts.BOUNCE_S = 0
+        os.kill(os.getpid(), 2)
+pipeline.run_experiment = work
+{MAIN}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (PRESSED_WHILE_IMPORTING, "interrupted\n"),
+        (PRESSED_TWICE, "interrupted: what is finished is stored, and the same command resumes from there\n"),
+    ],
+    ids=["at first", "twice"],
+)
+def test_ctrl_c_is_one_line_at_any_time(tmp_path, programs, code, said):
+    done = programs.run(["-c", code, *command(tmp_path)])
+    assert (done.returncode, done.stderr) == (130, said)

@@ -13,7 +13,7 @@ from waiting import wait_until
 from whole_calls import on_every_rank
 
 from sparsefront.training import ranks
-from sparsefront.training.fit import Diverged
+from sparsefront.training.divergence import Diverged
 from sparsefront.training.ranks import RankFailed
 from sparsefront.training.trainer import TrainerSettings
 

@@ -6,6 +6,11 @@ import sys
 if __name__ == "__main__" and sys.argv[1:2] == ["verify"] and not sys.flags.safe_path and os.getcwd() in sys.path[:1]:
     del sys.path[0]  # `python -m` adds the working directory, where an untrusted folder may have a torch.py
 
+from sparsefront.interrupts import end_at_once, interruptible
+
+if __name__ == "__main__":
+    end_at_once()
+
 import importlib.metadata
 from collections.abc import Sequence
 
@@ -52,6 +57,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 @exit_quietly_on_broken_pipe()
+@interruptible()
 def compare(arguments: Sequence[str]) -> int:
     """Run the comparison; returns the exit status: 0, or 1 with one message on stderr."""
     if any(argument in ("-h", "--help") for argument in arguments):
@@ -86,6 +92,20 @@ PURPOSES = {
     "build": "compile all CUDA kernels ahead of their first use: COMMAND",
 }
 HELP = ("", "-h", "--help")
+COMPLETION = ("-sc", "--shell-completion")
+
+
+def complete(arguments: Sequence[str]) -> None:
+    """Answer the function that `sparsefront run -sc install=SHELL` prints: the shell calls it with this program's first word, and
+    the line as it is typed in COMP_LINE.
+    """
+    first, _, typed = os.environ.get("COMP_LINE", "").partition(" ")
+    command, behind, rest = typed.lstrip().partition(" ")
+    if not behind:
+        print(" ".join(name for name in PURPOSES if name.startswith(command)))
+    elif command == "run":
+        os.environ["COMP_LINE"] = f"{first} {rest}"
+        run(arguments)
 
 
 def main() -> int | None:
@@ -94,6 +114,8 @@ def main() -> int | None:
     if name == "--version":
         print(f"sparsefront {importlib.metadata.version('sparsefront')}")
         return 0
+    if name in COMPLETION:
+        return complete(sys.argv[1:])
     if name == "run":
         return run(rest)
     if name == "compare":
@@ -101,11 +123,11 @@ def main() -> int | None:
     if name == "verify":
         from sparsefront.verify.__main__ import main as verify
 
-        return verify(rest)
+        return interruptible()(verify)(rest)
     if name == "cache":
         from sparsefront.cache.__main__ import main as cache
 
-        return cache(rest)
+        return interruptible()(cache)(rest)
     if name == "build":
         from sparsefront_kernels.build import main as build
 

@@ -55,6 +55,11 @@ def load_state(net: nn.Module, weights: Mapping[str, Tensor], *, strict: bool = 
     return missing, unexpected
 
 
+def same_shapes(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two state dicts have the same names and shapes."""
+    return one.keys() == other.keys() and all(one[name].shape == other[name].shape for name in one)
+
+
 # Checks for finite tensors.
 
 

@@ -27,6 +27,8 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 """In [0, 1), such as a sparsity, which must not be 1."""
 LearningRate = Annotated[float, Field(gt=0, le=1000)]
 """A peak learning rate; beyond the bound no training converges, and weights soon overflow."""
+Batches = Annotated[int, Field(ge=1, le=100_000)]
+"""A number of batches to compute something from; more would be more than most trainings read."""
 Share = Annotated[float, Field(ge=0, le=1)]
 """In [0, 1]."""
 ListOf = Annotated[list[Item], Strict(False)]

@@ -53,7 +53,7 @@ def test_processes_read_unchanged_content_once(name: str, folder: Path, monkeypa
     caplog.set_level("INFO")
 
     def as_another_process() -> str:
-        content_digest._values.clear()
+        content_digest._contents.clear()
         content_digest._memo.cache_clear()
         with remembering(memo):
             return path_digest(path)

@@ -77,6 +77,11 @@ def use_a_number(folder: Path) -> str:
     return "determined_by.json cannot be read (its used is no list of keys)"
 
 
+def change_seconds(folder: Path) -> str:
+    edit_record(folder, seconds=3.0)
+    return "determined_by.json cannot be read (it was changed after it was stored)"
+
+
 def list_record(folder: Path) -> str:
     (folder / "determined_by.json").write_text("[]")
     return "determined_by.json cannot be read (it has no determined_by)"
@@ -103,6 +108,7 @@ DAMAGES = [
     never_end,
     forget_checksums,
     use_a_number,
+    change_seconds,
     list_record,
     make_record_a_folder,
 ]

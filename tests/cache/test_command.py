@@ -54,7 +54,8 @@ def test_what_another_user_keeps_is_told_and_then_nothing_counts_as_unused(fille
     finally:
         closed.chmod(0o755)
     assert said.count(f"{closed}: cannot be read, since it belongs to ") == 4 and "Traceback" not in said
-    assert "show ended with 0" in said and "0 damaged" in said and "remove ended with 1" in said
+    assert "show ended with 0" in said and "0 damaged, 1 more cannot be read\ncheck ended with 1" in said
+    assert "remove ended with 1" in said
     assert f"remove: what is used is not certain: {closed}: cannot be read" in said
     assert present(paths) == set(paths)
 
@@ -290,6 +291,7 @@ def test_a_removal_that_was_killed_half_way_is_finished_by_the_next(filled, caps
         (b"\xff\xfe", "results_folders.txt, line 1: is no path of a folder"),
         (b"../runs\n../r\x00uns\n", "results_folders.txt, line 2: is no path of a folder"),
         (b"../runs\n../r\xfens\n", "results_folders.txt, line 2: is no path of a folder"),
+        (b"../runs\n" + 5000 * b"a", "results_folders.txt, line 2: is no path of a folder ('aaaa"),
         (b"../runs\n\n../runs\n", "results_folders.txt, line 2: is no path of a folder ('')"),
         (b"", "results_folders.txt: is empty"),
         (None, "results_folders.txt: is a folder, not a file"),

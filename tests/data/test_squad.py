@@ -127,7 +127,8 @@ def test_hub_rows_become_the_same_questions(monkeypatch: pytest.MonkeyPatch, ope
     monkeypatch.setattr(download.urllib.request, "urlopen", lambda *_, timeout: open("/dev/null"))
     from_hub = opened(Squad(max_length=40, stride=8)).source
     for split in ("train", "val", "test"):
-        assert from_hub.questions(split) == opened(local).source.questions(split)
+        questions = [replace(question, article=0) for question in from_hub.questions(split)]
+        assert questions == opened(local).source.questions(split)
 
 
 @pytest.mark.parametrize("part", ["train", "dev"])

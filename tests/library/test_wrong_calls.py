@@ -390,3 +390,45 @@ def test_a_printed_comparison_says_why_its_speedup_is_not_the_ratio_of_its_media
     assert f"on cpu{clause}\n" in str(comparison)
     assert ratio_apart(1.5, 3.0, 2.0) == ratio_apart(1.503, 3.0, 2.0) == ratio_apart(None, 3.0, 2.0) == ""
     assert ratio_apart(0.98, 3.0, 2.0).endswith("the medians over all repeats that are shown give 1.50×")
+
+
+def changed(value: float, *, bias: bool) -> nn.Module:
+    net = copy.deepcopy(PRUNED)
+    (net[0].bias if bias else net[0].weight).data.flatten()[3] = value
+    return net
+
+
+BAD_X, BAD_Y = X.clone(), torch.rand(32, 4)
+BAD_X[2, 5], BAD_Y[3, 1] = float("inf"), float("nan")
+INF, NAN = "holds 0 NaN and 1 infinite of", "holds 1 NaN and 0 infinite of"
+CALIBRATED = {"importance": "taylor", "loss": F.mse_loss, "tell": len}
+NOT_FINITE = {
+    "prune": (lambda: sf.prune(changed(float("inf"), bias=False), "n_m", 0.5), f"net=Sequential: .*0.weight {INF} 512"),
+    "prune's bias": (lambda: sf.prune(changed(float("nan"), bias=True), "n_m", 0.5), f"net=.*0.bias {NAN} 32"),
+    "swap": (lambda: sf.swap(changed(float("nan"), bias=False), MASKS, (X,)), f"net=Sequential: .*0.weight {NAN} 512"),
+    "save": (lambda: sf.save("never", changed(float("nan"), bias=True), MASKS), f"net=Sequential: .*0.bias {NAN} 32"),
+    "inputs": (lambda: sf.swap(copy.deepcopy(PRUNED), MASKS, (BAD_X,)), f"example_inputs=input .*: .*input {INF} 512"),
+    "prune's inputs": (lambda: sf.prune(net_of(), "n_m", 0.5, example_inputs=(BAD_X,)), f"example_inputs=.*{INF} 512"),
+    "calibration": (
+        lambda: sf.prune(net_of(), "n_m", 0.5, calibration=[(BAD_X, X[:, :4])], **CALIBRATED),
+        f"calibration=input .*: .*input {INF} 512",
+    ),
+    "targets": (
+        lambda: sf.prune(net_of(), "n_m", 0.5, calibration=[(X, BAD_Y)], **CALIBRATED),
+        f"calibration=input .*: .*the target {NAN} 128",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), NOT_FINITE.values(), ids=NOT_FINITE)
+def test_values_that_are_not_finite_are_named(call, message):
+    with pytest.raises(InvalidSetting, match=f"^{message}$") as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_unpruned_weights_are_not_swapped(packed, tmp_path):
+    export = sf.save(tmp_path / "export", PRUNED, MASKS) if packed else None
+    with pytest.raises(ValueError, match="^0: 256 pruned weights are not zero"):
+        sf.swap(net_of(), MASKS, (X,), packed=export)

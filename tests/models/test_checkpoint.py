@@ -1,6 +1,7 @@
 """Checkpoints are read as plain tensors and fit exactly, apart from the head."""
 
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -85,14 +86,30 @@ def test_a_folder_with_model_safetensors_is_a_checkpoint(tmp_path: Path):
 class Payload:
     """Runs when unpickled."""
 
+    def __init__(self, function, *given):
+        self.reduced = (function, given)
+
     def __reduce__(self):
-        return (Path("/nonexistent").joinpath, ("ran",))
+        return self.reduced
 
 
-def test_nothing_but_tensors_is_unpickled(tmp_path: Path):
-    torch.save({"layer": Payload()}, tmp_path / "evil.pth")
-    with pytest.raises(InvalidSetting, match="^path=.*cannot be read as plain tensors"):
+@pytest.mark.parametrize(
+    ("payload", "named"),
+    [
+        (Payload(Path("/nonexistent").joinpath, "ran"), "run getattr"),
+        (Payload(os.system, "true"), "run posix.system"),
+        (Payload(eval, "1"), "run eval"),
+    ],
+    ids=["method", "module", "builtin"],
+)
+def test_a_pickle_that_runs_code_is_named(tmp_path: Path, payload: Payload, named: str):
+    """Without torch's advice to read it nevertheless."""
+    torch.save({"layer": payload}, tmp_path / "evil.pth")
+    with pytest.raises(
+        InvalidSetting, match=f"^path=.*cannot be read as plain tensors: it wants to {named}"
+    ) as refused:
         read_weights(str(tmp_path / "evil.pth"))
+    assert "weights_only" not in str(refused.value)
 
 
 def test_the_objects_of_an_unsafe_checkpoint_are_named_to_the_end_of_the_line(tmp_path: Path):

@@ -1,6 +1,7 @@
 """Any text encoder of transformers, from a folder."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -250,3 +251,63 @@ def test_conv1d_of_gpt2_is_prunable(tmp_path: Path):
     assert model.architecture(SENTENCES, tmp_path).load_state_dict(load_file(tmp_path / "model.safetensors"))
     opened = GPT2ForSequenceClassification.from_pretrained(tmp_path)
     assert torch.equal(opened.transformer.h[0].attn.c_attn.weight, stored)
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def name_in_index(folder: Path, shard: str) -> None:
+    weights = folder / "model.safetensors"
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(load_file(weights), shard)})
+    )
+    weights.rename(folder / shard)
+
+
+def add_pipe(folder: Path) -> None:
+    (folder / "special_tokens_map.json").unlink(missing_ok=True)
+    os.mkfifo(folder / "special_tokens_map.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: name_in_index(folder, "../m.safetensors"), "names '../m.safetensors', which is no file in"),
+        (lambda folder: edit_config(folder, hidden_act="none"), "its config.json cannot be used: KeyError"),
+        (lambda folder: edit_config(folder, hidden_size="32"), "its config.json cannot be used: .*hidden_size"),
+        (lambda folder: edit_config(folder, num_hidden_layers=10**9), "num_hidden_layers=1000000000, and 4096 layers"),
+        (lambda folder: edit_config(folder, model_type=["bert"]), "its config.json cannot be used: transformers knows"),
+        (add_pipe, "its special_tokens_map.json is no file"),
+    ],
+    ids=["outside", "activation", "size", "layers", "type", "pipe"],
+)
+def test_odd_folders_are_one_line(roberta: Callable[..., Path], tmp_path: Path, change: Callable, message: str):
+    folder = roberta("RobertaModel")
+    change(folder)
+    model = HuggingFace(path=str(folder))
+    with pytest.raises(InvalidSetting, match=message) as refused:
+        model.check()
+        model.skeleton(SENTENCES)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_the_index_names_is_fingerprinted(roberta: Callable[..., Path]):
+    folder = roberta("RobertaModel")
+    name_in_index(folder, "other.safetensors")
+    model = HuggingFace(path=str(folder))
+    before = model.fingerprint()
+    save_file(
+        {name: value + 1 for name, value in load_file(folder / "other.safetensors").items()},
+        folder / "other.safetensors",
+    )
+    assert "other.safetensors" in before["sha256"] and model.fingerprint() != before
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_the_attention_of_a_config_is_ours(roberta: Callable[..., Path], key: str):
+    """A name with a slash would load code from the hub."""
+    folder = roberta("RobertaModel")
+    edit_config(folder, **{key: "somebody/kernel"})
+    assert HuggingFace(path=str(folder)).build(SENTENCES).config._attn_implementation == "sdpa"

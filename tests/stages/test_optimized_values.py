@@ -86,13 +86,22 @@ REJECTED = {
 }
 
 
+# what nobody can or should choose by, a plain sweep neither; what the record lacks is simply absent there
+UNFIT = [REJECTED[case][0] for case in ("a word", "a mapping", "the reporting split", "nothing")]
+
+
 @pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
 def test_what_the_record_will_not_hold_is_rejected_before_training(swept, composed, overrides, message):
     with pytest.raises(InvalidSetting, match=f"^optimize={message}") as rejected:
         validate(swept(*overrides))
     assert "OptunaSweeper" in str(rejected.value) and "\n" not in str(rejected.value)
-    validate(composed(*ON_CPU, *overrides))
-    validate(swept(*overrides, target="hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
+    basic = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+    for plain in (lambda: composed(*ON_CPU, *overrides), lambda: swept(*overrides, target=basic)):
+        if overrides in UNFIT:
+            with pytest.raises(InvalidSetting, match="^optimize="):
+                validate(plain())
+        else:
+            validate(plain())
 
 
 def test_where_nothing_is_held_out_no_sweeper_chooses(swept, composed):
@@ -113,7 +122,9 @@ def test_what_it_will_hold_is_not_rejected(swept):
 
 
 def test_in_a_plain_sweep_the_value_is_simply_absent(composed):
-    assert run_experiment(composed("debug=tiny", *ON_CPU, "pattern=dense", "optimize=[sparse,latency_sparse_ms]")) == (
+    assert run_experiment(
+        composed("debug=tiny", *ON_CPU, "pattern=dense", "optimize=[val_sparse,latency_sparse_ms]")
+    ) == (
         None,
         None,
     )

@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import load_file
 
+from sparsefront.artifacts.content_digest import checksums
 from sparsefront.networks import BUFFER
 from sparsefront.pipeline import run_experiment
 from sparsefront.pruning.make_masks import MaskMaker
@@ -184,6 +185,8 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
     (records,) = (tmp_path / "cache" / "recover").glob("*.unfinished/*/after_002_rounds/rounds.json")
     lasted = [{**record, "seconds": 500.0} for record in json.loads(records.read_text())]
     records.write_text(json.dumps(lasted))
+    (records.parent / "checksums.json").unlink()
+    (records.parent / "checksums.json").write_text(json.dumps(checksums(records.parent)))
     run_experiment(composed(*TRAIN, *rounds))
     assert len(fits) == 2 * whole + 1, "the dense run and the finished rounds are not repeated"
     folders = [finished(tmp_path / cache, "recover") for cache in ("whole", "cache")]

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from sparsefront.data.digits import Digits
 from sparsefront.tasks.classification import ImageClassification
-from sparsefront.training.fit import Diverged, StopAtDivergence, fit
+from sparsefront.training.divergence import Diverged, StopAtDivergence
+from sparsefront.training.fit import fit
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import CHECKPOINT
 from sparsefront.training.trainer import TrainerSettings

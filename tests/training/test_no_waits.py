@@ -15,7 +15,8 @@ from sparsefront.data.text import EncodedText, TextPart
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.tasks.base import text_inputs, with_square_mask, without_full_mask
 from sparsefront.tasks.classification import SequenceClassification
-from sparsefront.training.fit import EVERY, fit
+from sparsefront.training.divergence import EVERY
+from sparsefront.training.fit import fit
 from sparsefront.training.lightning_parts import EpochBar
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings

@@ -22,7 +22,7 @@ from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
-from sparsefront.training.resume import CHECKPOINT, random_state, set_random_state
+from sparsefront.training.resume import CHECKPOINT, random_state, seal, set_random_state
 from sparsefront.training.trainer import TrainerSettings
 
 LAYERS = ["1", "4"]
@@ -189,6 +189,7 @@ def test_seconds_before_the_kill_count(tmp_path, monkeypatch):
     checkpoint = torch.load(file, weights_only=True)
     checkpoint["callbacks"]["KeepEpochs"]["seconds"] = 1000.0
     torch.save(checkpoint, file)
+    seal(file)
     time = Training(tmp_path).time
     assert 1000 < time.seconds < 2000 and time.earlier_seconds == 1000
 

@@ -33,6 +33,14 @@ REJECTED = {
     "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),
     "unknown family": (["kernel.family=ellpack"], r"kernel\.family=ellpack: .*gathered"),
     "family of another pattern": (["kernel=sparse", "kernel.family=blocked"], r"kernel\.family=blocked: .*tile_wise"),
+    "kernels of nothing": (["pattern=dense", "kernel=sparse"], r"kernel=sparse: .*pattern=dense prunes none"),
+    "repeats for days": (["measure.repeats=1000000"], r"measure\.repeats=1000000: "),
+    "workers for a thousand machines": (["dataset.num_workers=100000"], r"dataset\.num_workers=100000: "),
+    "batches for years": (["importance=wanda", "importance.batches=1000000000"], r"importance\.batches=1000000000: "),
+    "a reporting split": (["optimize=[sparse]"], r"optimize=sparse: is of the reporting split.*val_sparse"),
+    "nothing to choose by": (["optimize=[]"], r"optimize=\[\]: "),
+    "not a weight left": (["pattern=element_wise", "sparsity=0.99999999"], r"sparsity=0\.99999999: rounds to empty"),
+    "not a tile left": (["sparsity=0.99999999"], r"sparsity=0\.99999999: rounds to empty"),
     "kernel=none forces nothing": (["kernel=none", "kernel.family=gathered"], r"kernel\.family=gathered"),
 }
 

@@ -19,7 +19,7 @@ from sparsefront.allocation.assignment import (
 )
 from sparsefront.allocation.base import Found, MeasuringAllocation, Network
 from sparsefront.errors import InvalidSetting
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import Batches, settings_class
 
 CLOSE = 0.01  # relative error of the prediction below which no further round is needed
 
@@ -46,11 +46,11 @@ class LatencySearch(MeasuringAllocation):
     latency_ms: Annotated[float | None, Field(gt=0, description="milliseconds of one batch")] = None
     speedup: Annotated[float | None, Field(gt=1, description="dense time over sparse time")] = None
     bins: PositiveInt = 10_000
-    batches: PositiveInt = 8
+    batches: Batches = 8
     corrections: NonNegativeInt = 2
     generations: NonNegativeInt = 30
     offspring: PositiveInt = 8
-    held_out_batches: PositiveInt = 8
+    held_out_batches: Batches = 8
     name: ClassVar[str] = "latency_search"
 
     @property

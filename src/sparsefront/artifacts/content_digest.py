@@ -91,15 +91,12 @@ def remembering(file: Path) -> Iterator[None]:
 
 
 def remembered(key: str, make: Callable[[], Any]) -> Any:
-    """The JSON-able value of a key, computed unless this process or, where a memo is active, an earlier one did."""
+    """The JSON-able value of a key, computed if no earlier process did, or nothing is stored."""
     memo = _active.get()
-    if key not in _values:
-        _values[key] = make() if memo is None else memo.get(key, make)
-    return _values[key] if memo is None else memo.get(key, lambda: _values[key])
+    return make() if memo is None else memo.get(key, make)
 
 
 _memo = cache(DigestMemo)
-_values: dict[str, Any] = {}  # of this process
 
 
 def _read_memo(file: Path) -> dict[str, Any]:
@@ -119,11 +116,7 @@ SETTLED_NS = 2 * 10**9
 def file_digest(path: Path) -> str:
     """sha256 of a file in hexadecimal, streamed; of large files remembered until they change."""
     facts = _facts(path.stat())
-    return (
-        remembered(f"file {path.resolve()} {facts}", lambda: _read(path))
-        if _is_settled([facts], LARGE)
-        else _read(path)
-    )
+    return _once(f"file {path.resolve()} {facts}", lambda: _read(path)) if _is_settled([facts], LARGE) else _read(path)
 
 
 def path_digest(path: Path) -> str:
@@ -144,7 +137,7 @@ def path_digest(path: Path) -> str:
     parts = []
     for folder, listing in listings.items():
         make = partial(_folder_digest, folder, list(listing))
-        content = remembered(keys[folder], make) if _is_settled(listing.values()) else make()
+        content = _once(keys[folder], make) if _is_settled(listing.values()) else make()
         parts.append([os.path.relpath(folder, path), content])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -163,9 +156,18 @@ def _is_settled(files: Iterable[Facts], least: int = 0) -> bool:
     return all(size >= least and now - max(times) >= SETTLED_NS for size, _, *times in files)
 
 
+_contents: dict[str, str] = {}  # what this process has read
+
+
+def _once(key: str, read: Callable[[], str]) -> str:
+    if key not in _contents:
+        _contents[key] = remembered(key, read)
+    return _contents[key]
+
+
 def _is_remembered(key: str) -> bool:
     memo = _active.get()
-    return key in _values or (memo is not None and key in memo)
+    return key in _contents or (memo is not None and key in memo)
 
 
 def _read(path: str | Path) -> str:

@@ -57,11 +57,12 @@ _sound: set[tuple] = set()  # stages that this process has verified, or made
 def write_record(folder: Path, seconds: float, cache_key: dict[str, Any], *, used: Iterable[str] = ()) -> None:
     """Write the record of a stage after all of its files."""
     content = {"seconds": seconds, "determined_by": cache_key, "used": sorted(used), "files": checksums(folder)}
-    (folder / RECORD).write_text(json.dumps(content, indent=2, default=str), encoding="utf-8")
+    content = json.loads(json.dumps(content, default=str))  # as it is read
+    (folder / RECORD).write_text(json.dumps(content | {"digest": digest(content)}, indent=2), encoding="utf-8")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """seconds, determined_by, and files (missing in stages of earlier versions).
+    """seconds, determined_by, files and a digest of all that (missing in stages of earlier versions).
 
     Raises:
         ValueError: it cannot be read; says why.
@@ -84,7 +85,10 @@ def _fault(record: Any) -> str | None:
         return f"its seconds are {seconds!r}"
     if not isinstance(used, list) or not all(isinstance(key, str) for key in used):
         return "its used is no list of keys"
-    return None if are_checksums(record.get("files", {})) else "its files have no checksums"
+    if not are_checksums(record.get("files", {})):
+        return "its files have no checksums"
+    content = {name: value for name, value in record.items() if name != "digest"}
+    return None if record.get("digest") in (None, digest(content)) else "it was changed after it was stored"
 
 
 def damage_of(folder: Path) -> str | None:

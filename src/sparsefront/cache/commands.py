@@ -198,10 +198,11 @@ def _check(options: argparse.Namespace) -> int:
             unknown += 1
     without = f", {unknown} of them without checksums (stored by an earlier version)" if unknown else ""
     size = decimal(disk_bytes(file for item in items for file in item.files))
-    print(f"{counted(len(items), 'stage')}, {size}: {len(damaged)} damaged{without}")
+    unread = f", {len(inventory.unreadable)} more cannot be read" if inventory.unreadable else ""
+    print(f"{counted(len(items), 'stage')}, {size}: {len(damaged)} damaged{without}{unread}")
     if damaged:
         print("a run that meets a damaged stage makes it again; `remove --damaged --yes` removes them now")
-    return 1 if damaged else 0
+    return 1 if damaged or inventory.unreadable else 0
 
 
 def _remove(options: argparse.Namespace) -> int:

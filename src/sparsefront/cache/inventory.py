@@ -45,8 +45,12 @@ def remembered_results(cache: Path) -> tuple[list[Path], list[str]]:
     folders, problems = [], []
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         folder = Path(os.path.normpath(cache.resolve() / line))
+        try:
+            exists = folder.is_dir()
+        except OSError:  # longer than any path
+            exists = None
         # a path may contain any byte, but damaged ones do not exist
-        if not line or printable(line) != line and ("\0" in line or not folder.is_dir()):
+        if not line or exists is None or (printable(line) != line and not exists):
             problems.append(f"{file}, line {number}: is no path of a folder ({line[:80]!r})")
         else:
             folders.append(folder)

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import signal
 import sys
 import tempfile
 import warnings
@@ -38,6 +37,7 @@ from sparsefront.errors import (
     first_line,
     printable,
 )
+from sparsefront.interrupts import interruptible
 from sparsefront.options import missing_package
 from sparsefront.processes import end_with_parent
 from sparsefront.progress import ignore_output_errors
@@ -243,15 +243,18 @@ def _composition_complaint(error: Exception) -> str:
     return text
 
 
+RESUMES = "what is finished is stored, and the same command resumes from there"
+
+
 @contextmanager
 def report_interrupt_briefly() -> Iterator[None]:
     """Context in which Ctrl-C ends the program with one line and status 130, and SIGTERM in a training with 143, as in shells."""
-    try:
-        yield
-    except (KeyboardInterrupt, Terminated) as end:
-        why = "interrupted" if isinstance(end, KeyboardInterrupt) else end
-        print(f"{why}: what is finished is stored, and the same command resumes from there", file=sys.stderr)
-        raise SystemExit(128 + signal.SIGINT if isinstance(end, KeyboardInterrupt) else end.code) from None
+    with interruptible(f"interrupted: {RESUMES}"):
+        try:
+            yield
+        except Terminated as end:
+            print(f"{end}: {RESUMES}", file=sys.stderr)
+            raise SystemExit(end.code) from None
 
 
 @contextmanager

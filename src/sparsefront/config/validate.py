@@ -15,7 +15,7 @@ from torch import nn
 
 from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.config.experiment import Experiment
-from sparsefront.config.optimized_values import require_optimized_values
+from sparsefront.config.optimized_values import optimizing_sweeper, require_optimized_values
 from sparsefront.config.schema import GROUPS, STAGES
 from sparsefront.config.settings import (
     build_settings,
@@ -46,6 +46,7 @@ from sparsefront.pruning.layers import (
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
 from sparsefront.pruning.prune_blocks import removable_blocks
 from sparsefront.pruning.storage_check import require_storable
+from sparsefront.search.space import require_choosable
 
 # Combinations of training lengths.
 
@@ -106,6 +107,24 @@ def check_untimed(experiment: Experiment) -> None:
     if experiment.swaps and not experiment.measure.latency:
         allowed = "kernels are chosen by timing them: add kernel=none, or leave it true"
         raise InvalidSetting("measure.latency", False, allowed)
+
+
+def check_swapped(experiment: Experiment) -> None:
+    """A dense network in 16 bits has no layer for a sparse kernel; in sweeps over patterns it is simply dense.
+
+    Raises:
+        InvalidSetting: sparse kernels are required nevertheless.
+    """
+    kernel, pattern = experiment.kernel, experiment.pattern
+    if not (
+        experiment.sweep
+        or pattern.prunes
+        or experiment.precision.is_low
+        or kernel.dense_allowed
+        or kernel.swaps_nothing
+    ):
+        allowed = f"swaps kernels for pruned layers in, and pattern={pattern.name} prunes none: kernel=auto or none"
+        raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
 
 
 def check_decode(experiment: Experiment) -> None:
@@ -237,6 +256,9 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     _check_timed_lengths(experiment)
     note_untimed_lengths(experiment)
     check_untimed(experiment)
+    if trust is None:  # records of earlier versions hold what was accepted then
+        check_swapped(experiment)
+        require_choosable(experiment.optimize, optimizing_sweeper() or "a sweeper")
     check_decode(experiment)
     check_left_dense(experiment)
     check_precision(experiment)

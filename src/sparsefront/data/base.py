@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeInt
+from pydantic import Field
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
@@ -229,7 +229,7 @@ class Dataset(ABC):
     val_of_train: ClassVar[bool] = True
     """Whether the held-out rows come from a training split, so that a pretrained checkpoint may have seen them."""
 
-    num_workers: NonNegativeInt = 0
+    num_workers: Annotated[int, Field(ge=0, le=1024, description="processes")] = 0
     valid_fraction: Annotated[float, Field(ge=0, le=0.5, description="of train")] = 0.1
     split_by: Literal["auto", "groups", "rows"] = "auto"
 

@@ -36,7 +36,7 @@ from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec, load_masks
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow
-from sparsefront.tasks.plain_task import device_of, require_network
+from sparsefront.tasks.plain_task import device_of, require_finite_weights, require_network
 
 
 def save(
@@ -67,6 +67,7 @@ def save(
     """
     net, directory = unwrapped(net), folder_path("folder", folder)
     require_network(net)
+    require_finite_weights(net)
     require_masks_of(net, masks_left(net, masks))
     if model is not None and not isinstance(model, Model):
         raise InvalidSetting("model", type(model).__name__, "is a Model of sparsefront, or None: the network is net")

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from pydantic import PositiveInt
 from torch import Tensor
 
 from sparsefront.importance.base import (
@@ -15,7 +14,7 @@ from sparsefront.importance.base import (
     sum_over_gradients,
 )
 from sparsefront.networks import require_finite
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import Batches, settings_class
 
 
 @settings_class()
@@ -35,7 +34,7 @@ class Fisher(Importance):
         (gradients of batches instead of examples).
     """
 
-    batches: PositiveInt = 16
+    batches: Batches = 16
     name: ClassVar[str] = "fisher"
     source: ClassVar[Source] = "gradients"
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import PositiveInt
 from torch import Tensor
 
 from sparsefront.importance.base import (
@@ -15,7 +14,7 @@ from sparsefront.importance.base import (
     scores_from_inputs,
 )
 from sparsefront.obs.sweep import Damping, damped_hessian, input_hessian, inverse, saliency
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import Batches, settings_class
 
 
 @settings_class()
@@ -34,7 +33,7 @@ class OptimalBrainSurgeon(Importance):
         layer and row by row as in Frantar and Alistarh, "SparseGPT", 2023, section 3.
     """
 
-    batches: PositiveInt = 16
+    batches: Batches = 16
     damping: Damping = 0.01
     sequential: bool = False
     name: ClassVar[str] = "obs"

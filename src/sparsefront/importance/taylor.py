@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import PositiveInt
 from torch import Tensor
 
 from sparsefront.importance.base import Calibration, Importance, Source, sum_over_gradients
 from sparsefront.networks import require_finite
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import Batches, settings_class
 
 
 @settings_class()
@@ -21,7 +20,7 @@ class Taylor(Importance):
         Tile-Wise Sparsity, 2020 (slide "Importance Score": the root of the squared product, hence the absolute value).
     """
 
-    batches: PositiveInt = 16
+    batches: Batches = 16
     name: ClassVar[str] = "taylor"
     source: ClassVar[Source] = "gradients"
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pydantic import PositiveInt
 from torch import Tensor
 
 from sparsefront.importance.base import (
@@ -14,7 +13,7 @@ from sparsefront.importance.base import (
     check_sequential,
     scores_from_inputs,
 )
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import Batches, settings_class
 
 
 @settings_class()
@@ -32,7 +31,7 @@ class Wanda(Importance):
     Source: Sun, Liu, Bair and Kolter, "A Simple and Effective Pruning Approach for Large Language Models", 2023, eq. 1.
     """
 
-    batches: PositiveInt = 16
+    batches: Batches = 16
     sequential: bool = False
     name: ClassVar[str] = "wanda"
     source: ClassVar[Source] = "inputs"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from sparsefront_kernels import KernelEntry, entries
 from sparsefront_kernels.quantized.quantize import LARGEST
 from sparsefront_kernels.sparse_layer import SparseLayer
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.settings import DenseLow
 from sparsefront.networks import before_forward, first_argument
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import Batches, settings_class
 
 PRECISIONS = {
     "none": "all in the network's dtype",
@@ -129,7 +129,7 @@ class PrecisionChoice:
     """
 
     mode: Literal["none", "fp8", "fp8_static", "int8"] = "none"
-    batches: Annotated[PositiveInt, Field(description="of calibration data for fp8_static")] = 16
+    batches: Annotated[Batches, Field(description="of calibration data for fp8_static")] = 16
 
     @property
     def is_low(self) -> bool:

@@ -52,7 +52,7 @@ from sparsefront.inference.precision import (
 from sparsefront.inference.recurrent import STEPS, swap_lstms
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
 from sparsefront.inference.whole_network import StoredSwap, SwapSnapshot, kept_dense, swap_key
-from sparsefront.masks.weight_view import as_matrix
+from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
     floating_tensors,
@@ -84,6 +84,7 @@ from sparsefront.tasks.plain_task import (
     named_in_errors,
     named_inputs_on,
     require_callable,
+    require_finite_weights,
     require_network,
 )
 
@@ -529,7 +530,13 @@ def _require_swappable(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     require_network(net)
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
-    require_masks_of(net, masks_left(net, masks))
+    require_finite_weights(net)
+    left = masks_left(net, masks)
+    require_masks_of(net, left)
+    for name, mask in left.items():
+        weight = layer_weight(net.get_submodule(name)).detach()
+        if revived := int(weight.masked_fill(like_weight(mask, weight).to(weight.device), 0.0).count_nonzero()):
+            raise ValueError(f"{name}: {revived} pruned weights are not zero; apply the masks first")
 
 
 def _swap(

@@ -78,7 +78,7 @@ class Measure:
     lengths: Literal["fixed", "dataset"] = "fixed"
     warmup: NonNegativeInt = 10
     samples: Samples = 30
-    repeats: PositiveInt = FEWEST_REPEATS
+    repeats: Annotated[int, Field(ge=1, le=100_000)] = FEWEST_REPEATS
     execution_modes: OneOrMore[Literal[EXECUTION_MODES]] = field(  # type: ignore[valid-type]
         default_factory=lambda: ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
     )

@@ -1,6 +1,5 @@
 """Load a pretrained BERT, strictly, from a local folder or the cached snapshot of a hub repository."""
 
-import json
 import logging
 import os
 import re
@@ -14,12 +13,13 @@ import torch
 from torch import nn
 
 from sparsefront import progress
+from sparsefront.artifacts.bounded_files import Unreadable, read_json_bounded
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.checkpoint import misfit, non_finite, note_new_layers, why_unreadable
 
 if TYPE_CHECKING:
-    from transformers import BertConfig, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
 # Files of a Hugging Face hub repository, from the local cache or downloaded once.
@@ -109,6 +109,9 @@ SHARDED_WEIGHTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json
 TOKENIZER = ("tokenizer.json", "vocab.txt")
 TOKENIZER_EXTRAS = ("vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
 READ = (*CONFIG, "model*.safetensors*", "pytorch_model*.bin*", "added_tokens.json")
+# Settings of a config.json that would name other files or code than the folder's weights and transformers' network.
+NEVER_READ = re.compile(r"_?(attn|experts)_implementation(_internal)?|transformers_weights|auto_map")
+MOST_LAYERS = 4096
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,11 @@ class BertSource:
         name, revision: hub id and branch, tag or commit, used if path is None.
         path: local folder in `save_pretrained` format.
     Attributes:
+        model_type: of its config.json; None: any that transformers knows.
         tokenizer_files: alternative names of the tokenizer's file, one of which is required; `tokenizer_extras`: optional ones.
     """
 
+    model_type: ClassVar[str | None] = "bert"
     tokenizer_files: ClassVar[tuple[str, ...]] = TOKENIZER
     tokenizer_extras: ClassVar[tuple[str, ...]] = TOKENIZER_EXTRAS
 
@@ -143,6 +148,7 @@ class BertSource:
             if not any((folder / file).is_file() for file in alternatives):
                 raise self.invalid(f"has no {' or '.join(alternatives)}")
         self._config_json(folder)
+        self._shards(folder)
 
     def fingerprint(self) -> dict[str, Any]:
         """Hub id and revision; for a local folder, digests of the files that are read."""
@@ -150,7 +156,7 @@ class BertSource:
             return {"hub": self.name, "revision": self.revision}
         folder = self._local_folder()
         read = (*READ, *self.tokenizer_files, *self.tokenizer_extras)
-        files = {file for pattern in read for file in folder.glob(pattern)}
+        files = {file for pattern in read for file in folder.glob(pattern)} | self._shards(folder)
         return {"sha256": {file.name: file_digest(file) for file in sorted(files)}}
 
     def commit(self) -> str:
@@ -161,11 +167,28 @@ class BertSource:
         """
         return self._folder(CONFIG).name
 
-    def config(self, **settings: Any) -> "BertConfig":
-        """The stored configuration with some settings replaced."""
-        from transformers import BertConfig
+    def config(self, **settings: Any) -> "PretrainedConfig":
+        """The stored configuration with some settings replaced.
 
-        return BertConfig.from_dict(self._config_json(self._folder(CONFIG)), **settings)
+        Raises:
+            InvalidSetting: transformers does not know its type, or rejects its values.
+        """
+        from transformers import CONFIG_MAPPING
+
+        content = self._config_json(self._folder(CONFIG))
+        with self.usable_config():
+            return CONFIG_MAPPING[content["model_type"]].from_dict(content, **settings)
+
+    @contextmanager
+    def usable_config(self) -> Iterator[None]:
+        """Context in which any error is that of a config.json that describes no network, as an InvalidSetting."""
+        try:
+            yield
+        except InvalidSetting:
+            raise
+        except Exception as error:  # transformers' classes take any values, and fail anywhere
+            why = f"{type(error).__name__}: {first_line(error)}"
+            raise self.invalid(f"its config.json cannot be used: {why}") from error
 
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The stored tokenizer.
@@ -190,7 +213,7 @@ class BertSource:
         return tokenizer
 
     def network(
-        self, network_class: type, config: "BertConfig", *, head: tuple[str, ...], classes: tuple[str, ...] = ()
+        self, network_class: type, config: "PretrainedConfig", *, head: tuple[str, ...], classes: tuple[str, ...] = ()
     ) -> nn.Module:
         """Load the network in fp32 and training mode, for any dtype on disk, with outputs in the order of the data's classes.
 
@@ -201,6 +224,7 @@ class BertSource:
             InvalidSetting: the weights cannot be read, do not fit elsewhere, or contain NaN or infinity.
         """
         folder = self._folder(CONFIG, WEIGHTS)
+        self._shards(folder)
         try:
             with _quiet_transformers():
                 net, report = network_class.from_pretrained(
@@ -273,17 +297,51 @@ class BertSource:
             raise self.invalid("does not exist")
         if not (folder / "config.json").is_file():
             raise self.invalid("must be a folder with config.json, as save_pretrained writes it")
+        if odd := [path.name for path in folder.iterdir() if path.exists() and not (path.is_file() or path.is_dir())]:
+            raise self.invalid(f"its {odd[0]} is no file")  # a pipe, for which a reader would wait
         return folder
 
+    def _shards(self, folder: Path) -> set[Path]:
+        """The files that the index of weights names, if that is what is read; they must lie in the folder."""
+        index = _weights_in(folder)
+        if index not in SHARDED_WEIGHTS:
+            return set()
+        shards = self._json(folder / index).get("weight_map")
+        names = [*dict.fromkeys(map(str, shards.values()))] if isinstance(shards, dict) else [""]
+        for name in names:
+            if {"/", "\\"} & {*name} or not (folder / name).is_file():
+                raise self.invalid(f"its {index} names {name!r}, which is no file in this folder")
+        return {folder / name for name in names}
+
     def _config_json(self, folder: Path) -> dict[str, Any]:
-        """Read config.json, which must be of a BERT."""
+        """Read config.json, without the settings that are always ours."""
+        from transformers import CONFIG_MAPPING
+
+        content = self._json(folder / "config.json")
+        kind = content.get("model_type")
+        if self.model_type not in (None, kind):
+            raise self.invalid(f"holds a model of type {kind}; only type {self.model_type} is supported")
+        if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+            raise self.invalid(f"its config.json cannot be used: transformers knows no model_type={kind}")
+        for key, value in content.items():
+            if "layer" in key and isinstance(value, int | float) and value > MOST_LAYERS:
+                raise self.invalid(
+                    f"its config.json cannot be used: {key}={value}, and {MOST_LAYERS} layers are the most"
+                )
+        return content
+
+    def _json(self, file: Path) -> dict[str, Any]:
+        """Read a mapping, without the settings in NEVER_READ."""
+
+        def ours(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            return {key: value for key, value in pairs if not NEVER_READ.fullmatch(key)}
+
         try:
-            content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise self.invalid(f"its config.json is not JSON: {error}") from error
-        found = content.get("model_type") if isinstance(content, dict) else None
-        if found != "bert":
-            raise self.invalid(f"holds a model of type {found}; only type bert is supported")
+            content = read_json_bounded(file, object_pairs_hook=ours, finite=False)
+        except Unreadable as error:
+            raise self.invalid(f"its {file.name} is not JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise self.invalid(f"its {file.name} is not JSON of a mapping")
         return content
 
 
@@ -352,9 +410,9 @@ def _of_trunk(key: str, net: nn.Module) -> bool:
 
 
 def _weights_in(folder: Path) -> str:
-    """Name of the weights file, or index file, that transformers reads."""
+    """Name of the weights file, or index file, that transformers reads; "" if there is none."""
     in_its_order = (file for pair in zip(WEIGHTS, SHARDED_WEIGHTS, strict=True) for file in pair)
-    return next(file for file in in_its_order if (folder / file).is_file())
+    return next((file for file in in_its_order if (folder / file).is_file()), "")
 
 
 @contextmanager

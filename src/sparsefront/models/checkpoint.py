@@ -189,11 +189,15 @@ def non_finite(weights: Mapping[str, Tensor], file: str) -> str:
 def why_unreadable(error: Exception) -> str:
     """Why a checkpoint could not be read, in one line.
 
-    torch's message about untrusted objects has several lines and names the class only at its end.
+    torch's message about untrusted objects has several lines, advises to trust them, and names the class only at its end.
     """
-    if untrusted := re.search(r"Unsupported (?:global|class|type)[^:]*: (?:GLOBAL )?([\w.]+)", str(error)):
+    found = re.search(r"(Unsupported (?:global|class|type)[^:]*: (?:GLOBAL )?|unsupported GLOBAL )([\w.]+)", str(error))
+    if found is not None:
+        # torch blocks modules such as posix whatever is asked of them; what has no module is a function of Python itself
+        runs = found[1].startswith("u") or "." not in found[2]
+        holds = f"it wants to run {found[2]}" if runs else f"it holds objects of {found[2]}"
         remedy = "save its state dict alone: torch.save(net.state_dict(), FILE), or .safetensors"
-        return f"it holds objects of {untrusted[1]}, and such a pickle can run any code; {remedy}"
+        return f"{holds}, and such a pickle can run any code; {remedy}"
     odd_bytes = isinstance(error, pickle.UnpicklingError | KeyError | EOFError | UnicodeDecodeError | IndexError)
     if odd_bytes or "PytorchStreamReader" in str(error):
         return "it is cut short or damaged, or was not written by torch.save"

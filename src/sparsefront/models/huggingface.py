@@ -1,6 +1,5 @@
 """Any text encoder of transformers, from a local folder."""
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from sparsefront.errors import InvalidSetting, first_line
+from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import Model, linear_and_conv_layers, save_config
-from sparsefront.models.bert_source import CONFIG, BertSource, folder_name
+from sparsefront.models.bert_source import BertSource, folder_name
 from sparsefront.models.linears import as_linears
 from sparsefront.settings_class import settings_class
 
@@ -33,26 +32,7 @@ MEASURES = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size
 class EncoderSource(BertSource):
     """The folder of an encoder of any architecture."""
 
-    def config(self, **settings: Any) -> "PretrainedConfig":
-        """The stored configuration with some settings replaced.
-
-        Raises:
-            InvalidSetting: transformers does not know its type.
-        """
-        from transformers import AutoConfig
-
-        try:
-            return AutoConfig.from_pretrained(
-                self._folder(CONFIG), local_files_only=True, trust_remote_code=False, **settings
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise self.invalid(f"its config.json cannot be used: {first_line(error)}") from error
-
-    def _config_json(self, folder: Path) -> dict[str, Any]:
-        try:
-            return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise self.invalid(f"its config.json is not JSON: {error}") from error
+    model_type: ClassVar[str | None] = None
 
 
 class ModelWithTokenizer(Model):
@@ -129,7 +109,7 @@ class HuggingFace(ModelWithTokenizer):
         )
 
     def skeleton(self, info: "DataInfo") -> nn.Module:
-        with torch.device("meta"):
+        with torch.device("meta"), self.source.usable_config():
             return _with_linears(_network_class(info.kind).from_config(self._config(info)).train())
 
     def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:

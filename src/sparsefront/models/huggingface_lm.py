@@ -108,7 +108,7 @@ class HuggingFaceLM(ModelWithTokenizer):
 
     def skeleton(self, info: "DataInfo") -> nn.Module:
         config = self._config(info)
-        with torch.device("meta"):
+        with torch.device("meta"), self.source.usable_config():
             return _with_linears(self.network_class(config).from_config(config).train())
 
     def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:

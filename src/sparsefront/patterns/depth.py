@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from pydantic import PositiveInt
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern, Step
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import Batches, settings_class
 
 
 @settings_class()
@@ -30,7 +29,7 @@ class Depth(Pattern):
     """
 
     choose: Literal["even", "importance"] = "even"
-    batches: PositiveInt = 16
+    batches: Batches = 16
     name: ClassVar[str] = "depth"
     takes_blocks: ClassVar[bool] = True
 

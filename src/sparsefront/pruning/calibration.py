@@ -30,6 +30,7 @@ from sparsefront.tasks.plain_task import (
     device_of,
     forward_names,
     require_callable,
+    require_finite_inputs,
     require_gradient,
     tensors_first,
 )
@@ -427,7 +428,9 @@ class Calibration:
     open_loader: Callable[[], Iterable[Batch]]
 
     def __call__(self) -> Iterator[Batch]:
-        return iter(self.open_loader())
+        for batch in self.open_loader():
+            require_finite_inputs(batch, "calibration")
+            yield batch
 
     def first_inputs(self) -> dict[str, Any]:
         """The network's arguments for the first batch, on its device."""

@@ -100,7 +100,9 @@ def _prunes(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
 
 
 def _empties(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
-    """Whether a layer [N, K] on its own is emptied."""
+    """Whether a layer [N, K] on its own is emptied, or would be if patterns did not leave it one group."""
+    if (1 - sparsity) * math.prod(shape) < 0.5:
+        return True
     if sparsity <= 0 or (1 - sparsity) * math.prod(shape) > pattern.rounding_unit(shape):
         return False
     return pattern.unsupported_reason(shape, sparsity) is None and _kept(pattern, shape, sparsity) == 0

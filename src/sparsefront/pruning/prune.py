@@ -53,6 +53,7 @@ from sparsefront.tasks.plain_task import (
     named_in_errors,
     named_inputs_on,
     require_callable,
+    require_finite_weights,
     require_network,
 )
 
@@ -112,6 +113,7 @@ def prune(
     """
     net = unwrapped(net)
     require_network(net)
+    require_finite_weights(net)
     pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
     sparsity = pruning.sparsity
     if not pruning.pattern.prunes:

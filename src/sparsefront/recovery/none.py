@@ -2,11 +2,9 @@
 
 from typing import ClassVar
 
-from pydantic import PositiveInt
-
 from sparsefront.progress import working_time
 from sparsefront.recovery.base import Recovery, Round, RoundRecord, retake_batch_norm
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import Batches, settings_class
 
 
 @settings_class()
@@ -17,7 +15,7 @@ class NoRecovery(Recovery):
         batch_norm_batches: training batches for re-estimating BatchNorm statistics; null = keep those of the dense network.
     """
 
-    batch_norm_batches: PositiveInt | None = 100
+    batch_norm_batches: Batches | None = 100
 
     name: ClassVar[str] = "none"
     trains_as_found: ClassVar[bool] = True

@@ -27,7 +27,7 @@ from sparsefront.progress import working_time
 from sparsefront.pruning.block_by_block import chain_of_blocks
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, retake_batch_norm
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import Batches, settings_class
 from sparsefront.tasks.base import Batch
 
 
@@ -51,12 +51,12 @@ class ObsUpdate(Recovery):
         batch_norm_batches: as in `recovery=none`.
     """
 
-    batches: PositiveInt = 16
+    batches: Batches = 16
     damping: Damping = 0.01
     block: PositiveInt = 128
     reselect: bool = False
     sequential: bool = True
-    batch_norm_batches: PositiveInt | None = 100
+    batch_norm_batches: Batches | None = 100
 
     name: ClassVar[str] = "obs_update"
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)

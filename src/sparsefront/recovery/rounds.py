@@ -19,8 +19,8 @@ from sparsefront import distributed
 from sparsefront.artifacts.content_digest import checksums, digest, find_damage
 from sparsefront.artifacts.durable import rename_synced, save_tensors, sync_tree, whole_file
 from sparsefront.artifacts.lease import process_tag, require_all
-from sparsefront.errors import InvalidSetting
-from sparsefront.networks import first_non_finite, load_state, tensors_digest
+from sparsefront.errors import InvalidSetting, first_line
+from sparsefront.networks import first_non_finite, load_state, same_shapes, tensors_digest
 from sparsefront.pruning.make_masks import MaskMaker
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
@@ -147,9 +147,9 @@ class FinishedRounds:
         if not found:
             return []
         last = found[-1]
-        if (damage := _damage(last)) is not None:
+        if (damage := _damage(last, self.net)) is not None:
             if distributed.rank() == 0:
-                log.warning("damaged, so the rounds start again: %s: %s", last, damage)
+                log.warning("not used, so the rounds start again: %s: %s", last, damage)
             return []
         load_state(self.net, load_file(last / WEIGHTS))
         self.masked.set(load_masks(last / MASKS))
@@ -170,8 +170,8 @@ class FinishedRounds:
         save_masks(self.masked.masks(), new / MASKS)
         if self.movement is not None:
             save_tensors(new / MOVEMENT, self.movement.state_dict())
-        (new / CHECKSUMS).write_text(json.dumps(checksums(new)), encoding="utf-8")
         (new / RECORDS).write_text(json.dumps([asdict(record) for record in records]), encoding="utf-8")
+        (new / CHECKSUMS).write_text(json.dumps(checksums(new)), encoding="utf-8")
         sync_tree(new)
         shutil.rmtree(done, ignore_errors=True)  # damaged
         rename_synced(new, done)
@@ -187,13 +187,16 @@ def _training(folder: Path, index: int) -> Path:
     return folder / f"round_{index:03d}"
 
 
-def _damage(folder: Path) -> str | None:
-    """Describe which stored file is damaged, and how; None if none is."""
+def _damage(folder: Path, net: nn.Module) -> str | None:
+    """Describe which stored file is damaged, and how, or that they are of another network; None if all is well."""
     try:
         [RoundRecord(**record) for record in json.loads((folder / RECORDS).read_text(encoding="utf-8"))]
-        return find_damage(folder, json.loads((folder / CHECKSUMS).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        return str(error)
+        damage = find_damage(folder, json.loads((folder / CHECKSUMS).read_text(encoding="utf-8")))
+        if damage is None and not same_shapes(load_file(folder / WEIGHTS), net.state_dict()):
+            return "it is of another network"
+        return damage
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return first_line(error)
 
 
 @dataclass(frozen=True, eq=False)

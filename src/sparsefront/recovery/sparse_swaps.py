@@ -20,7 +20,7 @@ from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingRecovery
-from sparsefront.settings_class import LearningRate, settings_class
+from sparsefront.settings_class import Batches, LearningRate, settings_class
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +44,13 @@ class SparseSwaps(Recovery):
         element_wise, rows may keep different counts, as given by the masks.
     """
 
-    batches: PositiveInt = 16
+    batches: Batches = 16
     limit: PositiveInt | None = 100
     sequential: bool = True
     along: Literal["none", "finetune", "lr_rewind"] = "none"
     epochs: PositiveInt | None = None
     lr: LearningRate | None = None
-    batch_norm_batches: PositiveInt | None = 100
+    batch_norm_batches: Batches | None = 100
 
     name: ClassVar[str] = "sparse_swaps"
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)

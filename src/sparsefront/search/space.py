@@ -32,7 +32,7 @@ def require_choosable(names: Sequence[str], sweeper: str) -> None:
         InvalidSetting: there is none, one is no number, or one is of the reporting split.
     """
     if not names:
-        raise InvalidSetting("optimize", [], f"{sweeper} needs at least one value of the record")
+        raise InvalidSetting("optimize", "[]", f"{sweeper} needs at least one value of the record")
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))}
     for name in names:
         if name not in numbers:

@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from sparsefront.errors import InvalidSetting, failure_reason
+from sparsefront.networks import first_non_finite
 from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_
     for name, value in named.items():
         if isinstance(value, Tensor) and value.device != device:
             raise InvalidSetting(f"{argument}[{name!r}]", value.device, f"must be on the network's device, {device}")
+    require_finite_inputs(named, argument)
     return named
 
 
@@ -174,6 +176,23 @@ def require_network(net: object, *, argument: str = "net") -> None:
         if tensor.is_meta:
             allowed = f"has weights on the meta device ({name}), which have no values: load them first"
             raise InvalidSetting(argument, type(net).__name__, allowed)
+
+
+def require_finite_weights(net: nn.Module, *, argument: str = "net") -> None:
+    """Raise InvalidSetting for a parameter with NaN or infinity; names it."""
+    if (found := first_non_finite(dict(net.named_parameters()))) is not None:
+        raise InvalidSetting(
+            argument, type(net).__name__, f"must have finite weights: {found.name} holds {found.counts}"
+        )
+
+
+def require_finite_inputs(inputs: Mapping[str, Any], argument: str) -> None:
+    """Raise InvalidSetting for an input with NaN or infinity; names it. Masks may have infinities, which attention adds."""
+    tensors = {name: one for name, one in inputs.items() if isinstance(one, Tensor) and "mask" not in name}
+    if (found := first_non_finite(tensors)) is not None:
+        words = inputs_in_words({name: one for name, one in inputs.items() if name != TARGET})
+        name = "the target" if found.name == TARGET else found.name
+        raise InvalidSetting(argument, words, f"must be finite: {name} holds {found.counts}")
 
 
 def require_callable(argument: str, given: object, *takes: str, allowed: str) -> None:

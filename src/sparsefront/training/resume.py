@@ -4,6 +4,7 @@ import logging
 import math
 import random
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 
 from sparsefront import distributed
+from sparsefront.artifacts.content_digest import digest, versions
 from sparsefront.artifacts.durable import (
     PARTIAL,
     link_or_copy,
@@ -28,6 +30,8 @@ from sparsefront.artifacts.durable import (
 )
 from sparsefront.artifacts.lease import process_tag, require_all
 from sparsefront.data.split_data import ImageArrays, StoredRows, as_fetched
+from sparsefront.errors import first_line
+from sparsefront.networks import same_shapes
 from sparsefront.progress import working_time
 from sparsefront.tasks.base import without_full_mask
 from sparsefront.tasks.plain_task import similar_loader
@@ -181,26 +185,47 @@ log = logging.getLogger(__name__)
 CHECKPOINT = "epoch.ckpt"
 
 
-def checkpoint_of(folder: Path | None) -> Path | None:
-    """The checkpoint that a killed training left in its folder; None if it is missing or damaged."""
+def checkpoint_of(folder: Path | None, task: pl.LightningModule) -> Path | None:
+    """The checkpoint that a killed training left in its folder; None if it is missing or cannot be gone on from.
+
+    What does not belong to this training would end every retry; it is named in a line, and the training starts at its beginning.
+    """
     if folder is None or not (folder / CHECKPOINT).exists():
         return None
     checkpoint = folder / CHECKPOINT
-    if (damage := _damage(checkpoint)) is not None:
-        if distributed.rank() == 0:
-            log.warning("damaged, so the training starts at its beginning: %s: %s", checkpoint, damage)
-        return None
-    return checkpoint
+    if (why := _why_unusable(checkpoint, task)) is None:
+        return checkpoint
+    if distributed.rank() == 0:
+        log.warning("not used, so the training starts at its beginning: %s: %s", checkpoint, why)
+        if checkpoint.is_dir():  # which no checkpoint could replace
+            shutil.rmtree(checkpoint)
+    return None
 
 
-def _damage(checkpoint: Path) -> str | None:
-    """Check the zip checksums of a file written by torch.save; returns the damage, or None."""
+def _why_unusable(checkpoint: Path, task: pl.LightningModule) -> str | None:
+    """Why a file is not the checkpoint that these versions wrote of such a training; None if it is."""
     try:
         with zipfile.ZipFile(checkpoint) as archive:
-            broken = archive.testzip()
-    except (OSError, zipfile.BadZipFile) as error:
-        return str(error)
-    return None if broken is None else f"{broken} does not hold what was written"
+            if (broken := archive.testzip()) is not None:
+                return f"{broken} does not hold what was written"
+            if archive.comment != _seal_of(archive):
+                return "other versions wrote it, or it was changed"
+        state = torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=True)["state_dict"]
+        return None if same_shapes(state, task.state_dict()) else "it is of another network"
+    except Exception as error:  # of any kind, for content of any kind
+        return first_line(error)
+
+
+def seal(checkpoint: Path) -> None:
+    """Write a digest of a file of torch.save, and the versions that wrote it, to its end, where torch ignores them."""
+    with zipfile.ZipFile(checkpoint, "a") as archive:
+        archive.comment = _seal_of(archive)
+
+
+def _seal_of(archive: zipfile.ZipFile) -> bytes:
+    members = [(member.filename, member.file_size, member.CRC) for member in archive.infolist()]
+    written_by = versions("sparsefront", "torch", "pytorch-lightning", "numpy") | {"python": sys.version}
+    return digest({"members": members, "versions": written_by}).encode()
 
 
 class KeepEpochs(pl.Callback):
@@ -244,6 +269,7 @@ class KeepEpochs(pl.Callback):
             with noting_free_space(self.folder):
                 trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes
                 if distributed.rank() == 0:
+                    seal(new)
                     sync_file(new)
                     rename_synced(new, self.folder / CHECKPOINT)  # atomic
         except BaseException:

@@ -272,7 +272,7 @@ class TrainerSettings:
                 f"devices={self.world_size}, but {distributed.world_size()} ranks train: call it in other_ranks_running"
             )
         if self.exchange_gradients == "after_backward":
-            from sparsefront.training.lightning_parts import ExchangeAfterBackward
+            from sparsefront.training.exchange import ExchangeAfterBackward
 
             compress = self.ddp_comm_hook is not None
             return ExchangeAfterBackward(compress=compress, cluster_environment=LightningEnvironment())
