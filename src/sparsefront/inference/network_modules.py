@@ -29,7 +29,7 @@ DENSE_LINEAR, DENSE_CONV2D = DENSE_KERNELS = ("dense_linear", "dense_conv2d")
 
 def shorten_compiler_messages() -> None:
     """Make Inductor print only the types of operands, from now on; call it before compiling our operators."""
-    from torch._inductor.exc import OperatorIssue  # imports the compiler
+    from torch._inductor.exc import OperatorIssue  # late: it brings the whole compiler
 
     OperatorIssue.operator_str = staticmethod(_operator_text)  # type: ignore[method-assign]
 
