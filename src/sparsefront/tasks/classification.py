@@ -13,8 +13,8 @@ from torchmetrics import MetricCollection
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.base import Batch, Optimizes, Task, text_inputs
+from sparsefront.tasks.metrics import METRICS
 from sparsefront.tasks.outcomes import (
-    METRICS,
     Outcomes,
     constants_allowed,
     error_by_bootstrap,
@@ -135,7 +135,7 @@ class SequenceClassification(Task):
 
     Args:
         num_classes: 1 = the label is a score.
-        metrics: names from `tasks.outcomes.METRICS`; the first is tracked.
+        metrics: names from `tasks.metrics.METRICS`; the first is tracked.
     """
 
     kind: ClassVar[str] = "sequence_classification"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sparsefront import distributed
 from sparsefront.errors import Terminated
-from sparsefront.gpu import YieldGpu, shared
+from sparsefront.gpu import shared, yield_gpu
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.base import Task
 from sparsefront.training.average_weights import AverageWeights
@@ -259,3 +259,22 @@ def _quiet_lightning() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+class YieldGpu(pl.Callback):
+    """Lightning callback that calls `yield_gpu` before each batch of training or validation.
+
+    Each rank checks its own GPU; while one pauses, the others wait in their next collective.
+
+    Args:
+        device: that this process trains on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        yield_gpu(self.device)
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        yield_gpu(self.device)
