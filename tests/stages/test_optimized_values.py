@@ -15,6 +15,7 @@ from sparsefront.config.optimized_values import (
     OF_PRUNED,
     OF_QUANTIZED,
     OF_SEARCH,
+    OF_STRUCTURED,
     OF_SPARSE_TIMING,
     OF_TIMING,
 )
@@ -168,6 +169,7 @@ def test_the_lists_are_those_of_real_records(run, overrides, absent):
     absent = (
         absent
         | OF_SEARCH
+        | OF_STRUCTURED
         | set(OF_DATASET)
         | set(OF_DECODE)
         | (set() if "precision=fp8" in overrides else OF_DENSE_LOW | OF_QUANTIZED)

@@ -77,6 +77,7 @@ OF_CONTROL = {
     for part in ("{}", "{}_standard_error", "{}_seconds", "val_{}", "val_{}_standard_error")
 }
 OF_SEARCH = {"latency_predicted_ms"}
+OF_STRUCTURED = {"weights_left", "theoretical_flops_left"}
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
 
 
@@ -155,6 +156,8 @@ def _why_not_measured(name: str, experiment: Experiment) -> str | None:
         return f"a run without control={control}, or whose recovery {idle}, does not measure {name}"
     if not isinstance(experiment.allocation, LatencySearch) and name in OF_SEARCH:
         return f"a run without allocation=latency_search does not predict {name}"
+    if experiment.shrinking is None and name in OF_STRUCTURED:
+        return f"a run with structured=none does not count {name}"
     if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
         return f"a run with measure.device=cpu does not measure {name}"
     return None
