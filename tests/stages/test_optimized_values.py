@@ -15,8 +15,8 @@ from sparsefront.config.optimized_values import (
     OF_PRUNED,
     OF_QUANTIZED,
     OF_SEARCH,
-    OF_STRUCTURED,
     OF_SPARSE_TIMING,
+    OF_STRUCTURED,
     OF_TIMING,
 )
 from sparsefront.config.validate import validate
