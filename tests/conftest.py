@@ -90,6 +90,16 @@ def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
+@pytest.fixture(autouse=True)
+def nothing_searched_before(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on what another one searched, in this process or, on a GPU, in an earlier one."""
+    if (end_to_end := sys.modules.get("sparsefront.measure.end_to_end")) is not None:
+        monkeypatch.setattr(end_to_end.known_searches, "_here", {})
+        if request.node.get_closest_marker("gpu"):
+            folder = request.getfixturevalue("tmp_path")
+            monkeypatch.setattr(end_to_end.known_searches, "_file", lambda key, device: folder / str(hash(key)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from experiments.end_to_end.dense import Dense, KnownVariants, find_dense, without_timing
+from experiments.end_to_end.dense import Dense, find_dense, without_timing
 from experiments.end_to_end.networks import Masks, Network, build, distribution_of, prune
 from experiments.end_to_end.points import Point
 from experiments.end_to_end.sparse import Errors, Sparse, make_sparse, without_kernels
@@ -63,7 +63,6 @@ class Options:
         profile: whether the kernels of each row are written beside it.
         tiny: networks of two narrow layers, to try the study itself.
         masked: whether texts come with an attention mask.
-        search_again: whether the dense baselines that earlier calls found are forgotten: code that makes them has changed.
     """
 
     dense: Measure
@@ -72,7 +71,6 @@ class Options:
     profile: bool = False
     tiny: bool = False
     masked: bool = False
-    search_again: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,6 @@ class Session:
             raise InvalidSetting(
                 "device", self.device.type, "rows are latencies of a GPU: use a CUDA device, or --dry-run"
             )
-        self.known = KnownVariants(rows.file.with_suffix(".dense.json"), forget=options.search_again)
         self._network: tuple[str, Network] | None = None
         self._dense: Dense | None = None
         self._masks: dict[tuple, Masks] = {}
@@ -218,7 +215,7 @@ class Session:
                 self._dense = without_timing(network, point, self.device, self._dtype(point))
                 return self._dense
             settings = self._of_dtype(self.options.dense, point)
-            self._dense = find_dense(network, point, settings, self.known)
+            self._dense = find_dense(network, point, settings)
             if self.options.profile:
                 self.profile(point, "dense", self._dense.call)
         return self._dense

@@ -126,9 +126,6 @@ def _measure_job(points: Sequence[Point], *, out: Path, options: Options, ends_a
 
 def run_side_by_side(out: Path, options: Options, points: Sequence[Point], workers: int, ends_at: float) -> int:
     """As `run`, in several processes that share the GPU; the largest exit status."""
-    options = replace(
-        options, search_again=False
-    )  # this process forgot the dense baselines: what one finds, all may take
     status, work = 0, functools.partial(_measure_job, out=out, options=options, ends_at=ends_at)
     jobs = jobs_of(points)
     with worker_processes(workers) as pool:
@@ -163,7 +160,6 @@ def options_of(asked: argparse.Namespace) -> Options:
         profile=asked.profile,
         tiny=asked.tiny,
         masked=asked.attention_mask != "none",
-        search_again=asked.search_again,
     )
 
 
@@ -191,9 +187,6 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--autotune-seconds", type=float, default=10.0, help="of the search, beyond what is always tried"
-    )
-    parser.add_argument(
-        "--search-again", action="store_true", help="for the dense baseline, though it was found before"
     )
     parser.add_argument("--samples", type=int, default=20, help="timed forwards of a repeat, at most")
     parser.add_argument("--repeats", type=int, default=5)

@@ -12,10 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cache
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 from weakref import WeakSet
 
-import pytorch_lightning as pl
 import torch
 
 from sparsefront.progress import ALONE, WAITING, spent_on
@@ -373,25 +371,6 @@ def _log_long_wait() -> Iterator[None]:
             yield
     finally:
         line.cancel()
-
-
-class YieldGpu(pl.Callback):
-    """Lightning callback that calls `yield_gpu` before each batch of training or validation.
-
-    Each rank checks its own GPU; while one pauses, the others wait in their next collective.
-
-    Args:
-        device: that this process trains on.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        yield_gpu(self.device)
-
-    def on_validation_batch_start(self, *_: Any) -> None:
-        yield_gpu(self.device)
 
 
 # Recordings of CUDA graphs that fail.

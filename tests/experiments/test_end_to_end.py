@@ -159,21 +159,6 @@ def test_a_row_has_the_columns_and_is_not_measured_again(modules, session):
     assert left([point, other], again, retry=False) == [] and left([point, other], again, retry=True) == [other]
 
 
-def test_the_dense_version_is_known_again(modules, tmp_path):
-    known, place = modules["dense"].KnownVariants, ("bert_base", 8, 128, "fp16", "none")
-    known(tmp_path / "dense.json").note(place, ["cuda_graph+fused_qkv", "cuda_graph+fused_graph"])
-    assert known(tmp_path / "dense.json").of(place) == ["cuda_graph+fused_qkv", "cuda_graph+fused_graph"]
-    assert known(tmp_path / "dense.json", forget=True).of(place) is None
-
-
-def test_a_dense_version_is_made_again_by_its_name(modules, session):
-    dense = session.dense(point_of(modules))
-    again = modules["dense"]._execution("eager+fused_qkv", dense, CPU)
-    assert again.name == "eager+fused_qkv"
-    expected = dense.net(**dense.inputs).logits
-    assert torch.allclose(again.fastest.call().logits, expected, atol=1e-5)
-
-
 def test_the_whole_way_of_a_row(modules, session, monkeypatch):
     """All that a GPU does but graphs: clocks of a CPU, behind the refusal."""
     measure = Measure(
@@ -189,12 +174,13 @@ def test_the_whole_way_of_a_row(modules, session, monkeypatch):
         assert made["dense_variant"].startswith("eager") and made["sparse_variant"] == "eager"
         assert float(made["speedup_low"]) <= float(made["speedup"]) <= float(made["speedup_high"])
         assert made["distribution"] == "free" and made["gpu"] == ""
-    assert rows[0]["dense_variant"] in session.known.of(point.place)
-    monkeypatch.setattr(modules["dense"], "_search", None)
+    found, real = [], modules["dense"].find_execution
+    monkeypatch.setattr(modules["dense"], "find_execution", lambda *given: found.append(real(*given)) or found[-1])
     other = replace(point, setting=replace(point.setting, sparsity=0.5))
     session._dense = None  # as in the next call of the program
     session.measure(other)
-    assert len(modules["session"].Rows(session.rows.file).rows) == 4, "the dense version was not searched again"
+    assert len(modules["session"].Rows(session.rows.file).rows) == 4
+    assert [one.known for one in found] == [True], "the dense version was not searched again"
 
 
 def test_without_sparse_layers_the_dense_version_runs(modules, session, monkeypatch):
@@ -270,17 +256,6 @@ def test_a_process_that_lost_the_device_gets_no_further_row(modules, session, mo
     monkeypatch.setattr(study, "_measure_job", lambda job, **more: seen.append(job) or study.DEVICE_LOST)
     assert study.run_side_by_side(session.rows.file, session.options, points, 1, float("inf")) == study.DEVICE_LOST
     assert len(seen) == 1
-
-
-def test_what_several_processes_find_of_dense_is_kept(modules, tmp_path):
-    known = modules["dense"].KnownVariants
-    file = tmp_path / "rows.dense.json"
-    one, other = known(file), known(file)
-    one.note(("bert", 8), ["cuda_graph"])
-    other.note(("vit", 8), ["compile_cuda_graph"])
-    again = known(file)
-    assert again.of(("bert", 8)) == ["cuda_graph"] and again.of(("vit", 8)) == ["compile_cuda_graph"]
-    assert known(file, forget=True).of(("bert", 8)) is None and not file.exists()
 
 
 @pytest.mark.parametrize("model", ["bert_base", "vit_b_16"])

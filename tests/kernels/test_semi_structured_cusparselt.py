@@ -21,6 +21,7 @@ from sparsefront_kernels.semi_structured.cusparselt import (
     CusparseltWeight,
     searched,
 )
+from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 from sparsefront_kernels.tuning import launches, tuned_kernel
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -28,14 +29,17 @@ CPU = torch.device("cpu")
 PACKED = CusparseltWeight(32, 64, torch.zeros(32, 36), None)
 
 
+def in_new_process():
+    tuned_kernel.cache_clear()
+    launches.forget_choices()
+
+
 @pytest.fixture(autouse=True)
 def nothing_measured(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    for cached in (tuned_kernel, launches.chosen_launch):
-        cached.cache_clear()
+    in_new_process()
     yield
-    for cached in (tuned_kernel, launches.chosen_launch):
-        cached.cache_clear()
+    in_new_process()
 
 
 def problem(layout, m=13, dtype=torch.float16):
@@ -174,6 +178,93 @@ def test_what_was_measured_runs_in_its_layout_and_type_alone(monkeypatch):
     assert ALGORITHMS.measured(PACKED, problem("feature_major"))
     assert not ALGORITHMS.measured(PACKED, problem("row_major"))
     assert not ALGORITHMS.measured(PACKED, problem("feature_major", dtype=torch.bfloat16))
+
+
+def test_new_rows_are_searched_once(monkeypatch):
+    gpu, captures = torch.device("cuda"), [True]
+    monkeypatch.setattr(launches, "_model", lambda device: "Some GPU")
+    monkeypatch.setattr(launches, "num_sms", lambda device: 132)
+    monkeypatch.setattr(launches, "ALONE", [lambda device: nullcontext()])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[0])
+
+    def product(m, found=None):
+        def search():
+            asked.append(m)
+            return found
+
+        return ALGORITHMS.launch_searched(CusparseltProblem(m, 64, 32, torch.float16, False, False), gpu, search)
+
+    asked, tuned, best = [], replace(problem("row_major", 16), device=gpu), Algorithm(7, 2, 1)
+    assert product(13, best) == DEFAULT and asked == [], "no search disturbs a capture"
+    captures[0] = False
+    assert [product(m, best) for m in (13, 16, 9)] == [best] * 3 and asked == [13], "all are padded to 16 rows"
+    assert product(24) == product(24) == DEFAULT and asked == [13, 24], "one that failed is not repeated"
+    in_new_process()
+    assert product(16) == best and asked == [13, 24]
+    assert product(24, best) == best and asked == [13, 24, 24], "a failure is not stored"
+    assert ALGORITHMS.searched(PACKED, tuned) == best and not ALGORITHMS.measured(PACKED, tuned)
+    ALGORITHMS.remember(PACKED, tuned, Algorithm(3), 1.0)
+    assert ALGORITHMS.searched(PACKED, tuned) is None and ALGORITHMS.measured(PACKED, tuned)
+    ALGORITHMS.try_out(PACKED, replace(tuned, m=32), Algorithm(4))
+    assert product(32) == Algorithm(4) and len(asked) == 3
+
+
+@pytest.mark.parametrize("layout", entry("semi_structured_torch").layouts)
+def test_products_search_unless_store_is_transposed(layout, monkeypatch):
+    """Algorithms of the transposed store may end the process."""
+    searches = []
+    monkeypatch.setattr(
+        type(ALGORITHMS), "launch_searched", lambda self, *given: searches.append(given) or self.launch_for(*given[:2])
+    )
+    monkeypatch.setattr(torch, "_cslt_sparse_mm", lambda packed, x, **given: torch.zeros(32, 16))
+    monkeypatch.setattr(torch.cuda, "device_of", lambda x: nullcontext())
+    x = torch.zeros(problem(layout).x_shape, dtype=torch.float16)
+    entry("semi_structured_torch").run(x, replace(PACKED, compressed=torch.zeros(32, 36).half()), None, layout=layout)
+    assert [given[0].m for given in searches] == ([] if layout == "feature_to_row" else [13])
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong", "expected"),
+    [(Algorithm(7), False, Algorithm(7)), (Algorithm(7), True, DEFAULT), (DEFAULT, True, DEFAULT), (None, False, None)],
+)
+def test_wrong_algorithms_are_not_used(found, wrong, expected, monkeypatch):
+    def search(compressed, x):
+        assert x.stride() == (1, 64) and x.dtype == torch.float16
+        if found is None:
+            raise RuntimeError("out of memory")
+        return found
+
+    monkeypatch.setattr(cusparselt, "searched", search)
+    monkeypatch.setattr(cusparselt, "right_under_load", lambda run, expected, allowed: not wrong)
+    monkeypatch.setattr(torch, "_cslt_sparse_mm", lambda packed, x, **algorithm: torch.ones(32, x.shape[1]))
+    state = torch.get_rng_state()
+    assert cusparselt._search_product(PACKED.compressed, torch.zeros(16, 64).half().t()) == expected
+    assert torch.equal(torch.get_rng_state(), state), "a forward draws nothing"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["row_major", "feature_major"])
+def test_a_layer_searches_rows_it_was_not_tuned_for(layout):
+    if not torch.backends.cusparselt.is_available():
+        pytest.skip("this PyTorch was built without cuSPARSELt")
+    kernel, like = entry("semi_structured_torch"), {"device": "cuda", "dtype": torch.bfloat16}
+    weight = torch.randn(128, 256, **like)
+    weight.view(128, -1, 4)[..., :2] = 0
+    packed = kernel.pack(SemiStructuredFormat.from_dense(weight, weight != 0))
+    shown = Problem(192, 256, 128, torch.bfloat16, torch.device("cuda"), layout)
+    x = torch.randn(shown.x_shape, **like)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    kernel.run(x[:, :8] if layout == "feature_major" else x[:8], packed, None, layout=layout)  # handles are made
+    with torch.cuda.graph(graph, stream=stream):
+        kernel.run(x, packed, None, layout=layout)
+    assert ALGORITHMS.searched(packed, shown) is None
+    compiled = torch.compile(lambda x: kernel.run(x, packed, None, layout=layout), dynamic=False)
+    y, again = (run(x) for run in (compiled, lambda x: kernel.run(x, packed, None, layout=layout)))
+    assert ALGORITHMS.searched(packed, shown) is not None
+    expected = (x.double() if layout == "row_major" else x.double().t()) @ weight.double().t()
+    for one in (y, again):
+        one = one if layout == "row_major" else one.t()
+        torch.testing.assert_close(one.double(), expected, rtol=1.6e-2, atol=1e-1)
 
 
 def test_every_layout_may_be_tuned():

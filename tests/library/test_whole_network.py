@@ -80,10 +80,8 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
     assert f"the whole network takes {sparse_ms:.3f} ms with kernels, 1.000 ms dense" in "".join(seen.told)
     assert str(report).splitlines()[-1].startswith(f"  the whole network takes {sparse_ms:.3f} ms")
     assert not net.training and not net[2].training
-    decided = end_to_end._known_versions(
-        net, "", end_to_end._conditions({"input": X}, whole_network._settings(net), None), X.device
-    )
-    assert decided == (("compile_cuda_graph",) if kept else None), "what won is what runs"
+    decided = end_to_end._known_search(net, "", {"input": X}, whole_network._settings(net), None)
+    assert (decided and decided["versions"]) == (("compile_cuda_graph",) if kept else None), "what won is what runs"
     if kept:
         assert "SparseLinear" in str(net)
     else:

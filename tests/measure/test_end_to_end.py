@@ -8,11 +8,10 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from sparsefront.measure import end_to_end, execution_mode, fastest
-from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_against_dense, time_alone, time_pair
+from sparsefront.measure.end_to_end import find_dense, set_decided_versions, time_against_dense, time_alone, time_pair
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import latency_over_batches, speedup_of
 from sparsefront.measure.timers import summarise, time_interleaved
-from sparsefront.measure.variants import DoesNotApply
 
 
 class Layers(nn.Module):
@@ -118,17 +117,20 @@ def test_dense_versions_are_made_again_without_a_search(depth, timed, monkeypatc
     versions = time_alone(Layers(12, scale=0.0).eval(), inputs, settings, fuse=lambda net, inputs: fused).versions
     assert versions == timed
     monkeypatch.setattr(end_to_end, "ExecutionSearch", None)
-    found = rebuild_dense(Layers(12, scale=0.0).eval(), inputs, settings, versions, lambda net, inputs: fused)
+    decided, fuse = Layers(12, scale=0.0).eval(), lambda net, inputs: fused
+    set_decided_versions(decided, inputs, settings, versions, fuse)
+    found = find_dense(decided, inputs, settings, fuse)
     assert found.versions == timed and found.fused.fastest.net is fused
     assert torch.equal(found.fastest.call(), torch.zeros(256, 128))
 
 
-def test_a_dense_version_that_is_wrong_here_is_not_made():
+@pytest.mark.parametrize("fuse", [lambda net, inputs: Layers(1).eval(), None], ids=["wrong", "missing"])
+def test_a_dense_version_that_fails_here_is_searched_again(fuse, caplog):
     settings, inputs = Measure(device="cpu", samples=6, repeats=1, warmup=1), {"x": torch.randn(4, 128)}
-    with pytest.raises(execution_mode.NothingRuns, match="relative error"):
-        rebuild_dense(Layers(1).eval(), inputs, settings, ["eager+fused_graph"], lambda net, inputs: Layers(1).eval())
-    with pytest.raises(DoesNotApply):
-        rebuild_dense(Layers(1).eval(), inputs, settings, ["eager+fused_graph"])
+    net = Layers(1).eval()
+    set_decided_versions(net, inputs, settings, ["eager+fused_graph"], fuse)
+    assert find_dense(net, inputs, settings, fuse).name == "eager"
+    assert "Layers as eager+fused_graph: the fastest before, fails now: " in caplog.text
 
 
 @pytest.mark.parametrize(("depth", "wins"), [(2, True), (48, False)])
@@ -227,7 +229,8 @@ def test_compiled_dense_versions_are_made_again_and_stay():
     inputs = {"x": torch.randn(32, 128, device="cuda", dtype=torch.float16)}
     versions = time_alone(nets[0], inputs, settings).versions
     assert versions == ("compile",)
-    dense = rebuild_dense(nets[1], inputs, settings, versions)
+    dense = find_dense(nets[1], inputs, settings)
+    assert dense.known
     time_against_dense(nets[2], dense, inputs, settings)
     compiled = counters["stats"]["unique_graphs"]
     dense.fastest.call()

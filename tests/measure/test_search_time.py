@@ -10,7 +10,7 @@ from torch import nn
 
 import sparsefront as sf
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
-from sparsefront.measure import end_to_end, fastest, search_time
+from sparsefront.measure import end_to_end, fastest, search_cache, search_time
 from sparsefront.measure.search_time import SearchTime, part, searching, spending, timed_work, too_late
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -44,9 +44,9 @@ def test_nothing_begins_that_would_not_end_in_time(clock):
         assert too_late("variant", "variant") is None
         clock(25.0)
         assert too_late("variant", "variant") == "not tried: about 0 s are needed, 0 s of the search are left"
-    assert [*search.left_out] == ["dense/second", "variant"] and search.good_for == 60.0
+    assert [*search.left_out] == ["dense/second", "variant"]
     assert search.summary().startswith("65.0 s; 2 things left out, seconds=60: dense/second (not tried: about 25 s")
-    assert SearchTime(math.inf).limit() == "without a limit" and SearchTime(5).good_for == math.inf
+    assert SearchTime(math.inf).limit() == "without a limit"
 
 
 def test_the_shortest_one_tells_how_long_the_next_takes(clock):
@@ -103,7 +103,6 @@ def searches(monkeypatch):
     """The networks that were searched, by how many of their modes and variants were timed."""
     found, real = [], fastest.ExecutionSearch.result
     monkeypatch.setattr(fastest.ExecutionSearch, "result", lambda search: found.append(real(search)) or found[-1])
-    monkeypatch.setattr(end_to_end.known_versions, "_here", {})
     return found
 
 
@@ -161,7 +160,6 @@ def test_likely_versions_of_both_networks_come_first(monkeypatch, late):
                 )
 
     monkeypatch.setattr(end_to_end, "ExecutionSearch", Search)
-    monkeypatch.setattr(end_to_end.known_versions, "_here", {})
     networks = {names[size]: (nn.Linear(size, 4).eval(), None) for size in names}
     inputs = {"input": torch.randn(4, 8)}
     monkeypatch.setattr(nn.Linear, "forward", lambda self, input: input)
@@ -187,8 +185,58 @@ def test_decided_versions_are_those_that_run(searches, monkeypatch):
     assert "the fastest before, fails now: " in budget.left_out["cuda_graph"]
 
 
-def test_program_tries_all_modes_and_stores_none(searches):
-    settings = sf.Measure(warmup=0, samples=5, repeats=1, autotune_seconds=0.0, device="cpu", dtype="fp32")
-    for _ in range(2):
-        end_to_end.time_pair(Net().eval(), Net().eval(), {"x": X}, settings)
-    assert len(searches) == 2 and all("eager+fused_qkv" in one.medians_ms for one in searches)
+def alone(net=None, rows=4, **settings):
+    """As a run of the program times a dense network."""
+    settings = {"dtype": "fp32", "variants": ["fused_qkv"], "autotune_seconds": 0.0} | settings
+    settings = sf.Measure(warmup=0, samples=5, repeats=1, device="cpu", **settings)
+    inputs = {"x": torch.randn(rows, 8, dtype=settings.torch_dtype)}
+    return end_to_end.time_alone((net or Net()).eval().to(settings.torch_dtype), inputs, settings)
+
+
+class Other(Net):
+    """The same layers in another network."""
+
+
+@pytest.mark.parametrize("other", [{"net": Other()}, {"rows": 5}, {"dtype": "bf16"}, {"variants": []}], ids=str)
+def test_points_of_a_sweep_search_once(searches, other):
+    """With all variants, whatever the limit, unlike a library call. Each point times what was found anew."""
+    first, second = alone(), alone()
+    assert len(searches) == 1 and "eager+fused_qkv" in searches[0].medians_ms
+    assert second.execution.known and second.execution.versions == first.execution.versions
+    assert second.execution.not_timed == first.execution.not_timed and second.samples_ms != first.samples_ms
+    assert not alone(**other).execution.known and len(searches) == 2
+    compared()
+    assert len(searches) == 3
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_what_time_left_out_is_tried_with_more(searches, monkeypatch, late):
+    real = fastest.ExecutionSearch.result
+    not_timed = {"max_autotune": "not tried: about 40 s are needed, 10 s of the search are left"} if late else {}
+    monkeypatch.setattr(
+        fastest.ExecutionSearch, "result", lambda search: search.not_timed.update(not_timed) or real(search)
+    )
+    known = [alone(autotune_seconds=seconds).execution.known for seconds in (30.0, 30.0, 10.0, 60.0)]
+    assert known == [False, True, True, not late]
+
+
+@pytest.mark.parametrize("changed", ["gpu", "driver", "torch", "code"])
+def test_searches_of_another_environment_are_not_used(monkeypatch, tmp_path, changed):
+    here = {"gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.11", "code": "a"}
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(search_cache, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: here["gpu"])
+    monkeypatch.setattr(search_cache, "versions", lambda *names: {"torch": here["torch"]})
+    monkeypatch.setattr(search_cache, "code_digest", lambda modules: here["code"])
+
+    def in_new_process():
+        search_cache._environment_digest.cache_clear()
+        search_cache.DRIVER.write_text(here["driver"])
+        return search_cache.SearchCache("modes", ("sparsefront.measure.fastest",))
+
+    device, found = torch.device("cuda"), {"versions": ["eager"], "not_timed": {}, "seconds": None}
+    in_new_process().keep("key", found, device)
+    assert in_new_process().get("key", device) == found
+    here[changed] += "0"
+    assert in_new_process().get("key", device) is None
+    search_cache._environment_digest.cache_clear()

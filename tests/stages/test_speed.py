@@ -80,6 +80,15 @@ def test_a_dense_run_has_a_dense_curve(run):
     assert won_batch_sizes(row) == {None: []}
 
 
+def test_points_share_the_search_for_dense(run, monkeypatch):
+    timed, real = [], measure.time_pair
+    monkeypatch.setattr(measure, "time_pair", lambda *given, **more: timed.append(real(*given, **more)) or timed[-1])
+    for sparsity in (0.5, 0.75):
+        run(*SMALL, f"sparsity={sparsity}")
+    assert [one.dense.execution.known for one in timed] == [False, True]
+    assert all(len(one.samples_ms["dense"]) == len(one.samples_ms["sparse"]) for one in timed), "timed at every point"
+
+
 def test_a_size_without_memory_says_so(run, monkeypatch):
     real = EvalContext.at
 

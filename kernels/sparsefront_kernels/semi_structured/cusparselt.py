@@ -34,6 +34,9 @@ ROW_MULTIPLE = 8  # cuSPARSELt's rule for M in 16-bit types (4 would do in 32-bi
 WEIGHT_MULTIPLE = 16  # cuSPARSELt's rule for N and K in 16-bit types
 MOST_ROWS = 2_097_120  # seen on an H200 with CUDA 13.0, whatever N and K; more are "not supported"
 MOST_ELEMENTS = 2**31
+CHECKS = 100  # runs that an algorithm has to survive: some are right only now and then
+TOLERANCE = {torch.bfloat16: 5e-3, torch.float16: 1e-3, torch.float32: 5e-3, torch.int32: 1e-6}  # of sums
+LOAD = 1024  # M, N and K of the products that run next to these checks
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +141,10 @@ def _padded(x: Tensor, *, dim: int) -> Tensor:
 
 def _product(compressed: Tensor, x: Tensor, bias: Tensor | None, problem: "CusparseltProblem") -> Tensor:
     """W · X [K, M] + bias[:, None], or its transpose, by the algorithm that was measured to be the fastest."""
-    algorithm = ALGORITHMS.launch_for(problem, x.device)
+    if problem.y_row_major:  # its algorithms are not searched in this process
+        algorithm = ALGORITHMS.launch_for(problem, x.device)
+    else:
+        algorithm = ALGORITHMS.launch_searched(problem, x.device, partial(_search_product, compressed, x))
     return torch._cslt_sparse_mm(compressed, x, bias=bias, transpose_result=problem.y_row_major, **asdict(algorithm))
 
 
@@ -176,6 +182,61 @@ def searched(
     # PyTorch's older function tells only a part of it
     settings = {} if out_dtype is None else {"alpha": alpha, "out_dtype": out_dtype}
     return Algorithm(int(torch._cslt_sparse_mm_search(compressed, x, **settings)))
+
+
+def _search_product(compressed: Tensor, x: Tensor) -> Algorithm | None:
+    """The algorithm for W · x, from products of random numbers with the strides of x [K, M]."""
+    like = torch.empty_like(x).copy_(random_rows(x.shape, x.device))
+
+    def run(algorithm: Algorithm) -> Tensor:
+        return torch._cslt_sparse_mm(compressed, like, **asdict(algorithm))
+
+    return right_or_default(partial(searched, compressed, like), run, x.dtype)
+
+
+def random_rows(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Normal numbers, float32, that leave the process's random numbers as they are."""
+    return torch.randn(*shape, device=device, generator=torch.Generator(device).manual_seed(0))
+
+
+def right_or_default(
+    search: Callable[[], Algorithm], run: Callable[[Algorithm], Tensor], dtype: torch.dtype
+) -> Algorithm | None:
+    """What a search finds, if its product agrees with the default algorithm's under load; else that one. None: it failed.
+
+    Args:
+        run: the product by an algorithm, of this dtype.
+    """
+    try:
+        found = search()
+        right = found == DEFAULT or right_under_load(partial(run, found), run(DEFAULT).double(), TOLERANCE[dtype])
+    except RuntimeError as error:  # out of memory, too
+        log.warning("cuSPARSELt's search failed, its default algorithm runs: %s", str(error).splitlines()[0])
+        return None
+    return found if right else DEFAULT
+
+
+def right_under_load(run: Callable[[], Tensor], expected: Tensor, allowed: float) -> bool:
+    """Whether a product is right each of `CHECKS` times while other products use the GPU.
+
+    Args:
+        run: the product, on the current stream of the current device; one that raises is not right.
+        expected: of its shape, float64.
+        allowed: relative error (Frobenius).
+    """
+    bound = allowed * torch.linalg.norm(expected)
+    worst, side = expected.new_zeros(()), torch.cuda.Stream()
+    load = random_rows((LOAD, LOAD), expected.device).half()
+    side.wait_stream(torch.cuda.current_stream())
+    try:
+        for _ in range(CHECKS):
+            with torch.cuda.stream(side):
+                torch.mm(load, load)
+            worst = torch.maximum(worst, torch.linalg.norm(run().double() - expected))  # NaN stays
+    except RuntimeError:
+        return False
+    torch.cuda.current_stream().wait_stream(side)
+    return bool(worst <= bound)
 
 
 @dataclass(frozen=True)
@@ -221,7 +282,8 @@ class CusparseltAlgorithms(TunedLaunches):
         columns = torch.randn(problem.k, rows, dtype=problem.dtype, device=problem.device)
         x = columns if problem.layout in X_FEATURE_MAJOR else columns.t().contiguous().t()
         with torch.cuda.device_of(x):
-            return list(dict.fromkeys([searched(packed.compressed, x), DEFAULT]))
+            found = self.searched(packed, problem) or searched(packed.compressed, x)
+            return list(dict.fromkeys([found, DEFAULT]))
 
 
 def _y_row_major(problem: Problem) -> bool:

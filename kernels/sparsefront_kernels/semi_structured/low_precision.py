@@ -10,7 +10,7 @@ its input.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -38,9 +38,13 @@ from sparsefront_kernels.semi_structured.cusparselt import (
     DEFAULT,
     MOST_ELEMENTS,
     MOST_ROWS,
+    TOLERANCE,
     Algorithm,
     CusparseltProblem,
     fastest_elsewhere,
+    random_rows,
+    right_or_default,
+    right_under_load,
     searched,
     time_each,
 )
@@ -53,9 +57,6 @@ WEIGHT_MULTIPLE = 32  # and for N and K
 CAPABILITY = {"fp8": (8, 9), "int8": (8, 0)}
 ALPHA = 1 / 128  # of int8 sums, whose largest then fits into float16
 NUMBERS = 24  # of algorithms on an H200, where the library's search cannot be asked
-CHECKS = 100  # runs that an algorithm has to survive: some are right only now and then
-TOLERANCE = {torch.bfloat16: 5e-3, torch.float16: 1e-3, torch.float32: 5e-3, torch.int32: 1e-6}  # of sums
-LOAD = 1024  # M, N and K of the products that run next to these checks
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +196,12 @@ def semi_structured_sums(
     with torch.cuda.device_of(x):
         operand = contiguous_at_16_bytes(padded(x))
         described = _described(operand.shape[0], k, n, dtype, by_output)
-        algorithm = ALGORITHMS[x.dtype].launch_for(described, x.device)
+        launches = ALGORITHMS[x.dtype]
+        if by_output:
+            search = partial(_search_sums, compressed, operand, alpha, dtype)
+            algorithm = launches.launch_searched(described, x.device, search)
+        else:  # its algorithms are not searched in this process
+            algorithm = launches.launch_for(described, x.device)
         return _sums(compressed, operand, alpha, dtype, by_output, algorithm)
 
 
@@ -210,6 +216,14 @@ def _sums(
 ) -> Tensor:
     settings = {"alpha": alpha, "out_dtype": dtype, "transpose_result": not by_output}
     return torch._cslt_sparse_mm(compressed, x.t(), **settings, **asdict(algorithm))
+
+
+def _search_sums(compressed: Tensor, x: Tensor, alpha: Tensor | None, dtype: torch.dtype) -> Algorithm | None:
+    """The algorithm for sums [N, M], from products of random numbers in the dtype of x [M, K]."""
+    precision = next(name for name, held in VALUE_DTYPES.items() if held == x.dtype)
+    like = quantize(random_rows(x.shape, x.device), precision).values
+    find = partial(searched, compressed, like.t(), alpha, dtype)
+    return right_or_default(find, partial(_sums, compressed, like, alpha, dtype, True), dtype)
 
 
 def padded_rows(m: int) -> int:
@@ -248,7 +262,8 @@ class LowPrecisionAlgorithms(TunedLaunches):
                 found = [*fast_with_transposed_store(packed.precision, problem), DEFAULT]
             else:
                 try:
-                    found = [searched(packed.compressed, x.t(), alpha, dtype), DEFAULT]
+                    one = self.searched(packed, problem)
+                    found = [one or searched(packed.compressed, x.t(), alpha, dtype), DEFAULT]
                 except RuntimeError:
                     found = [Algorithm(number) for number in range(NUMBERS)]
             expected = _expected(packed, x, scaled)
@@ -301,29 +316,6 @@ def _expected(packed: CusparseltQuantizedWeight, x: Tensor, scaled: bool) -> Ten
         values = values.view(torch.uint8).index_select(1, packed.input_order).view(values.dtype)
     sums = values.double() @ x.double().t()
     return sums * packed.scales.double() * ALPHA if scaled else sums
-
-
-def right_under_load(run: Callable[[], Tensor], expected: Tensor, allowed: float) -> bool:
-    """Whether a product is right each of `CHECKS` times while other products use the GPU.
-
-    Args:
-        run: the product, on the current stream of the current device; one that raises is not right.
-        expected: of its shape, float64.
-        allowed: relative error (Frobenius).
-    """
-    bound = allowed * torch.linalg.norm(expected)
-    worst, side = expected.new_zeros(()), torch.cuda.Stream()
-    load = torch.randn(LOAD, LOAD, dtype=torch.float16, device=expected.device)
-    side.wait_stream(torch.cuda.current_stream())
-    try:
-        for _ in range(CHECKS):
-            with torch.cuda.stream(side):
-                torch.mm(load, load)
-            worst = torch.maximum(worst, torch.linalg.norm(run().double() - expected))  # NaN stays
-    except RuntimeError:
-        return False
-    torch.cuda.current_stream().wait_stream(side)
-    return bool(worst <= bound)
 
 
 def _algorithms(precision: str) -> LowPrecisionAlgorithms:

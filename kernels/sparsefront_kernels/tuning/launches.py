@@ -7,17 +7,20 @@ measured for the same weight with about as many rows; otherwise the one predicte
 import functools
 import re
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
 import torch
 
 from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.cuda_library import report_unwritable_cache
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
 
 NEAR = 1.1  # times the best prediction
+# The last one gives the context in which a search times on a device: sparsefront adds its lock of GPUs.
+ALONE: list[Callable[[torch.device], AbstractContextManager[None]]] = [lambda device: nullcontext()]
 _ROWS = re.compile(r"m=(?P<m>\d+) (?P<weight>.*)")  # matches a key
 
 
@@ -163,7 +166,12 @@ class TunedLaunches:
 
     def measured(self, packed: Any, problem: Problem) -> bool:
         """Whether exactly this problem was measured on this GPU, now or in an earlier process."""
-        return _key(self.describe(packed, problem)) in self._table(problem.device).entries
+        return "latency_us" in self._entry(self.describe(packed, problem), problem.device)
+
+    def searched(self, packed: Any, problem: Problem) -> Any:
+        """The launch that a library's search found for exactly this problem, which was not measured since; or None."""
+        entry = self._entry(self.describe(packed, problem), problem.device)
+        return None if not entry or "latency_us" in entry else _launch(entry, self.launch_type)
 
     def save(self, device: torch.device) -> None:
         """Save what this process remembered for this device's model to the user's table.
@@ -173,10 +181,11 @@ class TunedLaunches:
         """
         self._table(device).save()
 
-    def record(self, described: DescribedProblem, launch: Any, latency_us: float, gpu: str) -> TunedKernel:
-        """Like `remember`, for a GPU model; call `save` on the result to persist it."""
+    def record(self, described: DescribedProblem, launch: Any, latency_us: float | None, gpu: str) -> TunedKernel:
+        """Like `remember`, for a GPU model; call `save` on the result to persist it. None: found by a library's search."""
         table = tuned_kernel(gpu, self.kernel, self.version)
-        table.record(_key(described), asdict(launch) | {"latency_us": round(latency_us, 2)})
+        latency = {} if latency_us is None else {"latency_us": round(latency_us, 2)}
+        table.record(_key(described), asdict(launch) | latency)
         forget_choices()
         return table
 
@@ -187,6 +196,31 @@ class TunedLaunches:
     def timed_alike(self, described: DescribedProblem, device: torch.device) -> bool:
         """Whether the launch to use was measured, or is on trial, for this shape, so that costly preparation pays off."""
         return _timed_alike(self, described, _model(device))
+
+    def launch_searched(self, described: DescribedProblem, device: torch.device, search: Callable[[], Any]) -> Any:
+        """As `launch_for`, after a library's search if this problem is new to this GPU: once, and not while a graph is captured.
+
+        Args:
+            device: where it is no CUDA device, nothing is searched.
+            search: finds a launch whose result is correct; called while no other process uses the GPU. None: it failed, and only
+                later processes search again.
+        """
+        new = device.type == "cuda" and not _is_known(self, described, _model(device))
+        if new and not torch.cuda.is_current_stream_capturing():
+            with ALONE[-1](device):
+                found = search()
+            if found is None:
+                self._table(device).trials[_key(described)] = asdict(self.launch_for(described, device))
+                forget_choices()
+            else:
+                try:
+                    self.record(described, found, None, _model(device)).save()
+                except OSError as error:  # later processes search again
+                    report_unwritable_cache(error)
+        return self.launch_for(described, device)
+
+    def _entry(self, described: DescribedProblem, device: torch.device) -> dict[str, Any]:
+        return self._table(device).entries.get(_key(described), {})
 
     def _table(self, device: torch.device) -> TunedKernel:
         return tuned_kernel(_model(device), self.kernel, self.version)
@@ -232,10 +266,18 @@ def _timed_alike(launches: TunedLaunches, described: DescribedProblem, gpu: str)
     return any(key.startswith(described.shape) for key in table.stand_ins | table.entries | table.trials)
 
 
+@functools.lru_cache(maxsize=4096)
+def _is_known(launches: TunedLaunches, described: DescribedProblem, gpu: str) -> bool:
+    """Whether exactly this problem was measured or searched on this GPU model, or has a launch on trial."""
+    table = tuned_kernel(gpu, launches.kernel, launches.version)
+    return _key(described) in table.entries | table.trials
+
+
 def forget_choices() -> None:
     """Clear the caches after a change of measurements or trials."""
     chosen_launch.cache_clear()
     _timed_alike.cache_clear()
+    _is_known.cache_clear()
     _by_weight.cache_clear()
 
 

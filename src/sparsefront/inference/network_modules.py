@@ -11,7 +11,6 @@ from sparsefront_kernels import FORMATS, KernelEntry, SparseFormat
 from sparsefront_kernels.problem import Convolution, Convolving
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
-from torch._inductor.exc import OperatorIssue
 
 from sparsefront.masks.weight_view import like_weight, pixel_rows
 from sparsefront.pruning.layers import conv_unsupported_reason
@@ -30,6 +29,8 @@ DENSE_LINEAR, DENSE_CONV2D = DENSE_KERNELS = ("dense_linear", "dense_conv2d")
 
 def shorten_compiler_messages() -> None:
     """Make Inductor print only the types of operands, from now on; call it before compiling our operators."""
+    from torch._inductor.exc import OperatorIssue  # late: it brings the whole compiler
+
     OperatorIssue.operator_str = staticmethod(_operator_text)  # type: ignore[method-assign]
 
 

@@ -19,13 +19,11 @@ from sparsefront.inference.fusion.plan import LAYOUTS
 from sparsefront.inference.fusion.product_choice import Layers, ProductTimes
 from sparsefront.latency_search.evaluating import CandidateMasks
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_against_dense, time_alone
-from sparsefront.measure.execution_mode import NothingRuns
+from sparsefront.measure.end_to_end import find_dense, set_decided_versions, time_against_dense, time_alone
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.timers import time_on_any_device
-from sparsefront.measure.variants import DoesNotApply
 from sparsefront.patterns.base import Pattern, label
 from sparsefront.progress import bar, counted, working_time
 from sparsefront.pruning.layers import layer_unsupported_reason, nested_tensor_reason
@@ -99,10 +97,7 @@ class Timing:
             versions: found for it before; if empty, or if one fails here, they are searched.
         """
         if versions:
-            try:
-                return rebuild_dense(net, self.inputs, self.settings, versions, fused_dense_graph)
-            except (DoesNotApply, NothingRuns) as reason:
-                log.info("search: dense versions are searched anew: %s", reason)
+            set_decided_versions(net, self.inputs, self._quick, versions, fused_dense_graph)
         return find_dense(net, self.inputs, self._quick, fused_dense_graph)
 
     @property

@@ -1,6 +1,7 @@
 """Latency of a sparse network next to its dense baseline: same inputs and process, interleaved, each in its fastest execution."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from sparsefront.measure.execution_mode import (
     within_recompile_limit,
 )
 from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuilt_execution
-from sparsefront.measure.search_cache import SearchCache, good_for, seconds_of
+from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.search_time import NOT_TRIED, current, part
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
@@ -242,35 +243,26 @@ def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fus
     return find_execution(net, inputs, settings, fuse)
 
 
-def rebuild_dense(
-    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, versions: Sequence[str], fuse: Fuse | None = None
-) -> Execution:
-    """Rebuild what `find_dense` found before for such a network; raises as `rebuilt_execution`."""
-    _forget_compiled(inputs)
-    device = _device(inputs)
-    with shared(device), within_recompile_limit(device):
-        return rebuilt_execution(net, inputs, versions, device=device, dtype=settings.torch_dtype, fuse=fuse)
-
-
 def _forget_compiled(inputs: dict[str, Tensor]) -> None:
     if _device(inputs).type == "cuda":
         torch.compiler.reset()  # earlier points of a sweep count towards the recompile limit
 
 
 def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
-    """The fastest way to run one network: an `ExecutionSearch` with the settings of a measurement."""
+    """The fastest way to run one network: as an earlier search found, or by an `ExecutionSearch` with these settings."""
     return _find_executions({"": (net, fuse)}, inputs, settings)[""]
 
 
 def _find_executions(
     networks: Mapping[str, tuple[nn.Module, Fuse | None]], inputs: dict[str, Tensor], settings: Measure
 ) -> dict[str, Execution]:
-    """The fastest way to run each network: first the likely versions of all, then others, as far as time allows.
+    """The fastest way to run each network. What an earlier search found is rebuilt; of the others first the likely versions
+    of all are tried, then others, as far as time allows.
 
     Args:
         networks: prefix of its candidates in reports -> the network, and what makes its fused graph.
     """
-    device, budget = _device(inputs), current()
+    device = _device(inputs)
     executions: dict[str, Execution] = {}
     searches: dict[str, ExecutionSearch] = {}
     keys = {side: _search_key(net, inputs, settings, fuse) for side, (net, fuse) in networks.items()}
@@ -280,9 +272,9 @@ def _find_executions(
             if alike[keys[side]] != side:
                 continue
             with _part_of(side):
-                versions = _known_versions(net, keys[side], _conditions(inputs, settings, fuse), device)
-                if (known := _rebuilt(net, inputs, settings, fuse, versions)) is not None:
-                    executions[side] = known
+                known = _known_search(net, keys[side], inputs, settings, fuse)
+                if (rebuilt := _rebuilt(net, inputs, settings, fuse, known)) is not None:
+                    executions[side] = rebuilt
                     continue
                 searches[side] = ExecutionSearch(
                     net,
@@ -298,21 +290,22 @@ def _find_executions(
         for place, (side, search) in enumerate(searches.items()):
             with _part_of(side, 1 / (len(searches) - place)):
                 for other in executions.values():  # modes that there was no time for are not given to one network alone
-                    search.slowest = [mode for mode in search.slowest if _was_tried(mode, other)]
+                    late = {mode: why for mode, why in _late_modes(other).items() if mode in search.slowest}
+                    search.slowest = [mode for mode in search.slowest if mode not in late]
+                    search.not_timed |= late
                 search.try_others()
                 executions[side] = search.result()
             # on a CPU the math path is the normal one
             net = networks[side][0]
             if device.type == "cuda" and (slow := math_path_report(executions[side].fastest.net, inputs)) is not None:
                 log.warning("%s: %s", type(net).__name__, slow)
-            if budget is not None:
-                stored = {"versions": list(executions[side].versions)} | good_for(budget)
-                known_versions.keep(keys[side], stored, device)
+            known_searches.keep(keys[side], _to_store(executions[side], settings), device)
         for side, key in keys.items():
             if side not in executions:
                 net, fuse = networks[side]
-                again = _rebuilt(net, inputs, settings, fuse, executions[alike[key]].versions)
-                executions[side] = again or find_execution(net, inputs, settings, fuse)
+                known = _to_store(executions[alike[key]], settings)
+                rebuilt = _rebuilt(net, inputs, settings, fuse, known)
+                executions[side] = rebuilt or find_execution(net, inputs, settings, fuse)
     return executions
 
 
@@ -320,53 +313,79 @@ def _part_of(side: str, share: float = 1.0) -> AbstractContextManager[None]:
     return part(share, side) if side else nullcontext()
 
 
-def _was_tried(mode: str, execution: Execution) -> bool:
-    late = (name for name, why in execution.not_timed.items() if why.startswith(NOT_TRIED))
-    return mode not in {name.split(SEPARATOR)[0] for name in late}
+def _late_modes(execution: Execution) -> dict[str, str]:
+    """The modes that there was no time for, and why."""
+    return {name.split(SEPARATOR)[0]: why for name, why in execution.not_timed.items() if why.startswith(NOT_TRIED)}
 
 
-def _known_versions(net: nn.Module, key: str, conditions: str, device: torch.device) -> Sequence[str] | None:
-    """`Execution.versions` that were decided for this network (`set_decided_versions`), or found by an earlier search."""
+def _known_search(
+    net: nn.Module, key: str, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None
+) -> dict[str, Any] | None:
+    """What was decided for this network (`set_decided_versions`), or found by an earlier search that had as much time."""
     decided: Mapping[str, Sequence[str]] = vars(net).get(DECIDED, {})
-    if conditions in decided or (budget := current()) is None:
-        return decided.get(conditions)
-    known = known_versions.get(key, device)
-    return None if known is None or seconds_of(known) < budget.seconds else known["versions"]
+    if (versions := decided.get(_conditions(inputs, settings, fuse))) is not None:
+        return {"versions": versions, "not_timed": {}}
+    known = known_searches.get(key, _device(inputs))
+    in_time = known is not None and (known["seconds"] is None or known["seconds"] >= _seconds(settings))
+    return known if in_time else None
+
+
+def _to_store(execution: Execution, settings: Measure) -> dict[str, Any]:
+    """A search's result: its versions, what it did not time, and its limit, None where more time would find the same."""
+    left_out = _late_modes(execution) or ((budget := current()) is not None and budget.left_out)
+    seconds = _seconds(settings)
+    return {
+        "versions": list(execution.versions),
+        "not_timed": execution.not_timed,
+        "seconds": seconds if left_out and not math.isinf(seconds) else None,
+    }
+
+
+def _seconds(settings: Measure) -> float:
+    """The limit of a search: of the library call, or in a run of the program of each network."""
+    return settings.autotune_seconds if (budget := current()) is None else budget.seconds
 
 
 def _rebuilt(
-    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None, versions: Sequence[str] | None
+    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None, known: dict[str, Any] | None
 ) -> Execution | None:
-    """`rebuilt_execution`; None without versions, or where they fail here, which is reported."""
-    if versions is None:
+    """`rebuilt_execution` of an earlier search; None without one, or where its versions fail here, which is reported."""
+    if known is None:
         return None
+    device, dtype, versions = _device(inputs), settings.torch_dtype, known["versions"]
     try:
-        found = rebuilt_execution(net, inputs, versions, device=_device(inputs), dtype=settings.torch_dtype, fuse=fuse)
+        found = rebuilt_execution(
+            net, inputs, versions, device=device, dtype=dtype, fuse=fuse, not_timed=known["not_timed"]
+        )
     except (DoesNotApply, NothingRuns) as error:
         why = f"the fastest before, fails now: {failure_reason(error)}"
-        log.warning("%s as %s: %s", type(net).__name__, versions[0], why)
+        log.warning("%s as %s: %s; it is searched again", type(net).__name__, versions[0], why)
         if (budget := current()) is not None:
             budget.skip(versions[0], why)
         return None
-    return replace(found, known=True)
+    log.info("%s runs as %s, as found before", type(net).__name__, found.name)
+    return found
 
 
 # Attribute of a swapped network: conditions of a search -> the versions that were decided.
 DECIDED = "_decided_versions"
 
 
-def set_decided_versions(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, versions: Sequence[str]) -> None:
+def set_decided_versions(
+    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, versions: Sequence[str], fuse: Fuse | None = None
+) -> None:
     """Make later searches with this network, these input shapes and settings start with these `Execution.versions`."""
-    vars(net).setdefault(DECIDED, {})[_conditions(inputs, settings, None)] = tuple(versions)
+    vars(net).setdefault(DECIDED, {})[_conditions(inputs, settings, fuse)] = tuple(versions)
 
 
-# Results of earlier searches, for library calls that search the same network again: network, inputs and settings ->
-# `Execution.versions`, and the longest search that would find the same.
-known_versions = SearchCache("modes", ("sparsefront.measure.fastest", "sparsefront.inference.fusion.block_pass"))
+# Results of earlier searches, of other points of a sweep and other processes too: network, inputs and settings -> `_to_store`.
+known_searches = SearchCache("modes", ("sparsefront.measure.fastest", "sparsefront.inference.fusion.block_pass"))
 
 
 def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
-    return "\n".join((architecture_text(net), _conditions(inputs, settings, fuse)))
+    # a library call limits all searches together, and leaves out more than a run of the program, which limits each
+    limited = "each" if current() is None else "together"
+    return "\n".join((architecture_text(net), _conditions(inputs, settings, fuse), limited))
 
 
 def _conditions(inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:

@@ -89,16 +89,18 @@ def rebuilt_execution(
     device: torch.device,
     dtype: torch.dtype,
     fuse: Fuse | None = None,
+    not_timed: dict[str, str],
 ) -> Execution:
     """Rebuild what `fastest_execution` found for a network of this architecture, without a search.
 
     Args:
-        versions: `Execution.versions` of that search.
+        versions, not_timed: `Execution.versions` and `Execution.not_timed` of that search.
     Raises:
         DoesNotApply: a variant does not apply.
         NothingRuns: a version fails here, or gives a wrong output.
     """
-    found = []
+    found: list[Execution] = []
+    medians_ms: dict[str, float] = {}
     for version in versions:
         mode, *variants = version.split(SEPARATOR)
         form = net
@@ -109,7 +111,8 @@ def rebuilt_execution(
         fastest = fastest_execution_mode(
             form, inputs, execution_modes=[mode], device=device, dtype=dtype, original=original
         )
-        found.append(Execution(fastest, tuple(variants), {version: fastest.median_ms}))
+        medians_ms[version] = fastest.median_ms
+        found.append(Execution(fastest, tuple(variants), medians_ms, not_timed, known=True))
     return replace(found[0], fused=next((one for one in found if FUSED_GRAPH in one.variants), None))
 
 

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import json
-import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from sparsefront.artifacts.code_digest import (
 )
 from sparsefront.artifacts.content_digest import versions
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.measure.search_time import SearchTime
 
 FOLDER = "searches"  # next to the measured launch parameters
+DRIVER = Path("/sys/module/nvidia/version")
 
 
 class SearchCache:
@@ -73,22 +72,13 @@ class SearchCache:
         return user_file(gpu, FOLDER).with_name(f"{self.kind}-{name}.json")
 
 
-def good_for(search: SearchTime) -> dict[str, float | None]:
-    """The field "seconds" to store: see `SearchTime.good_for`; None: no limit."""
-    return {"seconds": None if math.isinf(search.good_for) else search.good_for}
-
-
-def seconds_of(found: dict[str, Any]) -> float:
-    """`SearchTime.good_for` of a stored result."""
-    return math.inf if found["seconds"] is None else found["seconds"]
-
-
 @functools.cache
 def _environment_digest(code: tuple[str, ...]) -> str:
-    """Digest of the code, the kernels' sources and compiler, and library versions."""
+    """Digest of the code, the kernels' sources and compiler, and the versions of libraries and driver."""
     modules = import_closure(tuple((module, None) for module in code if find_module(module) is not None))
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     sources = native_digest(native_sources(kernels, (*SOURCES, *TABLES)))
     libraries = versions("torch", "triton", "transformers", "quack-kernels", "nvidia-cutlass-dsl", "torchao")
     built = cuda_library.availability()
-    return repr((code_digest(modules), sources, libraries, torch.version.cuda, driver_cuda(), built))
+    driver = DRIVER.read_text() if DRIVER.is_file() else driver_cuda()
+    return repr((code_digest(modules), sources, libraries, torch.version.cuda, driver, built))

@@ -61,11 +61,6 @@ class SearchTime:
         """Seconds left of the current part."""
         return max(0.0, self._ends - self._now())
 
-    @property
-    def good_for(self) -> float:
-        """Budget in seconds up to which another search would find the same: infinity if nothing was skipped."""
-        return self.seconds if self.left_out else math.inf
-
     def limit(self) -> str:
         return "without a limit" if math.isinf(self.seconds) else f"for at most {self.seconds:g} s"
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from sparsefront_kernels import Problem, cuda_library
 from sparsefront_kernels.sparse_layer import SparseLayer
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import ALONE, Tunable
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
@@ -23,6 +23,8 @@ from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.graph_capture import record
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_time import PRODUCTS, spending
+
+ALONE.append(exclusive)  # libraries that search when a layer runs
 
 # The call order of functions that are timed in turn.
 

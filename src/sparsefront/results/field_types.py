@@ -137,11 +137,17 @@ def _parse(text: str, kind: type) -> Any:
     if kind is int and len(text) > MOST_DIGITS:
         raise ValueError(text)
     if kind in (dict, list):
-        content = parse_json_bounded(text)
+        content = _parse_json(text)
         if not isinstance(content, kind):
             raise ValueError(text)
         return content
     return kind(text)
+
+
+@lru_cache(maxsize=2**10)
+def _parse_json(text: str) -> Any:
+    """Equal cells of a store share one value: most lines of a sweep have the same settings."""
+    return parse_json_bounded(text)
 
 
 class CheckedFields:

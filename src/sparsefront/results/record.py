@@ -219,8 +219,9 @@ class Speed(CheckedFields):
     `latency_kernel` names the kernels of the pruned layers: "reference" on a CPU, never to be taken for a GPU latency.
     `execution_mode_*` is the fastest execution mode: eager, compiled, CUDA graph ...; `*_variant` adds the network's fastest
     form in it: "compile_cuda_graph+fused_qkv". Dense is the fastest of all dense versions.
-    `variant_medians_ms`: "dense/<candidate>" or "sparse/<candidate>" -> median of a short timing; `variants_not_timed`: the
-    same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
+    `variant_medians_ms`: "dense/<candidate>" or "sparse/<candidate>" -> median of a short timing, of the fastest alone where an
+    earlier search found it; `variants_not_timed`: the same -> why it was not timed. `fused_dense_latency_ms`: our own fused
+    graph with every layer dense.
     `curve`: other batch sizes and sequence lengths of the same weights, each with kernels chosen anew: fields of this group,
     "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
     `parts`: encoder, decoder_step and translation (`measure.parts`), as entries of `curve`; for a step `batch_size` counts

@@ -131,10 +131,23 @@ def parse_lines(text: str) -> tuple[list[str], list[dict[str, str]]]:
     Raises:
         Unreadable: the csv module cannot parse it.
     """
+    header, lines = iterate_lines(text)
+    return header, list(lines)
+
+
+def iterate_lines(text: str) -> tuple[list[str], Iterator[dict[str, str]]]:
+    """Like `parse_lines`, one line at a time: the cells of a large store take many times its size."""
     reader = csv.DictReader(io.StringIO(text, newline=""), restval="", restkey="", delimiter=separator_of(text))
+
+    def lines() -> Iterator[dict[str, str]]:
+        try:
+            for line in reader:
+                yield _shown(line) if _has_apostrophe(line) else line
+        except csv.Error as error:
+            raise Unreadable(f"is no CSV ({error})") from None
+
     try:
-        header = list(reader.fieldnames or [])
-        return header, [_shown(line) if _has_apostrophe(line) else line for line in reader]
+        return list(reader.fieldnames or []), lines()
     except csv.Error as error:
         raise Unreadable(f"is no CSV ({error})") from None
 
@@ -437,7 +450,7 @@ def read_table(file: Path) -> Table:
     """
     text, table = read_table_text(file), Table()
     whole = whole_lines(text)
-    header, lines = parse_lines(whole)
+    header, lines = iterate_lines(whole)
     if text and (missing := missing_columns(header)):
         raise ValueError(_no_table(missing))
     if whole != text:

@@ -1,4 +1,4 @@
-"""Metrics of one label per input, BLEU, standard errors, and per-sample outcomes."""
+"""BLEU, standard errors, and per-sample outcomes."""
 
 import hashlib
 import io
@@ -14,44 +14,9 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics import Metric
-from torchmetrics.classification import BinaryF1Score, MulticlassAccuracy, MulticlassConfusionMatrix
-from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
 from sparsefront.artifacts.bounded_files import NO_ARCHIVE, Unreadable, read_bytes_bounded
 from sparsefront.errors import first_line, printable
-
-# The Matthews correlation coefficient.
-
-
-class MatthewsCorrelation(MulticlassConfusionMatrix):
-    """Correlation of predicted classes with labels; 0 if either is constant, as in scikit-learn.
-
-    torchmetrics differs: it adds an epsilon to each sum of the confusion matrix, which gives about ±0.026 for constant
-    predictions on 1043 sentences (CoLA), and 1 or -1 if all predictions are right or all are wrong.
-
-    Source: Gorodkin, "Comparing two K-category assignments by a K-category correlation coefficient", 2004, equation 8.
-    """
-
-    def compute(self) -> Tensor:
-        counts = self.confmat.double()  # [label, predicted]
-        labels, predicted, n = counts.sum(1), counts.sum(0), counts.sum()
-        covariance = counts.trace() * n - labels @ predicted
-        spread = ((n**2 - labels @ labels) * (n**2 - predicted @ predicted)).sqrt()
-        return covariance / spread if spread > 0 else torch.zeros_like(spread)
-
-
-# Metrics of one label per input.
-
-METRICS: dict[str, Callable[[int], Metric]] = {
-    "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro"),
-    "f1": lambda classes: BinaryF1Score(),
-    "matthews_correlation": lambda classes: MatthewsCorrelation(classes),
-    "pearson": lambda classes: PearsonCorrCoef(),
-    "spearman": lambda classes: SpearmanCorrCoef(),
-}
-"""Name -> metric for that many classes. `f1` is for class 1 of two; correlations of scores need one output."""
-
 
 # Corpus BLEU from per-sentence counts.
 
@@ -191,6 +156,8 @@ class Outcomes:
 
         # labels may all be of one class and predictions of another
         classes = [int(part.max()) + 1 for part in (self.labels, self.values) if part.dtype.kind in "iu"]
+        from sparsefront.tasks.metrics import METRICS  # late: a comparison of accuracies needs no torchmetrics
+
         metric = METRICS[self.metric](max([FEWEST_CLASSES, *classes]))
         with constants_allowed():
             found = float(metric(torch.from_numpy(self.values[chosen]), torch.from_numpy(self.labels[chosen])))
