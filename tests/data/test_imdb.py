@@ -23,7 +23,7 @@ def test_rows_in_test_are_left_out(tiny: Any, tmp_path: Path, caplog: Any, setti
     caplog.set_level(logging.INFO)
     dataset = tiny("imdb", **settings)
     dataset.check()
-    assert "1 of 40 rows of train are left out, because test holds their text" in caplog.text
+    assert "1 of 40 rows of train are left out: also in test" in caplog.text
     division = dataset.division(tmp_path)
     assert division.dropped.tolist() == [0] and division.rows == 40
     assert len(division.val) == (0 if "valid_fraction" in settings else 8)
@@ -89,3 +89,21 @@ def test_long_texts_keep_head_and_tail(
         *("[CLS]", *expected, "[SEP]"),
         *("[CLS]", "red", "[SEP]"),
     ]
+
+
+def test_unlabeled_rows_are_in_train_alone(tiny: Any, opened: Any, tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    dataset = tiny("imdb", unlabeled=True)
+    dataset.check()
+    assert "2 of 40 rows of unsup are left out: also in train or test" in caplog.text
+    data, labeled = opened(dataset), opened(dataset.labeled())
+    train = data.part("train")
+    columns = train.text.columns
+    assert len(labeled.part("train")) == 31 and len(train) == 31 + 38
+    assert columns["labeled"].tolist() == [True] * 31 + [False] * 38 and set(columns["labels"][31:].tolist()) == {-100}
+    for split in ("val", "test"):
+        assert data.part(split).text.columns.keys() == {"labels"}
+    (tmp_path / "imdb" / "unsup.jsonl").unlink()
+    dataset.labeled().check()
+    with pytest.raises(InvalidSetting, match="has no unsup.jsonl"):
+        dataset.check()

@@ -4,9 +4,10 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLASSES = ("negative", "positive")
-SPLITS = ("train", "test")
-ROWS = 25_000
+ROWS = {"train": 25_000, "test": 25_000, "unsup": 50_000}
 """Of each file of the original."""
+NO_LABEL = -100
 EXPECTED = (
     "a folder with train.jsonl and test.jsonl: objects with text, label (1 positive, 0 negative) and, where the text also "
     "stands in test, in_test"
@@ -37,11 +38,11 @@ LINE_BREAK = "<br />"
 
 
 class Review(NamedTuple):
-    """One row; `in_test`: the same text also stands in test."""
+    """One row; `label`: `NO_LABEL` in unsup; `left_out`: the same text also stands in test or, for a row of unsup, in train."""
 
     text: str
     label: int
-    in_test: bool
+    left_out: bool
 
     @property
     def words(self) -> str:
@@ -54,7 +55,9 @@ class Imdb(TextDataset):
     """25,000 reviews for training and 25,000 for reporting, half of each class.
 
     Rows of train that are flagged `in_test` are neither trained on nor held out; rows with the same words are held out
-    together. Line breaks of the web page (`<br />`) become spaces.
+    together. With `unlabeled`, the recovery's train also has the rows of unsup.jsonl, 50,000 reviews without a label, except
+    those flagged `in_test` or `in_train`; the dense network is trained on labeled rows alone. Line breaks of the web page
+    (`<br />`) become spaces.
     Source: Maas et al., "Learning Word Vectors for Sentiment Analysis", 2011.
 
     Attributes:
@@ -62,6 +65,7 @@ class Imdb(TextDataset):
         head_share: a text longer than `max_length` keeps this share of the tokens from its beginning and the others from its
             end, where most reviews give their verdict. 0.25 is the 128 + 382 of Sun et al., "How to Fine-Tune BERT for Text
             Classification?", 2019, the best of the cuts that they compare.
+        unlabeled: whether rows without a label are added, for a recovery with a teacher.
         complete: refuse files with another number of rows than the original's.
         max_length, pad, pad_multiple, group_by_length: as in `TextDataset`.
     """
@@ -71,6 +75,7 @@ class Imdb(TextDataset):
 
     max_length: Annotated[int, Field(ge=8, description="tokens")] = 256
     head_share: Share = 0.25
+    unlabeled: bool = False
     complete: bool = True
     valid_fraction: Annotated[float, Field(ge=0, le=0.5, description="of train")] = 0.201
 
@@ -85,20 +90,31 @@ class Imdb(TextDataset):
     def check(self) -> None:
         """Reads the rows, checks every line, and says how many are left out of train."""
         reviews = ImdbRows(self)
-        for split in SPLITS:
-            reviews.read(split)
-        train = reviews.read("train")
-        left_out, rows = sum(review.in_test for review in train), len(train)
-        log.info("imdb: %d of %d rows of train are left out, because test holds their text", left_out, rows)
+        others = {"train": "test", "unsup": "train or test"}
+        for split in self.splits:
+            rows = reviews.read(split)
+            if split in others:
+                left_out = sum(row.left_out for row in rows)
+                log.info(
+                    "imdb: %d of %d rows of %s are left out: also in %s", left_out, len(rows), split, others[split]
+                )
 
     def content(self) -> dict[str, Any]:
-        return {split: file_digest(self.file(split)) for split in SPLITS}
+        return {split: file_digest(self.file(split)) for split in self.splits}
+
+    def labeled(self) -> Self:
+        return replace(self, unlabeled=False) if self.unlabeled else self
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the files that are read."""
+        return ("train", "test", "unsup") if self.unlabeled else ("train", "test")
 
     def source(self, cache_dir: Path) -> "ImdbRows":
         return ImdbRows(self)
 
     def file(self, split: str) -> Path:
-        """The file of `train` or `test`."""
+        """The file of `train`, `test` or `unsup`."""
         if self.path is None:
             raise InvalidSetting("path", None, f"is required: {EXPECTED}")
         file = local_path(self.path, expected=EXPECTED) / f"{split}.jsonl"
@@ -116,7 +132,7 @@ class ImdbRows:
         self._reviews: dict[str, list[Review]] = {}
 
     def key(self) -> dict[str, Any]:
-        names = ("max_length", "head_share", "valid_fraction")
+        names = ("max_length", "head_share", "unlabeled", "valid_fraction")
         settings = {name: getattr(self._settings, name) for name in names}
         return {"content": self._settings.content(), **settings, "split": self._settings.split_version}
 
@@ -132,12 +148,16 @@ class ImdbRows:
         reviews = self.read("test" if split == "test" else "train")
         if split != "test":
             reviews = [reviews[row] for row in self.division.part(split)]
+        unlabeled = split == "train" and self._settings.unlabeled
+        if unlabeled:
+            reviews += [review for review in self.read("unsup") if not review.left_out]
+        labels = torch.tensor([review.label for review in reviews])
         return tokenized(
             [review.text for review in reviews],
             None,
             tokenizer=tokenizer,
             max_length=self._settings.max_length,
-            columns={"labels": torch.tensor([review.label for review in reviews])},
+            columns={"labels": labels} | ({"labeled": labels != NO_LABEL} if unlabeled else {}),
             description=f"tokenizing {self.name} {split}",
             head_share=self._settings.head_share,
         )
@@ -148,8 +168,8 @@ class ImdbRows:
         reviews, settings = self.read("train"), self._settings
         groups = None
         if settings.keeps_groups:
-            groups = linked([] if review.in_test else [review.words] for review in reviews)
-        usable = np.flatnonzero([not review.in_test for review in reviews])
+            groups = linked([] if review.left_out else [review.words] for review in reviews)
+        usable = np.flatnonzero([not review.left_out for review in reviews])
         parts = held_out(
             [reviews[row].label for row in usable],
             settings.valid_fraction,
@@ -159,7 +179,7 @@ class ImdbRows:
         return Division(*(usable[part] for part in parts), groups, len(reviews))
 
     def read(self, split: str) -> list[Review]:
-        """The rows of `train` or `test`, in file order.
+        """The rows of `train`, `test` or `unsup`, in file order.
 
         Raises:
             InvalidSetting: a file or rows are missing, or a line is no such object (gives its number).
@@ -167,28 +187,30 @@ class ImdbRows:
         if split not in self._reviews:
             file = self._settings.file(split)
             with utf8_text(file) as lines:
-                reviews = [
-                    _review(line, f"line {number}", file) for number, line in enumerate(lines, 1) if line.strip()
-                ]
+                numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+            reviews = [_review(line, f"line {number}", file, labeled=split != "unsup") for number, line in numbered]
             if not reviews:
                 raise InvalidSetting("path", file, "has no rows")
-            if self._settings.complete and len(reviews) != ROWS:
-                reason = f"has {len(reviews)} of {ROWS} rows: is the file cut short?"
+            if self._settings.complete and len(reviews) != ROWS[split]:
+                reason = f"has {len(reviews)} of {ROWS[split]} rows: is the file cut short?"
                 raise InvalidSetting("path", file, f"{reason} dataset.complete=false takes it as it is")
             self._reviews[split] = reviews
         return self._reviews[split]
 
 
-def _review(line: str, place: str, file: Path) -> Review:
+def _review(line: str, place: str, file: Path, *, labeled: bool) -> Review:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise InvalidSetting("path", file, f"{place} is no JSON ({error.msg}): is the file cut short?") from error
-    text, label, in_test = (row.get(name) for name in ("text", "label", "in_test")) if type(row) is dict else [None] * 3
+    row = row if type(row) is dict else {}
+    text, label = row.get("text"), row.get("label") if labeled else NO_LABEL
     if type(text) is not str or not text.strip():
         raise InvalidSetting("path", file, f"{place} has no text; it must be in {EXPECTED}")
-    if type(label) is not int or label not in (0, 1):
+    if labeled and (type(label) is not int or label not in (0, 1)):
         raise InvalidSetting("path", file, f"{place} has the label {label!r}: 1 (positive) or 0 (negative)")
-    if in_test not in (None, False, True):
-        raise InvalidSetting("path", file, f"{place} has in_test={in_test!r}: true or false")
-    return Review(text.replace(LINE_BREAK, " "), label, bool(in_test))
+    flags = {name: row.get(name, False) for name in ("in_test", "in_train")}
+    for name, flag in flags.items():
+        if type(flag) is not bool:
+            raise InvalidSetting("path", file, f"{place} has {name}={flag!r}: true or false")
+    return Review(text.replace(LINE_BREAK, " "), label, any(flags.values()))
