@@ -111,8 +111,7 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
     from sparsefront.patterns.n_m import NM
     from sparsefront.pruning.calibration import score_weights
     from sparsefront.pruning.make_masks import make_masks
-    from sparsefront.pruning.masked_weights import ApplyMasks
-    from sparsefront.pruning.training_masks import AccumulateMovement, StraightThrough
+    from sparsefront.pruning.training_masks import AccumulateMovement, ApplyMasks, StraightThrough
     from sparsefront.recovery.distillation import Distillation
     from sparsefront.schedule.gradual import Gradual
     from sparsefront.tasks.classification import ImageClassification
@@ -246,7 +245,7 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
     from sparsefront.patterns.n_m import NM
     from sparsefront.pruning.calibration import score_weights
     from sparsefront.pruning.make_masks import make_masks
-    from sparsefront.pruning.masked_weights import ApplyMasks
+    from sparsefront.pruning.training_masks import ApplyMasks
     from sparsefront.schedule.gradual import Gradual
     from sparsefront.tasks.classification import ImageClassification
     from sparsefront.training.fit import fit, steps_per_epoch

@@ -218,13 +218,13 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path, programs):
 MAIN = "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 TERMINATED_IN_TRAINING = """
 import os, runpy, sys
-from sparsefront.tasks.base import Task
-step = Task.training_step
+from sparsefront.tasks.lightning_modules import LightningTask
+step = LightningTask.training_step
 def step_and_end(self, *given):
     if self.trainer.current_epoch == 1:
         os.killpg(0, 15)
     return step(self, *given)
-Task.training_step = step_and_end
+LightningTask.training_step = step_and_end
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name='__main__')
 """

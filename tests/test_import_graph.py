@@ -1,6 +1,8 @@
 """Folders and modules of src/sparsefront, and modules of kernels/, import each other in one direction only."""
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -143,3 +145,39 @@ def test_a_command_reads_its_arguments_before_torch_is_imported(module):
 
 def test_what_is_imported_first_is_found():
     assert "torch.nn" in imported_first("runs")
+
+
+SLOW = {
+    "pytorch_lightning",
+    "torchmetrics",
+    "transformers",
+    "matplotlib",
+    "torchvision",
+    "scipy",
+    "pandas",
+    "torch._dynamo",
+}
+"""Libraries that take seconds to import."""
+PRUNE = """
+import torch.nn as nn
+import sparsefront as sf
+net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+sf.prune(net, pattern="tile_wise", sparsity=0.75, granularity=16)
+"""
+RUN = "import sys; from sparsefront.__main__ import run; sys.argv = ['run.py']; run(%r)"
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        (PRUNE, SLOW | {"hydra", "omegaconf"}),
+        ("import sparsefront.results.compare", SLOW),
+        (RUN % ["sparsity=1.5"], SLOW | {"torch"}),
+        (RUN % ["recipe.epochs=0", "recovery=none", "trainer.accelerator=cpu"], SLOW),  # contradicts the model
+    ],
+)
+def test_slow_libraries_are_imported_when_used(code, absent):
+    report = f"import atexit, sys; atexit.register(lambda: print('loaded:', {absent!r} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", f"{report}\n{code}"], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "loaded: set()", done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

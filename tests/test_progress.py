@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from sparsefront import progress
 from sparsefront.measure.accuracy import evaluate
-from sparsefront.training.trainer import EpochBar, EpochLines
+from sparsefront.training.lightning_parts import EpochBar, EpochLines
 
 SMALL = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "measure.evaluate_limit=8", "logger=csv"]
 
@@ -95,17 +94,17 @@ def test_bars_of_libraries_follow_ours(library):
         assert library.disabled, "what a user has silenced stays silent"
 
 
-@pytest.mark.parametrize(("setting", "shown"), [(True, True), (False, False), ("yes", False)])
-def test_the_switch_holds_for_one_run(terminal, setting, shown):
-    with progress.bars_as_configured(OmegaConf.create({"trainer": {"progress_bar": setting}})):
-        assert progress.shown() is shown
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_switch_holds_for_one_run(terminal, wanted):
+    with progress.bars_on_terminals(wanted):
+        assert progress.shown() is wanted
     assert progress.shown(), "elsewhere nothing has changed"
 
 
 def test_without_a_terminal_a_run_shows_none(monkeypatch):
     terminal, file = (SimpleNamespace(isatty=lambda answer=answer: answer) for answer in (True, False))
     monkeypatch.setattr(progress, "sys", SimpleNamespace(stdout=file, stderr=terminal))
-    with progress.bars_as_configured(OmegaConf.create({"trainer": {"progress_bar": True}})):
+    with progress.bars_on_terminals(True):
         assert not progress.shown()
 
 
@@ -141,7 +140,7 @@ def test_no_version_number_of_a_logger():
 
 def test_a_long_training_without_a_bar_tells_now_and_then(caplog, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("sparsefront.training.trainer.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("sparsefront.training.lightning_parts.time.monotonic", lambda: clock[0])
     lines = EpochLines()
     with caplog.at_level(logging.INFO):
         for epoch in range(6):

@@ -28,8 +28,8 @@ from sparsefront.recovery.recover import recover
 from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.one_shot import OneShot
-from sparsefront.tasks.base import Task
 from sparsefront.tasks.classification import SequenceClassification
+from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -255,7 +255,7 @@ def pruned_and_recovered(
     device = torch.device(trainer.device)
     schedule: Schedule = Gradual(updates=2) if gradual else OneShot()
 
-    def make_task(net: nn.Module, optimization: Optimization | None = None) -> Task:
+    def make_task(net: nn.Module, optimization: Optimization | None = None) -> LightningTask:
         return SequenceClassification(net, optimization, num_classes=CLASSES)
 
     masks = prune(

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from sparsefront.inference.swap import swap
     from sparsefront.latency_search.search import Search
     from sparsefront.measure.settings import Measure
-    from sparsefront.pruning.masks import HoldMasks, Masks, hold
+    from sparsefront.pruning.masks import Masks, hold
     from sparsefront.pruning.narrow import narrow
     from sparsefront.pruning.prune import prune
+    from sparsefront.pruning.training_masks import HoldMasks
     from sparsefront.recovery.recover import recover
     from sparsefront.runs import FinishedRun, load_run, run
     from sparsefront.training.recipe import Recipe

@@ -1,6 +1,8 @@
 """Run the stages of one configuration in order."""
 
-from omegaconf import DictConfig
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
 
 from sparsefront.artifacts.store import ArtifactStore, remove_leftovers
 from sparsefront.cache.inventory import remember_results
@@ -8,16 +10,14 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.config.optimized_values import require_found
 from sparsefront.config.sweeps import note_work
 from sparsefront.config.validate import validate
-from sparsefront.progress import bars_as_configured
+from sparsefront.progress import bars_on_terminals
 from sparsefront.provenance import code_commit
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import close_killed_runs
-from sparsefront.stages import control, dense, export, measure, prune, recover, report
-from sparsefront.stages.keys import StageKeys, stage_keys
-from sparsefront.stages.latency_search import make_search
-from sparsefront.stages.predicted_latency import warn_where_nothing_wins
 from sparsefront.training.machines import leading, this_machine
-from sparsefront.training.ranks import lend_ranks
+
+if TYPE_CHECKING:
+    from sparsefront.stages.keys import StageKeys
 
 
 def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
@@ -31,8 +31,13 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     Raises:
         InvalidSetting: the configuration cannot work; raised before anything is downloaded or trained.
     """
-    with bars_as_configured(config):
+    with bars_on_terminals(OmegaConf.select(config, "trainer.progress_bar") is True):
         experiment = validate(config)
+        # imported here: the stages import Lightning, which takes seconds that a wrong setting does not wait for
+        from sparsefront.stages import report
+        from sparsefront.stages.keys import stage_keys
+        from sparsefront.training.ranks import lend_ranks
+
         machine = this_machine(experiment.trainer)
         if machine is not None and machine.index > 0:
             lend_ranks(machine, experiment.cache_dir)
@@ -51,8 +56,12 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     return values[0] if len(values) == 1 else values
 
 
-def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Result | None:
+def _run_stages(experiment: Experiment, store: ArtifactStore, keys: "StageKeys") -> Result | None:
     """Run each stage up to the last requested one; None if that is not the report."""
+    from sparsefront.stages import control, dense, export, measure, prune, recover, report
+    from sparsefront.stages.latency_search import make_search
+    from sparsefront.stages.predicted_latency import warn_where_nothing_wins
+
     note_work()
     warn_where_nothing_wins(experiment)
     code_commit()  # cached now, since another commit may be checked out during training

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 
@@ -233,9 +232,8 @@ def showing(wanted: bool | None) -> Iterator[None]:
 
 
 @contextmanager
-def bars_as_configured(config: DictConfig) -> Iterator[None]:
-    """Show bars by `trainer.progress_bar`, and only on a terminal: in a file each step would be a line."""
-    wanted = OmegaConf.select(config, "trainer.progress_bar") is True
+def bars_on_terminals(wanted: bool) -> Iterator[None]:
+    """Show bars if `wanted`, and only on a terminal: in a file each step would be a line."""
     with showing(wanted and sys.stdout.isatty() and sys.stderr.isatty()):
         yield
 

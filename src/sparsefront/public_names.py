@@ -20,7 +20,7 @@ ORIGINS = {
     "FinishedRun": "sparsefront.runs",
     "Masks": "sparsefront.pruning.masks",
     "hold": "sparsefront.pruning.masks",
-    "HoldMasks": "sparsefront.pruning.masks",
+    "HoldMasks": "sparsefront.pruning.training_masks",
     "Search": "sparsefront.latency_search.search",
     "KernelChoice": "sparsefront.inference.choice",
     "Measure": "sparsefront.measure.settings",

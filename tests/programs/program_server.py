@@ -15,7 +15,16 @@ import time
 from itertools import count
 from pathlib import Path
 
-IMPORTED = ("sparsefront.pipeline", "sparsefront.config.command_line", "sklearn.datasets", "pandas", "torch._dynamo")
+IMPORTED = (
+    "sparsefront.pipeline",
+    "sparsefront.stages.control",
+    "sparsefront.stages.measure",
+    "sparsefront.stages.report",
+    "sparsefront.config.command_line",
+    "sklearn.datasets",
+    "pandas",
+    "torch._dynamo",
+)
 POLL_SECONDS = 0.01  # at first
 LONGEST_POLL_SECONDS = 0.2  # of a program that takes long
 

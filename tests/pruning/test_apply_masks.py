@@ -12,7 +12,8 @@ from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.training_masks import ApplyMasks
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.one_shot import OneShot
 

@@ -12,7 +12,8 @@ from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.data.digits import Digits
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.training_masks import ApplyMasks
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit, steps_per_epoch

@@ -108,7 +108,7 @@ def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):
 
 def test_a_run_that_fails_is_closed_as_failed(composed, monkeypatch, server):
     point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
-    monkeypatch.setattr("sparsefront.pipeline.dense.run", lambda *_: 1 / 0)
+    monkeypatch.setattr("sparsefront.stages.dense.run", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run_experiment(point())
     assert [run.exit_codes for run in server.values()] == [[1]]

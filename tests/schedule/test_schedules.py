@@ -9,7 +9,8 @@ from torch import nn
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
-from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.training_masks import ApplyMasks
 from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.iterative import Iterative

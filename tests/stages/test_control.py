@@ -10,13 +10,13 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from safetensors.torch import load_file
 
-from sparsefront import pipeline
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.recovery.distillation import TeacherCallback
 from sparsefront.results.candidates import points_lost
 from sparsefront.stages import control
+from sparsefront.stages import recover as recover_stage
 from sparsefront.tasks.outcomes import load_outcomes
 from sparsefront.training.recipe import AdamS, Optimization, Recipe
 from sparsefront.verify.__main__ import main as verify
@@ -222,7 +222,7 @@ def test_a_repeated_curve_begins_anew_in_every_period():
 
 def test_a_control_that_another_process_trains_is_waited_for_after_the_recovery(run, tmp_path, monkeypatch):
     """Before the recovery the maker's lease is taken, after it what was made there is waited for."""
-    asked, recover_run = [], pipeline.recover.run
+    asked, recover_run = [], recover_stage.run
 
     def is_made_elsewhere(store, kind, cache_key):
         asked.append("busy")
@@ -233,7 +233,7 @@ def test_a_control_that_another_process_trains_is_waited_for_after_the_recovery(
         return recover_run(*arguments)
 
     monkeypatch.setattr(ArtifactStore, "is_made_elsewhere", is_made_elsewhere)
-    monkeypatch.setattr(pipeline.recover, "run", recover)
+    monkeypatch.setattr(recover_stage, "run", recover)
     row = run(*CONTROL)
     assert asked == ["busy", "recover"] and row.quality.dense_continued is not None and len(stored(tmp_path)) == 1
 

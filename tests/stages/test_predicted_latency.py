@@ -178,8 +178,8 @@ def test_asked_before_anything_is_trained(composed, monkeypatch):
     def ask(experiment):
         raise Asked
 
-    monkeypatch.setattr(pipeline, "warn_where_nothing_wins", ask)
-    monkeypatch.setattr(pipeline.dense, "run", lambda *arguments: pytest.fail("trained first"))
+    monkeypatch.setattr("sparsefront.stages.predicted_latency.warn_where_nothing_wins", ask)
+    monkeypatch.setattr("sparsefront.stages.dense.run", lambda *arguments: pytest.fail("trained first"))
     with pytest.raises(Asked):
         pipeline.run_experiment(composed("debug=tiny"))
 

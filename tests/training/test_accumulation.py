@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sparsefront.pruning.training_masks import AccumulateMovement
-from sparsefront.tasks.plain_task import NamedBatches, PlainTask
+from sparsefront.tasks.lightning_modules import LightningBatches, LightningPlainTask
 from sparsefront.training.fit import fit
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
@@ -36,8 +36,8 @@ def test_each_step_is_the_mean_over_its_batches(tmp_path, accumulated):
     net, expected = network(), network()
     movement = AccumulateMovement(net, [""])
     fit(
-        PlainTask(net, F.cross_entropy, Optimization(PLAIN, lr=LR, total_steps=100)),
-        NamedBatches(loader(), net, argument="data"),
+        LightningPlainTask(net, F.cross_entropy, Optimization(PLAIN, lr=LR, total_steps=100)),
+        LightningBatches(loader(), net, argument="data"),
         epochs=2,
         recipe=PLAIN,
         trainer=TrainerSettings(accelerator="cpu", progress_bar=False, accumulate_grad_batches=accumulated),

@@ -16,7 +16,8 @@ from sparsefront.data.digits import Digits
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.n_m import NM
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.training_masks import ApplyMasks
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import compilation

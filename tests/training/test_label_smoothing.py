@@ -12,7 +12,7 @@ import sparsefront as sf
 from sparsefront.recovery.distillation import Distillation
 from sparsefront.tasks.classification import ImageClassification, SequenceClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
-from sparsefront.tasks.plain_task import NamedBatches, PlainTask
+from sparsefront.tasks.lightning_modules import LightningBatches, LightningPlainTask
 from sparsefront.training.fit import fit
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
@@ -75,9 +75,9 @@ def test_the_recipe_smooths_every_training(smoothing, tmp_path):
     recipe = Recipe(label_smoothing=smoothing, optimizer="sgd", lr=1e-9, momentum=0.0, weight_decay=0.0)
     net = nn.Linear(5, 3)
     x = torch.randn(4, 5)
-    task = PlainTask(net, F.cross_entropy, Optimization(recipe, lr=1e-9, total_steps=1))
+    task = LightningPlainTask(net, F.cross_entropy, Optimization(recipe, lr=1e-9, total_steps=1))
     losses = Losses()
-    data = NamedBatches([(x, LABELS)], net, argument="train_dataloader")
+    data = LightningBatches([(x, LABELS)], net, argument="train_dataloader")
     settings = TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)
     fit(task, data, epochs=1, recipe=recipe, trainer=settings, loggers=[], directory=tmp_path, callbacks=(losses,))
     expected = F.cross_entropy(net(x), LABELS, label_smoothing=smoothing).item()
@@ -85,7 +85,7 @@ def test_the_recipe_smooths_every_training(smoothing, tmp_path):
 
 
 def test_a_network_without_logits_cannot_be_smoothed():
-    task = PlainTask(nn.Linear(5, 3), lambda output, target: output["sum"])
+    task = LightningPlainTask(nn.Linear(5, 3), lambda output, target: output["sum"])
     task.label_smoothing = 0.1
     with pytest.raises(sf.InvalidSetting, match="does not say what its logits are"):
         task.training_loss({"sum": torch.ones(())}, {})

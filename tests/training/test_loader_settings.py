@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from sparsefront.tasks.plain_task import NamedBatches
+from sparsefront.tasks.lightning_modules import LightningBatches
 from sparsefront.training.resume import TrainingData
 
 SETTINGS = {
@@ -42,7 +42,7 @@ def scale_by_two(worker: int) -> None:
 
 def trained_on(**settings) -> TrainingData:
     loader = DataLoader(Drawn(), batch_size=2, worker_init_fn=scale_by_two, **settings)
-    return TrainingData(NamedBatches(loader, NET, argument="data"))
+    return TrainingData(LightningBatches(loader, NET, argument="data"))
 
 
 def epoch(loader: DataLoader) -> list[float]:
@@ -90,5 +90,5 @@ def test_a_resumed_training_sees_what_its_workers_would_have_drawn():
 
 
 def test_workers_are_sent_names_and_not_the_network():
-    batches = NamedBatches(DataLoader(Drawn()), NET, argument="data")
+    batches = LightningBatches(DataLoader(Drawn()), NET, argument="data")
     assert batches.train_dataloader().collate_fn.names == ("input",)

@@ -1,6 +1,7 @@
 """No training step reads a value from the device: on a GPU it would wait for all that is queued there."""
 
 import traceback
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sparsefront.tasks.base import text_inputs, with_square_mask, without_full_m
 from sparsefront.tasks.classification import SequenceClassification
 from sparsefront.training.divergence import EVERY
 from sparsefront.training.fit import fit
+from sparsefront.training.lightning_parts import EpochBar
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -71,7 +73,8 @@ class WatchSteps(pl.Callback):
 @pytest.mark.parametrize("bar", [True, False])
 def test_no_step_reads_a_value(tmp_path: Path, monkeypatch, padded: bool, bar: bool):
     monkeypatch.setattr("sparsefront.progress.shown", lambda: bar)
-    monkeypatch.setattr("sparsefront.training.trainer.TrainerSettings._bar", lambda self: _bar())
+    moves = partial(EpochBar, refresh_rate=EVERY)  # as on a GPU, where it moves every few batches
+    monkeypatch.setattr("sparsefront.training.lightning_parts.EpochBar", lambda **_: moves())
     net, reads = bert(), Reads()
     MaskedWeights(net, [LAYER]).set({LAYER: torch.ones(16, 32, dtype=torch.bool)})
     # AdamW of the CPU reads its own counts of steps
@@ -87,13 +90,6 @@ def test_no_step_reads_a_value(tmp_path: Path, monkeypatch, padded: bool, bar: b
         callbacks=(WatchSteps(reads),),
     )
     assert reads.found == []
-
-
-def _bar() -> pl.Callback:
-    """As on a GPU, where it moves every few batches."""
-    from sparsefront.training.trainer import EpochBar
-
-    return EpochBar(refresh_rate=EVERY)
 
 
 @pytest.mark.parametrize("padded", [True, False])

@@ -16,8 +16,8 @@ from sparsefront.data.digits import Digits
 from sparsefront.networks import BUFFER
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
-from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.training_masks import AccumulateMovement, ApplyMasks
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit, steps_per_epoch

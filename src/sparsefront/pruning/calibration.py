@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,6 @@ from sparsefront.networks import after_forward, before_forward, first_argument, 
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.block_by_block import BlockRun, chain_of_blocks, inside, run_blocks
 from sparsefront.pruning.masked_weights import masked, sharing_layers
-from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
 from sparsefront.tasks.decoding import TranslationNetwork
 from sparsefront.tasks.plain_task import (
@@ -188,13 +187,20 @@ def _require_reached(modules: dict[str, nn.Module], reached: set[str]) -> None:
         raise ValueError(f"the network never calls {', '.join(unreached)}: what it is given cannot be seen")
 
 
+class Movement(Protocol):
+    """Scores that accumulate during training: `training_masks.AccumulateMovement`."""
+
+    def sums(self) -> dict[str, Tensor]:
+        """Layer name -> float32 [N, K]."""
+
+
 def score_weights(
     task: Task,
     layers: list[str],
     *,
     importance: Importance,
     open_loader: Callable[[], Iterable[Batch]],
-    movement: AccumulateMovement | None = None,
+    movement: Movement | None = None,
     masks_of: MasksOf | None = None,
     device: torch.device | None = None,
 ) -> dict[str, Tensor]:
@@ -238,7 +244,7 @@ class NetworkCalibration:
         task: Task,
         layers: list[str],
         open_loader: Callable[[], Iterable[Batch]],
-        movement: AccumulateMovement | None = None,
+        movement: Movement | None = None,
         *,
         masks_of: MasksOf | None = None,
         device: torch.device | None = None,

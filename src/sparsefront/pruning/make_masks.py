@@ -17,9 +17,8 @@ from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
 from sparsefront.patterns.width import Tie, find_ties, tied_masks
-from sparsefront.pruning.calibration import Calibration, score_weights
+from sparsefront.pruning.calibration import Calibration, Movement, score_weights
 from sparsefront.pruning.mask_spec import MaskSpec, fix_spec
-from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Batch, Task
@@ -271,7 +270,7 @@ class MaskMaker:
     layers: list[str]
     spec: MaskSpec
     open_loader: Callable[[], Iterable[Batch]]
-    movement: AccumulateMovement | None = None
+    movement: Movement | None = None
 
     def __call__(self, sparsity: float, previous: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         pruning = self.pruning

@@ -1,10 +1,9 @@
 """Apply masks to a network, also during training; layers that share a weight."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Self
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -14,7 +13,6 @@ from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.networks import BUFFER, layer_weight
-from sparsefront.schedule.base import Schedule
 
 # Layers that share a weight need one mask, because what one prunes is gone in all of them.
 
@@ -206,76 +204,6 @@ def _holds_mask(module: nn.Module) -> bool:
     mask = module._buffers.get(BUFFER)
     fitting = mask is not None and mask.dtype == torch.bool and mask.shape == layer_weight(module).shape
     return fitting and BUFFER in module._non_persistent_buffers_set
-
-
-# Lightning callback that applies masks during training, tightens them on schedule, and may lift them.
-
-
-class ApplyMasks(pl.Callback):
-    """Zeroes pruned weights after every optimizer step, and remakes masks before the steps that the schedule names.
-
-    Args:
-        masked: the masks of the network, already at the round's initial sparsity.
-        schedule: when masks change in a round.
-        sparsity: the final one.
-        make_masks: (sparsity, previous masks, shaped like the weights) -> masks for the network's current weights, within the
-            previous ones.
-        total_steps: optimizer steps of this training.
-        dense_from: optimizer step, from 0, before which all masks are lifted; None = never.
-    Raises:
-        InvalidSetting: the schedule does not end at the final sparsity.
-    """
-
-    def __init__(
-        self,
-        masked: MaskedWeights,
-        *,
-        schedule: Schedule,
-        sparsity: float,
-        make_masks: Callable[[float, dict[str, Tensor]], dict[str, Tensor]],
-        total_steps: int,
-        dense_from: int | None = None,
-    ) -> None:
-        self.masked, self.make_masks, self.dense_from = masked, make_masks, dense_from
-        self.due = schedule.updates_of(total_steps, sparsity)
-        schedule.check_end(self.due[max(self.due)] if self.due else schedule.round_sparsities(sparsity)[-1], sparsity)
-        if dense_from is not None:
-            self.due[dense_from] = 0.0
-        self.reached: list[tuple[int, float]] = []
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.masked.apply()
-        self._handles = [self.masked.attach(optimizer) for optimizer in trainer.optimizers]
-
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        step = trainer.global_step
-        if step in self.due:
-            current = self.due.pop(step)  # once per step, even if it accumulates several batches
-            self._lift() if step == self.dense_from else self._tighten(current)
-            self.reached.append((step, self.masked.sparsity))
-            module.log("train/sparsity", self.masked.sparsity)
-
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        for handle in self._handles:
-            handle.remove()
-        if self.due:
-            raise RuntimeError(f"the training ended before steps {sorted(self.due)}, where masks were still to change")
-        self.masked.check()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The masks, which are in no state dict of the network, and the pending updates; both belong to a checkpoint."""
-        return {"masks": self.masked.masks(), "due": list(self.due.items()), "reached": list(self.reached)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.masked.set(state_dict["masks"])
-        self.due = dict(state_dict["due"])
-        self.reached = [tuple(update) for update in state_dict["reached"]]
-
-    def _tighten(self, sparsity: float) -> None:
-        self.masked.set(self.make_masks(sparsity, self.masked.masks()))
-
-    def _lift(self) -> None:
-        self.masked.set({name: torch.ones_like(mask) for name, mask in self.masked.masks().items()})
 
 
 # Temporary masks.

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
@@ -204,7 +203,7 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
             bool, has the wrong shape, or differs from that of a layer with the same weight; names the layer.
     """
     require_network(net)
-    _require_dict(masks)
+    require_dict(masks)
     as_linears(net, masks)
     modules = dict(net.named_modules())
     for name, mask in masks.items():
@@ -228,7 +227,7 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
             raise InvalidSetting(f"masks[{name!r}]", "given", allowed)
 
 
-def _require_dict(masks: object) -> None:
+def require_dict(masks: object) -> None:
     if not isinstance(masks, Mapping) or not masks:
         given = masks if isinstance(masks, Mapping | None) else type(masks).__name__
         raise InvalidSetting("masks", given, "is a dict with at least one layer name and its bool mask")
@@ -275,7 +274,7 @@ class HeldMasks:
         self._handles = [
             net.register_forward_pre_hook(self._before, prepend=True),
             net.register_state_dict_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._after_step),
+            register_optimizer_step_post_hook(torch.compiler.disable(self._after_step)),
         ]
 
     def __enter__(self) -> Self:
@@ -325,7 +324,6 @@ class HeldMasks:
         if net is self._net and self._handles and not torch.compiler.is_compiling():  # then only steps zero
             self.zero_()
 
-    @torch.compiler.disable
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         self.zero_()
         self._look_for_orphans(optimizer)
@@ -346,55 +344,3 @@ class HeldMasks:
             told = "the optimizer (%s) does not hold the weights of %s, which are not trained: make it after sf.prune"
             log.warning(told, type(optimizer).__name__, ", ".join(orphans))
         self._stepped = None
-
-
-class HoldMasks(pl.Callback):
-    """Lightning callback that holds masks during a fit: `pl.Trainer(callbacks=[sf.HoldMasks(masks)])`.
-
-    Args:
-        masks: as in `hold`.
-        net: the network with these layers; None: the LightningModule, or its only submodule that has all of them.
-    Raises:
-        InvalidSetting: no masks, or not a network; when the fit begins: masks do not fit, or no unique such submodule.
-    """
-
-    def __init__(self, masks: Mapping[str, Tensor], net: nn.Module | None = None) -> None:
-        _require_dict(masks)
-        if net is not None:
-            require_network(net)
-        self.masks, self.net = masks, net
-        self._held: HeldMasks | None = None
-
-    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._held = hold(_part_with(module, self.masks) if self.net is None else self.net, self.masks)
-
-    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        self._release()
-
-    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._release()
-
-    def _release(self) -> None:
-        if self._held is not None:
-            self._held.remove()
-        self._held = None
-
-
-def _part_with(module: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
-    """The module, or its only submodule, with all masked layers and weights of matching shapes."""
-
-    def has(part: nn.Module, name: str, mask: object) -> bool:
-        layer: Any = part
-        for step in name.split("."):
-            layer = getattr(layer, "_modules", {}).get(step)
-        weight = getattr(layer, "weight", None)
-        return isinstance(weight, Tensor) and isinstance(mask, Tensor) and fits(mask, weight)
-
-    found = [part for part in module.modules() if all(has(part, name, mask) for name, mask in masks.items())]
-    if len(found) != 1:
-        which = "no part" if not found else f"{len(found)} parts"
-        allowed = (
-            f"names layers that {which} of {type(module).__name__} has: give HoldMasks(masks, net=...) the network"
-        )
-        raise InvalidSetting("masks", "given", allowed)
-    return found[0]

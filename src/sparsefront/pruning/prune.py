@@ -44,7 +44,6 @@ from sparsefront.pruning.masked_weights import require_none_dense, require_none_
 from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.prune_blocks import prune_blocks
 from sparsefront.pruning.storage_check import require_storable
-from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import (
@@ -145,7 +144,11 @@ def prune(
     with calling():
         stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
     tell(_told(pruning, len(plan.layers), ignored, stays))
-    movement = AccumulateMovement(net, plan.layers)  # all scores are zero before any training
+    movement = None
+    if pruning.importance.source == "training":
+        from sparsefront.pruning.training_masks import AccumulateMovement  # imports Lightning
+
+        movement = AccumulateMovement(net, plan.layers)  # all scores are zero before any training
     require_chain(pruning.importance, net, plan.layers)
     scores = score_weights(
         task,

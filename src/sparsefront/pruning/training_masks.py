@@ -1,4 +1,4 @@
-"""Lightning callbacks that accumulate scores or make masks during training."""
+"""Lightning callbacks that hold, apply or make masks during training, or accumulate scores."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,8 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sparsefront.masks.weight_view import as_matrix, like_weight
+from sparsefront.errors import InvalidSetting
+from sparsefront.masks.weight_view import as_matrix, fits, like_weight
 from sparsefront.networks import layer_weight
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.masks import HeldMasks, hold, require_dict
+from sparsefront.schedule.base import Schedule
+from sparsefront.tasks.plain_task import require_network
 
 # Movement scores.
 
@@ -140,3 +145,125 @@ class StraightThrough(pl.Callback):
         for name, weight in self._weights.items():
             weight.copy_(self._dense[name])
         self._dense, self._masks = {}, {}
+
+
+# Masks that are given: applied, tightened on schedule, and perhaps lifted; or held in a user's own fit.
+
+
+class ApplyMasks(pl.Callback):
+    """Zeroes pruned weights after every optimizer step, and remakes masks before the steps that the schedule names.
+
+    Args:
+        masked: the masks of the network, already at the round's initial sparsity.
+        schedule: when masks change in a round.
+        sparsity: the final one.
+        make_masks: (sparsity, previous masks, shaped like the weights) -> masks for the network's current weights, within the
+            previous ones.
+        total_steps: optimizer steps of this training.
+        dense_from: optimizer step, from 0, before which all masks are lifted; None = never.
+    Raises:
+        InvalidSetting: the schedule does not end at the final sparsity.
+    """
+
+    def __init__(
+        self,
+        masked: MaskedWeights,
+        *,
+        schedule: Schedule,
+        sparsity: float,
+        make_masks: Callable[[float, dict[str, Tensor]], dict[str, Tensor]],
+        total_steps: int,
+        dense_from: int | None = None,
+    ) -> None:
+        self.masked, self.make_masks, self.dense_from = masked, make_masks, dense_from
+        self.due = schedule.updates_of(total_steps, sparsity)
+        schedule.check_end(self.due[max(self.due)] if self.due else schedule.round_sparsities(sparsity)[-1], sparsity)
+        if dense_from is not None:
+            self.due[dense_from] = 0.0
+        self.reached: list[tuple[int, float]] = []
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.masked.apply()
+        self._handles = [self.masked.attach(optimizer) for optimizer in trainer.optimizers]
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step
+        if step in self.due:
+            current = self.due.pop(step)  # once per step, even if it accumulates several batches
+            self._lift() if step == self.dense_from else self._tighten(current)
+            self.reached.append((step, self.masked.sparsity))
+            module.log("train/sparsity", self.masked.sparsity)
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if self.due:
+            raise RuntimeError(f"the training ended before steps {sorted(self.due)}, where masks were still to change")
+        self.masked.check()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks, which are in no state dict of the network, and the pending updates; both belong to a checkpoint."""
+        return {"masks": self.masked.masks(), "due": list(self.due.items()), "reached": list(self.reached)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.masked.set(state_dict["masks"])
+        self.due = dict(state_dict["due"])
+        self.reached = [tuple(update) for update in state_dict["reached"]]
+
+    def _tighten(self, sparsity: float) -> None:
+        self.masked.set(self.make_masks(sparsity, self.masked.masks()))
+
+    def _lift(self) -> None:
+        self.masked.set({name: torch.ones_like(mask) for name, mask in self.masked.masks().items()})
+
+
+class HoldMasks(pl.Callback):
+    """Lightning callback that holds masks during a fit: `pl.Trainer(callbacks=[sf.HoldMasks(masks)])`.
+
+    Args:
+        masks: as in `hold`.
+        net: the network with these layers; None: the LightningModule, or its only submodule that has all of them.
+    Raises:
+        InvalidSetting: no masks, or not a network; when the fit begins: masks do not fit, or no unique such submodule.
+    """
+
+    def __init__(self, masks: Mapping[str, Tensor], net: nn.Module | None = None) -> None:
+        require_dict(masks)
+        if net is not None:
+            require_network(net)
+        self.masks, self.net = masks, net
+        self._held: HeldMasks | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._held = hold(_part_with(module, self.masks) if self.net is None else self.net, self.masks)
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self._release()
+
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.remove()
+        self._held = None
+
+
+def _part_with(module: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
+    """The module, or its only submodule, with all masked layers and weights of matching shapes."""
+
+    def has(part: nn.Module, name: str, mask: object) -> bool:
+        layer: Any = part
+        for step in name.split("."):
+            layer = getattr(layer, "_modules", {}).get(step)
+        weight = getattr(layer, "weight", None)
+        return isinstance(weight, Tensor) and isinstance(mask, Tensor) and fits(mask, weight)
+
+    found = [part for part in module.modules() if all(has(part, name, mask) for name, mask in masks.items())]
+    if len(found) != 1:
+        which = "no part" if not found else f"{len(found)} parts"
+        allowed = (
+            f"names layers that {which} of {type(module).__name__} has: give HoldMasks(masks, net=...) the network"
+        )
+        raise InvalidSetting("masks", "given", allowed)
+    return found[0]

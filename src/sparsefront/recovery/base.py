@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -24,9 +23,13 @@ from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.masks import RoundRecord
 from sparsefront.schedule.base import Schedule
-from sparsefront.tasks.base import Task
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+    from sparsefront.tasks.lightning_modules import LightningTask
 
 LayerMasks = dict[str, Tensor]
 StateDict = Mapping[str, Tensor]
@@ -90,16 +93,16 @@ class Round:
     masks: LayerMasks
     masked: MaskedWeights
     spec: MaskSpec
-    data: pl.LightningDataModule
+    data: "pl.LightningDataModule"
     make_masks: MakeMasks
-    make_task: Callable[[Optimization | None], Task]
+    make_task: "Callable[[Optimization | None], LightningTask]"
     initial_net: Callable[[], nn.Module]
     dense_net: Callable[[], nn.Module]
     epoch_weights: Mapping[int, StateDict]
     folder: Path
     resume_dir: Path | None
     loggers: list
-    callbacks: tuple[pl.Callback, ...] = ()
+    callbacks: "tuple[pl.Callback, ...]" = ()
     first_step: int = 0
 
     @property
@@ -186,7 +189,7 @@ class Recovery(ABC):
 
     def taught_by(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
-    ) -> pl.Callback:
+    ) -> "pl.Callback":
         """Return the callback that adds this recovery's teacher and loss to any fit of the same network (if it `has_teacher`).
 
         Args:

@@ -31,12 +31,10 @@ from sparsefront.recovery.backend import Backend, sparse_backend
 from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
 from sparsefront.recovery.rounds import RunContext, Source, run_rounds
 from sparsefront.schedule.one_shot import OneShot
-from sparsefront.tasks.base import Task
+from sparsefront.tasks.lightning_modules import LightningBatches, LightningPlainTask, LightningTask
 from sparsefront.tasks.plain_task import (
     ClassDims,
     Loss,
-    NamedBatches,
-    PlainTask,
     device_of,
     module_of,
     require_callable,
@@ -74,7 +72,7 @@ def recover(
     initial_net: Network | None = None,
     epoch_weights: Mapping[int, StateDict] | None = None,
     prunable: Callable[[nn.Module], list[str]] = weighted_layers,
-    task: Callable[[nn.Module, Optimization | None], Task] | None = None,
+    task: Callable[[nn.Module, Optimization | None], LightningTask] | None = None,
     context: RunContext | None = None,
 ) -> Masks:
     """Train the surviving weights (or update them in closed form) in place. Pruned weights stay exactly zero unless
@@ -248,7 +246,7 @@ def _data_of_round(
             if named:
                 return data
             data = training_loader(data)
-        batches = NamedBatches(data, net, argument="train_dataloader", most=most, anew=anew)
+        batches = LightningBatches(data, net, argument="train_dataloader", most=most, anew=anew)
         if anew and rescored and batches.opens_once:
             allowed = (
                 f"importance={pruning.importance.name} scores weights during the training, on batches of a second loader, which "
@@ -276,7 +274,7 @@ def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataMod
     Raises:
         InvalidSetting: the output does not name its logits, or has other numbers of them in training and eval mode.
     """
-    task, loader, state = PlainTask(net, loss), data.train_dataloader(), random_state()
+    task, loader, state = LightningPlainTask(net, loss), data.train_dataloader(), random_state()
     drawn = loader.generator.get_state()
     try:
         batch = task.transfer_batch_to_device(next(iter(loader)), device_of(net), 0)
@@ -425,5 +423,5 @@ def _fresh(network: Network, argument: str) -> nn.Module:
 
 def _plain_task(
     loss: Loss | None, dims: ClassDims | None, net: nn.Module, optimization: Optimization | None
-) -> PlainTask:
-    return PlainTask(net, loss, optimization, class_dims=dims)
+) -> LightningPlainTask:
+    return LightningPlainTask(net, loss, optimization, class_dims=dims)

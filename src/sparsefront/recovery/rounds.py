@@ -26,7 +26,7 @@ from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_mask
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, StateDict
-from sparsefront.tasks.base import Task
+from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import WEIGHTS, save_weights
 
@@ -209,7 +209,7 @@ class Source:
     """
 
     data_of_round: Callable[[int], pl.LightningDataModule]
-    make_task: Callable[[Optimization | None], Task]
+    make_task: Callable[[Optimization | None], LightningTask]
     dense_net: Callable[[], nn.Module]
     initial_net: Callable[[], nn.Module]
     epoch_weights: Mapping[int, StateDict]

@@ -4,20 +4,22 @@ import math
 from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pytorch_lightning as pl
 from pydantic import Field, PositiveInt
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
-from sparsefront.pruning.masked_weights import ApplyMasks, MaskedWeights
+from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend, sparse_backend
 from sparsefront.recovery.base import MakeMasks, Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.dense_after import check_dense_after, first_dense_step
-from sparsefront.recovery.fake_quantize import FakeQuantize
-from sparsefront.training.fit import Trained, fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+    from sparsefront.training.fit import Trained
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class TrainingRecovery(Recovery):
     def set_weights(self, round: Round) -> None:
         """Set the initial weights of the round in `round.net`; by default they are not changed."""
 
-    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
+    def callbacks(self, round: Round) -> "tuple[pl.Callback, ...]":
         """Additional callbacks of the round's fit."""
         return ()
 
@@ -122,6 +124,10 @@ class TrainingRecovery(Recovery):
         return sparse_backend().sparse_layers(self.backend, round, optimization, quantize=self.quantize)
 
     def recover(self, round: Round) -> RoundRecord:
+        # training imports Lightning, which takes seconds; a check of settings does not wait for it
+        from sparsefront.pruning.training_masks import ApplyMasks
+        from sparsefront.training.fit import steps_per_epoch
+
         setup = round.setup
         steps = steps_per_epoch(round.data, setup.trainer)
         plan = self.plan_of_round(setup.recipe, steps, round.index, len(round.levels))
@@ -140,13 +146,17 @@ class TrainingRecovery(Recovery):
             )
             callbacks = apply_masks, *self.callbacks(round)
             if self.quantize:
+                from sparsefront.recovery.fake_quantize import FakeQuantize
+
                 callbacks = *callbacks, FakeQuantize(round.net, setup.prunable(round.net))
             trained = fit_round(round, plan, callbacks)
         return RoundRecord(**asdict(trained), updates=apply_masks.reached)
 
 
-def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> Trained:
+def fit_round(round: Round, plan: TrainingPlan, callbacks: "tuple[pl.Callback, ...]" = ()) -> "Trained":
     """Train `round.net` in place as planned, with a fresh optimizer."""
+    from sparsefront.training.fit import fit
+
     number = f", round {round.index + 1} of {len(round.levels)}" if len(round.levels) > 1 else ""
     return fit(
         round.make_task(plan.optimization),

@@ -6,7 +6,6 @@ from math import inf, sqrt
 from statistics import fmean
 
 import numpy as np
-from scipy.special import stdtrit  # quantiles of Student's t
 
 from sparsefront.results.candidates import Candidate, error_of_lost, points_lost
 from sparsefront.results.metric import Metric
@@ -96,6 +95,8 @@ def _reaches(parts: Iterable[tuple[float, int]], *, least: float = 0.0) -> tuple
     variance = max(sum(part for part, _ in parts), least)
     if not variance:
         return 0.0, 0.0
+    from scipy.special import stdtrit  # quantiles of Student's t
+
     freedom = variance**2 / sum(part**2 / freedom for part, freedom in parts)
     both, one = (float(stdtrit(freedom, quantile)) * sqrt(variance) for quantile in ((1 + LEVEL) / 2, LEVEL))
     return both, one

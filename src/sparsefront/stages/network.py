@@ -25,22 +25,23 @@ from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.networks import first_non_finite, load_state, remove_blocks, tensors_digest
 from sparsefront.stages.keys import reseed, stage_seed
-from sparsefront.tasks.base import Optimizes, Task
+from sparsefront.tasks.base import Optimizes
 from sparsefront.tasks.causal_lm import CausalLM
 from sparsefront.tasks.classification import ImageClassification, SequenceClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
+from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.tasks.plain_task import iterates_itself, similar_loader
 from sparsefront.tasks.translation import Translation
 from sparsefront.training.recipe import Optimization
 
 # Tasks by the name used by data sets and models.
 
-TASKS: dict[str, type[Task]] = {
+TASKS: dict[str, type[LightningTask]] = {
     task.kind: task for task in (ImageClassification, SequenceClassification, ExtractiveQA, CausalLM, Translation)
 }
 
 
-def build_task(kind: str, net: nn.Module, dataset: Any, optimization: Optimizes | None = None) -> Task:
+def build_task(kind: str, net: nn.Module, dataset: Any, optimization: Optimizes | None = None) -> LightningTask:
     """Build the task of a data set around a network.
 
     Args:
@@ -394,7 +395,7 @@ def load_net(experiment: Experiment, weights: Path, *, blocks: Mapping[str, str 
     return net
 
 
-def make_task(experiment: Experiment, net: nn.Module, optimization: Optimization | None = None) -> Task:
+def make_task(experiment: Experiment, net: nn.Module, optimization: Optimization | None = None) -> LightningTask:
     return build_task(experiment.dataset.info.kind, net, experiment.dataset, optimization)
 
 

@@ -3,14 +3,15 @@
 import inspect
 from abc import ABC, abstractmethod
 from functools import cache
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
-from pytorch_lightning import LightningDataModule, LightningModule
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from sparsefront.tasks.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningDataModule
 
 # Attention masks for BERT in a form it does not inspect; inspecting synchronizes with the GPU in every training step.
 
@@ -44,8 +45,6 @@ def with_square_mask(inputs: dict[str, Tensor], net: nn.Module) -> dict[str, Ten
 
 
 Batch = dict[str, Tensor]
-TRAIN_LOSS = "train/loss"
-"""Name under which the loss of a training step is logged."""
 
 
 class Evaluator(Protocol):
@@ -94,8 +93,8 @@ class Optimizes(Protocol):
         """The return value of Lightning's `configure_optimizers`."""
 
 
-class Task(LightningModule, ABC):
-    """Trains a network for one kind of task and evaluates it.
+class Task(nn.Module, ABC):
+    """One kind of task: what a network is called with, its losses, and how it is evaluated; `LightningTask` trains.
 
     A task knows only the names of the network's inputs and the form of its output, so dense, masked and sparse networks are
     trained and evaluated by the same code.
@@ -125,7 +124,6 @@ class Task(LightningModule, ABC):
         self.states: Any = None
         self.teacher: tuple[nn.Module, Any] | None = None  # in a tuple, so that it is no part of this module
         self.label_smoothing = 0.0
-        self._evaluator: Evaluator | None = None
 
     @classmethod
     @abstractmethod
@@ -180,7 +178,7 @@ class Task(LightningModule, ABC):
         return loss if not even else (1 - self.label_smoothing) * loss + self.label_smoothing * sum(even) / len(even)
 
     @abstractmethod
-    def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
+    def evaluator(self, data: "LightningDataModule", split: str) -> Evaluator:
         """Create an evaluator.
 
         Args:
@@ -202,46 +200,6 @@ class Task(LightningModule, ABC):
     def trained(self) -> nn.Module:
         """The module whose parameters are trained."""
         return self.net
-
-    def configure_optimizers(self) -> Any:
-        if self.optimization is None:
-            raise ValueError("this task was built to evaluate, without an optimization: it cannot be trained")
-        return self.optimization.build(self.trained())
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip by global norm. Lightning's own raises for fused optimizers, even without a loss scaler: see
-        `TrainerSettings.fuses_optimizer`.
-        """
-        if gradient_clip_val:
-            trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            nn.utils.clip_grad_norm_(trained, gradient_clip_val)
-
-    def on_fit_start(self) -> None:
-        if not self.net.training:  # pretrained networks arrive in eval mode, which would disable dropout
-            self.net.train()  # in a network in training mode, frozen modules stay in eval mode
-
-    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        output = self.call(self.net, with_square_mask(self.net_inputs(batch), self.net))
-        loss = self.training_loss(output, batch)
-        # Not with `prog_bar`: Lightning would read the loss, and so synchronize with the GPU, in every step.
-        self.log(TRAIN_LOSS, loss, batch_size=len(next(iter(batch.values()))))
-        return loss
-
-    def on_validation_epoch_start(self) -> None:
-        self._evaluator = self.evaluator(self.trainer.datamodule, "val")
-
-    def validation_step(self, batch: Batch, batch_index: int) -> None:
-        self._evaluator.update(self(batch), batch)
-
-    def on_validation_epoch_end(self) -> None:
-        metrics = self._evaluator.compute()
-        self.log_dict({f"val/{name}": value for name, value in metrics.items()}, prog_bar=True)
-        self._evaluator = None
 
 
 def mean_counted(values: Tensor, counted: Tensor | None) -> Tensor:

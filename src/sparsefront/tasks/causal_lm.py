@@ -10,7 +10,8 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.base import MASK, Batch, Optimizes, Task
+from sparsefront.tasks.base import MASK, Batch, Optimizes
+from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.tasks.outcomes import Outcomes, error_of_mean, samples_digest
 
 # Target tokens of a batch.
@@ -37,7 +38,7 @@ def next_tokens(batch: Batch) -> Tensor:
     return targets
 
 
-class CausalLM(Task):
+class CausalLM(LightningTask):
     """Next-token cross-entropy, and perplexity: exp of its mean over all scored tokens.
 
     The net is called with Hugging Face's argument names and returns an output with `logits` [B, T, vocabulary].

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torchmetrics import MetricCollection
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.base import Batch, Optimizes, Task, text_inputs
+from sparsefront.tasks.base import Batch, Optimizes, text_inputs
+from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.tasks.metrics import METRICS
 from sparsefront.tasks.outcomes import (
     Outcomes,
@@ -94,7 +95,7 @@ class LabelEvaluator:
 # Image and sequence classification.
 
 
-class ImageClassification(Task):
+class ImageClassification(LightningTask):
     """Cross-entropy and accuracy.
 
     The net is called as `net(x=[B, channels, size, size])` and returns logits [B, num_classes]. In mixed batches, the loss is
@@ -128,7 +129,7 @@ class ImageClassification(Task):
         return LabelEvaluator((self.metric_name,), self.num_classes, logits_of=lambda output: output)
 
 
-class SequenceClassification(Task):
+class SequenceClassification(LightningTask):
     """Cross-entropy, or squared error if the label is a score; metrics are set by the data set.
 
     The net is called with Hugging Face's argument names and returns an output with `logits` [B, num_classes].

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
 
-from sparsefront.tasks.base import Batch, Optimizes, Task, text_inputs
+from sparsefront.tasks.base import Batch, Optimizes, text_inputs
+from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.tasks.outcomes import Outcomes, error_of_mean, samples_digest
 
 # From start and end logits to text spans.
@@ -72,7 +73,7 @@ N_BEST = 20
 MAX_ANSWER_LENGTH = 30  # tokens; like `n_best`, the value of published SQuAD results
 
 
-class ExtractiveQA(Task):
+class ExtractiveQA(LightningTask):
     """Cross-entropy of the answer's first and last token; F1 and exact match.
 
     The net is called with Hugging Face's argument names and returns an output with `start_logits` and `end_logits`, [B, tokens].

@@ -4,22 +4,22 @@ import copy
 import inspect
 import itertools
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from pytorch_lightning import LightningDataModule
 from torch import Tensor, fx, nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.networks import first_non_finite
-from sparsefront.progress import counted
 from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningDataModule
 
 log = logging.getLogger(__name__)
 
@@ -317,8 +317,8 @@ class NamedBatch:
         raise InvalidSetting(self.argument, given, "holds batches (inputs, target), inputs alone, or dicts by name")
 
 
-class NamedBatches(LightningDataModule):
-    """A training loader whose batches are dicts.
+class NamedBatches:
+    """A training loader whose batches are dicts; `LightningBatches` for Lightning.
 
     Args:
         batches: a plain DataLoader over a dataset with a length, which keeps its order and settings, with workers seeded from its
@@ -370,13 +370,8 @@ class NamedBatches(LightningDataModule):
         generator = given.generator or torch.Generator().manual_seed(self._seed)
         return similar_loader(given, batch_sampler=given.batch_sampler, collate_fn=self._named, generator=generator)
 
-    def val_dataloader(self) -> DataLoader:
-        """Empty: a plain training loop does not validate."""
-        warnings.filterwarnings("ignore", message="Total length of `DataLoader` across ranks is zero")
-        return DataLoader(_Read([]))
 
-
-def training_loader(module: LightningDataModule) -> Iterable:
+def training_loader(module: "LightningDataModule") -> Iterable:
     """The training loader of a data module, the only part that is used."""
     module.prepare_data()
     module.setup("fit")
@@ -535,7 +530,7 @@ def require_gradient(loss: Tensor) -> None:
 
 
 class PlainTask(Task):
-    """Trains any network; does not evaluate.
+    """The task of any network with a loss; evaluates nothing. `LightningPlainTask` trains.
 
     Args:
         net: called with the named inputs of a batch.
@@ -559,7 +554,7 @@ class PlainTask(Task):
         super().__init__(net, optimization)
         self._names, self._loss, self._argument = forward_names(net), loss, argument
         self.loss_module = module_of(loss)
-        self._class_dims, self._looked = class_dims, False
+        self._class_dims = class_dims
 
     @classmethod
     def for_dataset(cls, net: nn.Module, dataset: object, optimization: Optimizes | None = None) -> "PlainTask":
@@ -575,17 +570,6 @@ class PlainTask(Task):
             argument, value = "dense_net", type(net).__name__
         with named_in_errors(argument, value, "the network cannot be called with it"):
             return net(**inputs)
-
-    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        loss = super().training_step(batch, batch_index)
-        require_gradient(loss)
-        if not self._looked:
-            self._looked = True
-            known = {id(parameter) for parameter in self.trained().parameters()}
-            if others := [tuple(leaf.shape) for leaf in leaves_of(loss) if id(leaf) not in known]:
-                told = "loss: %s that it reads, of shape %s, not trained: give a Module with them as the loss"
-                log.warning(told, counted(len(others), "parameter"), ", ".join(map(str, others[:3])))
-        return loss
 
     def trained(self) -> nn.Module:
         return self.net if self.loss_module is None else nn.ModuleList([self.net, self.loss_module])
@@ -677,7 +661,7 @@ class PlainTask(Task):
         tolerance = (1e-4 if logits.dtype in (torch.float32, torch.float64) else 2e-2) * max(1.0, float(base.abs()))
         return all(float((loss - base).abs()) <= tolerance for loss in shifted)
 
-    def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
+    def evaluator(self, data: "LightningDataModule", split: str) -> Evaluator:
         raise NotImplementedError("a plain task evaluates nothing")
 
 

@@ -10,9 +10,10 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.base import Batch, Optimizes, Task
+from sparsefront.tasks.base import Batch, Optimizes
 from sparsefront.tasks.causal_lm import IGNORED
 from sparsefront.tasks.decoding import Decoding, TranslationNetwork, translate
+from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.tasks.outcomes import (
     BLEU,
     MOST_WORDS,
@@ -38,7 +39,7 @@ class Translates(Protocol):
         """Decode token ids, int64 [B, T], into sentences."""
 
 
-class Translation(Task):
+class Translation(LightningTask):
     """Next-token cross-entropy of the target, given the source; BLEU and chrF of beam search.
 
     Both are computed by sacreBLEU on plain text, whose signature is part of the results. During training, only the loss on the

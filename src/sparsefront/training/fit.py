@@ -19,14 +19,15 @@ from sparsefront import distributed
 from sparsefront.errors import Terminated
 from sparsefront.gpu import shared, yield_gpu
 from sparsefront.progress import TRAINING, spent_on
-from sparsefront.tasks.base import Task
+from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.average_weights import AverageWeights
 from sparsefront.training.compilation import channels_last, deterministic_algorithms
 from sparsefront.training.divergence import Diverged, StopAtDivergence
+from sparsefront.training.lightning_parts import AverageLastStep
 from sparsefront.training.phase_logger import LogLearningRate, PhaseLogger
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import KeepEpochs, SaveEpochWeights, TrainingData, checkpoint_of
-from sparsefront.training.trainer import AverageLastStep, TrainerSettings, require_room
+from sparsefront.training.trainer import TrainerSettings, require_room
 
 # The actual extent of a training, counted instead of planned.
 
@@ -128,7 +129,7 @@ def steps_per_epoch(data: pl.LightningDataModule, trainer: TrainerSettings) -> i
 
 
 def fit(
-    task: Task,
+    task: LightningTask,
     data: pl.LightningDataModule,
     *,
     epochs: int,
@@ -218,7 +219,7 @@ def fit(
     return Trained(keep.seconds, keep.earlier_seconds, count.epochs, count.steps, count.samples())
 
 
-def _never_broadcast(task: Task) -> list[str]:
+def _never_broadcast(task: LightningTask) -> list[str]:
     """Buffers that DDP need not broadcast before every forward: masks, positions and counts are the same on every rank."""
     return [name for name, buffer in task.named_buffers() if not buffer.is_floating_point()]
 

@@ -2,25 +2,17 @@
 
 import logging
 import os
-import time
 from pathlib import Path
 from typing import Any, Literal
 
-import pytorch_lightning as pl
 import torch
 from pydantic import PositiveInt
-from pytorch_lightning.callbacks import TQDMProgressBar
-from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
-from torch.optim import Optimizer
-from tqdm import tqdm
 
 from sparsefront import distributed
 from sparsefront.artifacts.durable import require_space
 from sparsefront.errors import InvalidSetting
-from sparsefront.progress import bar
 from sparsefront.settings_class import settings_class
-from sparsefront.tasks.base import TRAIN_LOSS
 from sparsefront.training.recipe import Recipe
 
 # Disk space of a training.
@@ -53,79 +45,7 @@ def _copies_in_optimizer(recipe: Recipe) -> int:
     return 2 if recipe.optimizer == "adamw" else int(recipe.momentum > 0)
 
 
-# Gradient accumulation, also for an epoch's shorter last step.
-
-
-class AverageLastStep(pl.Callback):
-    """Lightning callback that averages the gradients of an epoch's last step over its actual number of batches.
-
-    Lightning divides every loss by `accumulate_grad_batches`, which is too much for a shorter last step. Put it before all
-    callbacks that read gradients.
-
-    Args:
-        batches: per optimizer step.
-    """
-
-    def __init__(self, batches: int) -> None:
-        self.batches = batches
-        self._accumulated = 0
-
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        self._accumulated = batch_idx % self.batches + 1  # batches of this step so far
-
-    @torch.no_grad()
-    def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
-        if self._accumulated < self.batches:
-            trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            torch._foreach_mul_([one.grad for one in trained if one.grad is not None], self.batches / self._accumulated)
-
-
-# Progress: a bar on a terminal, lines elsewhere.
-
 log = logging.getLogger(__name__)
-SECONDS_BETWEEN_LINES = 60
-
-
-class EpochBar(TQDMProgressBar):
-    """Lightning's bar with epochs from 1 to n, known totals, and no version number of the logger's folder."""
-
-    def init_train_tqdm(self) -> tqdm:
-        return bar(description=self._epoch(), total=self.trainer.num_training_batches, unit="batch", leave=True)
-
-    def init_validation_tqdm(self) -> tqdm:
-        return bar(description="validation", total=sum(self.trainer.num_val_batches), unit="batch")
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        self.train_progress_bar.reset()
-        self.train_progress_bar.set_description(self._epoch())
-
-    def on_validation_batch_start(self, *_: Any) -> None:
-        """Skip Lightning's dataloader index: there is only one."""
-
-    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
-        metrics = super().get_metrics(trainer, pl_module)
-        if (loss := trainer.callback_metrics.get(TRAIN_LOSS)) is not None:
-            metrics = {TRAIN_LOSS: float(loss)} | metrics  # read only when the bar is refreshed
-        return {name: value for name, value in metrics.items() if name != "v_num"}
-
-    def _epoch(self) -> str:
-        return f"epoch {self.trainer.current_epoch + 1} of {self.trainer.max_epochs}"
-
-
-class EpochLines(pl.Callback):
-    """Replaces the bar by a line after an epoch, if the last one was long enough ago."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if trainer.is_global_zero and time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
-            self._last = time.monotonic()
-            metrics = {name: f"{float(value):.4g}" for name, value in sorted(trainer.callback_metrics.items())}
-            told = ", ".join(f"{name} {value}" for name, value in metrics.items())
-            log.info("epoch %d of %d: %s", trainer.current_epoch + 1, trainer.max_epochs, told)
-
-
 GPU_BATCHES_SHOWN = 10  # batches between refreshes on a GPU
 PROCESSES_A_CORE = 4  # limit of CPU processes per core, for trying out multi-GPU runs
 
@@ -180,10 +100,6 @@ class TrainerSettings:
             InvalidSetting: accelerator gpu without one, more devices than GPUs or than cores can take, fp16 on a CPU, a hook
                 without several GPUs, another exchange with one device, graphs without a GPU or with several, or no compiler.
         """
-        import torch
-
-        from sparsefront.training.compilation import fix_workspace, why_unavailable
-
         found = torch.cuda.device_count()
         if self.accelerator == "gpu" and found == 0:
             raise InvalidSetting("accelerator", "gpu", "torch finds no CUDA device here; use auto or cpu")
@@ -212,20 +128,23 @@ class TrainerSettings:
                 self.exchange_gradients,
                 "is for several devices that train together; use during_backward",
             )
-        if self.compile not in ("auto", "none") and (why := why_unavailable(self.on_gpu)) is not None:
-            raise InvalidSetting("compile", self.compile, f"{why}; use none")
+        if self.compile not in ("auto", "none"):
+            from sparsefront.training.compilation import why_unavailable
+
+            if (why := why_unavailable(self.on_gpu)) is not None:
+                raise InvalidSetting("compile", self.compile, f"{why}; use none")
         if self.cuda_graphs is True and not (self.on_gpu and self.world_size == 1):
             raise InvalidSetting("cuda_graphs", True, "is for trainings on one GPU; use false")
         if self.cuda_graphs is True and self.accumulate_grad_batches > 1:
             allowed = f"takes a step for each batch: not with accumulate_grad_batches={self.accumulate_grad_batches}"
             raise InvalidSetting("cuda_graphs", True, allowed)
         if self.deterministic:
+            from sparsefront.training.compilation import fix_workspace
+
             fix_workspace()
 
     @property
     def on_gpu(self) -> bool:
-        import torch
-
         return self.accelerator == "gpu" or (self.accelerator == "auto" and torch.cuda.is_available())
 
     @property
@@ -241,8 +160,6 @@ class TrainerSettings:
     @property
     def real_precision(self) -> str:
         """The precision with `auto` resolved."""
-        import torch
-
         if self.precision != "auto":
             return self.precision
         if not self.on_gpu:
@@ -316,6 +233,7 @@ class TrainerSettings:
         import pytorch_lightning as pl
 
         from sparsefront import progress
+        from sparsefront.training.lightning_parts import EpochBar, EpochLines
 
         bars = self.progress_bar and progress.shown()
         return pl.Trainer(
@@ -331,7 +249,10 @@ class TrainerSettings:
             num_sanity_val_steps=0,
             gradient_clip_val=gradient_clip,
             accumulate_grad_batches=self.accumulate_grad_batches,
-            callbacks=[self._bar() if bars else EpochLines(), *callbacks],
+            callbacks=[
+                EpochBar(refresh_rate=GPU_BATCHES_SHOWN if self.on_gpu else 1) if bars else EpochLines(),
+                *callbacks,
+            ],
             logger=loggers or False,
             enable_checkpointing=False,
             enable_model_summary=False,
@@ -340,18 +261,11 @@ class TrainerSettings:
             default_root_dir=directory,
         )
 
-    def _bar(self) -> Any:
-        """The progress bar; it shows the loss, which synchronizes with the GPU."""
-
-        return EpochBar(refresh_rate=GPU_BATCHES_SHOWN if self.on_gpu else 1)
-
     def _strategy(self) -> Any:
         """Lightning's default for one device; DDP with the existing ranks for several."""
         if self.world_size == 1:
             return "auto"
         from pytorch_lightning.plugins.environments import LightningEnvironment
-
-        from sparsefront import distributed
 
         if distributed.world_size() != self.world_size:
             raise RuntimeError(
@@ -362,6 +276,7 @@ class TrainerSettings:
 
             compress = self.ddp_comm_hook is not None
             return ExchangeAfterBackward(compress=compress, cluster_environment=LightningEnvironment())
+        from pytorch_lightning.strategies import DDPStrategy
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
         # gradients are views into the buckets, which saves a copy
