@@ -9,6 +9,7 @@ from tiny_files import (
     write_cifar,
     write_glue,
     write_imagenet,
+    write_imdb,
     write_pairs,
     write_squad,
     write_text_files,
@@ -42,6 +43,8 @@ def tiny(tmp_path: Path) -> Any:
             config["path"] = str(write_cifar(tmp_path / "cifar10"))
         elif name == "tiny_imagenet":
             config |= {"path": str(write_tiny_imagenet(tmp_path / name)), "complete": False, "valid_fraction": 0.1}
+        elif name == "imdb":
+            config |= {"path": str(write_imdb(tmp_path / name)), "complete": False}
         elif name in ("imagenet", "imagefolder"):
             config |= {"path": str(tmp_path / "imagenet"), "image_size": 32, "valid_fraction": 0.25}
             if not (tmp_path / "imagenet").exists():

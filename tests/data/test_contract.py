@@ -60,7 +60,7 @@ def equal(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> bo
 def test_yaml_files_name_every_dataset() -> None:
     images, text = (
         {"digits", "cifar10", "tiny_imagenet", "imagenet", "imagefolder"},
-        {"glue", "squad", "text", "wikitext2"},
+        {"glue", "imdb", "squad", "text", "wikitext2"},
     )
     assert set(NAMES) >= images | text | {"multi30k", "tatoeba", "wmt14", "iwslt15"}
 

@@ -55,6 +55,25 @@ def write_text_files(folder: Path, *, train: int = 40, test: int = 12) -> Path:
     return folder
 
 
+def write_imdb(folder: Path, *, train: int = 40, test: int = 12) -> Path:
+    """Reviews of two words and a number, and as many without a label as train has; the first of each also stands in test."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", train), ("test", test), ("unsup", train)):
+        lines = []
+        for number in range(count):
+            in_test = part != "test" and number == 0
+            text = f"{WORDS[number % 16]}<br /><br />{'test' if in_test else part} {number}"
+            row = {
+                "id": f"{part}/{number}",
+                "text": text,
+                "in_test": in_test,
+                "in_train": part == "unsup" and number == 1,
+            }
+            lines.append(json.dumps(row if part == "unsup" else row | {"label": number % 2}))
+        (folder / f"{part}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
 # Header and one row of each task as the original distribution has them; {a}, {b} are sentences and {y} is the label.
 GLUE_LAYOUTS = {
     "cola": (None, "gj04\t{y}\t\t{a}"),

@@ -159,6 +159,9 @@ def test_attention_in_the_math_path_is_named():
 def test_a_network_whose_attention_is_slow_is_named(monkeypatch, caplog):
     """On a GPU alone, which is made up here."""
     net, inputs = Heads().eval(), {"x": torch.randn(2, 3, 5, 8)}
+    monkeypatch.setattr(
+        end_to_end, "known_searches", SimpleNamespace(get=lambda *given: None, keep=lambda *given: None)
+    )
     for device, told in ((CPU, 0), (torch.device("cuda"), 1)):
         monkeypatch.setattr(end_to_end, "_device", lambda inputs, device=device: device)
         monkeypatch.setattr(end_to_end, "shared", lambda device: nullcontext())

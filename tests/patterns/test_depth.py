@@ -281,7 +281,7 @@ def test_a_finished_run_gives_the_smaller_network_and_is_verified(tmp_path, caps
     main([str(found.folder / "row.json"), "--cache-dir", str(tmp_path / "cache")])
     told = capsys.readouterr().out
     assert "DIFFERS" not in told and all(f"{what}: hold" in told for what in ("masks and weights", "sparsity"))
-    assert "accuracy, masked: holds" in told
+    assert "accuracy: holds, masked" in told
 
 
 @pytest.mark.parametrize(

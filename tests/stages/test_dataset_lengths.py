@@ -13,7 +13,7 @@ from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.measure.problems import batches_by_size, dataset_size_text
 from sparsefront.results.record import OF_DATASET
 from sparsefront.stages import latency
-from sparsefront.verify.stored import _check_samples
+from sparsefront.verify.stored import check_numbers
 
 QUICK = ("trainer=cpu", "measure.device=cpu", "measure.variants=[]", "measure.samples=5", "measure.repeats=2")
 DATASET = (*QUICK, "measure.lengths=dataset", "measure.batch_size=8", "measure.warmup=0")
@@ -56,13 +56,13 @@ def test_each_size_is_timed_once_and_weighs_as_often_as_it_occurs(run, texts):
     for entry in speed.dataset_lengths:
         assert len(taken[f"dense {dataset_size_text(entry)}"]) == len(taken[f"sparse {dataset_size_text(entry)}"]) == 2
     assert speed.latency_device == "cpu" and speed.latency_kernel == "reference"
-    file = Path(HydraConfig.get().runtime.output_dir) / "samples.json"
-    _check_samples(row, file)
+    file = Path(HydraConfig.get().runtime.output_dir) / "row.json"
+    check_numbers(row, file)
     with pytest.raises(Edited, match="speedup_dataset="):
-        _check_samples(row.with_values({"speedup_dataset": 9.0}), file)
+        check_numbers(row.with_values({"speedup_dataset": 9.0}), file)
     with pytest.raises(Edited, match="latency_dense_ms="):
         edited = [entry | {"latency_dense_ms": 9.0} for entry in speed.dataset_lengths]
-        _check_samples(row.with_values({"dataset_lengths": edited}), file)
+        check_numbers(row.with_values({"dataset_lengths": edited}), file)
 
 
 def test_a_limited_evaluation_limits_the_batches(run, texts):

@@ -35,4 +35,4 @@ def test_a_run_records_the_pattern_and_is_measured_dense(tmp_path, capsys, monke
     shutil.copytree(found.folder, copy, symlinks=False)
     assert main([str(copy / RESULT_FILE), "--cache-dir", str(tmp_path / "cache")]) == 0, capsys.readouterr()
     said = capsys.readouterr().out
-    assert "accuracy, masked: holds" in said and "sparsity: holds" in said
+    assert "accuracy: holds, masked" in said and "sparsity: holds" in said

@@ -161,6 +161,11 @@ class Experiment:
         return training if self.pattern.prunes and isinstance(training, TrainingRecovery) else None
 
     @property
+    def unlabeled(self) -> bool:
+        """Whether the recovery's rows include some without a label."""
+        return self.dataset.labeled() is not self.dataset
+
+    @property
     def recovery_rounds(self) -> int:
         """Number of rounds of the schedule."""
         return len(self.schedule.round_sparsities(self.sparsity))

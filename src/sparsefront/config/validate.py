@@ -89,6 +89,29 @@ def with_possible_control(experiment: Experiment) -> Experiment:
     return replace(experiment, control=None)
 
 
+def with_labels(experiment: Experiment) -> Experiment:
+    """Leave out rows without a label if nothing is recovered, so that sweeps with pattern=dense work.
+
+    Raises:
+        InvalidSetting: the recovery has no teacher for these rows, or the control learns from labels.
+    """
+    if not experiment.unlabeled:
+        return experiment
+    recovery = experiment.recovery
+    if not experiment.pattern.prunes:
+        log.info("dataset.unlabeled=true: skipped, pattern=%s recovers nothing", experiment.pattern.name)
+        return replace(experiment, dataset=experiment.dataset.labeled())
+    if not recovery.has_teacher:
+        allowed = (
+            f"adds rows without a label, and recovery={recovery.name} has no teacher: distill, square_head or cast"
+        )
+        raise InvalidSetting("dataset.unlabeled", True, allowed)
+    if experiment.control == "dense_continued":
+        allowed = "learns from labels, and dataset.unlabeled=true adds rows without: dense_distilled"
+        raise InvalidSetting("control", experiment.control, allowed)
+    return experiment
+
+
 # Combinations without timing.
 
 
@@ -277,7 +300,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     check_checkpoint(experiment)
     _check_structured(experiment)
     _check_recovery(experiment)
-    experiment = with_possible_control(experiment)
+    experiment = with_possible_control(with_labels(experiment))
     _check_pattern(experiment)
     require_optimized_values(experiment)
     return _at_commits(experiment)

@@ -307,6 +307,12 @@ class Dataset(ABC):
         """
         return self
 
+    def labeled(self) -> Self:
+        """These settings without the rows of train that have no label: only a teacher's loss takes those, so that stages other
+        than the recovery read these settings' rows.
+        """
+        return self
+
     def fingerprint(self) -> dict[str, Any]:
         """Everything that the batches depend on except batch size, seed and tokenizer; JSON-able."""
         apart = self.elsewhere | self.of_evaluation

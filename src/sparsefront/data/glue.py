@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import build_once, hub_split
-from sparsefront.data.text_dataset import TextDataset
+from sparsefront.data.text_dataset import HubTextDataset
 from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
@@ -266,7 +266,7 @@ _KEYS: dict[str, Callable[[Sequence[GlueRow]], Iterable[Iterable[Hashable]]]] = 
 
 
 @settings_class(kw_only=True)
-class Glue(TextDataset):
+class Glue(HubTextDataset):
     """One task of GLUE.
 
     The dev file is the test part here, since GLUE's own test labels were never published; `val` is held out of train. Related
@@ -279,7 +279,7 @@ class Glue(TextDataset):
         task: one of `GLUE_TASKS`. MNLI is evaluated on the matched dev file.
         path: in the original layout: a folder that contains the task's folder (`SST-2/train.tsv`), or that folder itself.
         max_length: longer inputs are truncated, the longer sentence of a pair first.
-        revision, pad, group_by_length: as in `TextDataset`.
+        revision, pad, group_by_length: as in `HubTextDataset`.
     """
 
     name: ClassVar[str] = "glue"

@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import build_once, hub_split
-from sparsefront.data.text_dataset import TextDataset
+from sparsefront.data.text_dataset import HubTextDataset
 from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import bar
@@ -284,7 +284,7 @@ EXPECTED = "a folder with one train*.json and one dev*.json of SQuAD v1.1"
 
 
 @settings_class(kw_only=True)
-class Squad(TextDataset):
+class Squad(HubTextDataset):
     """Questions about Wikipedia paragraphs: 87599 in the official train file, 10570 in dev.
 
     The dev file is the test part here, since the official test file was never published. `val` is held out of train by whole
@@ -297,12 +297,12 @@ class Squad(TextDataset):
         train_file, dev_file: the two files, instead of `path`, or to choose among several in a folder.
         max_length: tokens of a window: the question and a part of the context.
         stride: context tokens shared by neighboring windows.
-        revision, pad, group_by_length: as in `TextDataset`.
+        revision, pad, group_by_length: as in `HubTextDataset`.
     """
 
     name: ClassVar[str] = "squad"
     hub_id: ClassVar[str] = HUB_ID
-    elsewhere: ClassVar[frozenset[str]] = TextDataset.elsewhere | {"train_file", "dev_file"}
+    elsewhere: ClassVar[frozenset[str]] = HubTextDataset.elsewhere | {"train_file", "dev_file"}
 
     train_file: str | None = None
     dev_file: str | None = None

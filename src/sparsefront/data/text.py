@@ -135,12 +135,15 @@ def tokenized(
     max_length: int,
     columns: dict[str, Tensor],
     description: str,
+    head_share: float | None = None,
 ) -> EncodedText:
     """Rows `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated to `max_length` tokens.
 
     Args:
         columns: one value per row, stored with the tokens.
         description: of the progress bar.
+        head_share: of a longer row, keep this share of the tokens from its beginning and the others from its end; None = cut
+            as the tokenizer does.
     """
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
@@ -150,19 +153,37 @@ def tokenized(
             encoding = tokenizer(
                 list(firsts[chunk]),
                 None if seconds is None else list(seconds[chunk]),
-                truncation=True,
-                max_length=max_length,
+                truncation=head_share is None,
+                max_length=max_length if head_share is None else None,
                 return_attention_mask=False,
                 return_token_type_ids=True,
+                return_special_tokens_mask=True,
+                verbose=False,  # rows that are too long for the network are cut below
             )
-            ids.extend(np.asarray(row, dtype=np.int32) for row in encoding["input_ids"])
-            types.extend(np.asarray(row, dtype=np.uint8) for row in encoding["token_type_ids"])
+            kept = [_within(mask, max_length, head_share) for mask in encoding["special_tokens_mask"]]
+            for into, name, dtype in ((ids, "input_ids", np.int32), (types, "token_type_ids", np.uint8)):
+                into.extend(np.asarray(row, dtype=dtype)[places] for row, places in zip(encoding[name], kept))
             shown.update(len(encoding["input_ids"]))
     tokens = {
         "input_ids": torch.from_numpy(np.concatenate(ids)),
         "token_type_ids": torch.from_numpy(np.concatenate(types)),
     }
     return EncodedText(tokens, row_starts([len(row) for row in ids]), columns)
+
+
+def _within(special: Sequence[int], max_length: int, head_share: float | None) -> np.ndarray:
+    """The places of a row's tokens that are kept, ascending: all special ones, and of the others the head and the tail.
+
+    Args:
+        special: 1 where the tokenizer added the token, else 0.
+    """
+    places = np.arange(len(special))
+    if head_share is None or len(special) <= max_length:
+        return places
+    own = places[np.asarray(special) == 0]
+    room = max_length - (len(special) - len(own))
+    head = round(head_share * room)
+    return np.setdiff1d(places, own[head : len(own) - (room - head)])
 
 
 def row_starts(lengths: Sequence[int]) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sparsefront.artifacts.content_digest import digest, file_digest, path_digest
 from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.download import hub_split, hub_split_names
-from sparsefront.data.text_dataset import TextDataset
+from sparsefront.data.text_dataset import HubTextDataset
 from sparsefront.data.text_files import SUFFIXES, Table, read_table, table_files
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.settings_class import settings_class
@@ -24,7 +24,7 @@ REPORTED = ("test", "validation", "dev", "valid")  # reporting splits; the first
 
 
 @settings_class(kw_only=True)
-class TextColumns(TextDataset):
+class TextColumns(HubTextDataset):
     """One or two texts and a label per row, from `hub` or from `path`.
 
     Equal texts are held out together. Labels may be strings, numbers or datasets' ClassLabel: classes are in ClassLabel's
@@ -38,7 +38,7 @@ class TextColumns(TextDataset):
         text, text_pair, label: columns; text_pair=null for single texts.
         train_split, test_split: names of the splits; test_split=null uses the first that exists of test, validation, dev,
             valid.
-        revision, pad, group_by_length, max_length: as in `TextDataset`.
+        revision, pad, group_by_length, max_length: as in `HubTextDataset`.
     """
 
     name: ClassVar[str] = "text"

@@ -21,21 +21,16 @@ class TextDataset(Dataset):
     """Settings of one text set.
 
     Attributes:
-        path: local files, as described by the data set; None downloads from the Hugging Face hub, once.
-        revision: branch, tag or commit on the hub. Runs are keyed by the commit; set it to use the same elsewhere.
+        path: local files, as described by the data set.
         max_length: maximum number of tokens of an input.
         pad: to the `longest` row of each batch, or always to `max_length`.
         pad_multiple: rounds the longest row up to a multiple of it; fewer lengths are fewer CUDA graphs to capture.
         group_by_length: train on batches of inputs of similar length, with less padding.
     """
 
-    hub_id: ClassVar[str]
-    """owner/name of the data on the hub."""
-    elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"revision"}  # `content` names it for hub data
     libraries: ClassVar[tuple[str, ...]] = ("tokenizers",)
 
     path: str | None = None
-    revision: str = "main"
     max_length: Annotated[int, Field(ge=8, description="tokens")] = 128
     pad: Literal["longest", "max_length"] = "longest"
     pad_multiple: PositiveInt = 8
@@ -44,19 +39,6 @@ class TextDataset(Dataset):
     def __post_init__(self) -> None:
         if self.group_by_length and self.pad == "max_length":
             raise InvalidSetting("group_by_length", True, "needs pad=longest: with max_length all inputs are as long")
-
-    @property
-    def from_hub(self) -> bool:
-        """Whether the data is downloaded, because no local files are set."""
-        return self.path is None
-
-    def at_commit(self, cache_dir: Path) -> Self:
-        if not self.from_hub:
-            return self
-        commit = hub_commit(
-            self.hub_id, self.revision, cache_dir=cache_dir, missing="set dataset.path to a folder with its files"
-        )
-        return replace(self, revision=commit)
 
     @abstractmethod
     def source(self, cache_dir: Path) -> "TextSource":
@@ -83,3 +65,32 @@ class TextDataset(Dataset):
             holds_out=self.valid_fraction > 0,
             num_workers=self.num_workers,
         )
+
+
+@settings_class(kw_only=True)
+class HubTextDataset(TextDataset):
+    """Settings of one text set that can be downloaded.
+
+    Attributes:
+        path: None downloads from the Hugging Face hub, once.
+        revision: branch, tag or commit on the hub. Runs are keyed by the commit; set it to use the same elsewhere.
+    """
+
+    hub_id: ClassVar[str]
+    """owner/name of the data on the hub."""
+    elsewhere: ClassVar[frozenset[str]] = TextDataset.elsewhere | {"revision"}  # `content` names it for hub data
+
+    revision: str = "main"
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether the data is downloaded, because no local files are set."""
+        return self.path is None
+
+    def at_commit(self, cache_dir: Path) -> Self:
+        if not self.from_hub:
+            return self
+        commit = hub_commit(
+            self.hub_id, self.revision, cache_dir=cache_dir, missing="set dataset.path to a folder with its files"
+        )
+        return replace(self, revision=commit)

@@ -134,7 +134,7 @@ def train(experiment: Experiment, dense: Path, resume_dir: Path, folder: Path, l
         the seconds that a killed run spent before the point from which this one resumed.
     """
     net = load_net(experiment, dense / WEIGHTS)
-    data = open_data(experiment, seed=recovery_stage_seed(experiment, "recover 0, order"))
+    data = open_data(experiment, seed=recovery_stage_seed(experiment, "recover 0, order"), unlabeled=True)
     plan = control_plan(experiment, steps_per_epoch(data, experiment.trainer))
     reseed(recovery_stage_seed(experiment, "recover 0"))
     teacher, recovery = (), experiment.continued_recovery

@@ -165,6 +165,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "code": code_digest(
             stage_modules(experiment, ("schedule", "recovery", "recipe"), "sparsefront.stages.recover")
         ),
+        **_unlabeled(experiment),
     }
     export = {
         "recover": digest(recover),
@@ -229,7 +230,7 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
     return {
         "model": by_content(experiment.model.fingerprint()),
         "model_settings": {key: value for key, value in model.items() if key not in experiment.model.for_pruning},
-        "dataset": by_content(experiment.dataset.fingerprint()),
+        "dataset": by_content(experiment.dataset.labeled().fingerprint()),
         "recipe": dense_recipe(recipe),
         "trainer": experiment.trainer.cache_key(),
         "seed": experiment.seed,
@@ -285,7 +286,13 @@ def _taught(experiment: Experiment) -> dict[str, Any]:
         "recovery": [taught, experiment.recovery.fingerprint()],
         "prunable": _prunable(experiment),
         "recovery_code": code_digest(stage_modules(experiment, ("recovery",))),
+        **_unlabeled(experiment),
     }
+
+
+def _unlabeled(experiment: Experiment) -> dict[str, Any]:
+    """The data of a recovery that also takes rows without a label; empty if it takes those of the dense run."""
+    return {"dataset": by_content(experiment.dataset.fingerprint())} if experiment.unlabeled else {}
 
 
 def _step_a_round(experiment: Experiment, epochs: int) -> bool:

@@ -1,8 +1,7 @@
 """Latencies of a run at several sizes, as fields of the result: the curve, and the evaluation set's own batches."""
 
 import logging
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -19,7 +18,6 @@ from sparsefront.measure.problems import dataset_size_text, size_text
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise
-from sparsefront.results.record import OF_DATASET
 from sparsefront.stages.bench import EvalContext
 from sparsefront.tasks.decoding import DecoderStep, Decoding, SourceEncoder, TranslationNetwork, WholeTranslation
 
@@ -261,47 +259,3 @@ def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
     measure = experiment.measure
     lengths = (None,) if experiment.dataset.info.sequence_length is None else measure.sequence_lengths
     return [(batch_size, length) for length, batch_size in product(lengths, measure.batch_sizes)]
-
-
-def follows_from_samples(
-    speed: Mapping[str, Any], samples: Samples
-) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """Group `speed` of a result, and each of its entries of other sizes, with the values that follow from the samples: None
-    where there are none.
-    """
-
-    def at(size: str) -> Samples:
-        return {side.partition(" ")[0]: taken for side, taken in samples.items() if side.partition(" ")[2] == size}
-
-    dataset = [(entry, dataset_size_text(entry)) for entry in speed["dataset_lengths"]]
-    entries = [(entry, size_text(entry)) for entry in speed["curve"]] + dataset
-    entries += [(entry, f"{entry['part']} {size_text(entry)}") for entry in speed["parts"]]
-    for entry, size in [(speed, ""), *entries]:
-        yield entry, _of_one_size(entry, at(size))
-    timed = [(entry["batches"], at(size)) for entry, size in dataset]
-    whole = timed and all(taken for _, taken in timed)
-    yield speed, dict.fromkeys(OF_DATASET) | (latency_over_batches(timed) if whole else {})
-    for side in SIDES:
-        for repeat in samples.get(side, ()):
-            yield speed, {"repeats": len(samples[side]), "samples_per_repeat": len(repeat)}
-
-
-SIDES = ("dense", "dense_low", "sparse")
-
-
-def _of_one_size(entry: Mapping[str, Any], taken: Samples) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(f"latency_{side}_ms" for side in SIDES)
-    for side in SIDES:
-        if side in taken:
-            found |= latency_fields(side, summarise(sum(taken[side], [])))
-            per_s = (entry.get("batch_size") or math.nan) / found[f"latency_{side}_ms"] * 1e3
-            for name in (f"throughput_{side}_samples_per_s", f"tokens_per_s_{side}"):
-                found |= {} if entry.get(name) is None or "part" in entry else {name: per_s}
-    if entry.get("fused_dense_latency_ms") is not None and "dense" in taken:
-        fused = taken.get("fused_dense", taken["dense"])
-        found["fused_dense_latency_ms"] = summarise(sum(fused, [])).median_ms
-    for side, name in SPEEDUP_OVER.items():
-        found |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-        if {side, "sparse"} <= taken.keys():
-            found |= speedup_of(taken[side], taken["sparse"]).to_json(name)
-    return found

@@ -122,18 +122,22 @@ def _alone(label: int, what: str, rows: int, classes: int) -> str:
     return f"{what} 1 of {classes} classes, number {label}, in all of its {rows} rows: a constant answer scores 100 %"
 
 
-def open_data(experiment: Experiment, *, seed: int = 0, batch_size: int | None = None) -> pl.LightningDataModule:
+def open_data(
+    experiment: Experiment, *, seed: int = 0, batch_size: int | None = None, unlabeled: bool = False
+) -> pl.LightningDataModule:
     """Create a data module that is set up.
 
     Args:
         seed: of the order and augmentations of train.
         batch_size: None = the recipe's.
+        unlabeled: include rows without a label, if the data set adds some.
     Raises:
         InvalidSetting: the data set does not return a data module.
     """
     tokenizer = getattr(experiment.model, "tokenizer", None)
     with keys_of("dataset"):
-        module = experiment.dataset.data_module(
+        dataset = experiment.dataset if unlabeled else experiment.dataset.labeled()
+        module = dataset.data_module(
             batch_size=batch_size or experiment.recipe.batch_size,
             seed=seed,
             cache_dir=experiment.cache_dir / "data",

@@ -130,4 +130,4 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
 
 def _data_of_round(experiment: Experiment, index: int) -> pl.LightningDataModule:
     """A round's data, with an order and augmentations that depend only on the seeds, so that a resumed round sees the same."""
-    return open_data(experiment, seed=recovery_stage_seed(experiment, f"recover {index}, order"))
+    return open_data(experiment, seed=recovery_stage_seed(experiment, f"recover {index}, order"), unlabeled=True)

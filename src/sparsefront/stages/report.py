@@ -282,6 +282,9 @@ def planned_budgets(experiment: Experiment) -> dict[str, int | None]:
     per_epoch = _samples_per_epoch(experiment, data)
     plan = {"dense_steps": epochs * steps, "dense_samples": None if per_epoch is None else epochs * per_epoch}
     if experiment.pattern.prunes:
+        if experiment.unlabeled:
+            data = open_data(experiment, unlabeled=True)
+            steps, per_epoch = steps_per_epoch(data, experiment.trainer), _samples_per_epoch(experiment, data)
         training, taken, whole = experiment.recovery.training, 0, 0
         for index in range(experiment.recovery_rounds if isinstance(training, TrainingRecovery) else 0):
             of_round = training.plan_of_round(experiment.recipe, steps, index, experiment.recovery_rounds)

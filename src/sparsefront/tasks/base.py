@@ -158,6 +158,10 @@ class Task(nn.Module, ABC):
         """Which predictions are of a token and not of padding, bool [predictions] in the order of `logits`; None = all."""
         return None
 
+    def labeled(self, batch: Batch) -> Tensor | None:
+        """Which predictions the loss of the labels is a mean over, as in `counted`."""
+        return self.counted(batch)
+
     def training_loss(self, output: Any, batch: Batch) -> Tensor:
         """The loss of a training step: the objective if set, else the loss of the labels."""
         return self.label_loss(output, batch) if self.objective is None else self.objective(self, output, batch)
@@ -169,9 +173,9 @@ class Task(nn.Module, ABC):
         loss = self.loss(output, batch)
         if self.label_smoothing == 0.0:
             return loss
-        counted = self.counted(batch)
+        labeled = self.labeled(batch)
         even = [
-            -mean_counted(logits.float().log_softmax(dim=-1).mean(-1), counted)
+            -mean_counted(logits.float().log_softmax(dim=-1).mean(-1), labeled)
             for logits in self.logits(output)
             if logits.shape[-1] > 1
         ]
@@ -203,8 +207,8 @@ class Task(nn.Module, ABC):
 
 
 def mean_counted(values: Tensor, counted: Tensor | None) -> Tensor:
-    """Mean of the values [predictions] that are `Task.counted`, in shapes that do not depend on how many are."""
-    return values.mean() if counted is None else torch.where(counted, values, 0.0).sum() / counted.sum()
+    """Mean of the values [predictions] that are `Task.counted`, in shapes that do not depend on how many are; 0 of none."""
+    return values.mean() if counted is None else torch.where(counted, values, 0.0).sum() / counted.sum().clamp(min=1)
 
 
 TEXT_INPUTS = ("input_ids", MASK, "token_type_ids")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import MetricCollection
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.base import Batch, Optimizes, text_inputs
+from sparsefront.tasks.base import Batch, Optimizes, mean_counted, text_inputs
 from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.tasks.metrics import METRICS
 from sparsefront.tasks.outcomes import (
@@ -166,7 +166,14 @@ class SequenceClassification(LightningTask):
     def loss(self, output: Any, batch: Batch) -> Tensor:
         if self.num_classes == 1:
             return F.mse_loss(output.logits.squeeze(-1), batch["labels"])
-        return F.cross_entropy(output.logits, batch["labels"])
+        labeled = self.labeled(batch)
+        if labeled is None:
+            return F.cross_entropy(output.logits, batch["labels"])
+        return mean_counted(F.cross_entropy(output.logits, batch["labels"], reduction="none"), labeled)
+
+    def labeled(self, batch: Batch) -> Tensor | None:
+        """The rows with a label, bool [B], if the data set adds rows without, whose label is -100."""
+        return batch.get("labeled")
 
     def logits(self, output: Any) -> tuple[Tensor, ...]:
         return (output.logits,)

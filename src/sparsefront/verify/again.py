@@ -20,7 +20,7 @@ from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.export.checkpoint import Export
-from sparsefront.networks import load_state
+from sparsefront.networks import layer_weight, load_state
 from sparsefront.patterns.base import label
 from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
@@ -164,8 +164,10 @@ def measure_again(experiment: Experiment, result: Result, export: Export | None,
             Path(folder),
         )
     searched = {"layers": {name: {"pattern": label(own)} for name, own in (spec.patterns or {}).items()}}
-    shapes = {} if export is None else {name: record.shape for name, record in export.manifest.layers.items()}
-    own = {name: (shape, spec.sparsity_of(name, experiment.sparsity)) for name, shape in shapes.items()}
+    pruned = set(result.sparsity.sparsity_per_layer or {}) & {name for name, _ in masked.named_modules()}
+    shapes = {name: tuple(layer_weight(masked.get_submodule(name)).shape) for name in sorted(pruned)}
+    stated = MaskSpec() if experiment.leaves_dense else spec  # lifted masks keep everything
+    own = {name: (shape, stated.sparsity_of(name, experiment.sparsity)) for name, shape in shapes.items()}
     now = compose_result(
         experiment,
         json.loads(json.dumps(content)),  # as stored
