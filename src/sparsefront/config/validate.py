@@ -145,13 +145,7 @@ def check_swapped(experiment: Experiment) -> None:
         InvalidSetting: sparse kernels are required nevertheless.
     """
     kernel, pattern = experiment.kernel, experiment.pattern
-    if not (
-        experiment.sweep
-        or pattern.prunes
-        or experiment.precision.is_low
-        or kernel.dense_allowed
-        or kernel.swaps_nothing
-    ):
+    if kernel.mode == "sparse" and not (experiment.sweep or pattern.prunes or experiment.precision.is_low):
         allowed = f"swaps kernels for pruned layers in, and pattern={pattern.name} prunes none: kernel=auto or none"
         raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
 

@@ -80,5 +80,5 @@ def _environment_digest(code: tuple[str, ...]) -> str:
     sources = native_digest(native_sources(kernels, (*SOURCES, *TABLES)))
     libraries = versions("torch", "triton", "transformers", "quack-kernels", "nvidia-cutlass-dsl", "torchao")
     built = cuda_library.availability()
-    driver = DRIVER.read_text() if DRIVER.is_file() else driver_cuda()
+    driver = DRIVER.read_text(encoding="ascii") if DRIVER.is_file() else driver_cuda()
     return repr((code_digest(modules), sources, libraries, torch.version.cuda, driver, built))
