@@ -21,9 +21,9 @@ from sparsefront.results.field_types import CheckedFields, check_entries, from_c
 # continued dense network, val_seen. 7: digests of masks, files and record. 8: digest of the data. 9: kernels of norms.
 # 10: version of the split, continued dense network with the teacher, latency over the data set's own batches, precision.
 # 11: low precision, also of dense. 12: size of timed images. 13: decoding, metric signature, parts of a translation.
-# 14: initial weights, structured.
+# 14: initial weights. 15: structured.
 # Fields are only ever added: older results can be read unless they use names from before version 5.
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 
 
 @dataclass(frozen=True, kw_only=True)
