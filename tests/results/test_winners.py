@@ -188,6 +188,7 @@ def test_intervals_cover_the_truth(seeds, seed_sd, same_seeds):
         found = paired_difference(ours, theirs, same_seeds=same_seeds)
         covered += found.low <= 0.5 <= found.high
         above += found.bound <= 0.5
+    # with three seeds of large spread it covers 92.6 % (of 1,200 pairs); 400 pairs have a standard error of 1.3 %
     assert covered >= 0.905 * 400 and above >= 0.905 * 400
 
 
