@@ -2,7 +2,9 @@
 
 import copy
 import logging
+import random
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -192,6 +194,22 @@ def test_copies_from_the_cpu_precede_a_capture():
         (ids + 1).to("meta")
     assert [one.device.type for one in inside] == [one.device.type for one in outside] == ["meta", "meta", "cpu", "cpu"]
     assert torch.Tensor.to is plain and torch.tensor is make
+
+
+@pytest.mark.parametrize("draw", [lambda: float(torch.rand(())), random.random, np.random.rand])
+def test_choices_drawn_on_the_cpu_are_never_replayed(recorded, draw, caplog):
+    """As LayerDrop: a replay would take the recorded call's choice for ever."""
+    record, runs = recorded
+
+    class Drops(Net):
+        def forward(self, x, *, double=False):
+            return super().forward(x, double=draw() < 0.5)
+
+    forward = graphed(Drops(), record)
+    for _ in range(4):
+        forward(torch.randn(4, 6))["logits"].sum().backward()
+    assert forward.failed and forward.replays == 0 and runs == [0]
+    assert caplog.text.count("CUDA graphs are left out: the forward draws random numbers on the CPU") == 1
 
 
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch, caplog):

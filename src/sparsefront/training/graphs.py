@@ -4,11 +4,13 @@ Steps with small batches are limited by Python, and even more so with sparse lay
 """
 
 import logging
+import random
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -222,7 +224,7 @@ class _Graph:
             may be accumulated over further batches.
         trains: False captures the forward pass alone.
     Raises:
-        RuntimeError: something cannot be captured, such as a value read by Python.
+        RuntimeError: something cannot be captured, such as a value read by Python or a random number drawn on the CPU.
     """
 
     def __init__(
@@ -246,7 +248,10 @@ class _Graph:
             with torch.autocast(device, dtype, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
                 return forward(*values, **named)
 
+        draws = _cpu_generators()
         output, self._replay_forward, self.forward_pool = record(run, None if first is None else first.forward_pool)
+        if _cpu_generators() != draws:  # as LayerDrop does: a replay would repeat this call's choice
+            raise RuntimeError("the forward draws random numbers on the CPU")
         flat, self._structure = tree_flatten(output)
         self._outputs = [one.detach() if isinstance(one, Tensor) else one for one in flat]
         if not trains:
@@ -302,6 +307,12 @@ class _Graph:
                 parameter.grad = held.clone()
         self._replay_backward()
         return tuple(None if one is None else one.detach() for one in self.gradients)
+
+
+def _cpu_generators() -> tuple[Any, ...]:
+    """States of the generators from which a forward may draw without the GPU, to be compared."""
+    name, keys, *rest = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), keys.tobytes(), tuple(rest)
 
 
 class _Replay(torch.autograd.Function):

@@ -68,7 +68,8 @@ class TrainerSettings:
             steps. Results differ by rounding. auto: blocks, on one GPU, where the first steps are faster and enough are left.
         cuda_graphs: capture the forward and the backward pass of the network and its teacher for each batch size, one launch
             each: for steps limited by Python, as with sparse kernels, on one GPU without gradient accumulation. auto: where the
-            first steps are faster. Neither is chosen with `deterministic`, as times decide.
+            first steps are faster. Neither is chosen with `deterministic`, as times decide. A forward that draws on the CPU is
+            not captured; one that changes Python values of its own, such as a counter, needs false: replays do not run Python.
         deterministic: equal runs on the same kind of GPU and versions give bitwise equal weights. Some operations are slower,
             and a few are unsupported (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU with bf16, 16-mixed on an older one.
