@@ -128,7 +128,7 @@ def forget_zeros(net: nn.Module) -> None:
 
 
 def require_no_zeros(net: nn.Module, layers: Iterable[str]) -> None:
-    """Raise InvalidSetting if one of these layers still has zeros in place of units, which masks would not count."""
+    """Raise InvalidSetting if one of these layers still has zeros instead of units, which masks would not count."""
     zeroed: dict[str, int] = net.__dict__.get(ZEROED, {})
     for name in layers:
         pruned = zeroed.get(name, 0)

@@ -227,7 +227,7 @@ def overrides_command(folder: Path) -> str | None:
 
 
 def _sets_data(override: str) -> bool:
-    """Whether an override names neither Hydra's own settings, a class, a resolver, nor a file in place of an option."""
+    """Whether an override names neither Hydra's own settings, a class, a resolver, nor a file instead of an option."""
     key, _, value = override.partition("=")
     names_file = (
         "." not in key and _key(override) not in ("cache_dir", "results_dir") and ("/" in value or ".." in value)
