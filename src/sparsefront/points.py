@@ -273,7 +273,7 @@ def visible_gpus() -> list[str]:
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
     with suppress(OSError, subprocess.CalledProcessError):
-        text = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", check=True).stdout
         return [str(index) for index in range(sum(line.startswith("GPU ") for line in text.splitlines()))]
     return []
 
