@@ -61,6 +61,17 @@ def test_running_points_stop_at_the_limit(stand_in, capsys):
     )
 
 
+def test_points_without_a_readable_record_fail_alone(stand_in, capsys):
+    (stand_in / "000").mkdir()
+    (stand_in / "000" / "row.json").write_text("{}")
+    settings = SweepSettings(stand_in / "points.yaml", None, 1, stand_in / "pack")
+    todo = [Point(number, (), ("seed=0",), 0) for number in (0, 1)]
+    with _Processes(stand_in, [], {"": 1}) as running:
+        assert points._work(todo, running, settings, None, 0.0) == [0]
+    said = capsys.readouterr().out
+    assert "point 0 is not packed: " in said and "point 1 is finished\n" in said
+
+
 def test_points_share_gpus_evenly(stand_in):
     with _Processes(stand_in, [], {"0": 2, "1": 2}) as running:
         taken = [running.begin(Point(number, (), ("seed=60",), gpus)) for number, gpus in enumerate([1, 2, 1, 1, 1])]

@@ -179,7 +179,11 @@ def _work(
             if status == 0:
                 _tell(f"point {point.number} is finished")
                 if sweep.pack is not None and row.exists():  # none where `stages` ends before the report
-                    write_record(row.parent, sweep.pack)
+                    try:
+                        write_record(row.parent, sweep.pack)
+                    except (ValueError, OSError) as error:  # the others go on
+                        failed.append(point.number)
+                        _tell(f"point {point.number} is not packed: {error}")
             elif running.stopped and status in (TERMINATED, -signal.SIGTERM, -signal.SIGKILL):
                 stopped += 1
             else:
