@@ -6,6 +6,7 @@ import pytest
 
 from experiments.front import study, summary
 from sparsefront.config.validate import validate
+from sparsefront.points import read_points
 from sparsefront.results import compare
 from sparsefront.results.compare_arguments import Request
 
@@ -105,9 +106,6 @@ def test_readme_counts_the_faster_dtype_over_the_faster_dense(groups):
     assert "**1.25** † (1.25–1.25)" in line
 
 
-LINES = [line for line in (summary.FRONT / "lines.txt").read_text().splitlines() if not line.startswith("#")]
-
-
 @pytest.fixture(scope="module")
 def text_study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Settings of front_imdb on 40 reviews and a BERT of twelve narrow layers."""
@@ -128,8 +126,9 @@ def text_study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_core_lines_share_dense_and_control(run, text_study):
-    rows = [run(*text_study, *line.split()) for line in LINES]
+    lines = read_points(summary.FRONT / "lines.yaml")
+    rows = [run(*text_study, *line) for line in lines]
     assert len({(row.identity.dense_weights_sha256, row.identity.dense_distilled_weights_sha256) for row in rows}) == 1
     assert {row.cost.recovery_steps for row in rows} == {2}
     assert all(row.quality.dense_distilled is not None and row.sparsity.sparsity_achieved > 0 for row in rows)
-    assert len({row.identity.weights_sha256 for row in rows}) == len(LINES) == 13
+    assert len({row.identity.weights_sha256 for row in rows}) == len(lines) == 13
