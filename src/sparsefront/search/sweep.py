@@ -274,7 +274,7 @@ class Study:
         for attributes in of_study_and_trials:
             for name, kind in ATTRIBUTES.items():
                 value = attributes.get(name, kind())
-                if type(value) is not kind or (name == RUN and not value.isprintable()):
+                if type(value) is not kind or (name == RUN and not str(value).isprintable()):
                     why = f"has {name}={printable(shortened(value))}, where a study has one {kind.__name__}: {ANOTHER}"
                     raise InvalidSetting("hydra.sweeper.study", self.place.name, why)
 
