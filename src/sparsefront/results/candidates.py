@@ -402,6 +402,7 @@ def _choice(result: Result) -> dict[str, Any]:
         part = name.removesuffix("_parameters")
         settings = _defaults(part, getattr(result.choice, part, None)) | value
         flat |= {f"{part}.{key}": held for key, held in settings.items() if (part, key) != ("importance", "seed")}
+    flat.setdefault("recipe.recovery_steps", None)  # which older records lack
     return flat | {"precision": precision_of(result)}
 
 
