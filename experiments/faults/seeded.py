@@ -29,7 +29,9 @@ VERDICTS = {0: "not caught", 1: "caught", 2: "caught"}  # by pytest's exit statu
 
 def copy_tracked(folder: Path) -> None:
     """Copy the tracked files and links, as they are in the working tree."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True, encoding="utf-8"
+    ).stdout
     for name in filter(None, names.split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
