@@ -16,6 +16,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from sparsefront.data.imdb import Imdb, ImdbRows
+from sparsefront.tasks.outcomes import error_of_proportion
 
 STRENGTHS = (1.0, 4.0, 16.0, 64.0)
 
@@ -38,10 +39,11 @@ def main() -> None:
     nets = {c: LogisticRegression(C=c, max_iter=1000).fit(x["train"], y["train"]) for c in STRENGTHS}
     held_out = {c: net.score(x["held out"], y["held out"]) for c, net in nets.items()}
     best = max(held_out, key=lambda c: held_out[c])
-    error = (held_out[best] * (1 - held_out[best]) / len(y["held out"])) ** 0.5
+    test_accuracy = nets[best].score(x["test"], y["test"])
+    error = error_of_proportion(test_accuracy, len(y["test"]))
     print(f"train {len(y['train'])} rows, {x['train'].shape[1]} terms; scikit-learn {sklearn.__version__}")
     print("held out: " + ", ".join(f"C={c:g} {100 * value:.2f} %" for c, value in held_out.items()))
-    print(f"C={best:g}: test {100 * nets[best].score(x['test'], y['test']):.2f} %, held out +- {100 * error:.2f}")
+    print(f"C={best:g}: test {100 * test_accuracy:.2f} +- {100 * error:.2f} %")
 
 
 if __name__ == "__main__":
