@@ -17,8 +17,8 @@ from pathlib import Path
 from experiments.harness.runs import ROOT
 from sparsefront.errors import printable
 from sparsefront.options import shortened
-from sparsefront.packing import write_record
 from sparsefront.progress import counted
+from sparsefront.records import write_record
 from sparsefront.results.record import Result
 from sparsefront.results.store import read_lines, read_results
 
