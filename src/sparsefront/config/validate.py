@@ -264,7 +264,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     if structured.pattern is not None and not parts["pattern"].prunes:  # the same as that pattern alone
         alone = {"structured": Structured(), "pattern": structured.pattern}
         if structured.pattern.takes_blocks:
-            alone |= {"allocation": PerLayer(), "schedule": OneShot()}  # as in a composition, whose settings are another's
+            alone |= {"allocation": PerLayer(), "schedule": OneShot()}  # as within a composition
             choices |= {group: alone[group].name for group in ("allocation", "schedule")}
         parts, sparsity = parts | alone, structured.sparsity
         settings |= {group: to_record(part) for group, part in alone.items()}
