@@ -20,7 +20,7 @@ from sparsefront.measure.decode import (
 )
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.execution_mode import suppress_treespec_warning
-from sparsefront.measure.search_time import MOST_SECONDS, SearchTime, Tell, searching
+from sparsefront.measure.search_time import SearchTime, Tell, searching
 from sparsefront.measure.settings import DTYPES, INT8_WEIGHT_ONLY, Measure
 from sparsefront.measure.speedup import FEWEST_REPEATS, ratio_apart
 from sparsefront.measure.timers import LatencySummary
@@ -176,7 +176,6 @@ def benchmark(
     device = device_of(dense_net)
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
     search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds, tell)
-    settings = replace(settings, autotune_seconds=min(search.seconds / 2, MOST_SECONDS))
     called = inputs if settings.mode == "forward" else {"input_ids": _prompt(dense_net, inputs)[:, :1]}
     with restore_modes_on_error(dense_net, net):
         expected = _output_shapes(dense_net, called, "example_inputs", inputs_in_words(inputs), "dense_net")

@@ -471,7 +471,7 @@ def swap(
         decision = None if stored is None else stored.decision
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
             with search.spending(NETWORKS):
-                decision = before.compare(inputs, search.left / 2)
+                decision = before.compare(inputs)
         if stored is None:
             StoredSwap(report.plan, decision, left_out).keep(key, device)
         if decision is not None:

@@ -22,7 +22,7 @@ from sparsefront.measure.execution_mode import (
 )
 from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuilt_execution
 from sparsefront.measure.search_cache import SearchCache
-from sparsefront.measure.search_time import NOT_TRIED, current, part
+from sparsefront.measure.search_time import NOT_TRIED, SearchTime, current, part, searching
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
@@ -257,11 +257,14 @@ def _find_executions(
     networks: Mapping[str, tuple[nn.Module, Fuse | None]], inputs: dict[str, Tensor], settings: Measure
 ) -> dict[str, Execution]:
     """The fastest way to run each network. What an earlier search found is rebuilt; of the others first the likely versions
-    of all are tried, then others, as far as time allows.
+    of all are tried, then others, as far as time allows: the enclosing search's, or else `autotune_seconds` per network.
 
     Args:
         networks: prefix of its candidates in reports -> the network, and what makes its fused graph.
     """
+    if current() is None:
+        with searching(SearchTime(len(networks) * settings.autotune_seconds, log.info)):
+            return _find_executions(networks, inputs, settings)
     device = _device(inputs)
     executions: dict[str, Execution] = {}
     searches: dict[str, ExecutionSearch] = {}
@@ -281,7 +284,6 @@ def _find_executions(
                     inputs,
                     execution_modes=settings.execution_modes,
                     variants=settings.variants,
-                    seconds=settings.autotune_seconds,
                     device=device,
                     dtype=settings.torch_dtype,
                     fuse=fuse,
@@ -299,11 +301,11 @@ def _find_executions(
             net = networks[side][0]
             if device.type == "cuda" and (slow := math_path_report(executions[side].fastest.net, inputs)) is not None:
                 log.warning("%s: %s", type(net).__name__, slow)
-            known_searches.keep(keys[side], _to_store(executions[side], settings), device)
+            known_searches.keep(keys[side], _to_store(executions[side]), device)
         for side, key in keys.items():
             if side not in executions:
                 net, fuse = networks[side]
-                known = _to_store(executions[alike[key]], settings)
+                known = _to_store(executions[alike[key]])
                 rebuilt = _rebuilt(net, inputs, settings, fuse, known)
                 executions[side] = rebuilt or find_execution(net, inputs, settings, fuse)
     return executions
@@ -326,24 +328,20 @@ def _known_search(
     if (versions := decided.get(_conditions(inputs, settings, fuse))) is not None:
         return {"versions": versions, "not_timed": {}}
     known = known_searches.get(key, _device(inputs))
-    in_time = known is not None and (known["seconds"] is None or known["seconds"] >= _seconds(settings))
+    budget = current()
+    in_time = known is not None and (known["seconds"] is None or budget is None or known["seconds"] >= budget.seconds)
     return known if in_time else None
 
 
-def _to_store(execution: Execution, settings: Measure) -> dict[str, Any]:
+def _to_store(execution: Execution) -> dict[str, Any]:
     """A search's result: its versions, what it did not time, and its limit, None where more time would find the same."""
-    left_out = _late_modes(execution) or ((budget := current()) is not None and budget.left_out)
-    seconds = _seconds(settings)
+    budget = current()
+    limited = budget is not None and not math.isinf(budget.seconds) and (_late_modes(execution) or budget.left_out)
     return {
         "versions": list(execution.versions),
         "not_timed": execution.not_timed,
-        "seconds": seconds if left_out and not math.isinf(seconds) else None,
+        "seconds": budget.seconds if budget is not None and limited else None,
     }
-
-
-def _seconds(settings: Measure) -> float:
-    """The limit of a search: of the library call, or in a run of the program of each network."""
-    return settings.autotune_seconds if (budget := current()) is None else budget.seconds
 
 
 def _rebuilt(
@@ -383,9 +381,7 @@ known_searches = SearchCache("modes", ("sparsefront.measure.fastest", "sparsefro
 
 
 def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
-    # a library call limits all searches together, and leaves out more than a run of the program, which limits each
-    limited = "each" if current() is None else "together"
-    return "\n".join((architecture_text(net), _conditions(inputs, settings, fuse), limited))
+    return "\n".join((architecture_text(net), _conditions(inputs, settings, fuse)))
 
 
 def _conditions(inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
