@@ -15,7 +15,7 @@ from sparsefront.inference.benchmark import measured_dtype
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.measure.end_to_end import set_decided_versions, time_pair
+from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, set_decided_versions, time_pair, was_left_dense
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.settings import Measure
@@ -118,7 +118,9 @@ class SwapSnapshot:
             return None
 
     def compare(self, inputs: dict[str, Tensor]) -> Decision:
-        """Time both networks in their fastest execution modes, in turn."""
+        """Time both networks in their fastest execution modes, in turn; without a sparse layer, nothing has to be timed."""
+        if was_left_dense(self._net, self._dense):
+            return Decision(NO_LAYER_IS_SPARSE, NO_LAYER_IS_SPARSE)
         try:
             timed = time_pair(self._dense.eval(), self._net, inputs, _settings(self._net), fuse=fused_dense_graph)
         except Exception as error:  # the kernels are correct, only their gain is unknown

@@ -26,7 +26,8 @@ from sparsefront.measure.search_time import NOT_TRIED, SearchTime, current, part
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
-from sparsefront.measure.variants import DoesNotApply, Fuse
+from sparsefront.measure.variants import DoesNotApply, Fuse, copy_sharing_weights
+from sparsefront.models.linears import as_linears
 from sparsefront.networks import architecture_text
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class EndToEnd:
         speedup: dense / sparse with its interval.
         execution: how the sparse network ran.
         samples_ms: as in `DenseTiming`, plus "sparse".
+        left_dense: no layer is sparse: the dense network is what runs, and its samples are those of "sparse" too.
     """
 
     dense: DenseTiming
@@ -116,6 +118,7 @@ class EndToEnd:
     speedup: Speedup
     execution: Execution
     samples_ms: dict[str, list[list[float]]]
+    left_dense: bool = False
 
     @property
     def throughput_sparse_samples_per_s(self) -> float:
@@ -156,7 +159,8 @@ def time_pair(
     fuse: Fuse | None = None,
     low: Mapping[str, nn.Module] | None = None,
 ) -> EndToEnd:
-    """Find the fastest way to run each network, then time all in turn.
+    """Find the fastest way to run each network, then time all in turn. A network that a swap left dense (`set_left_dense`) is
+    not timed apart from the dense one: zeros in its weights alone would give it a speedup.
 
     Args:
         dense, sparse: in eval mode, on the inputs' device, in `settings.torch_dtype`.
@@ -168,16 +172,20 @@ def time_pair(
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
     _forget_compiled(inputs)
-    has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
-    networks = {"dense": (dense, fuse), "sparse": (sparse, None if has_kernels else fuse)}
+    networks, left_dense = {"dense": (dense, fuse)}, was_left_dense(sparse, dense)
+    if not left_dense:
+        has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
+        networks["sparse"] = (sparse, None if has_kernels else fuse)
     executions = _find_executions(networks, inputs, settings)
     found = _find_low(low or {}, inputs, settings)
     calls = _low_calls(found)
     for side, execution in executions.items():
         calls |= _versions(side, execution)
     samples_ms, clock_mhz = _time(calls, inputs, settings)
-    timed, ours = (_fastest_version(side, executions[side], samples_ms, inputs) for side in ("dense", "sparse"))
-    samples_ms["sparse"], versions = ours.samples_ms["sparse"], executions["dense"].versions
+    timed = _fastest_version("dense", executions["dense"], samples_ms, inputs)
+    ours = timed if left_dense else _fastest_version("sparse", executions["sparse"], samples_ms, inputs)
+    samples_ms["sparse"] = ours.samples_ms["dense" if left_dense else "sparse"]
+    versions = executions["dense"].versions
     timed = replace(timed, clock_mhz=clock_mhz, versions=versions, **_low_fields(found, samples_ms, timed))
     return EndToEnd(
         dense=timed,
@@ -185,6 +193,7 @@ def time_pair(
         speedup=speedup_of(timed.samples_ms["dense"], samples_ms["sparse"]),
         execution=ours.execution,
         samples_ms=timed.samples_ms | {"sparse": samples_ms["sparse"]},
+        left_dense=left_dense,
     )
 
 
@@ -214,7 +223,7 @@ def time_size(
     Args:
         ways: "dense" or "sparse" -> the network, and its fastest execution.
     Returns:
-        side -> samples in milliseconds, one list per repeat, taken in turn.
+        side -> samples in milliseconds, one list per repeat, taken in turn; the same for two sides of one execution.
     Raises:
         NothingRuns: a network fails in this execution mode, or gives a wrong output.
     """
@@ -222,7 +231,10 @@ def time_size(
     _forget_compiled(inputs)
     calls: dict[str, Callable[[], Any]] = {}
     with shared(device), within_recompile_limit(device):
+        sides = {id(execution): side for side, (_, execution) in reversed(ways.items())}
         for side, (net, execution) in ways.items():
+            if sides[id(execution)] != side:
+                continue
             yield_gpu(device)
             way = execution.fastest
             found = fastest_execution_mode(
@@ -234,7 +246,8 @@ def time_size(
                 original=None if way.net is net else net,
             )
             calls[side] = found.call
-    return _time_calls(calls, device, settings)[0]
+    samples_ms, _ = _time_calls(calls, device, settings)
+    return {side: samples_ms[sides[id(execution)]] for side, (_, execution) in ways.items()}
 
 
 def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
@@ -374,6 +387,29 @@ def set_decided_versions(
 ) -> None:
     """Make later searches with this network, these input shapes and settings start with these `Execution.versions`."""
     vars(net).setdefault(DECIDED, {})[_conditions(inputs, settings, fuse)] = tuple(versions)
+
+
+# Attribute of a swapped network without a sparse layer -> `architecture_text` before the swap.
+LEFT_DENSE = "_left_dense"
+NO_LAYER_IS_SPARSE = "no layer is sparse: the dense network is what runs"
+
+
+def set_left_dense(net: nn.Module, architecture: str | None) -> None:
+    """Make `time_pair` report the dense network of this architecture for this one, in which a swap left no layer sparse; None:
+    some layer is.
+    """
+    vars(net)[LEFT_DENSE] = architecture
+
+
+def was_left_dense(net: nn.Module, dense: nn.Module) -> bool:
+    """Whether this network, or the one that it is a part of, runs what the dense one does."""
+    others = dict(dense.named_modules())
+    for name, module in net.named_modules():
+        if (architecture := vars(module).get(LEFT_DENSE)) is not None and name in others:
+            as_pruned = copy_sharing_weights(others[name])
+            as_linears(as_pruned, copies=True)
+            return architecture == architecture_text(as_pruned)
+    return False
 
 
 # Results of earlier searches, of other points of a sweep and other processes too: network, inputs and settings -> `_to_store`.
