@@ -67,7 +67,14 @@ from sparsefront.measure.problems import LayerInput, observe_problems, theoretic
 from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, architecture_text, layer_weight, load_state, restore_modes_on_error, unwrapped
+from sparsefront.networks import (
+    ReadTensors,
+    architecture_text,
+    layer_weight,
+    load_state,
+    restore_modes_on_error,
+    unwrapped,
+)
 from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import (
     KEEPS_ALL,

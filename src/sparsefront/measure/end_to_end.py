@@ -230,10 +230,10 @@ def time_size(
     device = _device(inputs)
     _forget_compiled(inputs)
     calls: dict[str, Callable[[], Any]] = {}
+    sides: dict[int, str] = {}  # of each execution, the first
     with shared(device), within_recompile_limit(device):
-        sides = {id(execution): side for side, (_, execution) in reversed(ways.items())}
         for side, (net, execution) in ways.items():
-            if sides[id(execution)] != side:
+            if sides.setdefault(id(execution), side) != side:
                 continue
             yield_gpu(device)
             way = execution.fastest
