@@ -21,9 +21,11 @@ from transformers import (
 import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
+from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.patterns.depth import Depth
 from sparsefront.pruning.layers import weighted_layers
 from sparsefront.pruning.prune_blocks import alike_blocks
+from sparsefront.recovery import distillation
 from sparsefront.verify.__main__ import main
 
 SIZES = {"num_hidden_layers": 4, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
@@ -155,6 +157,31 @@ def test_transformers_opens_the_smaller_network(kind, tmp_path):
     assert again.config.num_hidden_layers == 2 and torch.equal(again(**x).logits, net(**x).logits)
 
 
+def test_load_takes_the_whole_network_and_the_smaller_one(tmp_path):
+    whole = bert()
+    masks = pruned(net := copy.deepcopy(whole))
+    sf.save(tmp_path, net, masks)
+    for given in (copy.deepcopy(whole), copy.deepcopy(net)):
+        read = sf.load(tmp_path, given)
+        assert torch.equal(given(IDS).logits, net(IDS).logits) and read.spec.blocks == masks.spec.blocks
+        assert read.keys() == masks.keys() and all(torch.equal(read[name], masks[name]) for name in masks)
+    with pytest.raises(InvalidSetting, match="folder="):
+        sf.load(tmp_path, bert(RobertaConfig(**TEXT)))
+
+
+def test_what_a_swap_left_comes_back_without_its_blocks(tmp_path):
+    whole = bert()
+    masks = pruned(net := copy.deepcopy(whole))
+    sf.save(tmp_path, net, masks)
+    swapped = copy.deepcopy(net)
+    save_choices(sf.swap(swapped, masks, {"input_ids": IDS}), tmp_path)
+    for given in (copy.deepcopy(whole), copy.deepcopy(net)):
+        place = {"device": torch.device("cpu"), "dtype": torch.float32}
+        report = load_sparse(given, tmp_path, {"input_ids": IDS}, **place)
+        assert torch.equal(given(IDS).logits, swapped(IDS).logits) and report.sparse_flops_share is None
+        assert given.config.num_hidden_layers == 2
+
+
 # What follows in the library.
 
 
@@ -170,6 +197,21 @@ def test_recoveries_that_train_what_they_find(recovery):
     assert [record.sparsity_achieved for record in left.rounds] == [0.5]
     moved = any(not torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
     assert moved == (recovery != "none") and len(net.bert.encoder.layer) == 2
+
+
+def test_the_blocks_that_are_compared_are_those_that_stayed():
+    seen = []
+    kept = distillation.TeacherCallback.__init__
+
+    def noted(self, *arguments, **named):
+        kept(self, *arguments, **named)
+        seen.append((self.hidden_layers, self.learnt_layers))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distillation.TeacherCallback, "__init__", noted)
+        masks = pruned(net := bert())
+        sf.recover(net, masks, BATCHES, recovery="square_head", dense_net=bert(), epochs=1)
+    assert seen == [([f"bert.encoder.layer.{i}" for i in (0, 3)], [f"bert.encoder.layer.{i}" for i in (0, 1)])]
 
 
 def test_what_does_not_go_with_it_is_told_in_a_line():
