@@ -34,7 +34,7 @@ POINTS = [
 def test_every_published_file_opens_or_tells_what_it_is(file, capsys):
     request = parse([str(file)])
     if str(file.relative_to(ROOT / "experiments")) not in POINTS:
-        with pytest.raises(InvalidSetting, match="python -m experiments") as refused:
+        with pytest.raises(InvalidSetting, match="not accuracy and latency of networks") as refused:
             _read(request)
         assert "\n" not in str(refused.value)
         return
@@ -54,7 +54,7 @@ def test_every_published_file_opens_or_tells_what_it_is(file, capsys):
     }
 
 
-@pytest.mark.parametrize("module", sorted({module for *_, module in _OTHER_TABLES}))
+@pytest.mark.parametrize("module", sorted({module for *_, module in _OTHER_TABLES if module}))
 def test_the_command_that_is_named_is_there(module):
     assert importlib.util.find_spec(f"experiments.{module}") is not None
 
