@@ -17,10 +17,10 @@ from pathlib import Path
 from experiments.harness.runs import ROOT
 from sparsefront.errors import printable
 from sparsefront.options import shortened
+from sparsefront.packing import write_record
 from sparsefront.progress import counted
 from sparsefront.results.record import Result
 from sparsefront.results.store import read_lines, read_results
-from sparsefront.verify.packing import write_record
 
 RECORDS = ROOT / "experiments" / "records"
 CLOSE = 1e-5  # relative tolerance: rows have six digits

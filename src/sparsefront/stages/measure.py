@@ -48,14 +48,15 @@ from sparsefront.stages.bench import (
 )
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.latency import (
+    SAMPLES_PER_S,
+    TOKENS_PER_S,
     Samples,
     Ways,
     dataset_latency,
-    dense_side,
     latency_curve,
-    latency_fields,
     part_latency,
-    throughput_name,
+    timing_fields,
+    untimed_fields,
     with_prefill,
 )
 from sparsefront.stages.low_precision import calibration_of, dense_in, evaluate_low, low_networks
@@ -121,7 +122,7 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
         timed = time_step(net, bench.prompt, settings, low=low)
     if ways is not None:
         ways |= _dense_ways(net, timed)
-    speed = bench.conditions() | latency_fields("dense", timed.latency) | dense_side(timed, bench)
+    speed = _conditions_and_timings(bench, timed.samples_ms, timed)
     speed |= {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}
     if bench.prompt is not None:
         speed = with_prefill(speed, time_prefill(net, None, bench.prompt, settings))
@@ -148,22 +149,20 @@ def sparse_speed(
         ways |= _dense_ways(dense_net, timed.dense) | {"sparse": (sparse.net, timed.execution)}
     if timed.left_dense:
         log.info("measure: %s", NO_LAYER_IS_SPARSE)
-    speed = (
-        bench.conditions()
-        | latency_fields("dense", timed.dense.latency)
-        | latency_fields("sparse", timed.sparse)
-        | timed.speedup.to_json()
-        | dense_side(timed.dense, bench)
-        | {
-            throughput_name("sparse", bench): timed.throughput_sparse_samples_per_s,
-            "execution_mode_sparse": timed.execution.fastest.name,
-            "sparse_variant": timed.execution.name,
-            "variants_not_timed": timed.not_timed,
-            "variant_medians_ms": timed.medians_ms,
-        }
-        | _kernels_side(bench, sparse)
-    )
+    speed = _conditions_and_timings(bench, timed.samples_ms, timed.dense) | {
+        "execution_mode_sparse": timed.execution.fastest.name,
+        "sparse_variant": timed.execution.name,
+        "variants_not_timed": timed.not_timed,
+        "variant_medians_ms": timed.medians_ms,
+    }
+    speed |= _kernels_side(bench, sparse)
     return speed, timed.samples_ms
+
+
+def _conditions_and_timings(bench: EvalContext, samples_ms: Samples, dense: DenseTiming) -> dict[str, Any]:
+    rate = SAMPLES_PER_S if bench.prompt is None else TOKENS_PER_S
+    fused = dense.fused_latency is not None
+    return bench.conditions() | timing_fields(samples_ms, bench.batch_size, rate, fused=fused) | untimed_fields(dense)
 
 
 def _kernels_side(bench: EvalContext, sparse: SparseNetwork) -> dict[str, Any]:
