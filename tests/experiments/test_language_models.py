@@ -1,6 +1,5 @@
 """The study of language models on a tiny Llama: what the program makes of it is what plain PyTorch makes of it."""
 
-
 import pytest
 import torch
 
