@@ -30,6 +30,7 @@ EXPERIMENTS = Path(__file__).resolve().parents[1]
 STUDY_FILE, FILE = "study.yaml", "points.csv"
 END_OF_POINT = runs.QUIET[0]  # in the column of overrides: what follows is not the point's own
 UNTIMED = "none"  # kernel of a row without a latency
+HOW = ("kernel", "measure.", "optimize", "logger", "report.")  # overrides that make no other point
 OF_UNTIMED = ("kernel=none", "measure.latency=false", "optimize=[val_masked]")
 DIGEST = "dense_weights_sha256"
 IDENTITY = ("study", "network", "table", "row", "column", "seed")
@@ -175,17 +176,16 @@ def points(
 
 
 def rows_of(study: Study, records: Sequence[Path]) -> Iterator[Line]:
-    """New rows of the cells that packed records or run folders hold."""
+    """New rows of the cells that packed records or run folders hold; runs with other settings are of no cell."""
     runs_with_row = {(line["run_id"], line["table"], line["row"]) for line in read_lines(study.points_file)}
     for entries in read_results(records).places.values():
         for result, place in entries:
             flat, given = result.flat(), recorded_overrides(place) or []
             seed = next((int(text.partition("=")[2]) for text in given if text.startswith(f"{study.seed_key}=")), 0)
-            fits = [cell for cell in study.cells if settings(study.overrides_of(cell, seed)) <= settings(given)]
-            closest = max((len(cell.own) for cell in fits), default=0)
-            for cell in fits:
-                if len(cell.own) == closest and (flat["run_id"], cell.table, cell.row) not in runs_with_row:
-                    own = study.overrides_of(cell, seed)
+            asked = settings(text for text in runs.without_places(given) if not text.startswith(HOW))
+            for cell in study.cells:
+                own = study.overrides_of(cell, seed)
+                if settings(own) == asked and (flat["run_id"], cell.table, cell.row) not in runs_with_row:
                     others = [text for text in given if text not in {*own, *runs.QUIET}]
                     cost = [result.cost.prune_seconds, result.cost.recover_seconds, result.cost.measure_seconds]
                     line = {name: flat.get(name) for name in FACTS} | {
