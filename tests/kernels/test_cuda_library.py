@@ -283,7 +283,7 @@ class TestBuilding:
         all_run, messages = Barrier(4), []
 
         def builder(name, folder):
-            all_run.wait(timeout=60)
+            all_run.wait(timeout=600)
             (folder / f"{name}.so").write_text("a library")
             return CompletedProcess([], name == "broken", "error: no luck")
 
@@ -307,7 +307,7 @@ class TestBuilding:
                 waiting.set()
 
         def builder(name, folder):
-            waiting.wait(timeout=60)
+            waiting.wait(timeout=600)
             (folder / f"{name}.so").write_text("a library")
             return CompletedProcess([], 0, "")
 

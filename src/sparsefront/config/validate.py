@@ -15,6 +15,7 @@ from sparsefront_kernels import labeled
 from torch import nn
 
 from sparsefront.allocation.base import MeasuringAllocation
+from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.optimized_values import optimizing_sweeper, require_optimized_values
 from sparsefront.config.schema import GROUPS, STAGES
@@ -27,6 +28,7 @@ from sparsefront.config.settings import (
     plain,
     searched_folders,
 )
+from sparsefront.data.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting, did_you_mean, first_line
 from sparsefront.inference.precision import MULTIPLE, unsupported_reason
 from sparsefront.measure.decode import int8_unavailable_reason
@@ -52,6 +54,7 @@ from sparsefront.pruning.rounding import require_effect
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.structure import remove_units
 from sparsefront.pruning.structured import Structured
+from sparsefront.schedule.one_shot import OneShot
 from sparsefront.search.space import require_choosable
 
 # Combinations of training lengths.
@@ -110,6 +113,19 @@ def with_labels(experiment: Experiment) -> Experiment:
         allowed = "learns from labels, and dataset.unlabeled=true adds rows without: dense_distilled"
         raise InvalidSetting("control", experiment.control, allowed)
     return experiment
+
+
+def check_stored_teacher(experiment: Experiment) -> None:
+    """Logits are stored by row: a row's inputs must be the same in every batch, and its prediction of one size.
+
+    Raises:
+        InvalidSetting: `recovery.store_teacher` with images, which are augmented, or another task.
+    """
+    dataset, choices = experiment.dataset, experiment.choices
+    is_fixed = isinstance(dataset, TextDataset) and dataset.info.kind == "sequence_classification"
+    if experiment.recovery.store_teacher and not is_fixed:
+        allowed = f"needs texts with one label each, whose inputs never change; dataset {choices['dataset']} has others"
+        raise InvalidSetting("recovery.store_teacher", True, allowed)
 
 
 # Combinations without timing.
@@ -261,6 +277,9 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     structured = parts["structured"]
     if structured.pattern is not None and not parts["pattern"].prunes:  # the same as that pattern alone
         alone = {"structured": Structured(), "pattern": structured.pattern}
+        if structured.pattern.takes_blocks:
+            alone |= {"allocation": PerLayer(), "schedule": OneShot()}  # as within a composition
+            choices |= {group: alone[group].name for group in ("allocation", "schedule")}
         parts, sparsity = parts | alone, structured.sparsity
         settings |= {group: to_record(part) for group, part in alone.items()}
     parts["allocation"].check_pattern(parts["pattern"])
@@ -293,6 +312,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     check_precision(experiment)
     check_checkpoint(experiment)
     _check_structured(experiment)
+    check_stored_teacher(experiment)
     _check_recovery(experiment)
     experiment = with_possible_control(with_labels(experiment))
     _check_pattern(experiment)
