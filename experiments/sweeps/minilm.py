@@ -101,7 +101,7 @@ def finish(point: Point, overrides: Sequence[str]) -> Cost:
     """
     began = time.monotonic()
     from experiments.harness.rows import where_and_when
-    from sparsefront.progress import ALONE, TIMING, recorded
+    from sparsefront.progress import ALONE, SEARCH, TIMING, recorded
 
     with recorded() as spans:
         record = runs.record_of([*point.overrides, *overrides])
@@ -110,7 +110,7 @@ def finish(point: Point, overrides: Sequence[str]) -> Cost:
     found = [None if record is None else record.value_of(name) for name in ("val_sparse", "sparse", "speedup")]
     here = where_and_when()
     return Cost(
-        spans=[(TIMING if span.kind == ALONE else span.kind, span.start, span.end) for span in spans],
+        spans=[(TIMING if span.kind in (ALONE, SEARCH) else span.kind, span.start, span.end) for span in spans],
         began=began,
         ended=time.monotonic(),
         dense_trained=any(span.detail == "dense" for span in spans),

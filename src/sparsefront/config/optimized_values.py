@@ -21,6 +21,7 @@ OF_PRUNED = {
     "recovery_steps",
     "recovery_epochs",
     "recovery_samples",
+    "recovery_samples_per_s",
 }
 OF_BOTH = {
     *SPEEDUPS_LOW,

@@ -25,7 +25,7 @@ from sparsefront.measure.execution_mode import (
 from sparsefront.measure.search_time import COMPILE, NOT_TRIED, VARIANT, timed_work, too_late
 from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
-from sparsefront.progress import working_time
+from sparsefront.progress import SEARCH, spent_on, working_time
 
 log = logging.getLogger(__name__)
 # Candidates kept for the final timing, plus the best fused graph; others are dropped at once to free their graphs' memory.
@@ -172,6 +172,7 @@ class ExecutionSearch:
         self.fused: tuple[_Form, FastestMode | None] | None = None
         self._seconds, self._ends, self._skips, self._compile_seconds = seconds, 0.0, False, 0.0
 
+    @spent_on(SEARCH)
     def try_likely(self) -> None:
         """Time the versions that are usually the fastest. Raises NothingRuns."""
         start = working_time()
@@ -189,6 +190,7 @@ class ExecutionSearch:
                 self._compile(self.fused[0])
         self._seconds -= working_time() - start
 
+    @spent_on(SEARCH)
     def try_others(self) -> None:
         """Time the other versions, as far as time allows."""
         assert self.best is not None  # `try_likely` comes first

@@ -27,7 +27,7 @@ from sparsefront.progress import counted
 from sparsefront.provenance import Provenance, provenance
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.field_types import differences
-from sparsefront.results.record import SCHEMA_VERSION, Cost, Identity, Result, result_fields
+from sparsefront.results.record import Cost, Identity, Result, result_fields
 from sparsefront.runs import composable_overrides
 from sparsefront.stages import control
 from sparsefront.stages.bench import evaluate_splits
@@ -79,16 +79,15 @@ def _require_same(experiment: Experiment, result: Result) -> None:
     composed = asdict(choice_of(experiment, experiment.model.network_facts(build_net(experiment))))
     stated = asdict(result.choice) | {"sparsity": result.sparsity.sparsity_target, "seed": result.identity.seed}
     composed |= {"sparsity": experiment.sparsity, "seed": experiment.seed}
-    if result.identity.recovery_seed is not None or result.identity.schema_version == SCHEMA_VERSION:
-        stated["recovery_seed"] = result.identity.recovery_seed
-        composed["recovery_seed"] = experiment.recovery_seed if experiment.pattern.prunes else None
+    stated["recovery_seed"] = result.identity.recovery_seed
+    composed["recovery_seed"] = experiment.recovery_seed if experiment.pattern.prunes else None
     if result.quality.sparse is None:
         composed["kernel_mode"] = stated["kernel_mode"]
     if not experiment.pattern.prunes:
         stated["recipe_parameters"] = dense_recipe(stated["recipe_parameters"])
     for path, there, here in differences((), stated, composed):
         free = path[0] in ("trainer_parameters", "recipe") or path[-1] in experiment.dataset.elsewhere
-        old = result.identity.schema_version < SCHEMA_VERSION
+        old = result.identity.migrated_from is not None
         if free or old and there is None and _is_default(experiment, path, here):
             continue
         name = "dataset.split_by" if path[0] == "dataset_split" else ".".join(map(str, path))
@@ -101,7 +100,7 @@ def _is_default(experiment: Experiment, path: tuple, here: Any) -> bool:
     for item in fields(part) if is_dataclass(part) else ():
         if item.name == path[-1]:
             return here == (item.default if item.default_factory is MISSING else item.default_factory())
-    return path[0] == "dataset_split"
+    return False
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,9 @@ def _names() -> list[str]:
 def _never_known(experiment: Experiment) -> set[str]:
     """Fields of what happened once: times, and what a latency search predicted."""
     names = {"time", "train_dense_seconds", "measure_seconds", "dense_reused"}
-    names |= {"prune_seconds", "recover_seconds"} if experiment.pattern.prunes else set()
+    names |= {"search_seconds", "timing_seconds", "evaluation_seconds"}
+    of_recovery = {"prune_seconds", "recover_seconds", "recovery_samples_per_s", "recovery_gpu_busy_share"}
+    names |= of_recovery if experiment.pattern.prunes else set()
     names |= set() if experiment.control is None else {f"{experiment.control}_seconds"}
     return names | ({"latency_predicted_ms"} if isinstance(experiment.allocation, MeasuringAllocation) else set())
 

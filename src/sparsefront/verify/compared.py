@@ -10,7 +10,7 @@ from sparsefront.measure.speedup import SPEEDUP_OVER
 from sparsefront.options import shortened
 from sparsefront.results.field_types import differences
 from sparsefront.results.metric import Metric
-from sparsefront.results.record import SCHEMA_VERSION, Result, ResultField, result_fields
+from sparsefront.results.record import Result, ResultField, result_fields
 from sparsefront.tasks.outcomes import BLEU, Outcomes
 
 HOLDS, DIFFERS, UNSEEN = "holds", "DIFFERS", "not verified"
@@ -25,7 +25,7 @@ TOPICS = {  # of the fields whose name matches; others are of their group's topi
     r"(weights|masks)_sha256|checkpoint": "weights",
     r"samples_sha256|outcomes_sha256": "samples",
     r"gpu_clock_mhz": "latency",
-    r"(dense|recovery)_(steps|epochs|samples)|trainer_parameters|initial_weights": "training",
+    r"(dense|recovery)_(steps|epochs|(unlabeled_)?samples)|trainer_parameters|initial_weights": "training",
 }
 TOPIC_OF_GROUP = {
     "identity": "environment",
@@ -109,7 +109,7 @@ def compare(
         unknown: fields that it fills, with values that are not known here.
         stored: the result that the run left in the user's own cache, which tells what no repetition can; None if it is gone.
     """
-    complete = result.identity.schema_version == SCHEMA_VERSION
+    complete = result.identity.migrated_from is None
     topics: dict[str, tuple[list[str], list[Finding]]] = {}
     for item in result_fields():
         topic, stated = topic_of(item), result.value_of(item.name)
