@@ -72,14 +72,14 @@ def overrides(command: str) -> list[str]:
 
 def of_kind(*, swept: bool) -> list[str]:
     runs = [command for command in commands() if command.startswith("python run.py")]
-    special = ("--help", "--config-dir", "hydra/")
+    special = ("--help", "--config-dir", "hydra/", "sweep.points=")
     plain = [command for command in runs if not any(word in command for word in special)]
     return [command for command in plain if ("-m" in overrides(command)) == swept]
 
 
 def test_each_command_is_of_a_kind_that_is_tested():
     tested = {*of_kind(swept=True), *of_kind(swept=False), *PROGRAM_CALLS, *plugin_commands(), *make_commands()}
-    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS, FRONT, *VERIFY, *STORES}
+    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS, FRONT, POINTS, *VERIFY, *STORES}
 
 
 @pytest.fixture
@@ -160,6 +160,7 @@ LATENCY_TABLE = "python -m sparsefront.results.latency_table results/SWEEP -o ta
 RECORD = "python -m sparsefront.verify results/RUN/row.json"
 VERIFY = {RECORD, f"{RECORD} --record-only", f"{RECORD} model.path=DIR dataset.path=DIR"}  # see tests/verify
 VERIFY |= {f"{RECORD} --retrain dataset.path=DIR", "python -P -m sparsefront.verify"}
+POINTS = "python run.py -m sweep.points=points.yaml sweep.seconds=3600 sweep.pack=packed"  # see test_points.py
 FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
 STORES = {  # of several machines: see tests/results/test_rebuild.py
     "python compare.py laptop/results cluster/results",

@@ -102,7 +102,15 @@ def kernel_times_us(call: Callable[[], Any]) -> dict[str, float]:
         for _ in range(PROFILED_CALLS):
             call()
         torch.cuda.synchronize()
-    times: Counter[str] = Counter()
-    for kernel in kernels_of(taken):
-        times[kernel.name] += kernel.end - kernel.start
+    times = charged_us(kernels_of(taken))
     return {name: total / PROFILED_CALLS for name, total in times.most_common()}
+
+
+def charged_us(kernels: Iterable[Kernel]) -> Counter[str]:
+    """Kernel name -> microseconds, each from the end of all that began before it, so that overlapping kernels count once."""
+    times: Counter[str] = Counter()
+    until = float("-inf")
+    for kernel in sorted(kernels, key=lambda kernel: (kernel.start, kernel.end)):
+        times[kernel.name] += max(0.0, kernel.end - max(kernel.start, until))
+        until = max(until, kernel.end)
+    return times

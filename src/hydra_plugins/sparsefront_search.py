@@ -33,3 +33,25 @@ class OptunaSweeper(Sweeper):
                 run_search(arguments, self.settings, self.config, self.launcher, self.validate_batch_is_legal)
         except InvalidSetting as error:
             raise BadInput(str(error)).exit() from error
+
+
+class PointsSweeper(Sweeper):
+    """See conf/hydra/sweeper/points.yaml for the settings."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.loader, self.config = hydra_context.config_loader, config
+
+    def sweep(self, arguments: list[str]) -> None:
+        from sparsefront.config.command_line import BadInput, compose_point
+        from sparsefront.errors import InvalidSetting
+        from sparsefront.points import run_points
+
+        try:
+            run_points(
+                arguments, self.settings, self.config, lambda point: compose_point(self.config, self.loader, point)
+            )
+        except InvalidSetting as error:
+            raise BadInput(str(error)).exit() from error

@@ -16,7 +16,8 @@ from sparsefront.errors import InvalidSetting, Obstacle, did_you_mean, first_lin
 # Options of a package: every class in its modules that defines `name`; and classes named in files.
 
 OWN = "sparsefront"
-CONF = (Path(__file__).parent / "conf").resolve()
+PACKAGE = Path(__file__).resolve().parent
+CONF = (PACKAGE / "conf").resolve()
 """Our configuration groups: a link into the repository, or a folder of the installed package."""
 TARGET = "_target_"
 """The key of the class in a configuration, and in an option's record."""
@@ -180,17 +181,17 @@ def program_command(name: str) -> str:
     Args:
         name: run, compare, verify, cache or build.
     """
-    package, started = Path(__file__).resolve().parent, Path(sys.argv[0] if sys.argv else "")
-    if started.resolve() == package / "__main__.py":
+    started = Path(sys.argv[0] if sys.argv else "")
+    if started.name == "__main__.py" and started.resolve().parent == PACKAGE:
         return f"python -m {OWN} {name}"
-    if started.stem == OWN or CONF.is_relative_to(package):
+    if started.stem == OWN or CONF.is_relative_to(PACKAGE):
         return f"{OWN} {name}"
     return IN_REPOSITORY[name]
 
 
 def install_extra(extra: str) -> str:
     """The command that installs an extra, in the checkout or for an installation."""
-    if CONF.is_relative_to(Path(__file__).resolve().parent):
+    if CONF.is_relative_to(PACKAGE):
         return f'pip install "{OWN}[{extra}]"'
     return f'pip install -e ".[{extra}]" in the checkout'
 

@@ -29,6 +29,8 @@ LearningRate = Annotated[float, Field(gt=0, le=1000)]
 """A peak learning rate; beyond the bound no training converges, and weights soon overflow."""
 Batches = Annotated[int, Field(ge=1, le=100_000)]
 """A number of batches to compute something from; more would be more than most trainings read."""
+Dtype = Literal["fp32", "fp16", "bf16"]
+"""Of weights and activations."""
 Share = Annotated[float, Field(ge=0, le=1)]
 """In [0, 1]."""
 ListOf = Annotated[list[Item], Strict(False)]

@@ -19,6 +19,7 @@ from sparsefront.results.packed import MEMBERS, OUTCOMES, OVERRIDES, RECORD, SAM
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import overrides_command
 from sparsefront.results.store import append_line, read_results
+from sparsefront.verify.packing import without_machine
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
 PLAIN = ("report.html=false", "report.plot=false", "pattern=n_m", "sparsity=0.5")
@@ -79,7 +80,7 @@ def test_a_record_names_no_place_of_its_machine(packed, results):
     )
     recorded = ["dataset.path='/data/of me/glue'", "+model.path=/m/minilm", "hydra.run.dir=/x", "hydra/launcher=y"]
     kept = ["dataset.path=glue", "+model.path=minilm", "seed=1"]
-    assert list(records._without_machine([*recorded, "stages=[dense]", "seed=1"])) == kept
+    assert list(without_machine([*recorded, "stages=[dense]", "seed=1"])) == kept
 
 
 def test_a_published_row_is_what_its_record_states(results, packed, tmp_path):
@@ -115,7 +116,7 @@ def test_a_run_without_a_file_is_not_packed(results, tmp_path, name):
 
 
 def test_latencies_that_are_large_are_left_out(results, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "MOST_LATENCY_BYTES", 10)
+    monkeypatch.setattr("sparsefront.verify.packing.MOST_LATENCY_BYTES", 10)
     (file,), problems = write_records("study", [results], out=tmp_path)
     assert problems == [] and set(unpacked(file)) == {*MEMBERS} - {SAMPLES}
 

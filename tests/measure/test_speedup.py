@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from sparsefront.measure.settings import FEWEST_REPEATS, Measure
-from sparsefront.measure.speedup import latency_over_batches, speedup_of
+from sparsefront.measure.settings import Measure
+from sparsefront.measure.speedup import FEWEST_REPEATS, latency_over_batches, speedup_of
 
 
 def noisy(center, spread, *, repeats=3, samples=30, seed=0):

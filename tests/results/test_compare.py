@@ -1,7 +1,6 @@
 """`compare.py` as a user calls it, and the two files that it writes."""
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -114,21 +113,6 @@ def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, ma
     page = (tmp_path / "results" / "compare" / "compare.html").read_text()
     assert sections_of(page) == 2 and "differs between these runs: repeats 3, 5" in page
     assert "99 test samples" in page and "evaluated samples not recorded" in page
-
-
-def test_results_of_the_version_before_are_read_and_told(tmp_path, make_result, compare):
-    since = ("processor", "threads", "dense_weights_sha256", "weights_sha256", "n_of_m", "evaluated_samples", "repeats")
-    for number in range(2):
-        content = json.loads(make_result(run_id=f"run-{number}").to_json())
-        content["identity"]["schema_version"] = 3
-        for group in content.values():
-            for field in since:
-                group.pop(field, None)
-        (tmp_path / "results" / str(number)).mkdir(parents=True)
-        (tmp_path / "results" / str(number) / "row.json").write_text(json.dumps(content))
-    done = compare(cwd=tmp_path)
-    assert done.returncode == 0 and "left out" not in done.stderr
-    assert "2 of 2 results are of an older version" in done.stdout and "not known to be comparable" in done.stdout
 
 
 def test_accuracies_are_headed_as_such(make_result):

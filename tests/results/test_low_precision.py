@@ -1,7 +1,6 @@
 """Tables, sentences and plots of low precision: dense in it is a baseline, and the faster dense version is named."""
 
 import io
-import json
 
 import pytest
 from rich.console import Console
@@ -10,7 +9,6 @@ from sparsefront.results.candidates import candidates_of, low_baseline_is_faster
 from sparsefront.results.columns import sort_results
 from sparsefront.results.comparable import DATASET_SPEEDUP, LATENCY, split_comparable
 from sparsefront.results.plots import write_pareto_png
-from sparsefront.results.record import Result
 from sparsefront.results.statistics import budget_sentences
 from sparsefront.results.tables import results_table, run_table
 
@@ -84,17 +82,3 @@ def test_networks_of_two_precisions_are_two_candidates_of_one_plot(make_result, 
 def test_dense_in_low_precision_is_on_the_front(make_result):
     (group,) = split_comparable([make_result(**LOW | {"val_sparse": 0.95, "val_dense": 0.98, "val_masked": 0.95})])
     assert (pytest.approx(1.25), 97.5) in [(x, quality) for x, quality in group.front()]
-
-
-def test_records_of_before_read_as_not_measured(make_result):
-    content = json.loads(make_result().to_json())
-    content["identity"]["schema_version"] = 10
-    for group in ("quality", "speed", "kernels"):
-        content[group] = {
-            name: value
-            for name, value in content[group].items()
-            if "low" not in name or name in ("speedup_low", "speedup_dataset_low")
-        }
-    del content["kernels"]["quantization_error"]
-    old = Result.from_json(json.dumps(content))
-    assert old.speed.latency_dense_low_ms is None and old.kernels.low_precision_layers == {}

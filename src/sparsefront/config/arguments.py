@@ -59,6 +59,7 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
     """
     if any(argument in COMPLETION for argument in arguments):
         return list(arguments)
+    arguments = _with_points(arguments)
     _require_plugins(arguments)
     _require_slurm(arguments)
     for group in config.GROUPS:
@@ -83,6 +84,15 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
         _require_folders(overrides)
         _require_options(overrides, option_folders(arguments))
     return flags + overrides
+
+
+def _with_points(arguments: Sequence[str]) -> list[str]:
+    """`sweep.KEY=VALUE` as a setting of the sweeper `points`."""
+    own = [text for text in arguments if text.startswith("sweep.")]
+    if own and not {"-m", "--multirun"} & set(arguments):
+        raise InvalidSetting(*own[0].partition("=")[::2], "is of a sweep: add -m")
+    others = [text for text in arguments if text not in own]
+    return [*others, *(["hydra/sweeper=points"] if own else []), *(f"hydra.sweeper.{text[6:]}" for text in own)]
 
 
 def _require_folders(overrides: Sequence[str]) -> None:

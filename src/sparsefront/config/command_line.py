@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -361,6 +362,23 @@ def _check_values(config: DictConfig) -> None:
         loader = GlobalHydra.instance().config_loader()
         for check in (_check_declared_point, check_types):  # the fast one first
             check_values(overrides_of_sweep(config), point_check(config, loader, check), loader)
+
+
+def compose_point(config: DictConfig, loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
+    """Compose a point of a sweep and check the type of each value.
+
+    Args:
+        config: of the multirun, including Hydra's part.
+        loader: Hydra's.
+    Raises:
+        InvalidSetting: a wrong value, or overrides that cannot be composed.
+    """
+    try:
+        for check in (_check_declared_point, check_types):
+            point_check(config, loader, check)(overrides)
+        return loader.load_sweep_config(config, list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InvalidSetting("point", " ".join(overrides), _composition_complaint(error)) from error
 
 
 def _check_declared_point(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:

@@ -38,7 +38,6 @@ from sparsefront.patterns.base import to_record
 from sparsefront.patterns.depth import Depth
 from sparsefront.patterns.width import units_to_prune
 from sparsefront.pruning.block_by_block import require_chain
-from sparsefront.pruning.collapse import require_effect
 from sparsefront.pruning.layers import (
     narrower_than_tiles,
     nothing_fits,
@@ -49,6 +48,7 @@ from sparsefront.pruning.layers import (
 )
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
 from sparsefront.pruning.prune_blocks import removable_blocks
+from sparsefront.pruning.rounding import require_effect
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.structure import remove_units
 from sparsefront.pruning.structured import Structured

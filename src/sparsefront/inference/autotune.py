@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import exclusive, yield_gpu
-from sparsefront.inference.network_modules import DENSE_CONV2D, DENSE_LINEAR, SparseConv2d
+from sparsefront.inference.network_modules import SparseConv2d
 from sparsefront.measure.correctness import CorrectnessCheck
 from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.search_cache import SearchCache
+from sparsefront.measure.speedup import DENSE_CONV2D, DENSE_LINEAR
 from sparsefront.measure.timers import Check, time_layer, unchecked
 
 # Candidates of a layer: every family that can store its mask, every kernel that supports its problem.

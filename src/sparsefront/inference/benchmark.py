@@ -21,12 +21,13 @@ from sparsefront.measure.decode import (
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.search_time import MOST_SECONDS, SearchTime, Tell, searching
-from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS, INT8_WEIGHT_ONLY, Dtype, Measure
-from sparsefront.measure.speedup import ratio_apart
+from sparsefront.measure.settings import DTYPES, INT8_WEIGHT_ONLY, Measure
+from sparsefront.measure.speedup import FEWEST_REPEATS, ratio_apart
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
 from sparsefront.networks import restore_modes_on_error, unwrapped
 from sparsefront.progress import counted
+from sparsefront.settings_class import Dtype
 from sparsefront.tasks.plain_task import (
     device_of,
     forward_names,

@@ -15,11 +15,6 @@ from torch import Tensor, nn
 from sparsefront.masks.weight_view import like_weight, pixel_rows
 from sparsefront.pruning.layers import conv_unsupported_reason
 
-# Names in results for layers that stayed dense.
-
-DENSE_LINEAR, DENSE_CONV2D = DENSE_KERNELS = ("dense_linear", "dense_conv2d")
-
-
 # Short messages of torch.compile about custom operators.
 #
 # When Inductor meets a custom operator, as all of ours are, it formats the operator's operands, recursively. In a chain of

@@ -13,12 +13,13 @@ from sparsefront.errors import failure_reason
 from sparsefront.export.packed_layers import PackedWeights
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.network_modules import DENSE_LINEAR, replace_module
+from sparsefront.inference.network_modules import replace_module
 from sparsefront.inference.swap_report import LayerSwap
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.search_time import LAYER, timed_work, too_late
+from sparsefront.measure.speedup import DENSE_LINEAR
 from sparsefront.measure.timers import time_layer
 from sparsefront.models.recurrent import SplitLSTM, State
 

@@ -10,15 +10,14 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.attention import BACKENDS
 from sparsefront.measure.execution_mode import EXECUTION_MODES
+from sparsefront.measure.speedup import FEWEST_REPEATS
 from sparsefront.measure.variants import VARIANTS
-from sparsefront.settings_class import ListOf, OneOrMore, settings_class
+from sparsefront.settings_class import Dtype, ListOf, OneOrMore, settings_class
 
-Dtype = Literal["fp32", "fp16", "bf16"]
 DenseLow = Literal["fp8", "int8", "int8_weight_only"]
 INT8_WEIGHT_ONLY: DenseLow = "int8_weight_only"
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FEWEST_SAMPLES = 5  # fewer make p20 and p80 meaningless
-FEWEST_REPEATS = 5  # with fewer, an interval covers the true ratio less often than its confidence: none is shown
 CACHE_MULTIPLE = 64  # attention runs faster over full blocks of keys
 Samples = Annotated[int, Field(ge=FEWEST_SAMPLES)]
 Sizes = PositiveInt | OneOrMore[PositiveInt]

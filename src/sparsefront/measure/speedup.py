@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
-from sparsefront.measure.timers import summarise
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,9 @@ class Speedup:
         return {name: self.speedup, f"{name}_low": self.speedup_low, f"{name}_high": self.speedup_high}
 
 
+DENSE_LINEAR, DENSE_CONV2D = DENSE_KERNELS = ("dense_linear", "dense_conv2d")
+"""Names in results of the kernels of layers that stayed dense, which a layer's speedup is over."""
+FEWEST_REPEATS = 5  # with fewer, an interval covers the true ratio less often than its confidence: none is shown
 SPEEDUP_OVER = {"dense": "speedup", "dense_low": "speedup_low_precision"}
 """Baseline -> field of the speedup over it."""
 
@@ -53,6 +56,8 @@ def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]
     Returns:
         fields of the result. The interval is that of `speedup_of`, for sums over all batches: one size gives the same.
     """
+    from sparsefront.measure.timers import summarise  # late, as torch below: a comparison needs the names above alone
+
     total = sum(batches for batches, _ in timed)
     sides = [side for side in ("dense", "dense_low", "sparse") if all(side in samples for _, samples in timed)]
     found = {
@@ -73,6 +78,8 @@ def _speedup(
     sizes: Sequence[tuple[int, list[list[float]], list[list[float]]]], confidence: float = 0.95, draws: int = 2000
 ) -> Speedup:
     """Speedup of sums over sizes: (weight, samples of dense, samples of sparse)."""
+    import torch
+
     for _, dense_ms, sparse_ms in sizes:
         if len(dense_ms) != len(sparse_ms):
             counts = f"{len(dense_ms)} and {len(sparse_ms)}"
@@ -91,16 +98,18 @@ def _speedup(
     return Speedup(speedup=_median(dense / sparse).item(), speedup_low=low, speedup_high=high)
 
 
-def _resampled_medians(samples: torch.Tensor, chosen: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _resampled_medians(samples: "Tensor", chosen: "Tensor", generator: "Generator") -> "Tensor":
     """[draws, repeats]: medians of samples [repeats, n], resampled inside the `chosen` repeats [draws, repeats]."""
+    import torch
+
     n = samples.shape[1]
     picks = torch.randint(n, (*chosen.shape, n), generator=generator)
     return _median(samples[chosen.unsqueeze(-1), picks])
 
 
-def _median(values: torch.Tensor) -> torch.Tensor:
+def _median(values: "Tensor") -> "Tensor":
     """Median over the last dim; the mean of the middle two for an even count."""
-    return torch.quantile(values, 0.5, dim=-1)
+    return values.quantile(0.5, dim=-1)
 
 
 MEDIANS_APART = 0.005  # relative: more than rounding to two digits explains

@@ -1,14 +1,7 @@
-"""How rounding to whole groups changes a sparsity: no pruning at all, empty layers, missed targets."""
+"""What rounding to whole groups did to a sparsity: missed targets, collapsed layers. Needs no torch."""
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-
-import torch
-
-from sparsefront.allocation.base import Allocation, GlobalAllocation, PerLayerAllocation
-from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.base import LARGEST_M, Pattern
+from collections.abc import Iterable, Mapping
 
 # The target: either a sparsity to reach, or a latency budget, for which the sparsity is only a ceiling.
 
@@ -19,127 +12,6 @@ MOST_MISSED = 0.02  # largest deviation at which the target still describes the 
 def misses(achieved: float, target: float) -> bool:
     """Whether the achieved sparsity is so far off that the target no longer describes it."""
     return round(abs(achieved - target), 6) > MOST_MISSED
-
-
-# Sparsities that round to no pruning or to empty layers, determined from shapes alone.
-
-CLOSE = 1e-3  # relative precision of the nearest sparsity in messages
-WeightShapes = Mapping[str, tuple[int, ...]]
-
-
-def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: WeightShapes, sparsity: float) -> None:
-    """Check that pruning removes at least one weight and empties no layer.
-
-    If layers are ranked together, only totals are known: rejected are sparsities at which no layer would lose a weight even if
-    it alone gave up all of them, or at which every layer would be emptied. Not checked: allocations that depend on scores or
-    measured times, and patterns that tie layers, which plan whole units (`patterns.width`).
-
-    Args:
-        weight_shapes: layer to prune -> shape of its weight: Linear (N, K), Conv2d (C_out, C_in, kh, kw).
-        sparsity: the final one; 0 is accepted.
-    Raises:
-        InvalidSetting: key `sparsity`, with the nearest one that works.
-    """
-    together = isinstance(allocation, GlobalAllocation)
-    given_by_shape = isinstance(allocation, PerLayerAllocation) and not allocation.fixed_by_first_scores
-    if sparsity == 0 or pattern.mixed or pattern.takes_blocks or pattern.tied or not (together or given_by_shape):
-        return
-    total = sum(map(math.prod, weight_shapes.values()))
-
-    def levels(asked: float, *, at_most: bool) -> dict[str, float]:
-        """The sparsity of each layer; with `at_most`, the highest that it may reach if layers are ranked together."""
-        if isinstance(allocation, PerLayerAllocation):
-            return allocation.layer_sparsities(weight_shapes, asked, lambda layer, level: 0.0)
-        shares = {layer: total / math.prod(shape) if at_most else 1.0 for layer, shape in weight_shapes.items()}
-        return {layer: asked * share for layer, share in shares.items()}
-
-    def some_pruned(asked: float) -> bool:
-        distinct = {(_matrix(weight_shapes[layer]), level) for layer, level in levels(asked, at_most=True).items()}
-        return any(_prunes(pattern, shape, level) for shape, level in distinct)
-
-    def emptied(asked: float) -> list[str]:
-        given = levels(asked, at_most=False).items()
-        found = {(_matrix(weight_shapes[layer]), level): True for layer, level in given}
-        found = {(shape, level): _empties(pattern, shape, level) for shape, level in found}
-        layers = [layer for layer, level in given if found[_matrix(weight_shapes[layer]), level]]
-        return layers if not together or len(layers) == len(weight_shapes) else []
-
-    if not some_pruned(sparsity):
-        least = _least(pattern, sparsity, lambda asked: _allows(pattern, asked) and some_pruned(asked))
-        nearest = "and no sparsity changes that" if least is None else f"the nearest that prunes is {least:g}"
-        why = f"{pattern.name} would prune no weight of any layer"
-        raise InvalidSetting("sparsity", sparsity, f"rounds to no change: {why}; {nearest}")
-    if empty := emptied(sparsity):
-        smallest = min(map(math.prod, weight_shapes.values()))
-        most = next(at for k in range(smallest.bit_length()) if not emptied(at := 1 - 2**k / smallest))
-        shape = list(_matrix(weight_shapes[empty[0]]))
-        why = f"{empty[0]} {shape} would keep no weight"
-        raise InvalidSetting(
-            "sparsity", sparsity, f"rounds to empty layers: {why}; the nearest that works is {_down(most)}"
-        )
-
-
-def _allows(pattern: Pattern, sparsity: float) -> bool:
-    """Whether layers of some shape can have this sparsity."""
-    try:
-        pattern.check_sparsity(sparsity)
-    except InvalidSetting:
-        return False
-    return True
-
-
-def _prunes(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
-    """Whether a layer [N, K] on its own loses a weight, if the smallest groups are pruned first."""
-    if sparsity <= 0 or sparsity >= 1:
-        return sparsity >= 1
-    if pattern.unsupported_reason(shape, sparsity) is not None:
-        return False
-    return sparsity * math.prod(shape) > pattern.rounding_unit(shape) or _kept(pattern, shape, sparsity) < math.prod(
-        shape
-    )
-
-
-def _empties(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
-    """Whether a layer [N, K] on its own is emptied, or would be if patterns did not leave it one group."""
-    if (1 - sparsity) * math.prod(shape) < 0.5:
-        return True
-    if sparsity <= 0 or (1 - sparsity) * math.prod(shape) > pattern.rounding_unit(shape):
-        return False
-    return pattern.unsupported_reason(shape, sparsity) is None and _kept(pattern, shape, sparsity) == 0
-
-
-def _kept(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> int:
-    """Number of weights kept for scores that decrease with the output, so that a narrower last tile is pruned first."""
-    scores = torch.arange(math.prod(shape), 0, -1, dtype=torch.float32).view(shape)
-    return int(pattern.layer_mask(scores, torch.ones(shape, dtype=torch.bool), sparsity).sum())
-
-
-def _least(pattern: Pattern, sparsity: float, works: Callable[[float], bool]) -> float | None:
-    """The lowest sparsity above this one that works, approximately; None if there is none."""
-    if pattern.balanced:
-        windows = {1 - n / m for m in range(2, LARGEST_M + 1) for n in range(1, m)}
-        return next((round(level, 6) for level in sorted(windows) if level > sparsity and works(level)), None)
-    low, high = sparsity, sparsity
-    while not works(high):
-        low, high = high, high * 2 if high < 0.4 else (1 + high) / 2
-        if high > 1 - 1e-6:
-            return None
-    while high - low > CLOSE * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if works(middle) else (middle, high)
-    digits = 3 - math.floor(math.log10(high))
-    rounded = math.ceil(high * 10**digits) / 10**digits
-    return rounded if rounded < 1 and works(rounded) else high
-
-
-def _down(sparsity: float) -> str:
-    """Format rounded down, with as many digits as its distance to 1 needs."""
-    digits = 2 - math.floor(math.log10(1 - sparsity))
-    return f"{math.floor(sparsity * 10**digits) / 10**digits:.{digits}f}".rstrip("0")
-
-
-def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    return shape[0], math.prod(shape[1:])
 
 
 NEARLY = 0.1  # of the target density: a layer that keeps less has collapsed

@@ -23,7 +23,7 @@ from sparsefront.patterns.width import planned_sparsities
 from sparsefront.progress import counted
 from sparsefront.pruning.block_by_block import require_chain
 from sparsefront.pruning.calibration import Batches, open_calibration, score_weights
-from sparsefront.pruning.collapse import collapse_warning, require_effect
+from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
     DenseWeight,
@@ -43,6 +43,7 @@ from sparsefront.pruning.mask_spec import fix_spec
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.prune_blocks import prune_blocks
+from sparsefront.pruning.rounding import require_effect
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.structure import record_zeros, require_no_zeros, structure_of
 from sparsefront.schedule.base import Schedule

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import hypot, sqrt
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
-from sparsefront.measure.settings import DTYPES, FEWEST_REPEATS
+from sparsefront.measure.speedup import FEWEST_REPEATS
 from sparsefront.options import CONF
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
 from sparsefront.results.store import rank
+from sparsefront.settings_class import Dtype
 
 # Measurement conditions of a result, and how they differ from those of other results.
 
@@ -427,7 +428,7 @@ def precision_of(result: Result) -> str | None:
 def low_precision_of(result: Result) -> str | None:
     """fp8, fp8_static or int8; None for products in 16 bits or more."""
     found = precision_of(result)
-    return None if found in DTYPES else found
+    return None if found in get_args(Dtype) else found
 
 
 def low_baseline_is_faster(result: Result, field: str = "latency_dense{}_ms") -> bool:

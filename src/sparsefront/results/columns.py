@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefront.errors import InvalidSetting, closest
-from sparsefront.patterns.depth import Depth
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.results.candidates import Candidate, budget_of, metric_of, points_lost, precision_of, smaller_first
@@ -83,7 +82,7 @@ def collapsed_in(result: Result) -> dict[str, float]:
     """Collapsed layers -> density, also for records older than the field. Layers in removed blocks do not count, because the
     network works without them.
     """
-    if result.choice.pattern == Depth.name:
+    if result.choice.pattern == "depth":
         return {}
     return collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
 

@@ -155,21 +155,23 @@ class CheckedFields:
 
     def __post_init__(self) -> None:
         values = self.__dict__
-        for name, hint, fit, numbers in _checked(type(self)):
+        for name, hint, fit, numbers, containers in _checked(type(self)):
             value = values[name]
             kind = type(value)
-            if kind in fit or (kind in numbers and -MOST_NUMBER <= value <= MOST_NUMBER):
+            empty = kind in containers and not value
+            if kind in fit or empty or (kind in numbers and -MOST_NUMBER <= value <= MOST_NUMBER):
                 continue  # fast path for almost all of the millions of values in a store
             check_field(f"{type(self).__name__.lower()}.{name}", value, hint)
 
 
 @lru_cache
-def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[type]], ...]:
-    """(field, its hint, types whose every value is valid, number types whose values are valid up to a size) of a group."""
-    always, numbers = {str, bool, type(None)}, {int, float}  # mappings need a deeper check
+def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[type], frozenset[type]], ...]:
+    """(field, its hint, types whose every value is valid, numbers valid up to a size, containers valid if empty) of a group."""
+    always, numbers, containers = {str, bool, type(None)}, {int, float}, {dict, list}
     plain = {name: (hint, set(alternatives(hint))) for name, hint in typing.get_type_hints(group).items()}
     return tuple(
-        (name, hint, frozenset(always & kinds), frozenset(numbers & kinds)) for name, (hint, kinds) in plain.items()
+        (name, hint, frozenset(always & kinds), frozenset(numbers & kinds), frozenset(containers & kinds))
+        for name, (hint, kinds) in plain.items()
     )
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from sparsefront.allocation.latency_aware import LayerTime, read_table, write_table
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.network_modules import DENSE_KERNELS
+from sparsefront.measure.speedup import DENSE_KERNELS
 from sparsefront.options import program_command
 from sparsefront.progress import counted, exit_quietly_on_broken_pipe
 from sparsefront.results.candidates import too_few_repeats
@@ -24,6 +23,8 @@ from sparsefront.results.store import read_results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from sparsefront.allocation.latency_aware import LayerTime
 
 
 # Latency of the same weights at several batch sizes and lengths, and where sparse wins.
@@ -197,7 +198,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def layer_times(results: Iterable[Result]) -> list[LayerTime]:
+def layer_times(results: Iterable[Result]) -> list["LayerTime"]:
     """The lines of the table: per layer its dense time, then one time per sparsity, ascending.
 
     A level is the target sparsity of a result, which reproduces the same mask. Its time is that of the kernel chosen by the
@@ -247,7 +248,9 @@ class _Measured:
     def __lt__(self, other: "_Measured") -> bool:
         return self.latency_us < other.latency_us
 
-    def line(self, layer: str, level: float) -> LayerTime:
+    def line(self, layer: str, level: float) -> "LayerTime":
+        from sparsefront.allocation.latency_aware import LayerTime  # here and below: allocations import torch
+
         granularity = self.result.choice.pattern_parameters.get("granularity", "")
         sides = {side: str(self.entry.get(side, "")) for side in ("m", "k", "n")}
         return LayerTime(
@@ -264,6 +267,8 @@ class _Measured:
 
 
 def _make(request: argparse.Namespace) -> None:
+    from sparsefront.allocation.latency_aware import write_table
+
     reading = read_results([Path(path) for path in request.results])
     for problem in reading.problems:
         print(f"left out: {problem}", file=sys.stderr)
@@ -324,6 +329,8 @@ def _require_same_conditions(results: Sequence[Result]) -> None:
 
 def _show(out: Path) -> None:
     """Print the speedups that the table allows."""
+    from sparsefront.allocation.latency_aware import read_table
+
     times = read_table(str(out)).times
     dense = sum(levels[0.0] for levels in times.values())
     fastest = sum(min(levels.values()) for levels in times.values())

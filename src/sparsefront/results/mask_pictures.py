@@ -16,6 +16,7 @@ from sparsefront.masks.groups import Boundaries
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.results.plots import KEPT_COLOR, PRUNED_COLOR
 
 # Which layers get a picture.
 
@@ -47,8 +48,6 @@ def choose_layers(shapes: Mapping[str, tuple[int, int]], expressions: Sequence[s
 
 # Masks as pixels: kept and pruned weights in two colors, with lines between groups.
 
-# Neutral, since all other colors are patterns or series; they differ in lightness for color-blind readers.
-KEPT_COLOR, PRUNED_COLOR = "#5a6b7b", "#d3d8dd"
 GROUP_COLOR, WINDOW_COLOR = "#000000", "#ffffff"
 
 EXACT_SIDE = 2048  # pixels; longer layers are shown as densities

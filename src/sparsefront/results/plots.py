@@ -16,7 +16,6 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import plot_text
 from sparsefront.results.candidates import low_precision_of
 from sparsefront.results.comparable import SPEEDUP, Axis, ComparableResults, Point, by_pattern, split_comparable
-from sparsefront.results.mask_pictures import KEPT_COLOR
 from sparsefront.results.record import Result
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 COLORS = ("#0b6fb8", "#d1495b", "#2a9d6f", "#e08e0b", "#7b5ea7", "#5c5c5c", "#17a2b8", "#a0522d", "#c04fa0", "#8a9a1b")
 # Colors of other series (kernels, weights, sizes), at least 25 away from all pattern colors in CIELAB.
 SERIES_COLORS = tuple("#7890fc #9c0c00 #60d86c #fc7848 #6c0078 #fca8cc #605400 #00d8cc #184818 #e4c054".split())
+# Of masks: neutral, and different in lightness for color-blind readers.
+KEPT_COLOR, PRUNED_COLOR = "#5a6b7b", "#d3d8dd"
 MARKERS = (
     ("o", "circle"),
     ("s", "square"),

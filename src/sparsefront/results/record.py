@@ -105,8 +105,9 @@ class Choice(CheckedFields):
 
     `model_variant` distinguishes networks of one model: `vit_b_16`, a BERT's size, hub name or folder name.
     `model_parameters` contain only what determined the loaded network, and facts about it. `dataset_split`: the rule, with
-    version, by which rows were held out, or `rows`: individually; None if nothing was held out. `structured`: how the network was made smaller before `pattern` pruned it, with the amount in
-    `structured_parameters`; None if it was not. `trainer_parameters` are those that affect training, with `auto` resolved.
+    version, by which rows were held out, or `rows`: individually; None if nothing was held out. `structured`:
+    how the network was made smaller before `pattern` pruned it, with the amount in `structured_parameters`; None if it was not.
+    `trainer_parameters` are those that affect training, with `auto` resolved.
     `control`: the additional baseline of the pruned network besides the dense one; None if there is nothing to match.
     """
 

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from sparsefront.artifacts.durable import below
 from sparsefront.errors import printable
-from sparsefront.inference.network_modules import DENSE_KERNELS
-from sparsefront.measure.speedup import ratio_apart
+from sparsefront.measure.speedup import DENSE_KERNELS, ratio_apart
 from sparsefront.progress import counted, reasons_text
 from sparsefront.pruning.collapse import collapse_text
 from sparsefront.results.candidates import (

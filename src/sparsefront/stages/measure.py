@@ -252,7 +252,7 @@ def run(
     recovered: Artifact | None,
     exported: Artifact | None,
 ) -> Artifact:
-    """Write measurements.json (groups of the result, `cost` only in part), samples.json (all latency samples, in milliseconds), outcomes.npz
+    """Write measurements.json (groups of the result, `cost` in part), samples.json (all latency samples, in ms), outcomes.npz
     (per-sample outcomes of the reporting split) and, if kernels were swapped in, choices.json (with which
     `inference.swap` repeats the swap of the export without timing).
 

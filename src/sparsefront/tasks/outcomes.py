@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sparsefront.artifacts.bounded_files import NO_ARCHIVE, Unreadable, read_bytes_bounded
 from sparsefront.errors import first_line, printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Corpus BLEU from per-sentence counts.
 
@@ -93,18 +95,20 @@ def error_of_proportion(proportion: float, n: int) -> float:
     return math.sqrt(proportion * (1 - proportion) / n)
 
 
-def error_of_mean(values: Tensor) -> float:
+def error_of_mean(values: "Tensor") -> float:
     """Standard error of the mean of n independent values, [n]: standard deviation / √n; 0 for a single value."""
     return float(values.double().std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
-def error_by_bootstrap(metric: Callable[[Tensor], float], n: int) -> float:
+def error_by_bootstrap(metric: Callable[["Tensor"], float], n: int) -> float:
     """Standard error of a metric that is not a mean: its spread over test sets resampled with replacement.
 
     Args:
         metric: indices [n] of samples -> the metric; draws for which it is undefined are skipped.
     Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979. The generator's seed is fixed.
     """
+    import torch
+
     generator = torch.Generator().manual_seed(0)
     drawn = torch.tensor([metric(torch.randint(n, (n,), generator=generator)) for _ in range(DRAWS)])
     defined = drawn[drawn.isfinite()]

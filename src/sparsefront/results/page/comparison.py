@@ -5,7 +5,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sparsefront.measure.settings import FEWEST_REPEATS
+from sparsefront.measure.speedup import FEWEST_REPEATS
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import MOST_MISSED
 from sparsefront.results.candidates import (
