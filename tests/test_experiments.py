@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny_files import write_imdb, write_tiny_imagenet
 
 from experiments.language_models.tiny import make_llama, make_wikitext
 
@@ -14,8 +15,8 @@ EXPERIMENTS = sorted(
 )
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4", "measure.evaluate_limit=8"]
 SMALL_MODELS = {  # built, not loaded
-    "vit_small": ["model.dim=64", "model.depth=1"],
-    "huggingface": ["model=bert"],
+    "vit_small": ["model.dim=64", "model.depth=1", "model.heads=2"],
+    "huggingface": ["model=bert", "model.size=tiny"],
     "lstm_nmt": ["model.width=32", "measure.sequence_length=6"],
     "transformer_mt": ["model.size=tiny", "measure.sequence_length=8"],
     "vgg16": ["measure.image_size=40", "granularity=16"],
@@ -98,6 +99,8 @@ LOCAL_DATA = {
     "cifar10": cifar10,
     "imagenet": imagenet,
     "digits": lambda folder: [],
+    "imdb": lambda folder: [f"dataset.path={write_imdb(folder)}", "dataset.complete=false"],
+    "tiny_imagenet": lambda folder: [f"dataset.path={write_tiny_imagenet(folder)}", "dataset.complete=false"],
 }
 
 

@@ -11,7 +11,7 @@ from quick_settings import QUICK
 from sparsefront import points
 from sparsefront.config.arguments import normalize_arguments
 from sparsefront.errors import InvalidSetting
-from sparsefront.points import Point, SweepSettings, _Processes, identity, read_points
+from sparsefront.points import Point, SweepSettings, _Processes, identity, read_points, sweep_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", *QUICK]
@@ -43,6 +43,7 @@ def test_finished_points_are_packed_once(tmp_path, programs):
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """Points that sleep for the seconds in their last override, as programs of their own."""
+    (tmp_path / "points.yaml").touch()
     code = "import sys, time; time.sleep(float(sys.argv[-2].partition('=')[2]))"
     real = points.subprocess.Popen
     monkeypatch.setattr(
@@ -105,15 +106,15 @@ def test_files_without_points_are_rejected(tmp_path, text, said):
     ("settings", "said"),
     [
         ({"points": "missing.yaml"}, "sweep.points=missing.yaml: must be a file"),
-        ({"points": __file__, "seconds": 0}, "sweep.seconds=0: must be null or a positive"),
+        ({"points": __file__, "seconds": 0}, "sweep.seconds=0: must be a number greater than 0 or null"),
         ({"points": __file__, "workers": 1.5}, "sweep.workers=1.5: must be a whole number"),
         ({"points": __file__, "pack": __file__}, "sweep.pack=.*: must be null or a folder"),
-        ({"points": __file__, "minutes": 1}, "sweep.minutes=1: no such setting; there are points, seconds"),
+        ({"points": __file__, "minutes": 1}, "sweep.minutes=1: is no setting; there are points, seconds"),
     ],
 )
 def test_wrong_settings_are_rejected(settings, said):
     with pytest.raises(InvalidSetting, match=f"^{said}"):
-        SweepSettings.parse(settings)
+        sweep_settings(settings)
 
 
 def test_sweep_keys_need_a_sweep():

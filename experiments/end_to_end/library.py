@@ -273,10 +273,11 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def page(rows: Sequence[Mapping[str, str]]) -> str:
     """The table of docs/networks.md."""
-    head = ("network", "inputs", "pattern", "dense ms", "sparse ms", "speedup")
+    head = ("network", "inputs", "pattern", "sparse share", "dense ms", "sparse ms", "speedup")
     cells = ([row[name] for name in ("network", "inputs", "point")] for row in rows)
     times = ([f"{float(row[name]):.2f}" for name in ("dense_ms", "sparse_ms")] for row in rows)
-    lines = ([*names, *taken, speedup(row)] for names, taken, row in zip(cells, times, rows, strict=True))
+    shares = (f"{float(row['sparse_flops_share']):.0%}" for row in rows)
+    lines = ([*cell, share, *ms, speedup(row)] for cell, share, ms, row in zip(cells, shares, times, rows, strict=True))
     return "\n".join(table(head, lines))
 
 

@@ -102,11 +102,11 @@ def kernel_times_us(call: Callable[[], Any]) -> dict[str, float]:
         for _ in range(PROFILED_CALLS):
             call()
         torch.cuda.synchronize()
-    times = charged_us(kernels_of(taken))
+    times = microseconds_by_kernel(kernels_of(taken))
     return {name: total / PROFILED_CALLS for name, total in times.most_common()}
 
 
-def charged_us(kernels: Iterable[Kernel]) -> Counter[str]:
+def microseconds_by_kernel(kernels: Iterable[Kernel]) -> Counter[str]:
     """Kernel name -> microseconds, each from the end of all that began before it, so that overlapping kernels count once."""
     times: Counter[str] = Counter()
     until = float("-inf")

@@ -53,7 +53,7 @@ def make_rows(folder: Path, count: int) -> None:
                 "sparsity_target": sparsity,
                 "sparsity_achieved": sparsity,
                 "recovery_parameters": first.choice.recovery_parameters | {"lr": 1e-3 * (setting + 1)},
-                **_varied(first, source),
+                **_other_numbers(first, source),
             }
         )
         content = {group: vars(fields) for group, fields in vars(result).items()}
@@ -63,7 +63,7 @@ def make_rows(folder: Path, count: int) -> None:
         (place_of_run / "row.json").write_text(result.to_json(), encoding="utf-8")
 
 
-def _varied(first: Result, source: random.Random) -> dict[str, float]:
+def _other_numbers(first: Result, source: random.Random) -> dict[str, float]:
     """Other qualities and a speedup with its interval."""
     speedup = 1 + source.random()
     held = {name: getattr(first.quality, name) for name in ("sparse", "masked", "val_sparse", "val_masked")}

@@ -8,28 +8,43 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
+from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 
 from sparsefront.artifacts.bounded_files import load_yaml_bounded
-from sparsefront.errors import InvalidSetting, printable
+from sparsefront.errors import InvalidSetting, keys_of, printable
 from sparsefront.processes import TERMINATED
 from sparsefront.progress import counted
 from sparsefront.results.packed import RECORD, SUFFIX
 from sparsefront.results.record import Cost
 from sparsefront.results.run_folder import recorded_overrides
 from sparsefront.results.store import read_results
+from sparsefront.settings_class import settings_class
 from sparsefront.verify.packing import without_machine, write_record
 
-KEYS = ("points", "seconds", "workers", "pack")
 GRACE_S = 30.0  # from SIGTERM, which a training answers after its current step, to SIGKILL
 POLL_S = 0.2
 
 
-@dataclass(frozen=True)
+def _existing_file(name: Any) -> Path:
+    if not isinstance(name, Path | str) or not os.path.isfile(name):
+        raise ValueError("must be a file with a list of points")
+    return Path(name)
+
+
+def _folder(name: Any) -> Path | None:
+    if name is None:
+        return None
+    if not isinstance(name, Path | str) or name == "" or os.path.isfile(name):
+        raise ValueError("must be null or a folder")
+    return Path(name)
+
+
+@settings_class()
 class SweepSettings:
     """Settings of conf/hydra/sweeper/points.yaml.
 
@@ -42,27 +57,19 @@ class SweepSettings:
         InvalidSetting: a value of another type, or out of its range.
     """
 
-    points: Path
-    seconds: float | None
-    workers: int
-    pack: Path | None
+    points: Annotated[Path, BeforeValidator(_existing_file)]
+    seconds: PositiveFloat | None = None
+    workers: PositiveInt = 1
+    pack: Annotated[Path | None, BeforeValidator(_folder)] = None
 
-    @classmethod
-    def parse(cls, settings: Mapping[str, Any]) -> "SweepSettings":
-        for key in settings:
-            if key not in KEYS:
-                raise InvalidSetting(f"sweep.{key}", settings[key], f"no such setting; there are {', '.join(KEYS)}")
-        seconds, workers = settings.get("seconds"), settings.get("workers", 1)
-        if not isinstance(settings.get("points"), str) or not os.path.isfile(settings["points"]):
-            raise InvalidSetting("sweep.points", settings.get("points"), "must be a file with a list of points")
-        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0):
-            raise InvalidSetting("sweep.seconds", seconds, "must be null or a positive number of seconds")
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise InvalidSetting("sweep.workers", workers, "must be a whole number of at least 1")
-        pack = settings.get("pack")
-        if pack is not None and (not isinstance(pack, str) or not pack or os.path.isfile(pack)):
-            raise InvalidSetting("sweep.pack", pack, "must be null or a folder")
-        return cls(Path(settings["points"]), seconds, workers, None if pack is None else Path(pack))
+
+def sweep_settings(settings: Mapping[str, Any]) -> SweepSettings:
+    """Check the sweeper's settings; raises InvalidSetting with a key of `sweep`."""
+    known = [field.name for field in fields(SweepSettings)]
+    for key in settings.keys() - set(known):
+        raise InvalidSetting(f"sweep.{key}", settings[key], f"is no setting; there are {', '.join(known)}")
+    with keys_of("sweep"):
+        return SweepSettings(**settings)
 
 
 @dataclass(frozen=True)
@@ -127,9 +134,9 @@ def run_points(
         SystemExit: with status 1, points failed.
     """
     began = time.monotonic()
-    sweep = SweepSettings.parse(settings)
+    sweep = sweep_settings(settings)
     folder, devices = Path(config.hydra.sweep.dir), visible_gpus()
-    done, shortest = ({}, None) if sweep.pack is None else finished_points(sweep.pack)
+    done, shortest = ({}, None) if sweep.pack is None else read_pack(sweep.pack)
     todo = []
     for number, own in enumerate(read_points(sweep.points)):
         composed = check([*arguments, *own])
@@ -148,7 +155,7 @@ def run_points(
         raise SystemExit(f"{counted(len(failed), 'point')} failed: {', '.join(map(str, sorted(failed)))}")
 
 
-def finished_points(pack: Path) -> tuple[dict[frozenset[str], Path], float | None]:
+def read_pack(pack: Path) -> tuple[dict[frozenset[str], Path], float | None]:
     """Identity -> packed record in a folder, and the seconds of the fastest of these points without its dense training."""
     files = sorted(pack.glob(f"*{SUFFIX}"))
     places = {identity(overrides): file for file in files if (overrides := recorded_overrides(file)) is not None}
@@ -174,7 +181,7 @@ def _work(
             break
         if last is not None and time.monotonic() >= last:
             running.stop()
-        for point, status, log_file in running.ended():
+        for point, status, log_file in running.collect():
             row = log_file.with_suffix("") / RECORD
             if status == 0:
                 _tell(f"point {point.number} is finished")
@@ -220,7 +227,7 @@ class _Processes:
         signal.signal(signal.SIGTERM, self._before)
         self.stop()
         while self.points:
-            for _ in self.ended():
+            for _ in self.collect():
                 pass
             time.sleep(POLL_S)
 
@@ -250,7 +257,7 @@ class _Processes:
         self.points[process] = point, devices
         return True
 
-    def ended(self) -> Iterator[tuple[Point, int, Path]]:
+    def collect(self) -> Iterator[tuple[Point, int, Path]]:
         """Points that have ended since the last call, with exit status and log; kills those that outlast `GRACE_S`."""
         if time.monotonic() > self._kill_at:
             self._signal(signal.SIGKILL)

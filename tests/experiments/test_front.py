@@ -6,6 +6,7 @@ import pytest
 
 from experiments.front import study, summary
 from sparsefront.config.validate import validate
+from sparsefront.points import read_points
 from sparsefront.results import compare
 from sparsefront.results.compare_arguments import Request
 
@@ -103,3 +104,31 @@ def test_readme_counts_the_faster_dtype_over_the_faster_dense(groups):
     assert {one.candidate.pattern: round(one.speedup, 3) for one in found} == {"n_m": 1.333, "block_wise": 1.25}
     (line,) = [line for line in summary.readme_table(summary.split_comparable(results)) if "blocks of" in line]
     assert "**1.25** † (1.25–1.25)" in line
+
+
+@pytest.fixture(scope="module")
+def text_study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Settings of front_imdb on 40 reviews and a BERT of twelve narrow layers."""
+    from tiny_files import write_imdb
+    from transformers import BertConfig, BertModel
+
+    from sparsefront.models.bert import train_wordpiece
+
+    folder = tmp_path_factory.mktemp("front")
+    sizes = {"hidden_size": 256, "num_hidden_layers": 12, "num_attention_heads": 4, "intermediate_size": 512}
+    BertModel(BertConfig(vocab_size=200, max_position_embeddings=64, **sizes)).save_pretrained(folder / "bert")
+    train_wordpiece(["red green blue"], vocabulary_size=100, max_length=64).save_pretrained(folder / "bert")
+    paths = [f"model.path={folder / 'bert'}", f"dataset.path={write_imdb(folder / 'imdb')}", "dataset.complete=false"]
+    short = ["dataset.max_length=16", "measure.sequence_length=16", "recipe.epochs=1"]
+    short += ["recipe.recovery_epochs=null", "recipe.recovery_steps=2"]
+    on_cpu = ["trainer=cpu", "measure.device=cpu", "measure.latency=false", "kernel=none", "recipe.batch_size=8"]
+    return ["experiment=front_imdb", *paths, *short, *on_cpu, f"cache_dir={folder / 'cache'}"]
+
+
+def test_core_lines_share_dense_and_control(run, text_study):
+    lines = read_points(summary.FRONT / "lines.yaml")
+    rows = [run(*text_study, *line) for line in lines]
+    assert len({(row.identity.dense_weights_sha256, row.identity.dense_distilled_weights_sha256) for row in rows}) == 1
+    assert {row.cost.recovery_steps for row in rows} == {2}
+    assert all(row.quality.dense_distilled is not None and row.sparsity.sparsity_achieved > 0 for row in rows)
+    assert len({row.identity.weights_sha256 for row in rows}) == len(lines) == 13

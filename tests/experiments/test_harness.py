@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.harness import page, rows
-from experiments.harness.measure import Kernel, charged_us, union
+from experiments.harness.measure import Kernel, microseconds_by_kernel, union
 
 MARKS = "<!-- begin -->", "<!-- end -->"
 
@@ -51,4 +51,4 @@ def test_time_of_several_processes_counts_once():
 def test_overlapping_kernels_count_once():
     """A kernel that begins under another is charged from its end; one that ends before it, nothing."""
     kernels = [Kernel("b", 1.0, 3.0), Kernel("a", 0.0, 2.0), Kernel("c", 1.5, 2.5), Kernel("a", 5.0, 6.0)]
-    assert charged_us(kernels) == {"a": 3.0, "b": 1.0, "c": 0.0}
+    assert microseconds_by_kernel(kernels) == {"a": 3.0, "b": 1.0, "c": 0.0}

@@ -150,6 +150,25 @@ def test_proposed_number_of_another_type_is_replaced(tmp_path):
     assert search(tmp_path, n_trials=2) == [["sparsity=0.75"]]
 
 
+ATTRIBUTES = {"fixed": [1], "began": "0", "again": [2], "run": "a\nb"}
+
+
+@pytest.mark.parametrize("name", [*ATTRIBUTES, None])
+def test_malformed_journal_is_one_line(tmp_path, name):
+    search(tmp_path, n_trials=1)
+    journal = tmp_path / "studies" / "s.journal"
+    study = optuna.load_study(study_name="s", storage=open_journal(journal, lambda: None))
+    if name in ("fixed", "began"):
+        study.set_user_attr(name, ATTRIBUTES[name])
+    elif name is not None:
+        study.enqueue_trial({"sparsity": 0.75}, user_attrs={name: ATTRIBUTES[name]})
+    else:
+        journal.write_text(f'{journal.read_text()}{{"op_code": 99}}\n')
+    with pytest.raises(InvalidSetting, match="^hydra.sweeper.study=s: .*: name another study") as raised:
+        search(tmp_path, n_trials=2)
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("optimize", "message"),
     [

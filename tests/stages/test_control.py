@@ -61,6 +61,8 @@ WAYS = {
     "cast": ["recovery=cast", "pattern=n_m"],
     "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "recovery.batches=1"],
     "lr_rewind": ["recovery=lr_rewind", "recipe.recovery_epochs=1"],
+    "steps": ["recipe.recovery_epochs=null", "recipe.recovery_steps=3"],
+    "steps of a schedule": ["recipe.recovery_epochs=null", "recipe.recovery_steps=5", "schedule=gradual"],
 }
 
 

@@ -36,6 +36,7 @@ CHANGES = {
     "recovery.backend=auto": FROM_RECOVER,
     "recovery.dense_after=0.5": FROM_RECOVER,
     "recipe.recovery_epochs=2": FROM_RECOVER,
+    "recipe.recovery_epochs=null recipe.recovery_steps=2": FROM_RECOVER,
     "kernel=reference": FROM_SWAP,
     "precision=fp8": FROM_SWAP,
     "precision=fp8_static": FROM_SWAP,
@@ -65,7 +66,7 @@ def digests(config) -> dict[str, str]:
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_makes_anew_what_depends_on_it(composed, change):
     on_cpu = ["trainer=cpu", "measure.device=cpu"]
-    before, after = digests(composed(*on_cpu)), digests(composed(*on_cpu, change))
+    before, after = digests(composed(*on_cpu)), digests(composed(*on_cpu, *change.split()))
     assert {stage for stage in before if before[stage] != after[stage]} == CHANGES[change]
 
 

@@ -104,6 +104,7 @@ def test_sgd_is_nesterov():
         {"epochs": -1},
         {"lr": 0.0},
         {"recovery_epochs": 0},
+        {"recovery_steps": 2, "recovery_epochs": 1},
         {"weight_decay": -0.1},
         {"momentum": -0.9},
         {"gradient_clip": 0.0},

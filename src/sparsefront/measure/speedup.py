@@ -91,14 +91,14 @@ def _speedup(
     for weight, *sides in sizes:
         samples = [torch.tensor(side, dtype=torch.float64) for side in sides]  # [repeats, n]
         measured.append(weight * torch.stack([_median(side) for side in samples]))
-        drawn.append(weight * torch.stack([_resampled_medians(side, chosen, generator) for side in samples]))
+        drawn.append(weight * torch.stack([_resample_medians(side, chosen, generator) for side in samples]))
     (dense, sparse), (dense_drawn, sparse_drawn) = (torch.stack(found).sum(0) for found in (measured, drawn))
     tails = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
     low, high = torch.quantile(_median(dense_drawn / sparse_drawn), tails).tolist()
     return Speedup(speedup=_median(dense / sparse).item(), speedup_low=low, speedup_high=high)
 
 
-def _resampled_medians(samples: "Tensor", chosen: "Tensor", generator: "Generator") -> "Tensor":
+def _resample_medians(samples: "Tensor", chosen: "Tensor", generator: "Generator") -> "Tensor":
     """[draws, repeats]: medians of samples [repeats, n], resampled inside the `chosen` repeats [draws, repeats]."""
     import torch
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 
 import torch
 
@@ -43,11 +44,10 @@ def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: Weig
         distinct = {(_matrix(weight_shapes[layer]), level) for layer, level in levels(asked, at_most=True).items()}
         return any(_prunes(pattern, shape, level) for shape, level in distinct)
 
-    def emptied(asked: float) -> list[str]:
-        given = levels(asked, at_most=False).items()
-        found = {(_matrix(weight_shapes[layer]), level): True for layer, level in given}
-        found = {(shape, level): _empties(pattern, shape, level) for shape, level in found}
-        layers = [layer for layer, level in given if found[_matrix(weight_shapes[layer]), level]]
+    def empty_layers(asked: float) -> list[str]:
+        empties = lru_cache(partial(_empties, pattern))  # equal layers have equal answers
+        per_layer = levels(asked, at_most=False)
+        layers = [layer for layer, level in per_layer.items() if empties(_matrix(weight_shapes[layer]), level)]
         return layers if not together or len(layers) == len(weight_shapes) else []
 
     if not some_pruned(sparsity):
@@ -55,9 +55,9 @@ def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: Weig
         nearest = "and no sparsity changes that" if least is None else f"the nearest that prunes is {least:g}"
         why = f"{pattern.name} would prune no weight of any layer"
         raise InvalidSetting("sparsity", sparsity, f"rounds to no change: {why}; {nearest}")
-    if empty := emptied(sparsity):
+    if empty := empty_layers(sparsity):
         smallest = min(map(math.prod, weight_shapes.values()))
-        most = next(at for k in range(smallest.bit_length()) if not emptied(at := 1 - 2**k / smallest))
+        most = next(at for k in range(smallest.bit_length()) if not empty_layers(at := 1 - 2**k / smallest))
         shape = list(_matrix(weight_shapes[empty[0]]))
         why = f"{empty[0]} {shape} would keep no weight"
         raise InvalidSetting(

@@ -15,7 +15,7 @@ from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.backend import DenseBackend
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.distillation import Distillation
-from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
+from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_plan
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks, scaled_weights
 from sparsefront.settings_class import LearningRate, Share, settings_class
 from sparsefront.training.fit import steps_per_epoch
@@ -70,9 +70,7 @@ class Cast(TrainingRecovery):
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """A full learning-rate curve of its own."""
-        epochs = recovery_epochs(self.epochs, recipe)
-        lr = self.lr or recipe.recovery_lr or recipe.lr
-        return TrainingPlan(epochs, Optimization(recipe, lr=lr, total_steps=epochs * steps_per_epoch), "recovery.lr")
+        return recovery_plan(self.epochs, self.lr or recipe.recovery_lr or recipe.lr, recipe, steps_per_epoch)
 
     def taught_by(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None

@@ -6,9 +6,9 @@ from pydantic import Field, PositiveInt
 
 from sparsefront.recovery.backend import Backend
 from sparsefront.recovery.dense_after import DenseAfter
-from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, recovery_epochs
+from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, recovery_plan
 from sparsefront.settings_class import LearningRate, settings_class
-from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.recipe import Recipe
 
 
 @settings_class()
@@ -39,6 +39,4 @@ class Finetune(TrainingRecovery):
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """A full learning-rate curve of its own, including warm-up."""
-        epochs = recovery_epochs(self.epochs, recipe)
-        lr = self.lr or recipe.recovery_lr or recipe.lr
-        return TrainingPlan(epochs, Optimization(recipe, lr=lr, total_steps=epochs * steps_per_epoch), "recovery.lr")
+        return recovery_plan(self.epochs, self.lr or recipe.recovery_lr or recipe.lr, recipe, steps_per_epoch)

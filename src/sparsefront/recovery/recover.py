@@ -410,7 +410,7 @@ def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Reci
         allowed = "must be a whole number of at least 1; recovery=none trains nothing"
         raise InvalidSetting("epochs", epochs if isinstance(epochs, Real) else repr(epochs), allowed)
     if epochs is not None:
-        chosen = replace(chosen, epochs=int(epochs), recovery_epochs=None)
+        chosen = replace(chosen, epochs=int(epochs), recovery_epochs=None, recovery_steps=None)
     return chosen if lr is None else replace(chosen, lr=lr, recovery_lr=None)
 
 

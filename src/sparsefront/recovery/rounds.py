@@ -4,7 +4,7 @@ import dataclasses
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -229,6 +229,7 @@ class RunContext:
         resume_dir: survives a killed run: the same recovery resumes from it, a different one raises an error. Empty at the
             end; None = nothing is stored.
         loggers: Lightning loggers of every fit.
+        scoring_loader: index of a round -> a function that opens the batches of which scores are made; None = those of training.
         begin_round: called with the index of each round, from 0, before any random draw, to seed it.
         keep_finished: keep `resume_dir` at the end for a caller that removes it after storing the network.
     """
@@ -236,6 +237,7 @@ class RunContext:
     folder: Path
     resume_dir: Path | None = None
     loggers: list = field(default_factory=list)
+    scoring_loader: Callable[[int], Callable[[], Iterable]] | None = None
     begin_round: Callable[[int], object] = lambda index: None
     keep_finished: bool = False
 
@@ -288,7 +290,8 @@ def run_rounds(
         for index in range(len(records), len(levels)):
             context.begin_round(index)
             data = source.data_of_round(index)
-            make_masks = MaskMaker(pruning, task, layers, spec, data.train_dataloader, movement)
+            open_loader = data.train_dataloader if context.scoring_loader is None else context.scoring_loader(index)
+            make_masks = MaskMaker(pruning, task, layers, spec, open_loader, movement)
             if index > 0:
                 net.to(torch.device(setup.trainer.device))
                 masks = make_masks(levels[index], masked.masks())

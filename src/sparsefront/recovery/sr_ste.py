@@ -8,11 +8,11 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from sparsefront.pruning.training_masks import StraightThrough
 from sparsefront.recovery.backend import DenseBackend
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
-from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
+from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_plan
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks
 from sparsefront.settings_class import LearningRate, settings_class
 from sparsefront.training.fit import steps_per_epoch
-from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.recipe import Recipe
 
 
 @settings_class()
@@ -45,9 +45,7 @@ class SrSte(TrainingRecovery):
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """A full learning-rate curve of its own."""
-        epochs = recovery_epochs(self.epochs, recipe)
-        optimization = Optimization(recipe, lr=self.lr or recipe.lr, total_steps=epochs * steps_per_epoch)
-        return TrainingPlan(epochs, optimization, "recovery.lr")
+        return recovery_plan(self.epochs, self.lr or recipe.lr, recipe, steps_per_epoch)
 
     def recover(self, round: Round) -> RoundRecord:
         pruning = round.setup.pruning

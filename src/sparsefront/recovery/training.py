@@ -41,7 +41,7 @@ class TrainingPlan:
 
         A round has at least one step, even if the budget has fewer steps than rounds.
         """
-        whole = self.epochs * steps_per_epoch
+        whole = self.total_steps(steps_per_epoch)
         steps = max(1, whole * (index + 1) // rounds - whole * index // rounds)
         curve = replace(self.optimization, total_steps=steps)
         return replace(self, epochs=math.ceil(steps / steps_per_epoch), optimization=curve, steps=steps)
@@ -50,17 +50,24 @@ class TrainingPlan:
         return self.epochs * steps_per_epoch if self.steps is None else self.steps
 
 
-def recovery_epochs(epochs: int | None, recipe: Recipe) -> int:
-    """The recovery's own `epochs`, else the budget that the recipe gives to all recoveries.
+def recovery_plan(epochs: int | None, lr: float, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
+    """A whole learning-rate curve over the recovery's own `epochs`, else the budget that the recipe gives to all recoveries.
 
+    Args:
+        lr: its peak.
     Raises:
         InvalidSetting: the recipe has neither recovery_epochs nor a dense run whose epochs could be repeated.
     """
+    steps = recipe.recovery_steps if epochs is None else None
+    if steps is not None:
+        return TrainingPlan(
+            math.ceil(steps / steps_per_epoch), Optimization(recipe, lr=lr, total_steps=steps), "recovery.lr", steps
+        )
     found = epochs or recipe.recovery_epochs or recipe.epochs
     if found == 0:
         allowed = "must be set with recipe.epochs=0, which leaves no dense run to repeat; recovery=none trains nothing"
         raise InvalidSetting("recipe.recovery_epochs", None, allowed)
-    return found
+    return TrainingPlan(found, Optimization(recipe, lr=lr, total_steps=found * steps_per_epoch), "recovery.lr")
 
 
 class TrainingRecovery(Recovery):
@@ -191,6 +198,8 @@ def first_epoch(epochs: int | None, recipe: Recipe) -> int:
         InvalidSetting: K exceeds the epochs of the dense run, or there was none.
     """
     key, rewound = ("recipe.recovery_epochs", recipe.recovery_epochs) if epochs is None else ("recovery.epochs", epochs)
+    if recipe.recovery_steps is not None:
+        raise InvalidSetting("recipe.recovery_steps", recipe.recovery_steps, "rewinding counts epochs: recovery_epochs")
     if recipe.epochs == 0:
         raise InvalidSetting("recipe.epochs", 0, "trains no dense network, so there are no learning rates to rewind to")
     if rewound is not None and rewound > recipe.epochs:

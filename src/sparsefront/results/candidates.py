@@ -408,8 +408,8 @@ def _choice(result: Result) -> dict[str, Any]:
 @lru_cache
 def _defaults(part: str, name: str | None) -> dict[str, Any]:
     """Defaults of a choice's own settings: an older record has those of settings that were added after it."""
-    file = CONF / part / f"{name}.yaml"
-    if part not in ("pattern", "importance", "allocation", "schedule", "recovery") or not file.is_file():
+    file = CONF / part / ("default.yaml" if part == "recipe" else f"{name}.yaml")  # all recipes begin with that one
+    if part not in ("pattern", "importance", "allocation", "schedule", "recovery", "recipe") or not file.is_file():
         return {}
     return {
         key: value for key, value in yaml.safe_load(file.read_text(encoding="utf-8")).items() if _is_plain(key, value)

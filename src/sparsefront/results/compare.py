@@ -184,6 +184,7 @@ _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"setting", "retained"}, "what masks retain of the magnitude, without training", "pattern_retention.draw"),
     ({"edit", "tried", "unseen"}, "edits of results that were tried", "faults.edits"),
     ({"fault", "tried", "lost"}, "faults that were tried", "faults.processes"),
+    ({"fault", "before", "now"}, "seeded faults that tests catch", "faults.seeded"),
     ({"part", "probe", "bigrams"}, "labels told from the nearest training text", "splits.leak_probe"),
     ({"point", "plain", "apart"}, "perplexities beside those of plain PyTorch", "language_models.study"),
     ({"network", "inputs", "swap_s"}, "latencies of networks through the library", "end_to_end.library"),

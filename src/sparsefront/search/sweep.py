@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from omegaconf import DictConfig
 
 from sparsefront.artifacts.durable import full_disk, whole_file
 from sparsefront.artifacts.lease import Lease, LeaseLost, do_alone, held_alone, hold_alone
-from sparsefront.errors import InvalidSetting, Obstacle, first_line
-from sparsefront.options import program_command
+from sparsefront.errors import InvalidSetting, Obstacle, first_line, printable
+from sparsefront.options import program_command, shortened
 from sparsefront.results.run_folder import FRONT_FILE
 from sparsefront.search.space import (
     Objective,
@@ -158,6 +158,8 @@ Found = TypeVar("Found")
 ABANDONED, RUN, NUMBER, FIXED, BEGAN = "abandoned", "run", "number", "fixed", "began"
 ENQUEUED = "fixed_params"  # Optuna's system attribute of `enqueue_trial`
 AGAIN = "again"  # user attribute of a point asked again: Optuna's number of the abandoned trial
+ATTRIBUTES = {FIXED: dict, BEGAN: int, RUN: str, AGAIN: int}
+ANOTHER = "name another study with hydra.sweeper.study=..."
 PASSWORD = re.compile(r"(?<=:)[^/].*(?=@)")  # in a URL
 
 
@@ -225,14 +227,19 @@ class Study:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         name = self.place.name
-        known: optuna.storages.BaseStorage
-        if storage is None:
-            # raises LeaseLost if this process was suspended and another one has taken over the study
-            known = open_journal(self.place.with_name(f"{name}{SUFFIX}"), lambda: self._held.require())
-        else:
+        if storage is not None:
             with _report_database_errors(storage):
                 known = optuna.storages.get_storage(storage)
-        return optuna.create_study(storage=known, study_name=name, directions=directions, load_if_exists=True)
+            return optuna.create_study(storage=known, study_name=name, directions=directions, load_if_exists=True)
+        try:
+            # raises LeaseLost if this process was suspended and another one has taken over the study
+            journal = open_journal(self.place.with_name(f"{name}{SUFFIX}"), lambda: self._held.require())
+            return optuna.create_study(storage=journal, study_name=name, directions=directions, load_if_exists=True)
+        except InvalidSetting:
+            raise
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            why = f"has a journal with events that no study writes ({first_line(error)}): {ANOTHER}"
+            raise InvalidSetting("hydra.sweeper.study", name, why) from error
 
     def _join(self, fixed: dict[str, str], directions: Sequence[str]) -> None:
         """Bind the study to its settings and its space.
@@ -242,6 +249,7 @@ class Study:
         """
         fixed |= in_overrides(self.space)
         trials, attributes = self._study.get_trials(deepcopy=False), self._study.user_attrs
+        self._validate_attributes([attributes, *(trial.user_attrs for trial in trials)])
         if FIXED not in attributes:
             self._study.set_user_attr(FIXED, fixed)
             return
@@ -259,8 +267,16 @@ class Study:
             differ = ", ".join(
                 f"{key}={known.get(key, '(default)')}, not {fixed.get(key, '(default)')}" for key in keys
             )
-            another = "name another study with hydra.sweeper.study=..."
-            raise InvalidSetting("hydra.sweeper.study", self.place.name, f"this study has {differ}: {another}")
+            raise InvalidSetting("hydra.sweeper.study", self.place.name, f"this study has {differ}: {ANOTHER}")
+
+    def _validate_attributes(self, of_study_and_trials: Iterable[Mapping[str, Any]]) -> None:
+        """Raise InvalidSetting for another type than this class writes: a study is data, and anybody may have written it."""
+        for attributes in of_study_and_trials:
+            for name, kind in ATTRIBUTES.items():
+                value = attributes.get(name, kind())
+                if type(value) is not kind or (name == RUN and not str(value).isprintable()):
+                    why = f"has {name}={printable(shortened(value))}, where a study has one {kind.__name__}: {ANOTHER}"
+                    raise InvalidSetting("hydra.sweeper.study", self.place.name, why)
 
     def _all_failed(self, trials: "Sequence[optuna.trial.FrozenTrial]") -> bool:
         """Whether all points failed, and Optuna accepts this space after the earlier ones."""

@@ -99,7 +99,7 @@ def reseed(seed: int) -> None:
 # The keys of all stages.
 
 # recipe settings that only matter after pruning
-AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
+AFTER_PRUNING = ("recovery_epochs", "recovery_steps", "recovery_lr", "ignore")
 
 
 RESULT_CODE = ("sparsefront.results.record", "sparsefront.stages.report")
@@ -261,7 +261,8 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
         return None
     plan, recipe = recovery.plan(experiment.recipe, 1), _settings(experiment, "recipe")
     curve = plan.optimization
-    more_steps = not recovery.repeats and _step_a_round(experiment, plan.epochs)
+    short = _step_a_round(experiment, plan.epochs) if plan.steps is None else plan.steps < experiment.recovery_rounds
+    more_steps = not recovery.repeats and short
     step_a_round = {"steps": experiment.recovery_rounds} if more_steps else {}
     return {
         "dense": digest(dense),

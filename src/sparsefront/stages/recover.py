@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,7 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
                 folder,
                 resume_dir,
                 loggers,
+                scoring_loader=partial(_labeled_loader, experiment) if experiment.unlabeled else None,
                 begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}")),
                 keep_finished=True,  # removed by the store once the stage is complete
             ),
@@ -131,3 +132,11 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
 def _data_of_round(experiment: Experiment, index: int) -> pl.LightningDataModule:
     """A round's data, with an order and augmentations that depend only on the seeds, so that a resumed round sees the same."""
     return open_data(experiment, seed=recovery_stage_seed(experiment, f"recover {index}, order"), unlabeled=True)
+
+
+def _labeled_loader(experiment: Experiment, index: int) -> Callable[[], Iterable]:
+    """Opens a round's labeled rows: scores follow from their loss, as in stage prune."""
+    loader: Callable[[], Iterable] = open_data(
+        experiment, seed=recovery_stage_seed(experiment, f"recover {index}, order")
+    ).train_dataloader
+    return loader

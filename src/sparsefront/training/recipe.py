@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import Expression, Fraction, LearningRate, ListOf, settings_class
 
 
@@ -27,6 +28,7 @@ class Recipe:
         recovery_epochs, recovery_lr: of training after pruning, for any recovery; the rounds of a schedule share the epochs,
             unless each rewinds. null repeats the dense schedule, as NVIDIA's ASP recommends (Mishra et al., "Accelerating
             Sparse Deep Neural Networks", 2021).
+        recovery_steps: optimizer steps of recovery instead of epochs; the rounds of a schedule share them.
         optimizer: adamw or sgd.
         momentum: of sgd, in [0, 1).
         nesterov: Nesterov momentum for sgd (Sutskever et al., 2013); false: plain momentum.
@@ -47,6 +49,7 @@ class Recipe:
     lr: LearningRate = 1e-3
     recovery_epochs: PositiveInt | None = None
     recovery_lr: LearningRate | None = None
+    recovery_steps: PositiveInt | None = None
     optimizer: Literal["adamw", "sgd"] = "adamw"
     weight_decay: NonNegativeFloat = 0.01
     momentum: Annotated[Fraction, Field(description="at 1 the sum of gradients would never fade")] = 0.9
@@ -59,6 +62,10 @@ class Recipe:
     ema: Annotated[float, Field(gt=0, lt=1, description="the decay of an average")] | None = None
     save_epoch_weights: bool = False
     ignore: ListOf[Expression] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.recovery_steps is not None and self.recovery_epochs is not None:
+            raise InvalidSetting("recovery_steps", self.recovery_steps, "replaces recovery_epochs: set that to null")
 
     def ignored_by(self, layer: str) -> str | None:
         """The expression of `ignore` that matches this layer's name, or None."""
