@@ -37,7 +37,8 @@ masks = sf.prune(net, "tile_wise", 0.75, granularity=128, layers=["*.linear?", "
 report = sf.swap(net, masks, (x,), kernel="sparse", seconds=float(sys.argv[1]), tell=lines.append)
 assert net(x).isfinite().all()
 kernels = [layer.kernel for layer in report.layers.values()]
-print(json.dumps({"lines": lines, "kernels": kernels, "seconds": dict(report.seconds)}))
+tried = sorted({kernel for layer in report.layers.values() for kernel in (layer.kernel, *layer.candidates)})
+print(json.dumps({"lines": lines, "kernels": kernels, "tried": tried, "seconds": dict(report.seconds)}))
 """
 
 
@@ -59,6 +60,11 @@ def finish(process: subprocess.Popen) -> dict:
     return json.loads(out.splitlines()[-1])
 
 
+def built(report: dict) -> bool:
+    """Whether kernels of CUDA libraries were timed, or taken untimed."""
+    return any("sm90" in kernel for kernel in report["tried"])
+
+
 def lines_with(report: dict, text: str) -> list[str]:
     return [line for line in report["lines"] if text in line]
 
@@ -66,7 +72,7 @@ def lines_with(report: dict, text: str) -> list[str]:
 def test_a_complete_search_is_kept(start):
     first, second = finish(start(300)), finish(start(300))
     assert len(lines_with(first, "CUDA libraries with nvcc, once on this machine: ")) == 1
-    assert all("sm90" in kernel for kernel in first["kernels"])
+    assert built(first)
     assert "builds" in first["seconds"] and "builds" not in second["seconds"]
     assert second["lines"][-1].endswith("as found before") and second["kernels"] == first["kernels"]
 
@@ -83,7 +89,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(start, tmp_path):
     (tmp_path / "file").write_text("no folder")
     report = finish(start(60, cache=tmp_path / "file"))
     assert len(lines_with(report, "are for this process alone")) == 1 == len(lines_with(report, "cannot be written"))
-    assert all("sm90" in kernel for kernel in report["kernels"])
+    assert built(report)
 
 
 def test_no_compiler_is_one_line(start):
@@ -91,10 +97,9 @@ def test_no_compiler_is_one_line(start):
     assert (
         len(lines_with(report, "no CUDA library can be built, other kernels run instead: needs CUDA's compiler")) == 1
     )
-    assert not any("sm90" in kernel for kernel in report["kernels"])
+    assert not built(report)
 
 
 def test_of_two_processes_one_builds(start):
     reports = [finish(process) for process in [start(60), start(60)]]
-    waited = [len(lines_with(report, "another process builds")) for report in reports]
-    assert sum(waited) > 0 and all("sm90" in kernel for report in reports for kernel in report["kernels"])
+    assert any(lines_with(report, "another process builds") for report in reports) and all(map(built, reports))

@@ -256,6 +256,12 @@ def test_seconds_are_a_number(net, seconds):
 @pytest.mark.parametrize("kept", [True, False], ids=["kernels", "dense"])
 def test_decided_execution_is_timed_again(monkeypatch, tmp_path, kept):
     """Conv1D of the dense network is Linear in the swapped one, whose decision needs another search then."""
+    swap_layers, always = swapping.swap_layers, sf.KernelChoice("sparse")  # on a tiny network any kernel may be slower
+    monkeypatch.setattr(
+        swapping,
+        "swap_layers",
+        lambda net, export, problems, _, **more: swap_layers(net, export, problems, always, **more),
+    )
     monkeypatch.setattr(whole_network, "why_dense", lambda sparse_ms, dense_ms: None if kept else "for this test")
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     sizes = {"n_layer": 2, "n_embd": 256, "n_head": 4, "vocab_size": 1000, "n_positions": 128}
