@@ -178,6 +178,9 @@ def measure_again(experiment: Experiment, result: Result, export: Export | None,
     )
     outcomes = {side: found.test.outcomes for side, found in qualities.items()}
     unknown = _never_known(experiment) | {name for name, value in budgets.items() if value is None}
+    unknown -= {"recovery_samples_per_s"} if budgets.get("recovery_samples") == 0 else set()
+    sometimes = ("recovery_gpu_busy_share", "migrated_from")
+    unknown |= {name for name in sometimes if result.value_of(name) is not None}
     seals = ("record_sha256", "samples_sha256", "outcomes_sha256")  # checked before
     changes: dict[str, Any] = {name: result.value_of(name) or "" for name in seals}
     if experiment.control is not None:
@@ -213,8 +216,7 @@ def _never_known(experiment: Experiment) -> set[str]:
     """Fields of what happened once: times, and what a latency search predicted."""
     names = {"time", "train_dense_seconds", "measure_seconds", "dense_reused"}
     names |= {"search_seconds", "timing_seconds", "evaluation_seconds"}
-    of_recovery = {"prune_seconds", "recover_seconds", "recovery_samples_per_s", "recovery_gpu_busy_share"}
-    names |= of_recovery if experiment.pattern.prunes else set()
+    names |= {"prune_seconds", "recover_seconds", "recovery_samples_per_s"} if experiment.pattern.prunes else set()
     names |= set() if experiment.control is None else {f"{experiment.control}_seconds"}
     return names | ({"latency_predicted_ms"} if isinstance(experiment.allocation, MeasuringAllocation) else set())
 
