@@ -120,15 +120,16 @@ def test_one_run_makes_both(structured, tmp_path, capsys):
     ("structured", "alone"),
     [
         ("structured=depth structured.sparsity=0.25", "pattern=depth sparsity=0.25"),
+        ("structured=depth schedule=gradual allocation=erk", "pattern=depth sparsity=0.5"),
         ("structured=width", "pattern=channel pattern.axis=width sparsity=0.5"),
     ],
 )
 def test_structured_alone_is_that_pattern(structured, alone, composed):
     keys = [stage_keys(validate(composed(*given.split()))) for given in (f"{structured} pattern=dense", alone)]
     assert keys[0] == keys[1]
-    composition = validate(composed(*structured.split(), "pattern=n_m", "sparsity=0.5"))
+    composition = validate(composed(*structured.split(), "pattern=element_wise", "sparsity=0.5"))
     assert stage_keys(composition).structure == keys[1].prune, "one stage makes the smaller network for both"
-    assert composition.config_hash != validate(composed("pattern=n_m", "sparsity=0.5")).config_hash
+    assert composition.config_hash != validate(composed("pattern=element_wise", "sparsity=0.5")).config_hash
     nothing = validate(composed("structured=depth", "structured.sparsity=0"))
     assert stage_keys(nothing) == stage_keys(validate(composed()))
 

@@ -15,6 +15,7 @@ from sparsefront_kernels import labeled
 from torch import nn
 
 from sparsefront.allocation.base import MeasuringAllocation
+from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.optimized_values import optimizing_sweeper, require_optimized_values
 from sparsefront.config.schema import GROUPS, STAGES
@@ -52,6 +53,7 @@ from sparsefront.pruning.rounding import require_effect
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.structure import remove_units
 from sparsefront.pruning.structured import Structured
+from sparsefront.schedule.one_shot import OneShot
 from sparsefront.search.space import require_choosable
 
 # Combinations of training lengths.
@@ -261,6 +263,9 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     structured = parts["structured"]
     if structured.pattern is not None and not parts["pattern"].prunes:  # the same as that pattern alone
         alone = {"structured": Structured(), "pattern": structured.pattern}
+        if structured.pattern.takes_blocks:
+            alone |= {"allocation": PerLayer(), "schedule": OneShot()}  # as within a composition
+            choices |= {group: alone[group].name for group in ("allocation", "schedule")}
         parts, sparsity = parts | alone, structured.sparsity
         settings |= {group: to_record(part) for group, part in alone.items()}
     parts["allocation"].check_pattern(parts["pattern"])
