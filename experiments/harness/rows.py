@@ -1,10 +1,11 @@
-"""Format rows of measurements, record where and when they were made, and merge them.
+"""Format rows of measurements, record where and when they were made, merge them, and compare them with records.
 
 A row maps columns to cells. `sparsefront.results.store` reads files and appends rows as they are measured, so that a stopped
 measurement resumes; this module makes rows and writes complete files.
 """
 
 import csv
+import math
 import platform
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,11 +15,17 @@ from typing import Any, TypeVar
 import torch
 
 from sparsefront.artifacts.content_digest import versions
+from sparsefront.options import shortened
 from sparsefront.provenance import provenance
+from sparsefront.results.record import Result
+from sparsefront.results.store import read_lines
 
 Row = dict[str, str]
 DAY = len("2026-11-24")
 COMMIT_DIGITS = 7
+CLOSE = 1e-5  # relative tolerance: rows have six digits
+FEWEST_DIGITS = 6  # of a digest that a row abbreviates
+OF_THE_POINT = ("seed",)  # columns of the study itself: the repeat of a point, possibly of its recovery only
 Found = TypeVar("Found", bound=Mapping[str, Any])
 
 
@@ -74,3 +81,34 @@ def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]])
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def rows_by_run(rows: Path) -> dict[str, Mapping[str, str]]:
+    """run_id -> its row; rows without a run, such as unsupported points, are skipped."""
+    lines = read_lines(rows)
+    return {line["run_id"]: line for line in lines if line.get("run_id")}
+
+
+def difference(row: Mapping[str, str], result: Result) -> str | None:
+    """Describe the first cell of a row that differs from its record; None if there is none.
+
+    Compares columns named like a field: numbers to six digits, digests and commits to the digits in the row. Empty cells and
+    mappings written as text are not compared.
+    """
+    for name, value in result.flat().items():
+        cell = row.get(name, "")
+        if cell and name not in OF_THE_POINT and not _same(name, cell, value):
+            return f"the row states {name}={shortened(cell)}, its record {shortened(value)}"
+    return None
+
+
+def _same(name: str, cell: str, value: object) -> bool:
+    text = "" if value is None else str(value)
+    if text[:1] in ("{", "["):
+        return cell[:1] != text[:1] or cell == text
+    if name == "commit" or name.endswith("sha256"):
+        return len(cell) >= FEWEST_DIGITS and text.startswith(cell)
+    try:
+        return math.isclose(float(cell), float(text), rel_tol=CLOSE)
+    except ValueError:
+        return cell == text

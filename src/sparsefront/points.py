@@ -1,6 +1,7 @@
 """A sweep over the points of a file, in order of priority, as processes on all GPUs of this machine."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -103,7 +104,7 @@ def read_points(file: Path) -> list[list[str]]:
             "sweep.points", file, "must be a list of points, each a list such as [seed=0, pattern=n_m]"
         )
     for number, point in enumerate(points):
-        if not isinstance(point, list) or not all(isinstance(text, str) and "=" in text for text in point):
+        if not isinstance(point, list) or not all(isinstance(text, str) and re.search("^~|=", text) for text in point):
             raise InvalidSetting("sweep.points", file, f"point {number} must be a list such as [seed=0, pattern=n_m]")
         if point in points[:number]:
             raise InvalidSetting("sweep.points", file, f"points {points.index(point)} and {number} are equal")

@@ -1,6 +1,7 @@
 """kernel=auto of sf.swap looks at the whole network too; latencies are made up here, since a CPU has none of a GPU."""
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 import sparsefront as sf
 from sparsefront.inference import autotune, whole_network
 from sparsefront.inference import swap as swapping
+from sparsefront.inference.fusion.plan import BlockReport, FusionPlan, FusionReport
 from sparsefront.measure import end_to_end, search_time
 
 X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
@@ -89,6 +91,27 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
         assert all(one is parameters[name] for name, one in net.named_parameters())
         assert 'kernel="sparse" keeps its kernels' in str(report)
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
+
+
+def test_network_without_sparse_layers_is_the_dense_one(net, gpu, monkeypatch):
+    seen, dense = gpu(0.5), copy.deepcopy(net)
+    real = swapping.swap_layers
+
+    def rewrite_densely(swapped_net, *given, **more):
+        report = real(swapped_net, *given, **more | {"plan": FusionPlan()})
+        swapped_net[2] = nn.Sequential(swapped_net[2])
+        return replace(report, fusion=FusionReport(blocks={"2": BlockReport("row_major", [], 0, 0.0)}))
+
+    monkeypatch.setattr(swapping, "swap_layers", rewrite_densely)
+    _, report = swapped(net, seen)
+    assert not seen.timed and str(net) == str(dense) and report.sparse_flops_share == 0
+    assert str(report).splitlines()[-1] == "  no layer is sparse: the dense network is what runs"
+    monkeypatch.undo()
+    comparison = sf.benchmark(dense, net, (X,), settings=sf.Measure(samples=5), tell=seen.told.append)
+    assert (comparison.speedup, comparison.interval) == (1.0, (1.0, 1.0))
+    assert comparison.sparse_ms == comparison.dense_ms and "1.00 (no layer is sparse: the dense" in str(comparison)
+    smaller = nn.Sequential(nn.Linear(32, 8))
+    assert not sf.benchmark(smaller, net, (X,), settings=sf.Measure(samples=5), tell=len).timed.left_dense
 
 
 @pytest.mark.parametrize("kernel", ["sparse", "gathered", "none", sf.KernelChoice("sparse", fuse=False)])

@@ -36,6 +36,7 @@ def measured(monkeypatch):
         monkeypatch.setattr(speed, "sparse_speed", sparse_speed)
         monkeypatch.setattr(speed, "kept_dense", lambda report, masked, why: SimpleNamespace(why=why))
         monkeypatch.setattr(speed, "has_low_precision", lambda net: True)
+        monkeypatch.setattr(speed, "architecture_text", lambda net: "")
         monkeypatch.setattr(speed, "dense_in", lambda bench, net, precision: (net, precision))
         kernel = SimpleNamespace(dense_allowed=dense_allowed)
         measure = SimpleNamespace(latency=True)

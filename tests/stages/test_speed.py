@@ -63,6 +63,19 @@ def test_every_batch_size_is_swapped_and_timed_anew(full_run, monkeypatch):
     assert "Latency over batch size" in page and "fastest dense version" in page
 
 
+def test_run_without_sparse_layers_has_speedup_one(run, tmp_path, monkeypatch):
+    real = measure.swap_network
+    without = lambda *given, **more: real(*given, **more | {"kernel": "none", "packed": None})  # noqa: E731
+    monkeypatch.setattr(measure, "swap_network", without)
+    speed = run(
+        *ON_CPU, *texts(tmp_path / "data"), "measure.batch_size=[2,4]", "measure.lengths=dataset", "measure.samples=5"
+    ).speed
+    assert speed.latency_kernel == "dense" and speed.latency_sparse_ms == speed.latency_dense_ms
+    assert (speed.speedup_dataset, speed.speedup_dataset_low, speed.speedup_dataset_high) == (1.0, 1.0, 1.0)
+    for entry in (vars(speed), *speed.curve, *speed.dataset_lengths):
+        assert [entry[name] for name in ("speedup", "speedup_low", "speedup_high")] == [1.0, 1.0, 1.0]
+
+
 def test_lengths_and_batch_sizes_are_combined(run, tmp_path):
     row = run(*ON_CPU, *texts(tmp_path / "data"), "measure.batch_size=[2,4]", "measure.sequence_length=[16,24]")
     assert (row.speed.batch_size, row.speed.sequence_length) == (2, 16)

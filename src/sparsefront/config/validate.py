@@ -28,6 +28,7 @@ from sparsefront.config.settings import (
     plain,
     searched_folders,
 )
+from sparsefront.data.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting, did_you_mean, first_line
 from sparsefront.inference.precision import MULTIPLE, unsupported_reason
 from sparsefront.measure.decode import int8_unavailable_reason
@@ -112,6 +113,19 @@ def with_labels(experiment: Experiment) -> Experiment:
         allowed = "learns from labels, and dataset.unlabeled=true adds rows without: dense_distilled"
         raise InvalidSetting("control", experiment.control, allowed)
     return experiment
+
+
+def check_stored_teacher(experiment: Experiment) -> None:
+    """Logits are stored by row: a row's inputs must be the same in every batch, and its prediction of one size.
+
+    Raises:
+        InvalidSetting: `recovery.store_teacher` with images, which are augmented, or another task.
+    """
+    dataset, choices = experiment.dataset, experiment.choices
+    is_fixed = isinstance(dataset, TextDataset) and dataset.info.kind == "sequence_classification"
+    if experiment.recovery.store_teacher and not is_fixed:
+        allowed = f"needs texts with one label each, whose inputs never change; dataset {choices['dataset']} has others"
+        raise InvalidSetting("recovery.store_teacher", True, allowed)
 
 
 # Combinations without timing.
@@ -298,6 +312,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     check_precision(experiment)
     check_checkpoint(experiment)
     _check_structured(experiment)
+    check_stored_teacher(experiment)
     _check_recovery(experiment)
     experiment = with_possible_control(with_labels(experiment))
     _check_pattern(experiment)

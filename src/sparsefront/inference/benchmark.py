@@ -18,9 +18,9 @@ from sparsefront.measure.decode import (
     time_prefill,
     time_steps,
 )
-from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, EndToEnd, time_pair
 from sparsefront.measure.execution_mode import suppress_treespec_warning
-from sparsefront.measure.search_time import MOST_SECONDS, SearchTime, Tell, searching
+from sparsefront.measure.search_time import SearchTime, Tell, searching
 from sparsefront.measure.settings import DTYPES, INT8_WEIGHT_ONLY, Measure
 from sparsefront.measure.speedup import FEWEST_REPEATS, ratio_apart
 from sparsefront.measure.timers import LatencySummary
@@ -106,6 +106,8 @@ class Comparison:
         repeats = len(self.timed.samples_ms["sparse"])
         few = repeats < FEWEST_REPEATS
         sure = f"n={repeats}: no interval" if few else f"95 % interval {low:.2f} to {high:.2f}"
+        if self.timed.left_dense:
+            sure = NO_LAYER_IS_SPARSE
         lines = [
             _line("dense", self.timed.dense.latency, self.timed.dense.execution.name),
             _line("sparse", self.timed.sparse, self.timed.execution.name),
@@ -176,7 +178,6 @@ def benchmark(
     device = device_of(dense_net)
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
     search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds, tell)
-    settings = replace(settings, autotune_seconds=min(search.seconds / 2, MOST_SECONDS))
     called = inputs if settings.mode == "forward" else {"input_ids": _prompt(dense_net, inputs)[:, :1]}
     with restore_modes_on_error(dense_net, net):
         expected = _output_shapes(dense_net, called, "example_inputs", inputs_in_words(inputs), "dense_net")
@@ -195,7 +196,7 @@ def benchmark(
                     timed = time_steps(dense_net, net.eval(), prompt, settings, low=low)
                 with search.part(1.0, "prompt"):
                     prefill = time_prefill(dense_net, net, prompt, settings)
-        tell(f"benchmark: {search.summary()}")
+        tell(f"benchmark: {search.summary()}{f'; {NO_LAYER_IS_SPARSE}' if timed.left_dense else ''}")
     return Comparison(on, timed, prefill)
 
 

@@ -60,13 +60,21 @@ from sparsefront.measure.correctness import (
     network_error_limit,
     output_error,
 )
+from sparsefront.measure.end_to_end import set_left_dense
 from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
 from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight, load_state, restore_modes_on_error, unwrapped
+from sparsefront.networks import (
+    ReadTensors,
+    architecture_text,
+    layer_weight,
+    load_state,
+    restore_modes_on_error,
+    unwrapped,
+)
 from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
@@ -471,7 +479,7 @@ def swap(
         decision = None if stored is None else stored.decision
         if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
             with search.spending(NETWORKS):
-                decision = before.compare(inputs, search.left / 2)
+                decision = before.compare(inputs)
         if stored is None:
             StoredSwap(report.plan, decision, left_out).keep(key, device)
         if decision is not None:
@@ -480,6 +488,7 @@ def swap(
             decision.apply(net, inputs)
             if decision.why_dense is not None and before is not None:
                 before.restore()
+                set_left_dense(net, architecture_text(net))
                 report = kept_dense(report, net, f'{decision.why_dense}; kernel="sparse" keeps its kernels')
         tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
     return replace(report, seconds=search.taken)
@@ -548,7 +557,7 @@ def _swap(
     plan: FusionPlan | None,
 ) -> SwapReport:
     net.eval()
-    limit = network_error_limit(net)
+    limit, architecture = network_error_limit(net), architecture_text(net)
     packed = packed or _packed(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
     with named_in_errors("example_inputs", inputs_in_words(inputs), "the network cannot be called with it"):
@@ -581,7 +590,9 @@ def _swap(
             f"the swapped network disagrees with the masked one{likewise}: relative error {error:.1e}, at most "
             f"{limit:.0e} is rounding; nothing is measured"
         )
-    return report.counting(flops, weights, read.names, others)
+    report = report.counting(flops, weights, read.names, others)
+    set_left_dense(net, architecture if report.sparse_flops_share == 0 and not quantised else None)
+    return report
 
 
 def _packed(net: nn.Module, masks: Masks) -> PackedWeights:

@@ -15,10 +15,9 @@ from sparsefront.inference.benchmark import measured_dtype
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.measure.end_to_end import set_decided_versions, time_pair
+from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, set_decided_versions, time_pair, was_left_dense
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_cache import SearchCache
-from sparsefront.measure.search_time import MOST_SECONDS
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import copy_sharing_weights
 from sparsefront.networks import architecture_text, tensors_digest
@@ -118,15 +117,12 @@ class SwapSnapshot:
             )
             return None
 
-    def compare(self, inputs: dict[str, Tensor], seconds: float) -> Decision:
-        """Time both networks in their fastest execution modes, in turn.
-
-        Args:
-            seconds: of the search for the fastest mode of each.
-        """
+    def compare(self, inputs: dict[str, Tensor]) -> Decision:
+        """Time both networks in their fastest execution modes, in turn; without a sparse layer, nothing has to be timed."""
+        if was_left_dense(self._net, self._dense):
+            return Decision(NO_LAYER_IS_SPARSE, NO_LAYER_IS_SPARSE)
         try:
-            settings = replace(_settings(self._net), autotune_seconds=min(seconds, MOST_SECONDS))
-            timed = time_pair(self._dense.eval(), self._net, inputs, settings, fuse=fused_dense_graph)
+            timed = time_pair(self._dense.eval(), self._net, inputs, _settings(self._net), fuse=fused_dense_graph)
         except Exception as error:  # the kernels are correct, only their gain is unknown
             torch.cuda.synchronize()
             return Decision(f"the whole network was not compared with the dense one: {failure_reason(error)}")

@@ -23,7 +23,7 @@ from sparsefront.inference.swap_report import SwapReport
 from sparsefront.inference.whole_network import kept_dense, why_dense
 from sparsefront.measure.correctness import has_low_precision
 from sparsefront.measure.decode import time_prefill, time_step, time_steps
-from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair
+from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, DenseTiming, set_left_dense, time_alone, time_pair
 from sparsefront.measure.memory import (
     AchievedSparsity,
     achieved_sparsity,
@@ -33,7 +33,7 @@ from sparsefront.measure.memory import (
     weight_bytes,
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction, weight_flops
-from sparsefront.networks import layer_weight, tensors_digest
+from sparsefront.networks import architecture_text, layer_weight, tensors_digest
 from sparsefront.progress import EVALUATION, SEARCH, TIMING, counted, reasons_text, recorded, seconds_of, spent_on
 from sparsefront.provenance import provenance
 from sparsefront.pruning.layers import KEEPS_ALL
@@ -146,6 +146,8 @@ def sparse_speed(
         timed = time_steps(dense_net, sparse.net, bench.prompt, settings, low=low)
     if ways is not None:
         ways |= _dense_ways(dense_net, timed.dense) | {"sparse": (sparse.net, timed.execution)}
+    if timed.left_dense:
+        log.info("measure: %s", NO_LAYER_IS_SPARSE)
     speed = (
         bench.conditions()
         | latency_fields("dense", timed.dense.latency)
@@ -223,6 +225,8 @@ def _faster_whole(
     masked = bench.ready(make_net())
     low = precision.is_low and has_low_precision(sparse.net)
     runs = dense_in(bench, masked, precision.mode) if low else masked
+    if not low:
+        set_left_dense(masked, architecture_text(masked))
     kept = SparseNetwork(runs, kept_dense(sparse.report, masked, why))
     del sparse  # free its memory for the masked network
     return kept, *sparse_speed(bench, dense_net, kept, ways)

@@ -45,6 +45,8 @@ def with_square_mask(inputs: dict[str, Tensor], net: nn.Module) -> dict[str, Ten
 
 
 Batch = dict[str, Tensor]
+TEACHER_LOGITS = "teacher_logits"
+"""Name in batches of the teacher's stored logits, fp32 [B, classes]."""
 
 
 class Evaluator(Protocol):
