@@ -242,7 +242,7 @@ def main() -> int:
     parser.add_argument("--peers", action="store_true", help="only those without blocks")
     parser.add_argument("--sizes", nargs="*", default=sizes, help="inputs x outputs")
     parser.add_argument("--samples", type=int, default=20, help="graph replays of each launch")
-    runs.add_options(parser, workers=None, overrides=False)
+    runs.add_options(parser)
     asked = parser.parse_args()
     require_gpu()
     device = torch.device("cuda", torch.cuda.current_device())

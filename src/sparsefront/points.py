@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 
 from sparsefront.artifacts.bounded_files import load_yaml_bounded
 from sparsefront.errors import InvalidSetting, keys_of, printable
+from sparsefront.packing import without_machine, write_record
 from sparsefront.processes import TERMINATED
 from sparsefront.progress import counted
 from sparsefront.results.packed import RECORD, SUFFIX
@@ -25,7 +26,6 @@ from sparsefront.results.record import Cost
 from sparsefront.results.run_folder import recorded_overrides
 from sparsefront.results.store import read_results
 from sparsefront.settings_class import settings_class
-from sparsefront.verify.packing import without_machine, write_record
 
 GRACE_S = 30.0  # from SIGTERM, which a training answers after its current step, to SIGKILL
 POLL_S = 0.2

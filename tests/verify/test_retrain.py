@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import sparsefront as sf
+from sparsefront.packing import members_of
 from sparsefront.results.packed import OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack
 from sparsefront.results.record import record_digest
 from sparsefront.verify import retrain
 from sparsefront.verify.__main__ import main
-from sparsefront.verify.packing import members_of
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
 PLAIN = ("report.html=false", "report.plot=false", "pattern=n_m", "sparsity=0.5", "control=dense_continued")

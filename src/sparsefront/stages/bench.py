@@ -66,10 +66,15 @@ class EvalContext:
         prompt = inputs["input_ids"]
         return replace(self, inputs={"input_ids": prompt[:, :1]}, prompt=prompt)
 
+    @property
+    def called_with(self) -> dict[str, Tensor]:
+        """Example inputs of `sf.swap` and `sf.benchmark`."""
+        return self.inputs if self.prompt is None else {"input_ids": self.prompt}
+
     def of_prompts(self) -> "EvalContext":
-        """The same context with prompts as timed inputs."""
-        assert self.prompt is not None  # with mode=decode
-        return replace(self, inputs={"input_ids": self.prompt})
+        """The same context with prompts as timed inputs, of whole forwards."""
+        measure = replace(self.experiment.measure, mode="forward", cache_length=None, dense_low=None)
+        return replace(self, experiment=replace(self.experiment, measure=measure), inputs=self.called_with, prompt=None)
 
     def of_the_dataset(self) -> list[tuple["EvalContext", int]]:
         """A context for each batch size and length of the reporting split, with the number of batches of that size."""

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,14 @@ from sparsefront.artifacts.store import read_record as read_stage_record
 from sparsefront.config.schema import GROUPS
 from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.export.checkpoint import Export, damage_as_value_error, read_export
-from sparsefront.measure.problems import dataset_size_text, size_text
-from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
-from sparsefront.measure.timers import summarise
 from sparsefront.networks import tensors_digest
 from sparsefront.options import program_command, shortened
 from sparsefront.results.columns import collapsed_in
 from sparsefront.results.field_types import differences
-from sparsefront.results.record import OF_DATASET, Result, record_digest
+from sparsefront.results.record import Result, record_digest
 from sparsefront.results.run_folder import HYDRA_FILE, recorded_overrides
 from sparsefront.runs import LEFT_OUT, PATHS, linked_checkpoint
-from sparsefront.stages.latency import Samples, latency_fields
+from sparsefront.stages.latency import with_timings
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
 CONFIG_FILE = Path(".hydra") / "config.yaml"
@@ -95,9 +92,12 @@ def check_numbers(result: Result, row: Path) -> None:
     Raises:
         Edited: a number does not follow; names it.
     """
-    if (samples := read_samples(result, row)) is not None:
-        for stated, found in follows_from_samples(vars(result.speed), samples):
-            _require(stated, found, "samples.json")
+    speed, samples = vars(result.speed), read_samples(result, row)
+    try:
+        again = {} if samples is None else with_timings(speed, samples)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # not as a measurement writes them
+        raise Edited("samples.json", f"was edited: no latencies follow from it ({error})") from error
+    _require(speed, again, "samples.json")
     for side, outcomes in (stored_outcomes(result, row) or {}).items():
         found = {"evaluated_samples": len(outcomes), "metric_name": outcomes.metric}
         allowed = SUMMED_EQUAL if result.choice.dataset == "squad" else METRIC_EQUAL
@@ -106,50 +106,6 @@ def check_numbers(result: Result, row: Path) -> None:
     sparsity = result.sparsity
     if sparsity.collapsed_layers is not None:
         _require(vars(sparsity), {"collapsed_layers": collapsed_in(result)}, "sparsity_per_layer")
-
-
-def follows_from_samples(
-    speed: Mapping[str, Any], samples: Samples
-) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """Group `speed` of a result, and each of its entries of other sizes, with the values that follow from the samples: None
-    where there are none.
-    """
-
-    def at(size: str) -> Samples:
-        return {side.partition(" ")[0]: taken for side, taken in samples.items() if side.partition(" ")[2] == size}
-
-    dataset = [(entry, dataset_size_text(entry)) for entry in speed["dataset_lengths"]]
-    entries = [(entry, size_text(entry)) for entry in speed["curve"]] + dataset
-    entries += [(entry, f"{entry['part']} {size_text(entry)}") for entry in speed["parts"]]
-    for entry, size in [(speed, ""), *entries]:
-        yield entry, _of_one_size(entry, at(size))
-    timed = [(entry["batches"], at(size)) for entry, size in dataset]
-    whole = timed and all(taken for _, taken in timed)
-    yield speed, dict.fromkeys(OF_DATASET) | (latency_over_batches(timed) if whole else {})
-    for side in SIDES:
-        for repeat in samples.get(side, ()):
-            yield speed, {"repeats": len(samples[side]), "samples_per_repeat": len(repeat)}
-
-
-SIDES = ("dense", "dense_low", "sparse")
-
-
-def _of_one_size(entry: Mapping[str, Any], taken: Samples) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(f"latency_{side}_ms" for side in SIDES)
-    for side in SIDES:
-        if side in taken:
-            found |= latency_fields(side, summarise(sum(taken[side], [])))
-            per_s = (entry.get("batch_size") or math.nan) / found[f"latency_{side}_ms"] * 1e3
-            for name in (f"throughput_{side}_samples_per_s", f"tokens_per_s_{side}"):
-                found |= {} if entry.get(name) is None or "part" in entry else {name: per_s}
-    if entry.get("fused_dense_latency_ms") is not None and "dense" in taken:
-        fused = taken.get("fused_dense", taken["dense"])
-        found["fused_dense_latency_ms"] = summarise(sum(fused, [])).median_ms
-    for side, name in SPEEDUP_OVER.items():
-        found |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-        if {side, "sparse"} <= taken.keys():
-            found |= speedup_of(taken[side], taken["sparse"]).to_json(name)
-    return found
 
 
 def read_samples(result: Result, row: Path) -> dict[str, list[list[float]]] | None:
@@ -174,16 +130,10 @@ def read_samples(result: Result, row: Path) -> dict[str, list[list[float]]] | No
 
 def _require(stated: Mapping[str, Any], found: Mapping[str, Any], source: str, *, abs_tol: float = 0.0) -> None:
     """Raise Edited for the first value that does not follow from the source."""
-    for key, value in found.items():
-        one = stated.get(key)
-        if (
-            isinstance(one, float)
-            and isinstance(value, int | float)
-            and math.isclose(one, value, rel_tol=EQUAL, abs_tol=abs_tol)
-        ):
-            continue
-        if one != value:
-            told = f"{shortened(one)}, where {source} gives {shortened(value)}"
+    for path, one, value in differences((), {name: stated.get(name) for name in found}, found):
+        numbers = isinstance(one, float) and isinstance(value, int | float)
+        if not (numbers and math.isclose(one, value, rel_tol=EQUAL, abs_tol=abs_tol)):
+            key, told = ".".join(map(str, path)), f"{shortened(one)}, where {source} gives {shortened(value)}"
             raise Edited("record", f"was edited: it states {key}={told}")
 
 
