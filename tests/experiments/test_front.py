@@ -1,10 +1,11 @@
-"""The front: its pages hold what compare.py prints of its records, and its lines share dense network and control."""
+"""The front: its pages hold what compare.py prints of its records, and the lines of the study are accepted."""
 
 import csv
 
 import pytest
 
 from experiments.front import summary
+from sparsefront.config.validate import validate
 from sparsefront.points import read_points
 from sparsefront.results import compare
 from sparsefront.results.compare_arguments import Request
