@@ -1,10 +1,11 @@
-"""The front: its pages hold what compare.py prints of its records, and its lines share dense network and control."""
+"""The front: its pages hold what compare.py prints of its records, and the lines of the study are accepted."""
 
 import csv
 
 import pytest
 
 from experiments.front import summary
+from sparsefront.config.validate import validate
 from sparsefront.points import read_points
 from sparsefront.results import compare
 from sparsefront.results.compare_arguments import Request
@@ -75,6 +76,24 @@ def text_study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     short += ["recipe.recovery_epochs=null", "recipe.recovery_steps=2"]
     on_cpu = ["trainer=cpu", "measure.device=cpu", "measure.latency=false", "kernel=none", "recipe.batch_size=8"]
     return ["experiment=front_imdb", *paths, *short, *on_cpu, f"cache_dir={folder / 'cache'}"]
+
+
+@pytest.fixture(scope="module")
+def image_study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    from tiny_files import write_tiny_imagenet
+
+    data = write_tiny_imagenet(tmp_path_factory.mktemp("images"))
+    on_cpu = ["trainer=cpu", "measure.device=cpu", "measure.latency=false", "kernel=none"]
+    return ["experiment=front_images", f"dataset.path={data}", "dataset.complete=false", *on_cpu]
+
+
+@pytest.mark.parametrize(("file", "settings"), [("tuning.yaml", "text_study"), ("images.yaml", "image_study")])
+def test_every_line_is_accepted(composed, request, file, settings):
+    study_settings = request.getfixturevalue(settings)
+    points = [validate(composed(*study_settings, *line)) for line in read_points(summary.FRONT / file)]
+    steps = {(point.recipe.epochs, point.recipe.recovery_epochs, point.recipe.recovery_steps) for point in points}
+    assert steps == ({(1, None, 2)} if settings == "text_study" else {(60, 45, None), (15, 45, None)})
+    assert all((point.control is None) is not point.pattern.prunes for point in points)
 
 
 def test_core_lines_share_dense_and_control(run, text_study):
