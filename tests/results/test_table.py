@@ -10,7 +10,6 @@ A network that has another sparsity than was asked for is told as such before it
 """
 
 import io
-import json
 import logging
 from types import SimpleNamespace
 
@@ -24,10 +23,9 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks
-from sparsefront.results.columns import sort_results
+from sparsefront.results.columns import shown_columns, sort_results
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.run import write_run_page
-from sparsefront.results.record import Result
 from sparsefront.results.tables import (
     Failure,
     compact_table,
@@ -98,6 +96,22 @@ def test_results_table_always_shows_the_promised_columns(make_result):
     for words in ("dense", "masked", "sparse", "seed", "speedup"):
         assert words in header
     assert "98.00%" in header and "3.50" in header and "1.50×" in header and "run-1" in header
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "5.0"),
+        ({"dense_reused": False}, "5.2"),
+        ({"dense_reused": False, "trainer_parameters": {"devices": 2}, "dense_continued_seconds": 60.0}, "10.4"),
+        ({"measure_seconds": None}, None),
+        ({"gpu": None}, None),
+    ],
+)
+def test_results_table_adds_gpu_minutes(make_result, changes, text):
+    cost = {"gpu": "NVIDIA H200", "recover_seconds": 180.0, "prune_seconds": 20.0, "measure_seconds": 100.0}
+    results = [make_result(**cost | changes, seed=seed) for seed in (0, 1)]
+    assert shown_columns(results)[1].get("GPU minutes") == text
 
 
 def test_dense_layers_are_counted_by_reason(make_result):
@@ -181,26 +195,12 @@ def test_a_narrow_terminal_gets_the_table_that_fits(mixed, capsys, monkeypatch):
 LOST = {"blocks.0.fc1": 0.5, "blocks.0.fc2": 1.0, "blocks.1.fc2": 0.999}
 
 
-def collapsed_text_of(table) -> str:
-    console = Console(file=io.StringIO(), width=250)
-    console.print(table)
-    return " ".join(console.file.getvalue().split())
-
-
 def test_the_page_marks_them_in_the_table_of_layers(make_result, tmp_path):
     lost = make_result(sparsity_per_layer=LOST, allocation="global_threshold")
     page = write_run_page(lost, tmp_path / "a.html", title="a").read_text()
     assert page.count('<td class="collapsed">') == 2 and '<td class="collapsed">0.500' not in page
     assert "allocation=per_layer, or allocation=global_threshold" in page
     assert '<td class="collapsed">' not in write_run_page(make_result(), tmp_path / "b.html", title="b").read_text()
-
-
-def test_a_record_from_before_the_field_is_read_and_counted(make_result):
-    content = json.loads(make_result(sparsity_per_layer=LOST, schema_version=3).to_json())
-    del content["sparsity"]["collapsed_layers"]
-    old = Result.from_json(json.dumps(content))
-    assert old.sparsity.collapsed_layers is None
-    assert "layers collapsed 2: " in collapsed_text_of(run_table(old))
 
 
 def told(
