@@ -73,6 +73,7 @@ class Identity(CheckedFields):
     outcomes_sha256: str | None = None
     record_sha256: str | None = None
     checkpoint: str | None = None
+    plan_sha256: str | None = None
     schema_version: int = SCHEMA_VERSION
 
 
