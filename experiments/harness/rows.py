@@ -7,10 +7,11 @@ measurement resumes; this module makes rows and writes complete files.
 import csv
 import math
 import platform
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from sparsefront.artifacts.content_digest import versions
 from sparsefront.options import shortened
 from sparsefront.provenance import provenance
 from sparsefront.results.record import Result
-from sparsefront.results.store import read_lines
+from sparsefront.results.store import append_line, read_lines
 
 Row = dict[str, str]
 DAY = len("2026-11-24")
@@ -26,7 +27,6 @@ COMMIT_DIGITS = 7
 CLOSE = 1e-5  # relative tolerance: rows have six digits
 FEWEST_DIGITS = 6  # of a digest that a row abbreviates
 OF_THE_POINT = ("seed",)  # columns of the study itself: the repeat of a point, possibly of its recovery only
-Found = TypeVar("Found", bound=Mapping[str, Any])
 
 
 def where_and_when(device: torch.device | None = None) -> Row:
@@ -66,14 +66,6 @@ def values_of(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
     return tuple("" if (value := row.get(name)) is None else str(value) for name in names)
 
 
-def newest(rows: Iterable[Found], key: Callable[[Found], Hashable]) -> list[Found]:
-    """The last row of each key, in the order in which the keys first appear."""
-    found = {}
-    for row in rows:
-        found[key(row)] = row
-    return list(found.values())
-
-
 def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write these rows to a new file; columns that a row lacks stay empty."""
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -81,6 +73,31 @@ def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]])
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def measure_missing(
+    out: Path,
+    cells: Iterable[Mapping[str, Any]],
+    measure: Callable[..., Mapping[str, Any]],
+    *,
+    ends_at: float = math.inf,
+) -> None:
+    """Append a row for each dict of cells that no row of the file has yet: the cells and what `measure` returns for them.
+
+    Args:
+        measure: takes the cells as keyword arguments.
+        ends_at: `time.monotonic()` after which nothing new is measured.
+    """
+    done = read_lines(out)
+    for one in cells:
+        if any(all(row.get(name) in (str(cell), str(text(cell))) for name, cell in one.items()) for row in done):
+            continue
+        if time.monotonic() >= ends_at:
+            print("out of time: the other rows are left for the next call", flush=True)
+            return
+        row = {name: text(cell) for name, cell in ({**one} | measure(**one)).items()}
+        append_line(out, row)
+        print(row, flush=True)
 
 
 def rows_by_run(rows: Path) -> dict[str, Mapping[str, str]]:

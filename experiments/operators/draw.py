@@ -1,11 +1,10 @@
 """Draw the operator benchmark's CSV as plots and tables of crossovers.
 
-    python -m experiments.operators.draw [results.csv] [-o DIR] [--merge later.csv ...]
+    python -m experiments.operators.draw [results.csv] [-o DIR]
 
 Writes sweep-fp16.svg if a weight has many M, predictions.svg if the performance model made predictions, crossover.csv, and
 kernels_by_m.csv if several kernels of a weight have many M; prints the table of crossovers in fp16. By default it reads h200.csv
-and writes into the same folder. --merge first replaces rows of the CSV by those of later files with the same product, kernel
-and layout, and appends new ones.
+and writes into the same folder.
 """
 
 import argparse
@@ -13,10 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsefront_kernels.bench.rows import read_rows, write_texts
-
 from experiments.operators import crossover, kernels_by_m, plots
-from experiments.operators.measurements import Results, by_dtype, merged, read_measurements
+from experiments.operators.measurements import Results, read_measurements
 
 HERE = Path(__file__).resolve().parent
 
@@ -26,8 +23,6 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     folder = asked.out or asked.csv.parent
     try:
-        if asked.merge:
-            _merge(asked.csv, asked.merge)
         results = read_measurements(asked.csv)
         folder.mkdir(parents=True, exist_ok=True)
         written = write_all(results, folder)
@@ -42,12 +37,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def write_all(results: Results, folder: Path) -> list[Path]:
     """Write every figure and table that the measurements allow, and print the table of crossovers."""
+    half = [one for one in results.measurements if one.dtype == "fp16"]
     figures = [
-        plots.draw_sweeps(rows, folder / f"sweep-{dtype}.svg")
-        for dtype, rows in by_dtype(results.measurements).items()
-        if dtype == "fp16"
+        plots.draw_sweeps(half, folder / "sweep-fp16.svg"),
+        plots.draw_predictions(results.measurements, folder / "predictions.svg"),
     ]
-    figures.append(plots.draw_predictions(results.measurements, folder / "predictions.svg"))
     found = crossover.crossovers(results.measurements)
     tables = [crossover.write_csv(found, folder / "crossover.csv")]
     print(*crossover.markdown(found, "fp16"), sep="\n")
@@ -56,21 +50,12 @@ def write_all(results: Results, folder: Path) -> list[Path]:
     return [*filter(None, figures), *tables]
 
 
-def _merge(csv: Path, files: Sequence[Path]) -> None:
-    """Update a CSV with later results of the benchmark, the newest file last."""
-    before, later = read_rows(csv), [row for path in files for row in read_rows(path)]
-    after = merged(before, later)
-    write_texts(csv, after)
-    print(f"{csv}: {len(before)} rows before, {len(later)} measured since, {len(after)} now")
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Draw what `python -m sparsefront_kernels.bench` measured: speedups by M, crossovers."
     )
     parser.add_argument("csv", type=Path, nargs="?", default=HERE / "h200.csv", help="what the benchmark wrote")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where the files go; beside the CSV by default")
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="CSV", help="later measurements, the newest last")
     return parser
 
 

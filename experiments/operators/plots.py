@@ -128,15 +128,15 @@ def draw_predictions(measurements: Iterable[Measurement], path: Path) -> Path | 
     if not panels:
         return None
     figure = new_figure(len(panels), columns=4, height=2.0)
-    colors = {one: SERIES_COLORS[place] for place, one in enumerate(M_CLASSES)}
+    colors = {one: SERIES_COLORS[place] for place, one in enumerate(M_CLASSES.values())}
     for ((family, dtype), shown), axes in zip(panels.items(), figure.axes):
         _draw_prediction(axes, shown, colors)
         errors = Errors.of(one.predicted_us / one.latency_us for one in shown)
         small_axes(axes, x="measured, us", y="predicted, us")
         axes.set_title(f"{family}, {dtype}\nmedian error {errors.median:.0%}, p90 {errors.p90:.0%}", fontsize=6)
     seen = {m_class(one.m) for shown in panels.values() for one in shown}
-    for one in (one for one in M_CLASSES if one in seen):
-        figure.axes[0].plot([], [], "o", color=colors[one], label=one.label)
+    for label in (label for label in colors if label in seen):
+        figure.axes[0].plot([], [], "o", color=colors[label], label=label)
     figure.axes[0].legend(fontsize=5)
     return save_svg(figure, path)
 

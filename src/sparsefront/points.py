@@ -20,12 +20,12 @@ from sparsefront.artifacts.bounded_files import load_yaml_bounded
 from sparsefront.errors import InvalidSetting, keys_of, printable
 from sparsefront.processes import TERMINATED
 from sparsefront.progress import counted
+from sparsefront.records import without_machine, write_record
 from sparsefront.results.packed import RECORD, SUFFIX
 from sparsefront.results.record import Cost
 from sparsefront.results.run_folder import recorded_overrides
 from sparsefront.results.store import read_results
 from sparsefront.settings_class import settings_class
-from sparsefront.verify.packing import without_machine, write_record
 
 GRACE_S = 30.0  # from SIGTERM, which a training answers after its current step, to SIGKILL
 POLL_S = 0.2

@@ -33,9 +33,12 @@ def test_tables_and_numbers():
     assert page.speedup(timed) == "1.50 (1.40–1.60)" and page.number(timed, "dense") is None
 
 
-def test_newer_rows_take_the_place_of_older_ones():
-    first, other, again = {"m": "1", "us": "5"}, {"m": "2", "us": "6"}, {"m": "1", "us": "4"}
-    assert rows.newest([first, other, again], lambda row: row["m"]) == [again, other]
+def test_missing_rows_are_measured_until_the_time_is_over(tmp_path):
+    out, cells = tmp_path / "rows.csv", [{"m": 1}, {"m": 2}, {"m": 3}]
+    rows.measure_missing(out, cells[:1], lambda m: {"us": 5.0})
+    rows.measure_missing(out, cells[:2], lambda m: {"us": m / 3})
+    rows.measure_missing(out, cells, lambda m: {"us": 0.0}, ends_at=0.0)
+    assert out.read_text() == "m,us\n1,5\n2,0.666667\n"
     assert rows.values_of({"m": 1, "compile": None}, ("m", "compile", "absent")) == ("1", "", "")
 
 

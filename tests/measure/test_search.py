@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparsefront.measure import execution_mode, fastest, search_time
-from sparsefront.measure.execution_mode import EXECUTION_MODES, FastestMode, NothingRuns
+from sparsefront.measure.execution_mode import EXECUTION_MODES, FastestMode
 from sparsefront.measure.search_time import SearchTime, searching
 from sparsefront.measure.variants import VARIANTS
 
@@ -66,30 +66,10 @@ def test_a_cpu_tries_variants_eagerly_and_says_why_not_the_rest(net, inputs):
     torch.testing.assert_close(found.fastest.call(), net(**inputs))
 
 
-def test_only_what_is_asked_for_is_tried(net, inputs):
-    assert set(find(net, inputs, variants=[]).medians_ms) == {"eager"}
-
-
-def test_others_may_use_the_gpu_before_each_variant_and_mode(net, inputs, monkeypatch):
-    steps = []
-    for module, step in ((execution_mode, "mode"), (fastest, "variant")):
-        monkeypatch.setattr(module, "yield_gpu", lambda device, step=step: steps.append(step))
-    find(net, inputs, execution_modes=["eager"], variants=["fused_qkv"])
-    assert steps == ["mode", "variant", "mode"]
-
-
 def test_a_faster_fused_graph_is_the_fastest_version(net, inputs):
     found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.0))
     assert found.name == found.fused.name == "eager+fused_graph" and found.variants == ("fused_graph",)
     torch.testing.assert_close(found.fastest.call(), net(**inputs))
-
-
-def test_the_fused_graph_takes_patches_as_a_product_too(net, inputs, monkeypatch):
-    """So that the other forms of a network gain nothing that it lacks."""
-    seconds = {"fused_graph": 0.003, "patch_product": 0.0}
-    monkeypatch.setattr(fastest, "make_variant", lambda name, given, inputs, fuse: as_another(given, seconds[name]))
-    found = find(net, inputs, variants=["patch_product", "fused_graph"])
-    assert found.fused.name == "eager+fused_graph+patch_product"
 
 
 def test_a_variant_is_compared_in_turn_and_not_with_an_older_time(net, inputs, monkeypatch):
@@ -143,11 +123,6 @@ def test_a_rewrite_that_fails_leaves_its_reason(net, inputs):
     assert "no such block" in find(net, inputs, fuse=fuse).not_timed["fused_graph"]
 
 
-def test_a_network_that_fails_is_an_error(net, inputs):
-    with pytest.raises(NothingRuns, match="needs a CUDA device"):
-        find(net, inputs, execution_modes=["cuda_graph"])
-
-
 @pytest.fixture
 def pretend_gpu(monkeypatch):
     """Every mode runs eagerly on the CPU, and takes as long as `seconds` says when it is first made."""
@@ -186,13 +161,6 @@ def test_time_that_is_spent_leaves_out_what_takes_longest(net, inputs, pretend_g
     )
 
 
-def test_there_is_time_for_everything(net, inputs, pretend_gpu):
-    device, made = pretend_gpu({"compile_cuda_graph": 20.0})
-    modes = ["eager", "compile_cuda_graph", "max_autotune_cuda_graph"]
-    found = find(net, inputs, device=device, execution_modes=modes, variants=[], budget=SearchTime(71.0))
-    assert set(found.medians_ms) == set(modes)
-
-
 @pytest.mark.parametrize("recorded", [True, False])
 def test_spent_budget_leaves_likely_versions_in(net, inputs, pretend_gpu, monkeypatch, recorded):
     """The best unfused form compiled, and the fused graph, which is compiled too where it cannot be recorded."""
@@ -209,15 +177,6 @@ def test_spent_budget_leaves_likely_versions_in(net, inputs, pretend_gpu, monkey
     assert all(why.endswith(" 0 s of the search are left") for why in budget.left_out.values())
     assert {"fused_qkv+sdpa_flash", "fused_graph+sdpa_flash", "compile_cuda_graph"} <= set(budget.left_out)
     assert found.not_timed.get("compile_cuda_graph+fused_graph") == (late if recorded else None)
-
-
-def test_eager_times_choose_no_form_to_compile(net, inputs, pretend_gpu, monkeypatch):
-    """Networks that cannot be recorded run eagerly at the processor's speed, with joined products or without."""
-    device, _ = pretend_gpu({})
-    monkeypatch.setattr(fastest.ExecutionSearch, "_faster", lambda search, found, best: False)
-    for modes, form in ((["eager"], set()), (["eager", "compile"], {"compile+fused_qkv", "compile"})):
-        found = find(net, inputs, device=device, execution_modes=modes, variants=["fused_qkv"])
-        assert set(found.medians_ms) == {"eager", "eager+fused_qkv"} | form
 
 
 def test_original_is_compiled_where_its_best_form_fails(net, inputs, pretend_gpu, monkeypatch):

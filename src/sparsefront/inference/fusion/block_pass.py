@@ -565,14 +565,24 @@ def fused_dense_graph(
     """
     chosen = Precision(precision, calibration or {})
     require_supported(chosen, next(iter(inputs.values())).device, network_dtype(net))
-    shorten_compiler_messages()
     fused = copy_sharing_weights(net)
     as_linears(fused, copies=True)
-    linears = called_linears(fused, inputs) if chosen.is_low else {}
-    report = fuse_dense(fused, inputs, precision=chosen)
-    reasons = quantize_linears(fused, linears, report.product_of, chosen)
-    if chosen.is_low and not has_low_precision(fused):
-        raise DoesNotApply("; ".join({*reasons.values(), *report.summary()}) or "the network has no Linear")
-    if not chosen.is_low and not report.rewritten:
-        raise DoesNotApply("; ".join(report.summary()) or "the network has no encoder blocks")
+    rewrite_dense(fused, inputs, chosen)
     return fused.eval()
+
+
+def rewrite_dense(net: nn.Module, inputs: dict[str, Tensor], precision: Precision) -> dict[str, str]:
+    """`fused_dense_graph` of this network, in place.
+
+    Returns:
+        in low precision, Linear that is called -> the precision, or why it stays in 16 bits.
+    """
+    shorten_compiler_messages()
+    linears = called_linears(net, inputs) if precision.is_low else {}
+    report = fuse_dense(net, inputs, precision=precision)
+    reasons = quantize_linears(net, linears, report.product_of, precision)
+    if precision.is_low and not has_low_precision(net):
+        raise DoesNotApply("; ".join({*reasons.values(), *report.summary()}) or "the network has no Linear")
+    if not precision.is_low and not report.rewritten:
+        raise DoesNotApply("; ".join(report.summary()) or "the network has no encoder blocks")
+    return dict.fromkeys(linears, precision.name) | reasons
