@@ -29,10 +29,11 @@ LINE = {
             1,
             ["vit_small on digits: not ranked, 1 result of plan aaaaaaaa: the first run had bbbbbbbb"],
         ),
+        ([{"dense_distilled": None}], 2, []),
         (
-            [{"dense_distilled": None}],
+            [{"dense_distilled": None, "recovery_steps": 3125}],
             1,
-            ["vit_small on digits, seed 3, 782 steps: not ranked, 1 result without a control"],
+            ["vit_small on digits, seed 3, 3125 steps: not ranked, 1 result without a control"],
         ),
         (
             [{}, {"dense_weights_sha256": "e" * 64}],

@@ -40,14 +40,16 @@ def _of_changed_plans(results: Sequence[Result]) -> tuple[list[Result], list[str
 
 
 def _without_control(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    def lacks(result: Result) -> bool:
-        return result.quality.dense_continued is None and result.quality.dense_distilled is None
+    def has_control(result: Result) -> bool:
+        return result.quality.dense_continued is not None or result.quality.dense_distilled is not None
 
-    invalid = [result for result in results if _is_trained(result) and lacks(result)]
-    counts = Counter(_block_text(result) for result in invalid)
-    return invalid, [
-        f"{block}: not ranked, {counted(count, 'result')} without a control" for block, count in counts.items()
+    blocks = _grouped(filter(_is_trained, results), _block).values()
+    invalid = [members for members in blocks if not any(map(has_control, members))]
+    lines = [
+        f"{_block_text(members[0])}: not ranked, {counted(len(members), 'result')} without a control"
+        for members in invalid
     ]
+    return [result for members in invalid for result in members], lines
 
 
 def _of_several_dense_networks(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
