@@ -65,6 +65,17 @@ def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result,
     assert "run-1" in page and "tile_wise" in page
 
 
+def test_results_of_a_changed_plan_are_not_ranked(tmp_path, make_result, compare):
+    for number in range(2):
+        result = make_result(
+            run_id=f"run-{number}", plan_sha256=f"{number}" * 64, time=f"2026-01-0{number + 1}T00:00:00"
+        )
+        write_result_json(tmp_path / "results" / str(number) / "row.json", result)
+    ended = compare("results", cwd=tmp_path)
+    assert "vit_small on digits: not ranked, 1 result of plan 11111111: the first run had 00000000\n" in ended.stderr
+    assert ended.returncode == 0 and "run-0" in ended.stdout and "run-1" not in ended.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
