@@ -1,7 +1,6 @@
 """`compare.py` as a user calls it, and the two files that it writes."""
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -92,21 +91,6 @@ def test_what_another_user_keeps_is_left_out_with_a_line(tmp_path, make_result):
     assert f"left out: {file}: cannot be read, since it belongs to " in said
     assert f"\n{folder}/row.json: cannot be read, since {folder} belongs to " in said and "ended with 1" in said
     assert "Traceback" not in said and said.count("compare folders that you may read") == 3
-
-
-def test_results_of_the_version_before_are_read_and_told(tmp_path, make_result, compare):
-    since = ("processor", "threads", "dense_weights_sha256", "weights_sha256", "n_of_m", "evaluated_samples", "repeats")
-    for number in range(2):
-        content = json.loads(make_result(run_id=f"run-{number}").to_json())
-        content["identity"]["schema_version"] = 3
-        for group in content.values():
-            for field in since:
-                group.pop(field, None)
-        (tmp_path / "results" / str(number)).mkdir(parents=True)
-        (tmp_path / "results" / str(number) / "row.json").write_text(json.dumps(content))
-    done = compare(cwd=tmp_path)
-    assert done.returncode == 0 and "left out" not in done.stderr
-    assert "2 of 2 results are of an older version" in done.stdout and "not known to be comparable" in done.stdout
 
 
 @pytest.mark.parametrize(
