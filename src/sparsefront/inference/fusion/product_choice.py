@@ -170,8 +170,8 @@ class ProductChooser:
             planned = [candidate for candidate in dense if candidate.label == kernel]
             return planned or (dense if kernel is None else dense[-1:])
         if kernel is not None:
-            sparse, reasons = sparse_candidates(weight, problem, self.choice, try_only(kernel), self.precision)
-            tuning.unsupported = {label: why for label, why in reasons.items() if label == kernel}
+            sparse, unusable = sparse_candidates(weight, problem, self.choice, try_only(kernel), self.precision)
+            tuning.unsupported = {label: why for label, why in unusable.items() if label == kernel}
             return sparse
         sparse, tuning.unsupported = sparse_candidates(weight, problem, self.choice, why_not, self.precision)
         if not (self.choice.dense_allowed and self.times_on(problem.device)):
