@@ -18,9 +18,9 @@ from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 
 from sparsefront.artifacts.bounded_files import load_yaml_bounded
 from sparsefront.errors import InvalidSetting, keys_of, printable
-from sparsefront.packing import without_machine, write_record
 from sparsefront.processes import TERMINATED
 from sparsefront.progress import counted
+from sparsefront.records import without_machine, write_record
 from sparsefront.results.packed import RECORD, SUFFIX
 from sparsefront.results.record import Cost
 from sparsefront.results.run_folder import recorded_overrides

@@ -13,7 +13,7 @@ import sparsefront as sf
 from experiments.harness.rows import difference, rows_by_run
 from sparsefront.__main__ import compare
 from sparsefront.artifacts.bounded_files import Unreadable
-from sparsefront.packing import without_machine, write_record
+from sparsefront.records import without_machine, write_record
 from sparsefront.results.packed import MEMBERS, OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack, unpacked
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import overrides_command
@@ -101,7 +101,7 @@ def test_a_run_without_a_file_is_not_packed(results, tmp_path, name):
 
 
 def test_latencies_that_are_large_are_left_out(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("sparsefront.packing.MOST_LATENCY_BYTES", 10)
+    monkeypatch.setattr("sparsefront.records.MOST_LATENCY_BYTES", 10)
     assert set(unpacked(write_record(run_folder(results), tmp_path))) == {*MEMBERS} - {SAMPLES}
 
 

@@ -15,7 +15,7 @@ from sparsefront.inference import autotune, whole_network
 from sparsefront.inference import swap as swapping
 from sparsefront.inference.fusion.plan import BlockReport, FusionPlan, FusionReport
 from sparsefront.measure import end_to_end, search_time
-from sparsefront.measure.correctness import has_low_precision
+from sparsefront.measure.correctness import CPU_ROWS, has_low_precision, rows_to_compare
 
 ROUGH = {"rtol": 0.2, "atol": 0.2}  # of products in fp8
 X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
@@ -40,7 +40,7 @@ def gpu(monkeypatch, tmp_path, forget):
     """
 
     def pretend(sparse_ms, low_ms=None, **failing):
-        seen = SimpleNamespace(timed=[], plans=[], told=[])
+        seen = SimpleNamespace(timed=[], plans=[], rows=[], told=[])
 
         def time_networks(dense, sparse, inputs, settings, fuse, low):
             seen.timed.append([[type(part).__name__ for part in one.modules()] for one in (dense, sparse)])
@@ -57,8 +57,13 @@ def gpu(monkeypatch, tmp_path, forget):
             return SimpleNamespace(sparse=latencies[0], execution=ways[0], dense=dense)
 
         real = swapping.swap_layers
-        layers = lambda *given, **more: seen.plans.append(more["plan"]) or real(*given, **more)  # noqa: E731
-        monkeypatch.setattr(swapping, "swap_layers", layers)
+
+        def swap_layers(*arguments, **more):
+            seen.plans.append(more["plan"])
+            seen.rows.append(rows_to_compare(torch.empty(CPU_ROWS, 1)))
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(swapping, "swap_layers", swap_layers)
         monkeypatch.setattr(swapping, "device_of", lambda net: torch.device("cuda"))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -175,6 +180,7 @@ def test_another_call_with_the_same_shapes_uses_what_was_found(gpu, forget, tmp_
         if later:
             forget()
     assert len(seen.timed) == 1 and seen.plans[0] is None
+    assert seen.rows[0] is None and len(seen.rows[1]) < CPU_ROWS, "every row was compared once"
     assert set(seen.plans[1].layers.values()) == {"gathered_reference"}, "nothing is chosen again"
     assert reports[0].layers.keys() == reports[1].layers.keys() and reports[1].sparse_flops_share == 0
     assert "as found before" in seen.told[-1]

@@ -20,7 +20,7 @@ from sparsefront.results.field_types import alternatives
 from sparsefront.results.record import ResultField, record_digest, result_fields
 from sparsefront.stages.latency import timing_fields
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
-from sparsefront.verify import again, rows
+from sparsefront.verify import again
 from sparsefront.verify.__main__ import main
 from sparsefront.verify.compared import topic_of
 
@@ -74,7 +74,7 @@ def once(finished) -> Iterator[None]:
             return content, samples, qualities
 
         @contextmanager
-        def compose_once(trust, overrides, compose=rows._composed):
+        def compose_once(trust, overrides, compose=again._composed):
             key = tuple(overrides)
             if key not in composed:
                 with compose(trust, overrides) as made:
@@ -82,7 +82,7 @@ def once(finished) -> Iterator[None]:
             yield composed[key]
 
         patch.setattr(again, "measure_networks", measure_once)
-        patch.setattr(rows, "_composed", compose_once)
+        patch.setattr(again, "_composed", compose_once)
         yield
 
 

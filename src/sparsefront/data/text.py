@@ -68,6 +68,12 @@ class EncodedText:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    def first(self, rows: int) -> "EncodedText":
+        """The first rows alone."""
+        tokens = {name: values[: self.starts[rows]] for name, values in self.tokens.items()}
+        columns = {name: values[:rows] for name, values in self.columns.items()}
+        return EncodedText(tokens, self.starts[: rows + 1], columns)
+
     def lengths(self, rows: Tensor) -> Tensor:
         """Number of tokens of each row, int64."""
         return self.starts[rows + 1] - self.starts[rows]

@@ -152,7 +152,7 @@ log = logging.getLogger(__name__)
 
 # Accuracy of a run's networks on two splits: the reported one, and the held-out part of train used for choices.
 
-OUTCOMES = "outcomes.npz"
+OUTCOMES, TEXTS = "outcomes.npz", "translations.*.txt"
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,14 @@ def evaluate_stored(
 
 
 def save_all_outcomes(folder: Path, qualities: dict[str, SplitQuality]) -> None:
-    """Write the per-sample outcomes of every network on the reporting split into one file."""
+    """Write the per-sample outcomes of every network on the reporting split into one file, and what each wrote into its own,
+    one text per line.
+    """
     save_outcomes(folder / OUTCOMES, {side: found.test.outcomes for side, found in qualities.items()})
+    for side, found in qualities.items():
+        if found.test.texts is not None:
+            lines = "".join(" ".join(text.split()) + "\n" for text in found.test.texts)
+            (folder / TEXTS.replace("*", side)).write_text(lines, encoding="utf-8")
 
 
 def quality_fields(bench: EvalContext, qualities: dict[str, SplitQuality]) -> dict[str, Any]:
