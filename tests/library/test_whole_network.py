@@ -200,6 +200,16 @@ def test_another_call_with_the_same_shapes_uses_what_was_found(gpu, forget, tmp_
         assert len(seen.timed) == 5
 
 
+def test_swap_without_reuse_is_timed_again_and_stored(gpu):
+    seen, lines = gpu(9.0), []
+    for timed, reuse in ((1, False), (2, False), (2, True)):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+        lines.append(str(swapped(net, seen, reuse=reuse)[1]).splitlines()[:-2])  # without seconds
+        assert len(seen.timed) == timed and ("as found before" in seen.told[-1]) == reuse
+    assert lines[0] == lines[1] == lines[2], "the measuring stage and a later sf.swap choose alike"
+
+
 def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
     seen = gpu(0.5)
     _, report = swapped(net, seen, seconds=0)

@@ -1,13 +1,10 @@
 """Collapsed layers in tables, pages and records, old ones too."""
 
 import io
-import json
 
 from rich.console import Console
 
 from sparsefront.results.page.run import write_run_page
-from sparsefront.results.record import Result
-from sparsefront.results.tables import run_table
 
 LOST = {"blocks.0.fc1": 0.5, "blocks.0.fc2": 1.0, "blocks.1.fc2": 0.999}
 
@@ -24,11 +21,3 @@ def test_the_page_marks_them_in_the_table_of_layers(make_result, tmp_path):
     assert page.count('<td class="collapsed">') == 2 and '<td class="collapsed">0.500' not in page
     assert "allocation=per_layer, or allocation=global_threshold" in page
     assert '<td class="collapsed">' not in write_run_page(make_result(), tmp_path / "b.html", title="b").read_text()
-
-
-def test_a_record_from_before_the_field_is_read_and_counted(make_result):
-    content = json.loads(make_result(sparsity_per_layer=LOST, schema_version=3).to_json())
-    del content["sparsity"]["collapsed_layers"]
-    old = Result.from_json(json.dumps(content))
-    assert old.sparsity.collapsed_layers is None
-    assert "layers collapsed 2: " in text_of(run_table(old))

@@ -153,16 +153,6 @@ def test_times_of_images_of_another_size_stand_apart(make_result):
     assert len(titles) == 2 and any("timed at 224 pixels" in title for title in titles)
 
 
-def test_what_an_older_result_does_not_tell_agrees_with_nothing_that_is_known(make_result):
-    old = [make_result(schema_version=3, seed=seed) for seed in (0, 1)]
-    groups = split_comparable([make_result(**RECORDED), *old])
-    assert sorted(len(group.results) for group in groups) == [1, 2]
-    (older,) = [group for group in groups if len(group.results) == 2]
-    for unknown in ("evaluated samples not recorded", "execution modes not recorded", "processor not recorded"):
-        assert unknown in older.title
-    assert any("not known to be comparable" in note for note in older.notes())
-
-
 def test_the_held_out_part_picks_the_front_and_the_reporting_split_is_drawn(make_result):
     lucky = make_result(run_id="lucky", speedup=2.0, val_sparse=0.90, sparse=0.99, val_dense=0.98)
     good = make_result(run_id="good", granularity=64, speedup=2.0, val_sparse=0.95, sparse=0.91, val_dense=0.98)

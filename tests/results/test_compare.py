@@ -1,7 +1,6 @@
 """`compare.py` as a user calls it, and the two files that it writes."""
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -94,19 +93,15 @@ def test_what_another_user_keeps_is_left_out_with_a_line(tmp_path, make_result):
     assert "Traceback" not in said and said.count("compare folders that you may read") == 3
 
 
-def test_results_of_the_version_before_are_read_and_told(tmp_path, make_result, compare):
-    since = ("processor", "threads", "dense_weights_sha256", "weights_sha256", "n_of_m", "evaluated_samples", "repeats")
+def test_results_of_a_changed_plan_are_not_ranked(tmp_path, make_result, compare):
     for number in range(2):
-        content = json.loads(make_result(run_id=f"run-{number}").to_json())
-        content["identity"]["schema_version"] = 3
-        for group in content.values():
-            for field in since:
-                group.pop(field, None)
-        (tmp_path / "results" / str(number)).mkdir(parents=True)
-        (tmp_path / "results" / str(number) / "row.json").write_text(json.dumps(content))
-    done = compare(cwd=tmp_path)
-    assert done.returncode == 0 and "left out" not in done.stderr
-    assert "2 of 2 results are of an older version" in done.stdout and "not known to be comparable" in done.stdout
+        result = make_result(
+            run_id=f"run-{number}", plan_sha256=f"{number}" * 64, time=f"2026-01-0{number + 1}T00:00:00"
+        )
+        write_result_json(tmp_path / "results" / str(number) / "row.json", result)
+    ended = compare("results", cwd=tmp_path)
+    assert "vit_small on digits: not ranked, 1 result of plan 11111111: the first run had 00000000\n" in ended.stderr
+    assert ended.returncode == 0 and "run-0" in ended.stdout and "run-1" not in ended.stdout
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,6 @@ def test_two_windows_at_one_sparsity_are_told_and_those_of_a_sweep_are_not(make_
     assert line.endswith("n:m of n_m at sparsity 0.5 2:4 and 4:8")
 
 
-def test_results_of_an_older_version_are_counted(make_result):
-    (line,) = differences([make_result(schema_version=3), make_result(schema_version=2)])
-    assert line.startswith("2 of 2 results are of an older version") and line.endswith("not known to be comparable")
-
-
 def test_equal_weights_under_different_seeds_are_named(make_result):
     """One run may pose as several seeds; so may one that draws nothing."""
     pruned = ALIKE | {"pattern": "n_m", "sparsity_target": 0.5}

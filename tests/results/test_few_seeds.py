@@ -110,11 +110,11 @@ def test_fewer_than_five_repeats_have_no_interval_and_count_as_nothing(runs):
 def test_own_lengths_stand_beside_the_fixed_one(runs):
     of_dataset = {"latency_dense_dataset_ms": 4.0, "latency_sparse_dataset_ms": 3.2, "speedup_dataset": 1.25}
     of_dataset |= {"speedup_dataset_low": 1.2, "speedup_dataset_high": 1.3}
-    lengths = [{"batch_size": 8, "sequence_length": length, "batches": count} for length, count in ((48, 3), (16, 1))]
+    lengths = [{"batch_size": 8, "sequence_length": length, "batches": count} for length, count in ((48, 3), (16, 2))]
     results = runs("n_m", 3, **of_dataset, dataset_lengths=lengths)
     text = text_of(results[0])
     assert "dense 4.00 ms, sparse 3.20 ms: 1.25× (1.20× – 1.30×), faster" in text
-    assert "16 tokens in 1 batch, 48 in 3" in text and "1.50×" in text
+    assert "16 tokens in 2 batches, 48 in 3" in text and "1.50×" in text
     (told,) = budget_sentences(group_of(results, axis=DATASET_SPEEDUP), [1.0])
     assert "1.25× (1.20× – 1.30×) over dense over the data set's own batches, each of its own length" in told
     assert "1.50×" in budget_sentences(group_of(results), [1.0])[0]

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.results.columns import sort_results
+from sparsefront.results.columns import shown_columns, sort_results
 from sparsefront.results.tables import dense_layers_text, results_table, run_table
 
 
@@ -65,6 +65,22 @@ def test_results_table_always_shows_the_promised_columns(make_result):
     for words in ("dense", "masked", "sparse", "seed", "speedup"):
         assert words in header
     assert "98.00%" in header and "3.50" in header and "1.50×" in header and "run-1" in header
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "5.0"),
+        ({"dense_reused": False}, "5.2"),
+        ({"dense_reused": False, "trainer_parameters": {"devices": 2}, "dense_continued_seconds": 60.0}, "10.4"),
+        ({"measure_seconds": None}, None),
+        ({"gpu": None}, None),
+    ],
+)
+def test_results_table_adds_gpu_minutes(make_result, changes, text):
+    cost = {"gpu": "NVIDIA H200", "recover_seconds": 180.0, "prune_seconds": 20.0, "measure_seconds": 100.0}
+    results = [make_result(**cost | changes, seed=seed) for seed in (0, 1)]
+    assert shown_columns(results)[1].get("GPU minutes") == text
 
 
 def test_runs_of_one_recovery_are_told_apart_by_its_settings(make_result):

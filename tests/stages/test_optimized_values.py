@@ -18,6 +18,8 @@ from sparsefront.config.optimized_values import (
     OF_SPARSE_TIMING,
     OF_STRUCTURED,
     OF_TIMING,
+    OF_TRAINING_GPU,
+    OF_UNLABELED,
 )
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
@@ -77,6 +79,14 @@ REJECTED = {
     ),
     "no control": (["optimize=[val_dense_continued]"], "val_dense_continued: a run without control=dense_continued"),
     "no search": (["optimize=[latency_predicted_ms]"], "latency_predicted_ms: a run without allocation=latency_search"),
+    "no GPU to train on": (
+        ["optimize=[recovery_gpu_busy_share]"],
+        "recovery_gpu_busy_share: a run that trains on a CPU does not measure",
+    ),
+    "all rows labeled": (
+        ["optimize=[recovery_unlabeled_samples]"],
+        r"recovery_unlabeled_samples: a run without dataset\.unlabeled=true does not count",
+    ),
     "a word": (["optimize=[val_sparse,commit]"], "commit: is no number"),
     "a mapping": (["optimize=[sparsity_per_layer]"], "sparsity_per_layer: is no number"),
     "the reporting split": (
@@ -164,12 +174,14 @@ def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, m
 def test_the_lists_are_those_of_real_records(run, overrides, absent):
     """Which of the numbers that any run may hold this one lacks; what never says a number on images is no outcome."""
     result = run(*ON_CPU, *overrides)
-    unpredictable = {"sequence_length", "timed_image_size", "fused_dense_latency_ms", "granularity"}
+    unpredictable = {"sequence_length", "timed_image_size", "fused_dense_latency_ms", "granularity", "migrated_from"}
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))} - unpredictable
     absent = (
         absent
         | OF_SEARCH
         | OF_STRUCTURED
+        | OF_TRAINING_GPU
+        | OF_UNLABELED
         | set(OF_DATASET)
         | set(OF_DECODE)
         | (set() if "precision=fp8" in overrides else OF_DENSE_LOW | OF_QUANTIZED)

@@ -1,5 +1,6 @@
 """Pictures of masks in a run, and in a finished run that is shown again."""
 
+import hashlib
 import logging
 import re
 import shutil
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
+from sparsefront.config.validate import validate
+from sparsefront.errors import InvalidSetting
 from sparsefront.stages.keys import AFTER_PRUNING
 
 SMALL = ("model.dim=64", "model.depth=1")
@@ -38,6 +41,18 @@ def test_a_finished_run_is_shown_again_with_pictures(full_run, caplog, tmp_path)
         full_run(*ON_CPU, *PICTURES)
     assert "no pictures: the masks of this run are not stored any more" in caplog.text
     assert not (folder() / "masks").exists() and not in_page()
+
+
+def test_results_keep_the_digest_of_their_plan(full_run, composed, tmp_path):
+    plan = tmp_path / "PLAN.md"
+    plan.write_text("Ten lines.\n")
+    first = full_run(*ON_CPU, f"report.plan={plan}")
+    assert first.identity.plan_sha256 == hashlib.sha256(plan.read_bytes()).hexdigest()
+    plan.write_text("Nine lines, since one was slow.\n")
+    assert full_run(*ON_CPU, f"report.plan={plan}").identity.plan_sha256 == first.identity.plan_sha256
+    plan.unlink()
+    with pytest.raises(InvalidSetting, match="^report.plan=.*PLAN.md: is no file"):
+        validate(composed(*ON_CPU, f"report.plan={plan}"))
 
 
 def test_the_result_names_the_settings_of_every_part(run):
