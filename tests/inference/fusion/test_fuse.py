@@ -206,11 +206,16 @@ class Perceptron(nn.Module):
         return x + y if self.order == "residual first" else y + x
 
 
-@pytest.mark.parametrize("order", ["residual first", "residual last", "in place"])
 @pytest.mark.parametrize(
-    "activation", [functional.relu, functional.gelu, torch.tanh], ids=lambda function: function.__name__
+    ("order", "activation", "bias"),
+    [
+        ("residual first", functional.relu, True),
+        ("residual last", functional.gelu, True),
+        ("in place", torch.tanh, True),
+        ("in place", functional.gelu, False),
+        ("residual last", torch.tanh, False),
+    ],
 )
-@pytest.mark.parametrize("bias", [True, False])
 def test_orders_of_the_residual(order, activation, bias, stack):
     pruned = stack([Perceptron(order, activation, bias=bias) for _ in range(2)], TileWise(8), 0.7)
     net, report = fused(pruned)
