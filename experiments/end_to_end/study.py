@@ -20,14 +20,14 @@ from experiments.end_to_end.points import TARGETS, Point, all_points
 from experiments.end_to_end.session import Options, Rows, Session, free_memory
 from experiments.harness import runs
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import VARIANTS
 
 log = logging.getLogger("study")
 HERE = Path(__file__).resolve().parent
 MOST_RECOMPILES = 1024
-OF_CONVOLUTIONS = ("folded_batch_norm", "fused_epilogue", "patch_product")
+MODES = ["cuda_graph", "compile_cuda_graph"]
+OF_CONVOLUTIONS = ("folded_batch_norm", "fused_epilogue", "patch_product")  # a swap fuses the others
 
 
 def select(points: Sequence[Point], only: Sequence[str]) -> list[Point]:
@@ -82,10 +82,10 @@ def options_of(asked: argparse.Namespace) -> Options:
     if asked.tiny and not asked.dry_run:
         raise InvalidSetting("tiny", True, "is for --dry-run: rows are of whole networks")
     if torch.cuda.is_available():
-        sampling = {"warmup": 3, "samples": asked.samples, "repeats": asked.repeats}
-        sampling["autotune_seconds"] = asked.autotune_seconds
-        dense = Measure(execution_modes=asked.dense_modes, variants=asked.dense_variants, **sampling)
-        sparse = Measure(execution_modes=asked.sparse_modes, variants=asked.sparse_variants, **sampling)
+        shared = {"warmup": 3, "samples": 20, "repeats": 5, "autotune_seconds": asked.autotune_seconds}
+        dense, sparse = (
+            Measure(execution_modes=MODES, variants=list(names), **shared) for names in (VARIANTS, OF_CONVOLUTIONS)
+        )
     else:
         dense = sparse = Measure(execution_modes=["eager"], variants=[])
     return Options(
@@ -110,20 +110,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="swap and compare, time nothing")
     parser.add_argument("--tiny", action="store_true", help="networks of two narrow layers, with --dry-run only")
     parser.add_argument(
-        "--dense-modes", nargs="+", default=["cuda_graph", "compile_cuda_graph"], choices=EXECUTION_MODES
-    )
-    parser.add_argument("--dense-variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument(
-        "--sparse-modes", nargs="+", default=["cuda_graph", "compile_cuda_graph"], choices=EXECUTION_MODES
-    )
-    parser.add_argument(
-        "--sparse-variants", nargs="*", default=list(OF_CONVOLUTIONS), choices=VARIANTS, help="a swap fuses the others"
-    )
-    parser.add_argument(
         "--autotune-seconds", type=float, default=10.0, help="of the search, beyond what is always tried"
     )
-    parser.add_argument("--samples", type=int, default=20, help="timed forwards of a repeat, at most")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--attention-mask", default="none", choices=("none", "full", "padded"))
     parser.add_argument("--allocation", default="per_layer", choices=("per_layer", "global_threshold"))
     parser.add_argument("--pattern-settings", default="", help="of tile_wise: 'whole_tiles=true input_multiple=16'")

@@ -6,6 +6,7 @@
 
 Headlines come first, then the other cells, then headlines with further seeds. `points` leaves out cells that points.csv holds or
 names as unsupported; `--seeds` and `--only` choose others, such as the two best of a column, or the levels beside a crossing.
+Nothing is timed without `--timed`, so that points share a GPU; with it they get kernels.
 `rows` appends a row to points.csv for each packed record that is a cell and has none; `table.py` makes the page's tables.
 """
 
@@ -14,7 +15,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ EXPERIMENTS = Path(__file__).resolve().parents[1]
 STUDY_FILE, FILE = "study.yaml", "points.csv"
 END_OF_POINT = runs.QUIET[0]  # in the column of overrides: what follows is not the point's own
 UNTIMED = "none"  # kernel of a row without a latency
+HOW = ("kernel", "measure.", "optimize", "logger", "report.")  # overrides that make no other point
+OF_UNTIMED = ("kernel=none", "measure.latency=false", "optimize=[val_masked]")
 DIGEST = "dense_weights_sha256"
 IDENTITY = ("study", "network", "table", "row", "column", "seed")
 FACTS = tuple(
@@ -103,7 +106,7 @@ class Study:
     @cached_property
     def cells(self) -> list[Cell]:
         """All cells, network by network, in the order of the tables."""
-        known = yaml.safe_load(Path(__file__).with_name("networks.yaml").read_text(encoding="utf-8"))
+        known = networks()
         return [
             cell
             for network, table in product(self.networks, self.tables)
@@ -126,6 +129,12 @@ class Study:
         yield from ((cell, seed) for seed in others for cell in headlines)
 
 
+@cache
+def networks() -> dict[str, dict[str, Any]]:
+    """Networks that studies may name: overrides of all points, and those of timed ones (`latency`)."""
+    return yaml.safe_load(Path(__file__).with_name("networks.yaml").read_text(encoding="utf-8"))
+
+
 def _cells(table: dict[str, Any], network: str, shared: Sequence[str], headlines_only: bool) -> Iterator[Cell]:
     columns = table.get("columns", {"": []})
     for label, row in table["rows"].items():
@@ -142,17 +151,22 @@ def settings(overrides: Iterable[str]) -> frozenset[str]:
     return frozenset(text for text in overrides if not text.startswith("trainer."))
 
 
-def points(study: Study, network: str, seeds: Sequence[int] | None, only: Sequence[str]) -> list[list[str]]:
+def points(
+    study: Study, network: str, *, seeds: Sequence[int] | None = None, only: Sequence[str] = (), timed: bool = False
+) -> list[list[str]]:
     """Points of a network for `sweep.points`, in order of priority, without those that have a row.
 
     Args:
         seeds: of all cells; None: those of the study.
         only: texts, one of which a point's name must contain; empty: all.
+        timed: whether kernels are swapped in and timed.
     """
-    done = {(*map(line.get, IDENTITY[1:-1]), int(line["seed"])) for line in read_lines(study.points_file)}
+    same = [line for line in read_lines(study.points_file) if timed == (line["kernel"] != UNTIMED)]
+    done = {(*map(line.get, IDENTITY[1:-1]), int(line["seed"])) for line in same}
+    how = networks()[network]["latency"] if timed else OF_UNTIMED
     wanted = study.points() if seeds is None else product(study.cells, seeds)
     todo = [
-        study.overrides_of(cell, seed)
+        [*study.overrides_of(cell, seed), *how]
         for cell, seed in wanted
         if cell.network == network
         and (cell.network, cell.table, cell.row, cell.column, seed) not in done
@@ -162,17 +176,16 @@ def points(study: Study, network: str, seeds: Sequence[int] | None, only: Sequen
 
 
 def rows_of(study: Study, records: Sequence[Path]) -> Iterator[Line]:
-    """New rows of the cells that packed records or run folders hold."""
+    """New rows of the cells that packed records or run folders hold; runs with other settings are of no cell."""
     runs_with_row = {(line["run_id"], line["table"], line["row"]) for line in read_lines(study.points_file)}
     for entries in read_results(records).places.values():
         for result, place in entries:
             flat, given = result.flat(), recorded_overrides(place) or []
             seed = next((int(text.partition("=")[2]) for text in given if text.startswith(f"{study.seed_key}=")), 0)
-            fits = [cell for cell in study.cells if settings(study.overrides_of(cell, seed)) <= settings(given)]
-            closest = max((len(cell.own) for cell in fits), default=0)
-            for cell in fits:
-                if len(cell.own) == closest and (flat["run_id"], cell.table, cell.row) not in runs_with_row:
-                    own = study.overrides_of(cell, seed)
+            asked = settings(text for text in runs.without_places(given) if not text.startswith(HOW))
+            for cell in study.cells:
+                own = study.overrides_of(cell, seed)
+                if settings(own) == asked and (flat["run_id"], cell.table, cell.row) not in runs_with_row:
                     others = [text for text in given if text not in {*own, *runs.QUIET}]
                     cost = [result.cost.prune_seconds, result.cost.recover_seconds, result.cost.measure_seconds]
                     line = {name: flat.get(name) for name in FACTS} | {
@@ -196,6 +209,7 @@ def main() -> None:
     of_points.add_argument(
         "--only", nargs="+", default=[], metavar="TEXT", help="cells whose name contains one of these"
     )
+    of_points.add_argument("--timed", action="store_true", help="points whose kernels are timed")
     of_rows.add_argument("records", type=Path, nargs="+", help="packed records, run folders, or folders of these")
     arguments = parser.parse_args()
     study = Study.read(arguments.study)
@@ -206,7 +220,8 @@ def main() -> None:
     elif arguments.network not in study.networks:
         parser.error(f"{arguments.network} must be one of {', '.join(study.networks)}")
     else:
-        found = points(study, arguments.network, arguments.seeds, arguments.only)
+        chosen = {"seeds": arguments.seeds, "only": arguments.only, "timed": arguments.timed}
+        found = points(study, arguments.network, **chosen)
         yaml.safe_dump(found, sys.stdout, default_flow_style=None, width=200, allow_unicode=True)
 
 

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import torch
 
-from sparsefront.progress import ALONE, WAITING, spent_on
+from sparsefront.progress import ALONE, WAITING, innermost_kind, spent_on
 
 # Driver queries through `nvidia-smi`.
 
@@ -32,10 +32,12 @@ class GpuQuery:
     Args:
         field: from `nvidia-smi --help-query-gpu`, such as clocks.sm.
         device: of type cuda.
+        every_s: repeat it until `stop`; None = ask once.
     """
 
-    def __init__(self, field: str, device: torch.device) -> None:
+    def __init__(self, field: str, device: torch.device, *, every_s: int | None = None) -> None:
         command = ["nvidia-smi", f"--id={pci_address(device)}", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+        command += [] if every_s is None else [f"--loop={every_s}"]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -54,6 +56,13 @@ class GpuQuery:
         """Whether `answer` returns at once."""
         return self._process is None or self._process.poll() is not None
 
+    def stop(self) -> list[str]:
+        """End a repeated query; returns the values so far."""
+        if self._process is None:
+            return []
+        self._process.terminate()
+        return [line.strip() for line in self._process.communicate()[0].splitlines()]
+
     def answer(self, timeout_s: float = TIMEOUT_S) -> str | None:
         """The field's value; None without the tool, without a value, or after `timeout_s` more seconds."""
         if self._process is None:
@@ -66,6 +75,29 @@ class GpuQuery:
             return None
         # One line for one GPU; anything else is rejected, since another GPU's value is worse than none.
         return text.strip() if self._process.returncode == 0 and len(text.strip().splitlines()) == 1 else None
+
+
+class BusyShare:
+    """Context that measures the share of time in which a GPU ran at least one kernel, of any process: the mean of the driver's
+    `utilization.gpu`, asked once a second by one nvidia-smi in the background.
+
+    Args:
+        device: on a CPU nothing is measured.
+    Attributes:
+        value: in [0, 1], after the context; None on a CPU, if the driver does not report it, or within the first second.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self.value = device, None
+
+    def __enter__(self) -> "BusyShare":
+        self._query = GpuQuery("utilization.gpu", self._device, every_s=1) if self._device.type == "cuda" else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        percents = [] if self._query is None else [line for line in self._query.stop() if line.isdigit()]
+        if percents := percents[1:]:  # the first one is of the time before
+            self.value = sum(map(int, percents)) / len(percents) / 100
 
 
 def pci_address(device: torch.device) -> str:
@@ -278,7 +310,7 @@ class _Access:
         self.switch_to(mode)
         try:
             if mode == "exclusive":
-                with spent_on(ALONE):
+                with spent_on(ALONE, innermost_kind()):
                     yield
             else:
                 yield

@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 
 def counted(number: int | str, noun: str) -> str:
-    """A number with its noun, with a plural s: `1 run`, `2 runs`, `0.5 epochs`."""
-    return f"{number} {noun}" + ("" if str(number) == "1" else "s")
+    """A number with its noun, in the plural unless it is 1: `1 run`, `2 runs`, `0.5 epochs`, `3 batches`."""
+    ending = "es" if noun.endswith("batch") else "s"
+    return f"{number} {noun}" + ("" if str(number) == "1" else ending)
 
 
 def reasons_text(reasons: Mapping[str, str]) -> str:
@@ -109,9 +110,11 @@ def _reader_is_gone() -> bool:
 
 WAITING, TRAINING, PRUNING, EVALUATION = "waiting", "training", "pruning", "evaluation"
 TIMING = "timing"
-"""Latency measurements, including the choice of kernels, compilation and the search for execution modes."""
+"""Latency measurements, without the search for what is timed."""
+SEARCH = "search"
+"""The choice of kernels, compilation and the search for execution modes."""
 ALONE = "alone"
-"""The part of `TIMING` with exclusive use of the GPU."""
+"""The part of `TIMING` or `SEARCH`, which is its detail, with exclusive use of the GPU."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,16 @@ def recorded() -> Iterator[list[Span]]:
         yield spans
     finally:
         _recorders.remove(spans)
+
+
+def seconds_of(spans: Iterable[Span], kind: str) -> float:
+    """Seconds of all spans of a kind, including its part with exclusive use of the GPU."""
+    return sum(span.seconds for span in spans if kind == (span.detail if span.kind == ALONE else span.kind))
+
+
+def innermost_kind() -> str:
+    """The kind of the innermost open `spent_on` block; empty if there is none."""
+    return _open[-1].kind if _open else ""
 
 
 def _interrupt() -> float:

@@ -52,7 +52,7 @@ def read_record(file: Path) -> Result:
     """Read a `row.json` and verify its digest, and those of existing files next to it.
 
     Raises:
-        InvalidSetting: not a result, or one of an earlier version without digest.
+        InvalidSetting: not a result, or one without digest.
         Edited: the record, or one of its files, was changed.
     """
     try:
@@ -65,7 +65,7 @@ def read_record(file: Path) -> Result:
         raise InvalidSetting("row", file, f"is no result that can be read: {error}") from error
     identity = result.identity
     if identity.record_sha256 is None:
-        raise InvalidSetting("row", file, "holds no record_sha256: it was taken away, or an earlier version wrote it")
+        raise InvalidSetting("row", file, "holds no record_sha256: it was taken away")
     if record_digest(content) != identity.record_sha256:
         raise Edited("record", "was edited after it was stored: what it states does not have its record_sha256")
     files = {result.speed.samples_file: identity.samples_sha256, result.quality.outcomes_file: identity.outcomes_sha256}

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.harness import page, rows
-from experiments.harness.measure import Kernel, microseconds_by_kernel, union
+from experiments.harness.measure import Kernel, covered_us, microseconds_by_kernel
 
 MARKS = "<!-- begin -->", "<!-- end -->"
 
@@ -47,11 +47,8 @@ def test_rows_are_written_with_their_columns(tmp_path):
     assert (tmp_path / "rows.csv").read_bytes() == b"a,b\n0.333333,\n7,\n"
 
 
-def test_time_of_several_processes_counts_once():
-    assert union([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]) == 4.0
-
-
 def test_overlapping_kernels_count_once():
     """A kernel that begins under another is charged from its end; one that ends before it, nothing."""
     kernels = [Kernel("b", 1.0, 3.0), Kernel("a", 0.0, 2.0), Kernel("c", 1.5, 2.5), Kernel("a", 5.0, 6.0)]
     assert microseconds_by_kernel(kernels) == {"a": 3.0, "b": 1.0, "c": 0.0}
+    assert covered_us(kernels) == 4.0

@@ -43,10 +43,12 @@ def test_peers_come_first_and_blocks_beside_fp16():
 
 
 def test_options_on_a_gpu_are_read_from_the_command_line(monkeypatch):
-    asked = study.arguments().parse_args(["--autotune-seconds", "3", "--dense-variants", "fused_qkv"])
+    asked = study.arguments().parse_args(["--autotune-seconds", "3"])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     options = study.options_of(asked)
-    assert options.dense.autotune_seconds == 3 and options.dense.variants == ["fused_qkv"] and options.timed
+    assert (
+        options.dense.autotune_seconds == 3 and options.sparse.variants == list(study.OF_CONVOLUTIONS) and options.timed
+    )
 
 
 def test_a_copy_for_tiles_holds_the_kept_inputs():

@@ -37,7 +37,7 @@ def test_points_are_those_of_a_sweep(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Study, "points_file", tmp_path / "none.csv")
     of_study, file, seen = Study.read(name), tmp_path / "points.yaml", set()
     for network in of_study.networks:
-        found = points(of_study, network, None, [])
+        found = points(of_study, network)
         file.write_text(yaml.safe_dump(found))
         assert read_points(file) == found
         for cell in of_study.cells:  # columns differ in the sparsity alone, and of further networks one point is enough
@@ -63,7 +63,10 @@ def test_headlines_come_first_with_further_seeds():
     headlines = [(cell.headline, seed) for cell, seed in found]
     assert headlines == sorted(headlines, key=lambda one: (one[1], not one[0])) and (True, 2) in headlines
     assert not any(cell.network == "mrpc" and not cell.headline for cell, _ in found)
-    assert points(Study.read("uniform_mt"), "transformer_multi30k", [1], ["uniform · 70"])[0][-1] == "recovery.seed=1"
+    found = points(Study.read("uniform_mt"), "transformer_multi30k", seeds=[1], only=["uniform · 70"])
+    assert len(found) == 1 and found[0][-4:] == ["recovery.seed=1", *study.OF_UNTIMED]
+    (timed,) = points(Study.read("pytorch_talk"), "vit_small_digits", seeds=[1], only=["32 · 90"], timed=True)
+    assert timed[-2:] == study.networks()["vit_small_digits"]["latency"] and "kernel=none" not in timed
 
 
 FILES = {"front/squad": "front_squad", "front/searches": "front_squad", "front/lines": "front_imdb"}

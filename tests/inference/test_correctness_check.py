@@ -1,6 +1,7 @@
 """A kernel that is wrong is rejected before anything is timed, however it cheats."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from sparsefront.inference import autotune
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.swap import swap_layers
-from sparsefront.measure.correctness import CorrectnessCheck
+from sparsefront.measure.correctness import CPU_ROWS, CorrectnessCheck, checked_before, rows_to_compare
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -97,10 +98,13 @@ def swap_with(kernel, monkeypatch, mlp, exported):
     return swap_layers(mlp(), export, problems, KernelChoice(), device=CPU, dtype=torch.float32), timed
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_cheating_kernel_is_rejected_and_never_timed(cheat, monkeypatch, mlp, exported):
+def test_a_cheating_kernel_is_rejected_and_never_timed(cheat, again, monkeypatch, mlp, exported):
     kernel = KernelEntry(name="fake", family="gathered", product=CHEATS[cheat](), is_reference=True)
-    report, timed = swap_with(kernel, monkeypatch, mlp, exported)
+    with checked_before() if again else nullcontext():
+        report, timed = swap_with(kernel, monkeypatch, mlp, exported)
+        assert (rows_to_compare(torch.empty(CPU_ROWS, 1)) is None) != again
     assert report.layers["first"].kernel == "dense_linear"
     assert report.layers["first"].unsupported["fake"].startswith("relative error")
     assert "fake: relative error" in report.dense_layers["first"]

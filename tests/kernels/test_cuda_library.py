@@ -211,7 +211,7 @@ class TestBuilding:
         all_run, messages = Barrier(4), []
 
         def builder(name, folder):
-            all_run.wait(timeout=60)
+            all_run.wait(timeout=600)
             (folder / f"{name}.so").write_text("a library")
             return CompletedProcess([], name == "broken", "error: no luck")
 

@@ -93,7 +93,7 @@ def test_a_forked_process_copies_tables_in_its_own_thread(monkeypatch):
     on_device(TABLE, torch.device("cuda"))
     child = multiprocessing.get_context("fork").Process(target=on_device, args=(TABLE, torch.device("cuda")))
     child.start()
-    child.join(60)
+    child.join(600)
     child.kill()
     assert child.exitcode == 0
 

@@ -45,23 +45,11 @@ def test_other_files_are_no_results(text):
         Result.from_json(text)
 
 
-def test_another_schema_version_is_rejected(make_result):
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_another_schema_version_is_rejected(make_result, version):
     content = json.loads(make_result().to_json())
-    content["identity"]["schema_version"] = SCHEMA_VERSION + 1
-    with pytest.raises(ValueError, match=f"schema version {SCHEMA_VERSION + 1}"):
-        Result.from_json(json.dumps(content))
-
-
-def test_a_result_of_an_older_version_is_read_and_stays_one(make_result):
-    result = make_result(schema_version=1, recovery_parameters={})
-    content, cells = (
-        json.loads(result.to_json()),
-        {key: "" if v is None else str(v) for key, v in result.flat().items()},
-    )
-    del content["choice"]["recovery_parameters"], cells["recovery_parameters"]
-    assert Result.from_json(json.dumps(content)) == Result.from_flat(cells) == result
-    del content["identity"]["run_id"]
-    with pytest.raises(ValueError, match="missing identity.run_id"):
+    content["identity"]["schema_version"] = version
+    with pytest.raises(ValueError, match=f"schema version {version}"):
         Result.from_json(json.dumps(content))
 
 

@@ -19,6 +19,7 @@ from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.results.field_types import alternatives
 from sparsefront.results.record import ResultField, record_digest, result_fields
 from sparsefront.stages.latency import timing_fields
+from sparsefront.stages.network import weights_digest
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 from sparsefront.verify import again
 from sparsefront.verify.__main__ import main
@@ -61,14 +62,15 @@ def once(finished) -> Iterator[None]:
         measured, composed = again.measure_networks, {}
 
         @cache
-        def measure(cache_dir: Path, timed: bool) -> Any:
+        def measure(cache_dir: Path, timed: bool, weights: str) -> Any:
             return measured(*measure.arguments)
 
         timed = json.loads((finished / "row.json").read_text())["speed"]
 
-        def measure_once(experiment, *more):
-            measure.arguments = (experiment, *more)
-            content, samples, qualities = copy.deepcopy(measure(experiment.cache_dir, experiment.measure.latency))
+        def measure_once(experiment, net, *more):
+            measure.arguments = (experiment, net, *more)  # the dense network is another one where its digest is forged
+            results = measure(experiment.cache_dir, experiment.measure.latency, weights_digest(net))
+            content, samples, qualities = copy.deepcopy(results)
             if experiment.measure.latency:
                 content["speed"] = {name: value for name, value in timed.items() if name in content["speed"]}
             return content, samples, qualities

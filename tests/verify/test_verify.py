@@ -539,7 +539,7 @@ def test_what_hydra_kept_of_the_command_line_is_compared(row, capsys):
 
 
 def test_a_setting_that_came_later_is_named(row, capsys):
-    edit(row, "identity", "schema_version", SCHEMA_VERSION - 1)
+    edit(row, "identity", "migrated_from", SCHEMA_VERSION - 1)
     stated = json.loads(row.read_text())["choice"]["recovery_parameters"]
     del stated["backend"]
     edit(row, "choice", "recovery_parameters", stated, forge=True)

@@ -21,6 +21,7 @@ OF_PRUNED = {
     "recovery_steps",
     "recovery_epochs",
     "recovery_samples",
+    "recovery_samples_per_s",
 }
 OF_BOTH = {
     *SPEEDUPS_LOW,
@@ -79,6 +80,8 @@ OF_CONTROL = {
 OF_SEARCH = {"latency_predicted_ms"}
 OF_STRUCTURED = {"weights_left", "theoretical_flops_left"}
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
+OF_UNLABELED = {"recovery_unlabeled_samples"}
+OF_TRAINING_GPU = {"recovery_gpu_busy_share"}
 
 
 def optimizing_sweeper() -> str | None:
@@ -160,4 +163,8 @@ def _why_not_measured(name: str, experiment: Experiment) -> str | None:
         return f"a run with structured=none does not count {name}"
     if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
         return f"a run with measure.device=cpu does not measure {name}"
+    if not experiment.trainer.on_gpu and name in OF_TRAINING_GPU:
+        return f"a run that trains on a CPU does not measure {name}"
+    if not experiment.unlabeled and name in OF_UNLABELED:
+        return f"a run without dataset.unlabeled=true does not count {name}"
     return None

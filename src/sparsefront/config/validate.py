@@ -39,19 +39,9 @@ from sparsefront.options import options_where
 from sparsefront.patterns.base import to_record
 from sparsefront.patterns.depth import Depth
 from sparsefront.patterns.width import units_to_prune
-from sparsefront.pruning.block_by_block import require_chain
-from sparsefront.pruning.layers import (
-    narrower_than_tiles,
-    nothing_fits,
-    plan_pruning,
-    require_matches,
-    require_no_groups,
-    require_whole_groups,
-)
-from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
+from sparsefront.pruning.layers import plan_pruning, require_matches, require_no_groups
+from sparsefront.pruning.prune import check_pruning
 from sparsefront.pruning.prune_blocks import removable_blocks
-from sparsefront.pruning.rounding import require_effect
-from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.structure import remove_units
 from sparsefront.pruning.structured import Structured
 from sparsefront.schedule.one_shot import OneShot
@@ -522,66 +512,28 @@ def _check_pattern(experiment: Experiment) -> None:
     if not pattern.prunes:
         return
     ignored = experiment.recipe.ignored(prunable)
-    plan = plan_pruning(
-        net,
-        prunable,
-        pattern=pattern,
-        sparsity=experiment.sparsity,
-        ignored=ignored,
-        reads_inputs=experiment.pruning.reads_inputs,
-    )
+    try:
+        plan = check_pruning(net, prunable, experiment.pruning, ignored, experiment.recipe.ignore)
+    except InvalidSetting as error:
+        raise error.within("recipe") if error.key == "ignore" else error from None
     if experiment.recovery.reads_inputs:
         require_no_groups(net, plan.layers, experiment.recovery.name)
-    try:
-        require_whole_groups(plan, pattern, ignored)
-    except InvalidSetting as error:
-        raise error if error.key == "granularity" else error.within("pattern") from error
-    if not plan.layers:
-        raise nothing_fits(plan, pattern, experiment.recipe.ignore)
-    if (narrower := narrower_than_tiles(plan, pattern)) is not None:
-        log.info("%s", narrower)
-    _call("recipe", require_none_dense, net, plan.layers, "ignore", experiment.recipe.ignore)
-    shapes = {name: plan.shapes[name] for name in plan.layers}
-    _call("report", experiment.report.check_layers, shapes)
-    _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
-    weight_shapes = {name: tuple(net.get_submodule(name).weight.shape) for name in plan.layers}
+    _call("report", experiment.report.check_layers, plan.pruned_shapes)
     if isinstance(pattern, Depth):
-        try:
-            removable_blocks(net, plan.layers, ignored, pattern, experiment.sparsity)
-        except InvalidSetting as error:
-            raise error.within("recipe") if error.key == "ignore" else error from None
         return
-    require_chain(experiment.importance, net, plan.layers)
-    require_effect(pattern, experiment.allocation, weight_shapes, experiment.sparsity)
-    require_storable(pattern, shapes.values(), experiment.sparsity)
-    _check_search(experiment, net, plan.layers)
+    if isinstance(experiment.allocation, MeasuringAllocation) and experiment.kernel.swaps_nothing:
+        allowed = (
+            f"swaps no kernel in: nothing gets faster, so that allocation={experiment.allocation.name} finds nothing"
+        )
+        raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
     try:
         experiment.kernel.check_against(
             pattern=pattern,
             sparsity=experiment.sparsity,
-            shapes=shapes,
+            shapes=plan.pruned_shapes,
             device=experiment.measure.torch_device,
             dtype=experiment.measure.torch_dtype,
             precision=experiment.precision.of_dense or "none",
         )
     except InvalidSetting as error:
         raise error.within("kernel") from error
-
-
-def _check_search(experiment: Experiment, net: nn.Module, layers: Iterable[str]) -> None:
-    """Check that a latency search has kernels to choose from and can choose for each layer independently.
-
-    Args:
-        net: may be on the meta device.
-        layers: its layers that will be pruned.
-    Raises:
-        InvalidSetting: kernels are not swapped in, or layers share a weight.
-    """
-    if not isinstance(experiment.allocation, MeasuringAllocation):
-        return
-    require_none_shared(net, layers, experiment.allocation.name)
-    if experiment.kernel.swaps_nothing:
-        allowed = (
-            f"swaps no kernel in: nothing gets faster, so that allocation={experiment.allocation.name} finds nothing"
-        )
-        raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)

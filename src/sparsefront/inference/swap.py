@@ -56,6 +56,7 @@ from sparsefront.inference.whole_network import StoredSwap, SwapSnapshot, swap_k
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
+    checked_before,
     floating_tensors,
     has_low_precision,
     network_error_limit,
@@ -64,7 +65,13 @@ from sparsefront.measure.correctness import (
 from sparsefront.measure.end_to_end import set_left_dense
 from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
+from sparsefront.measure.problems import (
+    LayerInput,
+    counted_flops,
+    observe_problems,
+    observed_problems,
+    theoretical_dense_flops,
+)
 from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.timers import launch_in_use
@@ -485,7 +492,8 @@ def swap(
                 f"swap: goes on where a search ran out of time, with {counted(len(stored.left_out), 'thing')} left out"
             )
             stored = None
-        with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
+        known = nullcontext() if stored is None else checked_before()
+        with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"), known:
             report = swap_network(net, masks, called, **given, plan=None if stored is None else stored.plan)
         left_out = tuple(search.left_out)
         decision = None if stored is None else stored.decision
@@ -572,15 +580,19 @@ def _swap(
     limit, architecture = network_error_limit(net), architecture_text(net)
     packed = packed or _packed(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
-    with named_in_errors("example_inputs", inputs_in_words(inputs), "the network cannot be called with it"):
-        problems = observe_problems(net, inputs, layers)
-    read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers if name not in problems})
+    read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers})
+    with (
+        named_in_errors("example_inputs", inputs_in_words(inputs), "the network cannot be called with it"),
+        counted_flops(net) as flops,
+        observed_problems(net, layers) as problems,
+        read,
+        torch.inference_mode(),
+    ):
+        output = net(**inputs)
+    expected = floating_tensors(output)
     others = {found.name: found.why for found in dense_weights(net, set(layers), unchosen="it has no mask")}
-    flops = weight_flops(net, inputs)
     parameters: dict[Tensor, str] = {parameter: name for name, parameter in net.named_parameters()}
     weights = {name: parameters[layer_weight(net.get_submodule(name))] for name in packed.manifest.layers}
-    with torch.inference_mode(), read:
-        expected = floating_tensors(net(**inputs))
     device, recorded = next(iter(inputs.values())).device, recorded_outputs(net)
     with keys_of("kernel"):
         report = swap_layers(

@@ -24,6 +24,7 @@ from sparsefront.measure.execution_mode import (
 from sparsefront.measure.search_time import AUTOTUNE, COMPILE, VARIANT, timed_work, too_late
 from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
+from sparsefront.progress import SEARCH, spent_on
 
 log = logging.getLogger(__name__)
 # Candidates kept for the final timing, plus the best fused graph; others are dropped at once to free their graphs' memory.
@@ -154,6 +155,7 @@ class ExecutionSearch:
         self.fused: tuple[_Form, FastestMode | None] | None = None
         self._skips = False
 
+    @spent_on(SEARCH)
     def try_likely(self) -> None:
         """Time the versions that are usually the fastest. Raises NothingRuns."""
         plain = self.run(_Form(self.net), self.quick)
@@ -169,6 +171,7 @@ class ExecutionSearch:
             if found is None or set(found.medians_ms) == {"eager"}:  # not recorded, it is only fast when compiled
                 self._compile(self.fused[0])
 
+    @spent_on(SEARCH)
     def try_others(self) -> None:
         """Time the other versions that are expected to finish within the enclosing `search_time.searching`."""
         assert self.best is not None  # `try_likely` comes first

@@ -34,7 +34,7 @@ class RoundRecord:
     Args:
         seconds: of training, including those before a kill.
         earlier_seconds: those before a kill.
-        epochs, steps, samples: trained: see `training.fit.Trained`.
+        epochs, steps, samples, unlabeled, gpu_busy_share: see `training.fit.Trained`.
         updates: (step, fraction of zeros after it) of every change of masks during training.
         sparsity, sparsity_achieved: requested of the first masks, and reached by the final ones.
     """
@@ -44,6 +44,8 @@ class RoundRecord:
     epochs: float = 0.0
     steps: int = 0
     samples: int = 0
+    unlabeled: int | None = None
+    gpu_busy_share: float | None = None
     updates: list[tuple[int, float]] = field(default_factory=list)
     sparsity: float = 0.0
     sparsity_achieved: float = 0.0

@@ -17,7 +17,7 @@ from sparsefront.progress import counted
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
-from sparsefront.results.store import named_truly, rank
+from sparsefront.results.store import rank
 from sparsefront.settings_class import Dtype
 
 # Measurement conditions of a result, and how they differ from those of other results.
@@ -485,7 +485,7 @@ def _evaluation(result: Result) -> str:
 
 def split_of(result: Result) -> str | None:
     """The rule by which rows were held out; None if none were. Older results without a rule held out row by row."""
-    return None if holds_nothing_out(result) else named_truly(result).choice.dataset_split or "rows"
+    return None if holds_nothing_out(result) else result.choice.dataset_split or "rows"
 
 
 def splits_apart(results: Iterable[Result]) -> list[str]:

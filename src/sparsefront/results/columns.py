@@ -31,6 +31,10 @@ def points(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
+def minutes(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
 def fraction(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
@@ -141,6 +145,22 @@ class PointsLostColumn(Column):
 
 
 @dataclass(frozen=True)
+class GpuMinutesColumn(Column):
+    """Minutes of the run's stages, those of training once per GPU, without a dense network that was already trained; unknown on
+    a CPU.
+    """
+
+    def value(self, result: Result) -> float | None:
+        cost, devices = result.cost, result.choice.trainer_parameters.get("devices", 1)
+        if result.identity.gpu is None or cost.measure_seconds is None or not isinstance(devices, int):
+            return None
+        training = [cost.recover_seconds, cost.dense_continued_seconds, cost.dense_distilled_seconds]
+        training += [] if cost.dense_reused else [cost.train_dense_seconds]
+        once = [cost.prune_seconds, cost.measure_seconds]
+        return (devices * sum(filter(None, training)) + sum(filter(None, once))) / 60
+
+
+@dataclass(frozen=True)
 class SettingsColumn(Column):
     """The parameters that differ between results with the same parts: `recovery.hardness=1.0`.
 
@@ -231,6 +251,7 @@ COLUMNS = (
     Column("latency_dense_dataset_ms", milliseconds, numeric=True, constant_aside=True),
     Column("latency_sparse_dataset_ms", milliseconds, numeric=True, constant_aside=True),
     Column("speedup_dataset", times, numeric=True, constant_aside=True),
+    GpuMinutesColumn("GPU minutes", minutes, numeric=True, constant_aside=True),
     Column("latency_device", constant_aside=True),
     Column("gpu", constant_aside=True),
     Column("processor", constant_aside=True),

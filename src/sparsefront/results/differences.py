@@ -22,7 +22,6 @@ TOLD = {
 }
 ONE_MACHINE = {"gpu": "GPU", "processor": "processor", "commit": "commit", "driver": "driver"}
 PARTS = ("recipe", "trainer")  # their parameters are reported individually
-FIRST_COMPARABLE_VERSION = 4  # of the schema; older results lack the fields that decide comparability
 BASELINE_SPREAD = 1.05  # slowest over fastest dense baseline above which milliseconds are misleading
 COMMIT_DIGITS = 9
 
@@ -37,14 +36,7 @@ def differences(results: Sequence[Result]) -> list[str]:
         return []
     told = [*_fields(results), *_parameters(results), *_samples(results), *_weights(results), *_windows(results)]
     lines = [f"differs between these runs: {'; '.join(told)}"] if told else []
-    lines = [*_mixed(results), *lines]
-    old = sum(result.identity.schema_version < FIRST_COMPARABLE_VERSION for result in results)
-    if old:
-        lines.append(
-            f"{old} of {len(results)} results are of an older version, which did not record evaluated samples, repeats, searched "
-            "modes and weights: they are not known to be comparable"
-        )
-    return lines + _equal_under_several_seeds(results) + _baseline(results)
+    return [*_mixed(results), *lines, *_equal_under_several_seeds(results), *_baseline(results)]
 
 
 def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:

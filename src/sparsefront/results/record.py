@@ -15,15 +15,7 @@ from typing import Any, get_type_hints
 from sparsefront.artifacts.bounded_files import parse_json_bounded
 from sparsefront.results.field_types import CheckedFields, check_entries, from_cell, to_cell
 
-# History of the schema.
-# 2: parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed layers,
-# comparability conditions, checkpoint. 5: current names. 6: held-out metrics, seed of the recovery, outcomes, budgets,
-# continued dense network, val_seen. 7: digests of masks, files and record. 8: digest of the data. 9: kernels of norms.
-# 10: version of the split, continued dense network with the teacher, latency over the data set's own batches, precision.
-# 11: low precision, also of dense. 12: size of timed images. 13: decoding, metric signature, parts of a translation.
-# 14: initial weights. 15: structured.
-# Fields are only ever added: older results can be read unless they use names from before version 5.
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16  # the only one that is read; published records of earlier versions were migrated: `migrated_from`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +33,9 @@ class Identity(CheckedFields):
     `samples_sha256`, `outcomes_sha256`: of the files next to the record; `record_sha256`: of all other fields, so that
     `sparsefront.verify` detects edits. No machine is named.
     `checkpoint`: the exported network, a folder below the cache folder, to which `checkpoint` in the run's folder links; None
-    if nothing was exported. `recovery_seed` is None if nothing was pruned, and in results before version 6, where it was
-    always `seed`.
+    if nothing was exported. `recovery_seed` is None if nothing was pruned. `plan_sha256`: of the plan of a study that names
+    this run; None if there is none. `migrated_from`: the earlier schema version of a published record that was migrated, whose
+    newer fields are None and whose settings lack options added since; None for all others.
     """
 
     run_id: str
@@ -73,6 +66,8 @@ class Identity(CheckedFields):
     outcomes_sha256: str | None = None
     record_sha256: str | None = None
     checkpoint: str | None = None
+    plan_sha256: str | None = None
+    migrated_from: int | None = None
     schema_version: int = SCHEMA_VERSION
 
 
@@ -110,9 +105,9 @@ class Choice(CheckedFields):
 
     `model_variant` distinguishes networks of one model: `vit_b_16`, a BERT's size, hub name or folder name.
     `model_parameters` contain only what determined the loaded network, and facts about it. `dataset_split`: the rule, with
-    version, by which rows were held out, or `rows`: individually; None if nothing was held out, and before version 10, which
-    only had `rows`. `structured`: how the network was made smaller before `pattern` pruned it, with the amount in
-    `structured_parameters`; None if it was not. `trainer_parameters` are those that affect training, with `auto` resolved.
+    version, by which rows were held out, or `rows`: individually; None if nothing was held out. `structured`:
+    how the network was made smaller before `pattern` pruned it, with the amount in `structured_parameters`; None if it was not.
+    `trainer_parameters` are those that affect training, with `auto` resolved.
     `control`: the additional baseline of the pruned network besides the dense one; None if there is nothing to match.
     """
 
@@ -407,6 +402,12 @@ class Cost(CheckedFields):
     recovery, over all rounds and processes, as counted by the training loop; 0 if it trains nothing. `dense_steps`,
     `dense_samples`: the same for the dense network. `dense_continued_seconds`, `dense_distilled_seconds`: of the continued
     dense networks.
+
+    Of `measure_seconds`, not counting what was stored before: `search_seconds` chose kernels and the fastest versions,
+    `timing_seconds` timed them, `evaluation_seconds` computed metrics. Of the recovery's training: `recovery_samples_per_s`;
+    `recovery_unlabeled_samples` of its samples have no label, None if the data has none; `recovery_gpu_busy_share`: share of
+    its time in which the first GPU ran a kernel, of any process, as the driver reports it; None on a CPU, which has no such
+    counter.
     """
 
     train_dense_seconds: float | None = None
@@ -419,7 +420,13 @@ class Cost(CheckedFields):
     dense_samples: int | None = None
     dense_continued_seconds: float | None = None
     dense_distilled_seconds: float | None = None
+    recovery_unlabeled_samples: int | None = None
+    recovery_samples_per_s: float | None = None
+    recovery_gpu_busy_share: float | None = None
     measure_seconds: float | None = None
+    search_seconds: float | None = None
+    timing_seconds: float | None = None
+    evaluation_seconds: float | None = None
     dense_reused: bool | None = None
 
 
@@ -429,8 +436,7 @@ class Cost(CheckedFields):
 def record_digest(content: Mapping[str, Any]) -> str:
     """sha256 in hexadecimal over all fields of a result except this digest.
 
-    Values that were not measured (null or empty) are left out, so that fields added by later versions do not change it, but
-    removing a value does.
+    Values that were not measured (null or empty) are left out.
 
     Args:
         content: the nested JSON of a result.
@@ -474,23 +480,22 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str) -> "Result":
-        """Parse the output of `to_json`; fields that an older result lacks count as not measured.
+        """Parse the output of `to_json`.
 
         Raises:
-            ValueError: not JSON or too large (`parse_json_bounded`), a later schema version, unknown or missing keys (lists
+            ValueError: not JSON or too large (`parse_json_bounded`), another schema version, unknown or missing keys (lists
                 all), or a wrong type.
         """
         content = parse_json_bounded(text)
         if not isinstance(content, dict) or not isinstance(content.get("identity"), dict):
             raise ValueError("not a result: it has no identity")
-        version = _checked_version(content["identity"].get("schema_version"))
+        _require_version(content["identity"].get("schema_version"))
         members = {group: names for group, names in content.items() if isinstance(names, dict)}
-        if version == SCHEMA_VERSION and {group: members[group].keys() for group in members} == _names_by_group():
-            return cls(**{group: kind(**members[group]) for group, kind in _groups().items()})
-        expected, needed = _expected(complete=version == SCHEMA_VERSION)
-        given = {f"{group}.{name}" for group, names in members.items() for name in names}
-        _validate_keys(unknown=(given - expected) | (content.keys() - _groups().keys()), missing=needed - given)
-        return cls(**{group: kind(**members.get(group, {})) for group, kind in _groups().items()})
+        if {group: members[group].keys() for group in members} != _names_by_group():
+            names = {f"{item.group}.{item.name}" for item in result_fields()}
+            there = {f"{group}.{name}" for group, own in members.items() for name in own}
+            _validate_keys(unknown=(there - names) | (content.keys() - _groups().keys()), missing=names - there)
+        return cls(**{group: kind(**members[group]) for group, kind in _groups().items()})
 
     def flat(self) -> dict[str, Any]:
         """field -> value in schema order; mappings as JSON text, None if not measured."""
@@ -498,13 +503,13 @@ class Result:
 
     @classmethod
     def from_flat(cls, cells: Mapping[str, str]) -> "Result":
-        """Parse a CSV line; missing columns count as not measured, since a store's columns may grow.
+        """Parse a CSV line; missing columns count as not measured, as in published tables of points.
 
         Raises:
-            ValueError: a later schema version, a filled cell in an unknown column, a missing required field, or a cell of a
+            ValueError: another schema version, a filled cell in an unknown column, a missing required field, or a cell of a
                 wrong type.
         """
-        _checked_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
+        _require_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
         missing = set(missing_columns(cells))
         filled = {name for name, text in cells.items() if text != ""}
         _validate_keys(unknown=filled - {item.name for item in result_fields()}, missing=missing)
@@ -572,23 +577,16 @@ def _names_by_group() -> dict[str, set[str]]:
 
 
 @lru_cache
-def _expected(*, complete: bool) -> tuple[set[str], set[str]]:
-    """`group.field` of all allowed and of all required fields; equal for a complete result."""
-    names = {f"{item.group}.{item.name}": item.required for item in result_fields()}
-    return set(names), {name for name, required in names.items() if required or complete}
-
-
-@lru_cache
 def _groups() -> dict[str, type]:
     return get_type_hints(Result)
 
 
-def _checked_version(version: object) -> int:
-    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+def _require_version(version: object) -> None:
+    if version != SCHEMA_VERSION or isinstance(version, bool):
         raise ValueError(
-            f"a result of schema version {version}, while this program reads versions up to {SCHEMA_VERSION}"
+            f"a result of schema version {version}, while this program reads version {SCHEMA_VERSION}; git checkout the commit "
+            "of the result to read it"
         )
-    return version
 
 
 def _validate_keys(*, unknown: set[str], missing: set[str]) -> None:

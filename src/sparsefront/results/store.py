@@ -187,16 +187,6 @@ def _has_apostrophe(line: dict[str, str]) -> bool:
 Rank = tuple[int, str]
 
 
-MISNAMED_SPLITS = {("squad-articles-1", "9a0df87cd32aa43a"): "squad-paragraphs-1"}
-"""(Rule, data) of records before version 14 -> the rule: that file of SQuAD names a single article."""
-
-
-def named_truly(result: Result) -> Result:
-    """The result with the rule by which rows were held out, if an older version recorded another."""
-    split = MISNAMED_SPLITS.get((result.choice.dataset_split, result.identity.dataset_digest))
-    return result if split is None else result.with_values({"dataset_split": split})
-
-
 def rank(result: Result) -> Rank:
     """Sort key: results with the control, which shows the effect of training alone, rank higher, those with the teacher's
     control highest; then the newer one.
@@ -424,7 +414,7 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
             return file, table.results, [*table.problems, *table.unreadable]
         place, name = (file, RESULT_FILE) if is_packed(file) else (file.parent, file.name)
         result = unedited(Result.from_json(read_text_in(place, name, max_bytes=MOST_TEXT_BYTES)))
-        return file, [named_truly(result)], []
+        return file, [result], []
     except ValueError as error:
         if (closed := unreadable(file, otherwise=ANOTHER_FOLDER)) is not None:
             return file, [], [str(closed)]

@@ -34,6 +34,7 @@ def require_choosable(names: Sequence[str], sweeper: str) -> None:
     if not names:
         raise InvalidSetting("optimize", "[]", f"{sweeper} needs at least one value of the record")
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))}
+    numbers -= {"schema_version", "migrated_from"}
     for name in names:
         if name not in numbers:
             raise InvalidSetting("optimize", name, f"is no number, so {sweeper} would have nothing to optimize")

@@ -34,7 +34,7 @@ from sparsefront.measure.memory import (
 )
 from sparsefront.measure.problems import measured_rates, roofline_fraction, weight_flops
 from sparsefront.networks import layer_weight, tensors_digest
-from sparsefront.progress import TIMING, counted, reasons_text, spent_on
+from sparsefront.progress import EVALUATION, SEARCH, TIMING, counted, reasons_text, recorded, seconds_of, spent_on
 from sparsefront.provenance import provenance
 from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.masks import Masks
@@ -85,7 +85,7 @@ class SparseNetwork:
         return self.net if self.prompts is None else self.prompts
 
 
-@spent_on(TIMING)
+@spent_on(SEARCH)
 def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork:
     """Choose kernels for the context's inputs and swap them into `net`, which holds the masked weights, in place. After whole
     blocks were removed, the report uses the layers' original names.
@@ -243,7 +243,7 @@ def run(
     recovered: Artifact | None,
     exported: Artifact | None,
 ) -> Artifact:
-    """Write measurements.json (groups of the result), samples.json (all latency samples, in milliseconds), outcomes.npz
+    """Write measurements.json (groups of the result, `cost` in part), samples.json (all latency samples, in ms), outcomes.npz
     (per-sample outcomes of the reporting split) and, if kernels were swapped in, choices.json (with which
     `inference.swap` repeats the swap of the export without timing).
 
@@ -277,9 +277,11 @@ def _measure(
         return evaluate_stored(store, keys.dense_quality, bench, "dense", make_net)
 
     dense_net = load_net(experiment, dense.path / WEIGHTS)
-    content, samples_ms, qualities = measure_networks(
-        experiment, dense_net, make_masked, export, evaluate_dense, folder
-    )
+    with recorded() as spans:
+        content, samples_ms, qualities = measure_networks(
+            experiment, dense_net, make_masked, export, evaluate_dense, folder
+        )
+    content["cost"] = {f"{kind}_seconds": seconds_of(spans, kind) for kind in (SEARCH, TIMING, EVALUATION)}
     (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2), encoding="utf-8")
     (folder / SAMPLES).write_text(json.dumps(samples_ms), encoding="utf-8")
     save_all_outcomes(folder, qualities)

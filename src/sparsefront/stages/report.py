@@ -215,6 +215,8 @@ def _compose(
             recover_seconds=None if recovered is None else recovered.seconds,
             measure_seconds=measured.seconds,
             **_budgets(dense, recovered),
+            **({} if recovered is None else _throughput(recovered)),
+            **measured.read_json(MEASUREMENTS)["cost"],
             dense_reused=dense.reused,
         ),
     )
@@ -244,6 +246,7 @@ def compose_result(
             seed=experiment.seed,
             recovery_seed=experiment.recovery_seed if experiment.pattern.prunes else None,
             checkpoint=checkpoint,
+            plan_sha256=None if experiment.report.plan is None else file_digest(Path(experiment.report.plan)),
             **found["identity"],
         ),
         choice=choice_of(experiment, found["network"]),
@@ -272,8 +275,22 @@ def _budgets(dense: Artifact, recovered: Artifact | None) -> dict[str, Any]:
         rounds = recovered.read_json("training.json")["rounds"]
         totals = {what: sum(record[what] for record in rounds) for what in ("steps", "epochs", "samples")}
         budgets |= {f"recovery_{what}": total for what, total in totals.items()}
+        if rounds and rounds[0]["unlabeled"] is not None:
+            budgets["recovery_unlabeled_samples"] = sum(record["unlabeled"] for record in rounds)
         budgets["recovery_epochs"] = round(budgets["recovery_epochs"], 6)  # fractional if rounds end within an epoch
     return budgets
+
+
+def _throughput(recovered: Artifact) -> dict[str, float]:
+    """Samples per second of the recovery's training, and the share of it in which the GPU was busy, where they were measured."""
+    rounds = recovered.read_json("training.json")["rounds"]
+    samples, seconds = (sum(record[name] for record in rounds) for name in ("samples", "seconds"))
+    found = {"recovery_samples_per_s": samples / seconds} if samples and seconds else {}
+    busy = [(record["gpu_busy_share"], record["seconds"]) for record in rounds if record["gpu_busy_share"] is not None]
+    if busy:
+        whole = sum(of_round for _, of_round in busy)
+        found["recovery_gpu_busy_share"] = sum(share * of_round for share, of_round in busy) / whole
+    return found
 
 
 def planned_budgets(experiment: Experiment) -> dict[str, float | None]:
@@ -303,6 +320,7 @@ def planned_budgets(experiment: Experiment) -> dict[str, float | None]:
         }
         known = epochs_known and per_epoch is not None and not (within and _batches_vary(experiment))
         plan["recovery_samples"] = sum(whole * per_epoch + rest * size for whole, rest in parts) if known else None
+        plan |= {"recovery_unlabeled_samples": None} if experiment.unlabeled else {}
     return plan
 
 

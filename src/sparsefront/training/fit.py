@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sparsefront import distributed
 from sparsefront.errors import Terminated
-from sparsefront.gpu import shared, yield_gpu
+from sparsefront.gpu import BusyShare, shared, yield_gpu
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.average_weights import AverageWeights
@@ -31,6 +31,8 @@ from sparsefront.training.trainer import TrainerSettings, require_room
 
 # The actual extent of a training, counted instead of planned.
 
+LABELED = "labeled"  # of a batch, bool [B], if the data has rows without a label
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -42,6 +44,8 @@ class Trained:
         epochs: passes over the data, possibly fractional.
         steps: optimizer steps, including those skipped by the fp16 loss scaler, as for the learning rate.
         samples: rows of the training batches over all processes, counting repetitions.
+        unlabeled: those of the samples without a label; None if no batch says which have one.
+        gpu_busy_share: see `BusyShare`; of this process's GPU, without time before a kill.
     """
 
     seconds: float = 0.0
@@ -49,6 +53,8 @@ class Trained:
     epochs: float = 0.0
     steps: int = 0
     samples: int = 0
+    unlabeled: int | None = None
+    gpu_busy_share: float | None = None
 
 
 class CountBudget(pl.Callback):
@@ -62,6 +68,7 @@ class CountBudget(pl.Callback):
     def __init__(self, ends_after: int | None = None) -> None:
         self.ends_after, self.steps = ends_after, 0
         self._batches, self._samples = 0, 0  # of this rank
+        self._unlabeled: int | Tensor | None = None  # on the device: reading it would synchronize every step
         self._batches_per_epoch = 1
 
     @property
@@ -76,6 +83,8 @@ class CountBudget(pl.Callback):
         self._batches += 1
         self._batches_per_epoch = int(trainer.num_training_batches)
         self._samples += _rows(batch)
+        if isinstance(batch, Mapping) and LABELED in batch:
+            self._unlabeled = (self._unlabeled or 0) + (~batch[LABELED]).sum()
         if self.steps == self.ends_after:
             trainer.should_stop = True
 
@@ -83,14 +92,22 @@ class CountBudget(pl.Callback):
         """Samples over all ranks; a collective."""
         return sum(distributed.all_gather(self._samples))
 
+    def unlabeled(self) -> int | None:
+        """Samples without a label over all ranks, None if no batch says which have one; a collective."""
+        counts = distributed.all_gather(None if self._unlabeled is None else int(self._unlabeled))
+        return None if None in counts else sum(counts)
+
     def state_dict(self) -> dict[str, Any]:
         counted = {"batches": self._batches, "batches_per_epoch": self._batches_per_epoch}
-        return {"steps": self.steps, **counted, "samples": distributed.all_gather(self._samples)}
+        unlabeled = None if self._unlabeled is None else int(self._unlabeled)
+        own = {"samples": self._samples, "unlabeled": unlabeled}
+        return {"steps": self.steps, **counted, "ranks": distributed.all_gather(own)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.steps, self._batches = state_dict["steps"], state_dict["batches"]
         self._batches_per_epoch = state_dict["batches_per_epoch"]
-        self._samples = state_dict["samples"][distributed.rank()]
+        own = state_dict["ranks"][distributed.rank()]
+        self._samples, self._unlabeled = own["samples"], own["unlabeled"]
 
 
 def _rows(batch: Any) -> int:
@@ -186,6 +203,7 @@ def fit(
         preserve_interrupt(),
         spent_on(TRAINING, stage),
         shared(device),
+        BusyShare(device) as busy,
         deterministic_algorithms(trainer.deterministic),
         channels_last(task.net, wanted=trainer.lays_channels_last),
     ):
@@ -216,7 +234,8 @@ def fit(
                 finite.explain(task.net)
             raise
         finite.check_weights(task.net)
-    return Trained(keep.seconds, keep.earlier_seconds, count.epochs, count.steps, count.samples())
+    counts = count.epochs, count.steps, count.samples(), count.unlabeled()
+    return Trained(keep.seconds, keep.earlier_seconds, *counts, busy.value)
 
 
 def _never_broadcast(task: LightningTask) -> list[str]:

@@ -182,8 +182,13 @@ def measure_again(
     )
     outcomes = {side: found.test.outcomes for side, found in qualities.items()}
     # fields of what happened once
-    unknown = {"time", "train_dense_seconds", "measure_seconds", "dense_reused"}
-    unknown |= {"prune_seconds", "recover_seconds"} if experiment.pattern.prunes else set()
+    unknown = {"time", "train_dense_seconds", "dense_reused"}
+    unknown |= {f"{kind}_seconds" for kind in ("measure", "search", "timing", "evaluation")}
+    if experiment.pattern.prunes:
+        unknown |= {"prune_seconds", "recover_seconds"}
+        unknown |= set() if budgets.get("recovery_samples") == 0 else {"recovery_samples_per_s"}
+    sometimes = ("recovery_gpu_busy_share", "migrated_from")
+    unknown |= {name for name in sometimes if result.value_of(name) is not None}
     unknown |= {"latency_predicted_ms"} if isinstance(experiment.allocation, MeasuringAllocation) else set()
     unknown |= {name for name, value in budgets.items() if value is None}
     seals = ("record_sha256", "samples_sha256", "outcomes_sha256")

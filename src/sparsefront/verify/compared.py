@@ -11,7 +11,7 @@ from sparsefront.measure.speedup import SPEEDUP_OVER
 from sparsefront.options import shortened
 from sparsefront.results.field_types import differences, part_at
 from sparsefront.results.metric import Metric
-from sparsefront.results.record import SCHEMA_VERSION, Result, ResultField, result_fields
+from sparsefront.results.record import Result, ResultField, result_fields
 from sparsefront.tasks.outcomes import BLEU, Outcomes
 
 HOLDS, DIFFERS, UNSEEN = "holds", "DIFFERS", "not verified"  # of a topic
@@ -27,7 +27,7 @@ TOPICS = {  # of the fields whose name matches; others are of their group's topi
     r"(weights|masks)_sha256|checkpoint": "weights",
     r"samples_sha256|outcomes_sha256": "samples",
     r"gpu_clock_mhz": "latency",
-    r"(dense|recovery)_(steps|epochs|samples)|trainer_parameters|initial_weights": "training",
+    r"(dense|recovery)_(steps|epochs|(unlabeled_)?samples)|trainer_parameters|initial_weights": "training",
 }
 GROUP_TOPICS = {
     "identity": "environment",
@@ -119,7 +119,7 @@ class Comparison:
 
     def findings(self, names: Collection[str] | None = None) -> Iterator[Finding]:
         """A finding of each topic of the record or of these fields: first differences, what was not seen, or that it holds."""
-        complete = self.result.identity.schema_version == SCHEMA_VERSION  # an earlier one did not have every field
+        complete = self.result.identity.migrated_from is None  # an earlier version did not have every field
         topics: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}
         for item in result_fields():
             stated = self.result.value_of(item.name)
@@ -177,7 +177,7 @@ class Comparison:
                 if in_cache != one:
                     yield path, one, here, DIFFERS, f"{told}, {shortened(in_cache)} in the cache"
             elif (verdict := self._verdict(item, path, one, other)) != HOLDS:
-                older = one is None and self.result.identity.schema_version < SCHEMA_VERSION
+                older = one is None and self.result.identity.migrated_from is not None
                 null = None in (one, other) and not path[1:] and topic not in STORED
                 unseen = verdict == UNSEEN or older or not null and (timed or by_cache)
                 yield path, one, here, UNSEEN if unseen else DIFFERS, told + (NOT_REPEATED if timed and unseen else "")
