@@ -79,44 +79,6 @@ def test_the_result_names_the_settings_of_every_part(run):
     assert not set(AFTER_PRUNING) & dense.recipe_parameters.keys() and dense.kernel_mode is None
 
 
-@pytest.mark.parametrize(("more", "mode"), [("kernel=reference", "reference"), ("stages=[measure]", "none")])
-def test_the_result_names_the_kernel_only_where_one_ran(composed, more, mode):
-    from sparsefront.config.validate import validate
-    from sparsefront.stages.report import choice_of
-
-    assert choice_of(validate(composed(*ON_CPU, "pattern=n_m", more)), {}).kernel_mode == mode
-
-
-def test_the_result_of_n_m_says_which_one_ran(run):
-    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
-    half = ("trainer=cpu", "measure.device=cpu", "pattern=n_m", "sparsity=0.5", *short)
-    assert run(*half).sparsity.n_of_m == "2:4"
-    assert run(*half, "pattern.m=8").sparsity.n_of_m == "4:8"
-    assert run(*half, "pattern=dense").sparsity.n_of_m is None
-
-
-def test_the_result_holds_what_decides_whether_it_is_comparable(full_run):
-    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
-    row = full_run(
-        *ON_CPU, *short, "measure.repeats=2", "measure.samples=6", "measure.warmup=3", "measure.autotune_seconds=5"
-    )
-    speed, quality = row.speed, row.quality
-    assert (speed.repeats, speed.samples_per_repeat, speed.warmup_rounds, speed.autotune_seconds) == (2, 6, 3, 5.0)
-    assert speed.modes_autotuned == ["eager"], "the others need a GPU: they decide nothing here"
-    assert speed.variants_autotuned == [
-        "folded_batch_norm",
-        "fused_epilogue",
-        "patch_product",
-        "fused_qkv",
-        "channels_last",
-        "fused_graph",
-    ]
-    assert quality.evaluate_limit == quality.evaluated_samples == 8
-    expected = (quality.dense * (1 - quality.dense) / 8) ** 0.5
-    assert abs(quality.dense_standard_error - expected) < 1e-9
-    assert quality.masked_standard_error is not None and quality.sparse_standard_error is not None
-
-
 def test_a_dense_run_has_no_pictures(run):
     run(*ON_CPU, *PICTURES, "pattern=dense")
     assert not (folder() / "masks").exists()
