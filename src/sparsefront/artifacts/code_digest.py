@@ -434,6 +434,8 @@ BOOKKEEPING = (
     "sparsefront.stages.keys",
     "sparsefront.progress",
     "sparsefront.pruning.storage_check",
+    "sparsefront.results.record",
+    "sparsefront.results.run_folder",
 )
 
 
