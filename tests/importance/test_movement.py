@@ -17,13 +17,13 @@ from sparsefront.schedule.gradual import Gradual
 
 def test_scores_are_what_training_gathered(hand_made):
     moved = {"a": torch.tensor([[1.0, -2.0]]), "unasked": torch.ones(1, 1)}
-    scores = Movement().scores({"a": torch.ones(1, 2)}, hand_made(movement=moved))
+    scores = Movement().scores({"a": torch.ones(1, 2)}, hand_made(accumulated=moved))
     assert list(scores) == ["a"] and torch.equal(scores["a"], moved["a"])
 
 
 def test_a_movement_that_is_not_finite_is_named(hand_made):
     with pytest.raises(ValueError, match="layer.*1 infinite"):
-        Movement().scores({"layer": torch.ones(1, 1)}, hand_made(movement={"layer": torch.tensor([[float("inf")]])}))
+        Movement().scores({"layer": torch.ones(1, 1)}, hand_made(accumulated={"layer": torch.tensor([[float("inf")]])}))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
+from sparsefront.importance.taylor import Taylor
+from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery import Finetune, ObsUpdate, SquareHead
 from sparsefront.recovery.base import Recovery
 from sparsefront.schedule.base import Schedule
@@ -162,6 +164,23 @@ def test_rounds_stand_between_windows(trained, recovery):
 def test_movement_gathers_scores_while_it_trains(trained):
     net = trained.net()
     masks = sf.prune(net, "element_wise", 0.5, importance="movement", schedule="gradual", tell=len)
+    assert recovered(trained, masks, net).sparsity == pytest.approx(0.5, abs=1e-3)
+
+
+def test_taylor_from_training_calibrates_once(trained, monkeypatch):
+    net, importance = trained.net(), Taylor(batches=2, from_training=True)
+    batches = [(trained.x[i : i + 64], trained.y[i : i + 64]) for i in range(0, 256, 64)]
+    masks = sf.prune(
+        net,
+        "element_wise",
+        0.5,
+        importance=importance,
+        schedule="gradual",
+        calibration=batches,
+        loss=F.cross_entropy,
+        tell=len,
+    )
+    monkeypatch.setattr(NetworkCalibration, "gradients", None)
     assert recovered(trained, masks, net).sparsity == pytest.approx(0.5, abs=1e-3)
 
 

@@ -10,12 +10,14 @@ from torch import nn
 
 from sparsefront.importance.fisher import Fisher
 from sparsefront.importance.magnitude import Magnitude
+from sparsefront.importance.movement import Movement
 from sparsefront.importance.obs import OptimalBrainSurgeon
 from sparsefront.importance.random import Random
 from sparsefront.importance.taylor import Taylor
 from sparsefront.importance.wanda import Wanda
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.pruning.calibration import NetworkCalibration, score_weights
-from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.pruning.training_masks import AccumulateScores
 from sparsefront.tasks.classification import ImageClassification
 
 
@@ -144,10 +146,10 @@ def test_without_data_there_is_no_score():
         score_weights(task, ["layer"], importance=Taylor(batches=1), open_loader=list)
 
 
-def test_without_training_there_is_no_movement():
+def test_without_training_nothing_has_accumulated():
     task, batches = setting()
-    with pytest.raises(ValueError, match="not being trained"):
-        NetworkCalibration(task, ["layer"], lambda: batches).movement()
+    sums = NetworkCalibration(task, ["layer"], lambda: batches).accumulated()["layer"]
+    assert sums.shape == as_matrix(task.net.layer.weight).shape and not sums.any()
 
 
 def test_magnitude_reads_no_data():
@@ -179,7 +181,7 @@ def _movement(rank: int | None) -> torch.Tensor:
     task.net.eval()
     batches = [{"x": torch.randn(4, 1, 2, 3), "labels": torch.randint(3, (4,))} for _ in range(4)]
     net = task.net if rank is None else nn.parallel.DistributedDataParallel(task.net)
-    movement, optimizer = AccumulateMovement(task.net, ["layer"]), torch.optim.SGD(net.parameters(), lr=0.5)
+    movement, optimizer = AccumulateScores(task.net, ["layer"], Movement()), torch.optim.SGD(net.parameters(), lr=0.5)
     for step in (batches[:2], batches[2:]):
         optimizer.zero_grad()
         mine = step if rank is None else [step[rank]]

@@ -13,11 +13,12 @@ from torch import nn
 
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.data.digits import Digits
+from sparsefront.importance.movement import Movement
 from sparsefront.networks import BUFFER
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.pruning.training_masks import AccumulateMovement, ApplyMasks
+from sparsefront.pruning.training_masks import AccumulateScores, ApplyMasks
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit, steps_per_epoch
@@ -85,7 +86,7 @@ class Training:
         recipe = Recipe(epochs=EPOCHS, **recipe)
         steps = EPOCHS * steps_per_epoch(data, trainer)
         masked = MaskedWeights(net, LAYERS)
-        movement = AccumulateMovement(net, LAYERS)
+        movement = AccumulateScores(net, LAYERS, Movement())
 
         def masks_at(sparsity, previous):
             scores = {name: net.get_submodule(name).weight.detach().abs() for name in LAYERS}

@@ -149,18 +149,12 @@ def prune(
     with calling():
         stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
     tell(_told(pruning, len(plan.layers), ignored, stays))
-    movement = None
-    if pruning.importance.source == "training":
-        from sparsefront.pruning.training_masks import AccumulateMovement  # imports Lightning
-
-        movement = AccumulateMovement(net, plan.layers)  # all scores are zero before any training
     require_chain(pruning.importance, net, plan.layers)
     scores = score_weights(
         task,
         plan.layers,
         importance=pruning.importance,
         open_loader=open_loader,
-        movement=movement,
         masks_of=partial(make_masks, pattern=pruning.pattern, allocation=pruning.allocation, sparsity=sparsity),
         device=None if device is None else torch.device(device),
     )
