@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsefront as sf
 from sparsefront.recovery.rounds import RunContext
 
-TRAINER = sf.TrainerSettings(accelerator="cpu", progress_bar=False)
+TRAINER = sf.TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint_seconds=0)
 ROUNDS = {"one round": "one_shot", "two rounds": sf.schedule.Iterative(levels=[0.3, 0.6])}
 
 
@@ -76,7 +76,11 @@ OTHERS = {
     "net, masks, pruning": {"sparsity": 0.75},
     "recipe": {"lr": 1e-3},
     "recovery": {"recovery": "lr_rewind"},
-    "trainer": {"trainer": sf.TrainerSettings(accelerator="cpu", accumulate_grad_batches=2, progress_bar=False)},
+    "trainer": {
+        "trainer": sf.TrainerSettings(
+            accelerator="cpu", accumulate_grad_batches=2, progress_bar=False, checkpoint_seconds=0
+        )
+    },
 }
 
 

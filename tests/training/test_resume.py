@@ -21,9 +21,10 @@ from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.training_masks import AccumulateScores, ApplyMasks
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.classification import ImageClassification
+from sparsefront.training import resume
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
-from sparsefront.training.resume import CHECKPOINT, random_state, seal, set_random_state
+from sparsefront.training.resume import CHECKPOINT, KeepEpochs, random_state, seal, set_random_state
 from sparsefront.training.trainer import TrainerSettings
 
 LAYERS = ["1", "4"]
@@ -75,11 +76,23 @@ class Training:
     """One training of the digits under masks that tighten; `end` is everything that it leaves."""
 
     def __init__(
-        self, folder: Path, *, kill: bool = False, checkpoint: bool = True, workers: int = 0, **recipe
+        self,
+        folder: Path,
+        *,
+        kill: bool = False,
+        checkpoint: bool = True,
+        checkpoint_seconds: float = 0,
+        workers: int = 0,
+        **recipe,
     ) -> None:
         pl.seed_everything(0, verbose=False)
         trainer = TrainerSettings(
-            accelerator="cpu", progress_bar=False, accumulate_grad_batches=2, limit_batches=10, checkpoint=checkpoint
+            accelerator="cpu",
+            progress_bar=False,
+            accumulate_grad_batches=2,
+            limit_batches=10,
+            checkpoint=checkpoint,
+            checkpoint_seconds=checkpoint_seconds,
         )
         data = Digits(shift=1, num_workers=workers).data_module(batch_size=32, seed=0, cache_dir=folder)
         net = Net()
@@ -150,7 +163,7 @@ def training_process(folder: Path, programs: ProgramServer, before: str = "") ->
     script = (
         f"{before}import sys; sys.path.insert(0, {str(TESTS)!r})\n"
         "import torch; from pathlib import Path; from process_bodies import TrainerSettings, train_gradually\n"
-        f"trainer, folder = TrainerSettings(accelerator='cpu', progress_bar=False, limit_batches=6), Path({str(folder)!r})\n"
+        f"trainer, folder = TrainerSettings(accelerator='cpu', progress_bar=False, limit_batches=6, checkpoint_seconds=0), Path({str(folder)!r})\n"
         "torch.save(train_gradually(trainer, 15, folder, [])['ends'], folder / 'ends.pt')"
     )
     return programs.start(["-c", script])
@@ -193,6 +206,26 @@ def test_seconds_before_the_kill_count(tmp_path, monkeypatch):
     seal(file)
     time = Training(tmp_path).time
     assert 1000 < time.seconds < 2000 and time.earlier_seconds == 1000
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(0, [1, 2, 3]), (100, [1, 2, 3]), (150, [2]), (300, [3]), (400, [])])
+def test_checkpoints_keep_their_distance(tmp_path, monkeypatch, seconds, saved):
+    """Of four epochs that take 100 seconds each."""
+    epochs, rename, end_epoch = [], resume.rename_synced, KeepEpochs.on_train_epoch_end
+
+    def end_later(self, trainer, module):
+        monkeypatch.setattr(resume, "working_time", lambda: 100.0 * (trainer.current_epoch + 1))
+        end_epoch(self, trainer, module)
+
+    def record(new, old):
+        rename(new, old)
+        epochs.append(torch.load(old, weights_only=True)["epoch"] + 1)
+
+    monkeypatch.setattr(resume, "working_time", lambda: 0.0)
+    monkeypatch.setattr(resume, "rename_synced", record)
+    monkeypatch.setattr(KeepEpochs, "on_train_epoch_end", end_later)
+    Training(tmp_path, checkpoint_seconds=seconds)
+    assert epochs == saved
 
 
 def test_nothing_is_kept_where_nothing_is_asked_for(tmp_path):

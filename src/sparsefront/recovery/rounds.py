@@ -21,6 +21,7 @@ from sparsefront.artifacts.durable import rename_synced, save_tensors, sync_tree
 from sparsefront.artifacts.lease import process_tag, require_all
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.networks import first_non_finite, load_state, same_shapes, tensors_digest
+from sparsefront.progress import working_time
 from sparsefront.pruning.make_masks import MaskMaker
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
@@ -84,15 +85,22 @@ class FinishedRounds:
 
     Args:
         folder: survives a killed run; None = store and restore nothing.
+        least_seconds: between stored rounds; rounds since the last stored one are trained again.
         net: the network that the rounds train.
         masked: applies its masks.
         accumulator: the accumulator shared by all rounds, if the importance has one.
     """
 
     def __init__(
-        self, folder: Path | None, *, net: nn.Module, masked: MaskedWeights, accumulator: AccumulateScores | None
+        self,
+        folder: Path | None,
+        *,
+        least_seconds: float,
+        net: nn.Module,
+        masked: MaskedWeights,
+        accumulator: AccumulateScores | None,
     ) -> None:
-        self.folder = folder
+        self.folder, self.least_seconds, self._last_write = folder, least_seconds, working_time()
         self.net, self.masked, self.accumulator = net, masked, accumulator
 
     def training_of(self, index: int) -> Path | None:
@@ -159,8 +167,10 @@ class FinishedRounds:
         return [replace(record, earlier_seconds=record.seconds) for record in records]
 
     def keep(self, records: list[RoundRecord]) -> None:
-        """Store the state after a round (except the last), atomically, on rank 0; removes the state that the round began from."""
+        """Store the state after a round (except the last), if it is time, atomically, on rank 0; removes all earlier states."""
         if self.folder is None or distributed.rank() != 0:
+            return
+        if working_time() - self._last_write < self.least_seconds:
             return
         done = _after(self.folder, len(records))
         require_all()
@@ -175,8 +185,10 @@ class FinishedRounds:
         sync_tree(new)
         shutil.rmtree(done, ignore_errors=True)  # damaged
         rename_synced(new, done)
-        for old in (_after(self.folder, len(records) - 1), _training(self.folder, len(records) - 1)):
-            shutil.rmtree(old, ignore_errors=True)
+        for old in self._states():
+            if old != done:
+                shutil.rmtree(old, ignore_errors=True)
+        self._last_write = working_time()
 
 
 def _after(folder: Path, rounds: int) -> Path:
@@ -281,7 +293,11 @@ def run_rounds(
         levels = pruning.schedule.round_sparsities(pruning.sparsity)
         tightens = bool(pruning.schedule.updates_of(1, pruning.sparsity))
         finished = FinishedRounds(
-            context.resume_dir if setup.trainer.checkpoint else None, net=net, masked=masked, accumulator=accumulator
+            context.resume_dir if setup.trainer.checkpoint else None,
+            least_seconds=setup.trainer.checkpoint_seconds,
+            net=net,
+            masked=masked,
+            accumulator=accumulator,
         )
         if finished.folder is not None:
             nets = {name: make() for name, make in source.networks.items() if name in recovery.needs}
