@@ -3,6 +3,7 @@
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from program_server import ProgramServer
@@ -52,11 +53,20 @@ def stand_in(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_running_points_stop_at_the_limit(stand_in, capsys):
+def test_running_points_stop_at_the_limit(stand_in, monkeypatch, capsys):
+    """The time is over when the second point begins, however long the first took."""
+    now, tell = [0.0], points._tell
+    monkeypatch.setattr(points, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+
+    def tell_time(line):
+        now[0] += line.startswith("point 1 begins")
+        tell(line)
+
+    monkeypatch.setattr(points, "_tell", tell_time)
     settings = SweepSettings(stand_in / "points.yaml", 1.0, 1, None)
-    todo = [Point(0, (), ("seed=0",), 0), Point(1, (), ("seed=60",), 0), Point(2, (), ("seed=0",), 0)]
+    todo = [Point(0, (), ("seed=0",), 0), Point(1, (), ("seed=600",), 0), Point(2, (), ("seed=0",), 0)]
     with _Processes(stand_in, [], {"": 1}) as running:
-        assert points._work(todo, running, settings, time.monotonic() + 1, 0.0) == []
+        assert points._work(todo, running, settings, 1.0, 0.0) == []
     assert (
         "out of time: 1 of 3 points stopped, 1 have not begun; the same command continues\n" in capsys.readouterr().out
     )

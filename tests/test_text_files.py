@@ -26,7 +26,8 @@ def without_encoding(code: str) -> Iterator[int]:
         if None in given or "encoding" in given:
             continue
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        if (name in TEXT_CALLS and not opens_bytes(call)) or {"text", "universal_newlines"} & given:
+        flags = {one.arg for one in call.keywords if isinstance(one.value, ast.Constant) and one.value.value is True}
+        if (name in TEXT_CALLS and not opens_bytes(call)) or {"text", "universal_newlines"} & flags:
             yield call.lineno
 
 

@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -20,14 +21,13 @@ from sparsefront_kernels import Problem
 from torch import nn
 
 from experiments.harness import runs
-from experiments.harness.rows import values_of, where_and_when
+from experiments.harness.rows import measure_missing, where_and_when
 from sparsefront.export.packed_layers import store
 from sparsefront.inference.autotune import autotune_layer, find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.problems import LayerInput
 from sparsefront.pruning.operator_masks import UnevenWeights, pattern_masks
-from sparsefront.results.store import append_line, read_lines
 
 HERE = Path(__file__).resolve().parent
 IMAGE_SIZE = 224
@@ -35,7 +35,6 @@ COLUMNS = (
     "in_channels,out_channels,filter,stride,side,times,batch,dtype,pattern,granularity,sparsity,density,kernel,latency_us,"
     "dense_us,speedup,relative_error,candidates_us,unsupported,notes,gpu,torch,commit,date"
 ).split(",")
-KEY = COLUMNS[:5] + COLUMNS[6:11]
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ def resnet50_shapes() -> Counter[Shape]:
 
 
 def measure(
-    shape: Shape,
     *,
     times: int,
     batch: int,
@@ -83,9 +81,11 @@ def measure(
     pattern: str,
     granularity: int,
     sparsity: float,
-    device: torch.device,
+    device: str = "cuda",
+    **of_shape: int,
 ) -> dict[str, str]:
     """One line: the fastest sparse kernel beside the dense convolution."""
+    shape, device = Shape(**of_shape), torch.device(device)
     layer = shape.layer.to(device)
     n, k = as_matrix(layer.weight).shape
     masks = pattern_masks(granularity, pattern=pattern).of
@@ -141,26 +141,20 @@ def main() -> None:
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.5, 0.75, 0.9])
     parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
     parser.add_argument("--filters", type=int, nargs="+", default=[1, 3])
-    runs.add_options(parser, workers=None, overrides=False)
+    runs.add_options(parser)
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("convolutions are timed on a CUDA GPU, and there is none")
     ends_at = runs.ends_at(asked.minutes)
-    finished = {values_of(row, KEY) for row in read_lines(asked.out)}
-    for batch in asked.batches:
-        for pattern, granularity in (text.split(":") for text in asked.patterns):
-            for sparsity in asked.sparsities:
-                for shape, times in resnet50_shapes().items():
-                    at = {"batch": batch, "dtype": asked.dtype, "pattern": pattern, "granularity": int(granularity)}
-                    key = tuple(map(str, (*vars(shape).values(), *at.values(), f"{sparsity:g}")))
-                    if shape.filter not in asked.filters or key in finished:
-                        continue
-                    if runs.over(ends_at):
-                        print("out of time: the other lines are left for the next call", flush=True)
-                        return
-                    row = measure(shape, times=times, sparsity=sparsity, device=torch.device("cuda"), **at)
-                    append_line(asked.out, row)
-                    print(*key, row["kernel"], row["latency_us"], row["dense_us"], row["speedup"], flush=True)
+    patterns = [text.split(":") for text in asked.patterns]
+    cells = [
+        {**vars(shape), "times": times, "batch": batch, "dtype": asked.dtype, "pattern": pattern}
+        | {"granularity": int(granularity), "sparsity": sparsity}
+        for batch, (pattern, granularity), sparsity in product(asked.batches, patterns, asked.sparsities)
+        for shape, times in resnet50_shapes().items()
+        if shape.filter in asked.filters
+    ]
+    measure_missing(asked.out, cells, measure, ends_at=ends_at)
 
 
 if __name__ == "__main__":

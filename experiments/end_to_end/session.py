@@ -9,7 +9,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -131,25 +130,18 @@ def kernels_text(kernels: Mapping[str, int]) -> str:
 
 
 class Rows:
-    """The CSV, and beside it the rows that failed with their reasons (`<name>.failed.csv`)."""
+    """The CSV."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self.failures = file, file.with_suffix(".failed.csv")
+        self.file = file
         self.rows = read_lines(file)
 
     def has(self, point: Point) -> bool:
         return any(_is_of(row, point) for row in self.rows)
 
-    def has_failed(self, point: Point) -> bool:
-        return any(_is_of(row, point) for row in read_lines(self.failures))
-
     def add(self, row: dict[str, str]) -> None:
         append_line(self.file, row)
         self.rows.append(row)
-
-    def fail(self, point: Point, reason: str) -> None:
-        date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        append_line(self.failures, point.columns | {"failed": reason, "date": date})
 
 
 def _is_of(row: dict[str, str], point: Point) -> bool:

@@ -3,13 +3,10 @@
     PYTHONPATH=src:kernels python -m experiments.end_to_end.study --out h200.csv --minutes 8
 
 Needs torch, transformers, torchvision and a CUDA GPU, no network and no training. A row is written as soon as it is measured
-and never measured again; one that fails is noted with its reason and left out until --retry. With --workers several processes
-share the GPU, each at a place (network, size, dtype) of its own; what is timed has the GPU to itself. --dry-run measures
-nothing: it swaps and compares, on a CPU too.
+and never measured again. --dry-run measures nothing: it swaps and compares, on a CPU too.
 """
 
 import argparse
-import functools
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,21 +16,18 @@ from pathlib import Path
 
 import torch
 
-from experiments.end_to_end.points import TARGETS, Point, Setting, all_points
+from experiments.end_to_end.points import TARGETS, Point, all_points
 from experiments.end_to_end.session import Options, Rows, Session, free_memory
 from experiments.harness import runs
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import VARIANTS
-from sparsefront.processes import side_by_side, worker_processes
 
 log = logging.getLogger("study")
 HERE = Path(__file__).resolve().parent
 MOST_RECOMPILES = 1024
-OF_CONVOLUTIONS = ("folded_batch_norm", "fused_epilogue", "patch_product")
-DEVICE_LOST = 3  # exit status: the next call goes on with the rows that are left
-MOST_OF_A_JOB = 10  # rows that one process measures at a place before another may go on there
+MODES = ["cuda_graph", "compile_cuda_graph"]
+OF_CONVOLUTIONS = ("folded_batch_norm", "fused_epilogue", "patch_product")  # a swap fuses the others
 
 
 def select(points: Sequence[Point], only: Sequence[str]) -> list[Point]:
@@ -56,85 +50,26 @@ def select(points: Sequence[Point], only: Sequence[str]) -> list[Point]:
     return list(chosen)
 
 
-def left_over(points: Sequence[Point], rows: Rows, *, retry: bool) -> list[Point]:
-    """Those without a row; without --retry those that failed are left out too."""
-    return [point for point in points if not rows.has(point) and (retry or not rows.has_failed(point))]
+def left_over(points: Sequence[Point], rows: Rows) -> list[Point]:
+    """Those without a row."""
+    return [point for point in points if not rows.has(point)]
 
 
 def run(session: Session, points: Sequence[Point], ends_at: float) -> int:
-    """Measure until the time is over; the exit status."""
+    """Measure until the time is over; the exit status: 1 if a row failed."""
+    status = 0
     for index, point in enumerate(points):
         if session.rows.has(point):  # written beside another row
             continue
         if runs.over(ends_at):
             log.warning("out of time: %d rows are left for the next call", len(points) - index)
-            return 0
+            break
         try:
             session.measure(point)
         except Exception as error:  # one row must not take the others with it
-            reason = failure_reason(error)
-            log.error("%s failed: %s", point, reason, exc_info=error)
-            if session.options.timed:
-                session.rows.fail(point, reason)
-            if _device_lost(session.device):
-                log.error("the device takes no more work in this process: call again for the rows that are left")
-                return DEVICE_LOST
+            log.error("%s failed: %s", point, failure_reason(error), exc_info=error)
+            status = 1
         free_memory()
-    return 0
-
-
-def jobs_of(points: Sequence[Point]) -> list[tuple[Point, ...]]:
-    """Points of one place together, at most MOST_OF_A_JOB; of one setting too, since one may give the row of the other.
-
-    The first job of a place has one setting: it finds the dense baseline, for which the others wait.
-    """
-    places: dict[tuple, dict[Setting, list[Point]]] = {}
-    for point in points:
-        places.setdefault(point.place, {}).setdefault(point.setting, []).append(point)
-    jobs: list[tuple[Point, ...]] = []
-    for first, *others in (list(settings.values()) for settings in places.values()):
-        jobs.append(tuple(first))
-        job: list[Point] = []
-        for same in others:
-            if job and len(job) + len(same) > MOST_OF_A_JOB:
-                jobs.append(tuple(job))
-                job = []
-            job += same
-        if job:
-            jobs.append(tuple(job))
-    return jobs
-
-
-def after_the_first(jobs: Sequence[tuple[Point, ...]]) -> dict[tuple[Point, ...], tuple[Point, ...]]:
-    """Job -> the first one at its place."""
-    first: dict[tuple, tuple[Point, ...]] = {}
-    for job in jobs:
-        first.setdefault(job[0].place, job)
-    return {job: first[job[0].place] for job in jobs if job is not first[job[0].place]}
-
-
-_sessions: dict[Path, Session] = {}  # of a worker process, whose next job may be at the same place
-
-
-def _measure_job(points: Sequence[Point], *, out: Path, options: Options, ends_at: float) -> int:
-    if out not in _sessions:
-        log_to_terminal()
-        _sessions[out] = Session(Rows(out), options)
-    with many_networks():
-        return run(_sessions[out], points, ends_at)
-
-
-def run_side_by_side(out: Path, options: Options, points: Sequence[Point], workers: int, ends_at: float) -> int:
-    """As `run`, in several processes that share the GPU; the largest exit status."""
-    status, work = 0, functools.partial(_measure_job, out=out, options=options, ends_at=ends_at)
-    jobs = jobs_of(points)
-    with worker_processes(workers) as pool:
-        for done in side_by_side(jobs, work, pool, workers=workers, after=after_the_first(jobs), ends_at=ends_at):
-            if done.error is not None:
-                raise done.error
-            status = max(status, done.found)
-            if status == DEVICE_LOST:  # that process can measure nothing any more, and would get the next jobs
-                return status
     return status
 
 
@@ -147,10 +82,10 @@ def options_of(asked: argparse.Namespace) -> Options:
     if asked.tiny and not asked.dry_run:
         raise InvalidSetting("tiny", True, "is for --dry-run: rows are of whole networks")
     if torch.cuda.is_available():
-        sampling = {"warmup": 3, "samples": asked.samples, "repeats": asked.repeats}
-        sampling["autotune_seconds"] = asked.autotune_seconds
-        dense = Measure(execution_modes=asked.dense_modes, variants=asked.dense_variants, **sampling)
-        sparse = Measure(execution_modes=asked.sparse_modes, variants=asked.sparse_variants, **sampling)
+        shared = {"warmup": 3, "samples": 20, "repeats": 5, "autotune_seconds": asked.autotune_seconds}
+        dense, sparse = (
+            Measure(execution_modes=MODES, variants=list(names), **shared) for names in (VARIANTS, OF_CONVOLUTIONS)
+        )
     else:
         dense = sparse = Measure(execution_modes=["eager"], variants=[])
     return Options(
@@ -167,29 +102,16 @@ def arguments() -> argparse.ArgumentParser:
     """The command line; the ablation takes the same."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=HERE / "h200.csv")
-    runs.add_options(parser, overrides=False)
+    runs.add_options(parser)
     parser.add_argument(
         "--only", nargs="+", default=[], help="targets, or values of columns: bert_large,32x384,fp16,0.75"
     )
-    parser.add_argument("--retry", action="store_true", help="rows that failed are measured again")
     parser.add_argument("--profile", action="store_true", help="kernels of each row, and its gemm_share")
     parser.add_argument("--dry-run", action="store_true", help="swap and compare, time nothing")
     parser.add_argument("--tiny", action="store_true", help="networks of two narrow layers, with --dry-run only")
     parser.add_argument(
-        "--dense-modes", nargs="+", default=["cuda_graph", "compile_cuda_graph"], choices=EXECUTION_MODES
-    )
-    parser.add_argument("--dense-variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument(
-        "--sparse-modes", nargs="+", default=["cuda_graph", "compile_cuda_graph"], choices=EXECUTION_MODES
-    )
-    parser.add_argument(
-        "--sparse-variants", nargs="*", default=list(OF_CONVOLUTIONS), choices=VARIANTS, help="a swap fuses the others"
-    )
-    parser.add_argument(
         "--autotune-seconds", type=float, default=10.0, help="of the search, beyond what is always tried"
     )
-    parser.add_argument("--samples", type=int, default=20, help="timed forwards of a repeat, at most")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--attention-mask", default="none", choices=("none", "full", "padded"))
     parser.add_argument("--allocation", default="per_layer", choices=("per_layer", "global_threshold"))
     parser.add_argument("--pattern-settings", default="", help="of tile_wise: 'whole_tiles=true input_multiple=16'")
@@ -230,23 +152,11 @@ def main() -> int:
     log_to_terminal()
     options, rows = options_of(asked), Rows(asked.out)
     session = Session(rows, options)  # says before any work what cannot be measured
-    points = left_over(asked_points(asked), rows, retry=asked.retry)
+    points = left_over(asked_points(asked), rows)
     log.info("%d rows to measure, %d are there", len(points), len(rows.rows))
     ends_at = runs.ends_at(asked.minutes)
-    if asked.workers > 1:
-        return run_side_by_side(asked.out, options, points, asked.workers, ends_at)
     with many_networks():
         return run(session, points, ends_at)
-
-
-def _device_lost(device: torch.device) -> bool:
-    if device.type != "cuda":
-        return False
-    try:
-        torch.ones(1, device=device).sum().item()
-    except Exception:
-        return True
-    return False
 
 
 if __name__ == "__main__":

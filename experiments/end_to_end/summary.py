@@ -1,6 +1,6 @@
 """Tables of the study: targets met and missed, curves over batch and length, crossovers, wins and losses, the ablation.
 
-    python -m experiments.end_to_end.summary [--rows h200.csv] [--ablation ablation.csv] [--write README.md] [--draw speedup.png]
+    python -m experiments.end_to_end.summary [--rows h200.csv] [--ablation ablation.csv] [--write README.md] [--draw speedup.svg]
 
 Reads the CSVs alone. With --write the tables replace what stands between the two marks of the page; --draw makes its picture:
 speedup of whole networks over the fastest dense version, by pattern and sparsity.
@@ -11,19 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from experiments.end_to_end.points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
 from experiments.harness import page
-from experiments.harness.figures import new_figure, save_png
+from experiments.harness.figures import MARKERS, new_figure, save_svg, small_axes, styled
 from experiments.harness.page import geometric_mean, interval, per_cent
 from experiments.harness.rows import Row
 from sparsefront.results.plots import DENSE_COLOR, pattern_color
 from sparsefront.results.statistics import FASTER, LEAST_SPARSE_SHARE, speed_verdict
 from sparsefront.results.store import read_lines
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 HERE = Path(__file__).resolve().parent
 MARKS = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
@@ -254,57 +250,37 @@ def shown(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def series_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    """(pattern, label) -> its rows by sparsity."""
-    series: dict[tuple[str, str], list[Row]] = {}
+def series_of(rows: Sequence[Row]) -> dict[tuple[str, str, str], list[Row]]:
+    """(pattern, label, day and commit) -> its rows by sparsity: only rows of one day and commit are joined."""
+    series: dict[tuple[str, str, str], list[Row]] = {}
     for row in sorted(rows, key=lambda row: float(row["sparsity"])):
         detail = row["granularity"] if row["pattern"] != "n_m" else f"2:{row['group_m']} {row['dtype']}"
-        series.setdefault((row["pattern"], f"{row['pattern']} {detail}"), []).append(row)
+        key = (row["pattern"], f"{row['pattern']} {detail}", f"{row['date']} {row['commit']}")
+        series.setdefault(key, []).append(row)
     return dict(sorted(series.items(), key=lambda item: PATTERNS.index(item[0][0])))
 
 
-def _draw_network(axes: "Axes", rows: Sequence[Row]) -> None:
-    """One network: a line for each pattern and granularity, the ranges of its repeats, and the dense version at 1."""
-    for (pattern, label), points in series_of(rows).items():
-        color = pattern_color(pattern)
-        speedups = [float(row["speedup"]) for row in points]
-        below, above = ([abs(float(row[end]) - float(row["speedup"])) for row in points] for end in LIMITS)
-        dashed = label.endswith((" 64", "bf16")) and pattern != "block_wise"
-        axes.errorbar(
-            [100 * float(row["sparsity"]) for row in points],
-            speedups,
-            yerr=[below, above],
-            color=color,
-            marker="o",
-            linestyle="--" if dashed else "-",
-            markerfacecolor="white" if dashed else color,
-            capsize=2,
-            label=label,
-        )
-    axes.axhline(1.0, color=DENSE_COLOR, linewidth=1.2, linestyle=":")
-    axes.grid(alpha=0.25)
-    axes.set_xlabel("sparsity of the pruned layers, %")
-    axes.legend(fontsize=8, loc="upper left")
-
-
+@styled
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Write the picture: a panel for each network."""
-    of_tables = [row for row in _of_tables(rows) if (row["allocation"], row["dtype"]) == ("per_layer", "fp16")]
-    rows = shown(rows)
-    figure = new_figure(12, 4, dpi=110)
-    panels = figure.subplots(1, len(DRAWN), sharey=True)
-    for axes, place in zip(panels, DRAWN, strict=True):
-        there, beside = (
-            [row for row in part if (row["model"], row["batch"], row["sequence_length"]) == place]
-            for part in (rows, of_tables)
-        )
-        _draw_network(axes, there)
-        title = f"{TITLES[place[0]]} (dense {_dense(beside)})" if beside else TITLES[place[0]]
-        axes.set_title(title, fontsize=10)  # the number of the page's table
-    panels[0].set_ylabel("speedup over the fastest dense version")
-    made_with = "; ".join(sorted({f"{row['gpu']}, torch {row['torch']}, {row['date']}" for row in rows}))
-    figure.suptitle(f"{made_with}; fp16 unless said, kernel=auto, random weights, masks of the patterns", fontsize=9)
-    save_png(figure, path)
+    """Write the figure: a panel per network, colors by pattern, markers by granularity or dtype, ranges of repeats."""
+    figure = new_figure(len(DRAWN), columns=len(DRAWN))
+    markers: dict[str, dict[str, str]] = {}
+    for axes, place in zip(figure.axes, DRAWN, strict=True):
+        found = [row for row in shown(rows) if (row["model"], row["batch"], row["sequence_length"]) == place]
+        named: set[str] = set()
+        for (pattern, label, _), points in series_of(found).items():
+            of_pattern = markers.setdefault(pattern, {})
+            marker = of_pattern.setdefault(label, MARKERS[len(of_pattern)])
+            speedups = [float(row["speedup"]) for row in points]
+            ends = [[abs(float(row[end]) - float(row["speedup"])) for row in points] for end in LIMITS]
+            x = [100 * float(row["sparsity"]) for row in points]
+            style = {"color": pattern_color(pattern), "marker": marker, "label": "" if label in named else label}
+            axes.errorbar(x, speedups, yerr=ends, **style)
+            named.add(label)
+        axes.axhline(1.0, color=DENSE_COLOR, linestyle=":")
+        small_axes(axes, x="sparsity of the pruned layers, %", y="speedup over dense", title=TITLES[place[0]])
+        axes.legend(loc="upper left", fontsize=5)
+    save_svg(figure, path)
 
 
 def main() -> None:

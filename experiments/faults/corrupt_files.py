@@ -79,69 +79,19 @@ class Found:
     said: str
 
 
-# Each damage function takes a path and its content, and changes the file.
+# Damages: a function of a file's suffix and content that returns new content.
+
+Damage = Callable[[str, bytes], bytes]
 
 
-def _empty(path: Path, content: bytes) -> None:
-    path.write_bytes(b"")
+def _numbers(value: str) -> Damage:
+    return lambda suffix, content: NUMBER.sub(value, _undigested(content)).encode()
 
 
-def _half(path: Path, content: bytes) -> None:
-    path.write_bytes(content[: len(content) // 2])
-
-
-def _flipped(path: Path, content: bytes) -> None:
-    middle = len(content) // 2
-    path.write_bytes(content[:middle] + bytes([content[middle] ^ 0x80]) + content[middle + 1 :] if content else b"\x80")
-
-
-def _random(path: Path, content: bytes) -> None:
-    path.write_bytes(random.Random(path.name).randbytes(len(content)))
-
-
-def _folder(path: Path, content: bytes) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _other_encoding(path: Path, content: bytes) -> None:
-    path.write_bytes(
-        content.decode(errors="replace").encode("utf-16") if path.suffix in TEXTS else b"\xff\xfe" + content
-    )
-
-
-def _deep(path: Path, content: bytes) -> None:
-    path.write_text("[" * 100_000 + "]" * 100_000, encoding="utf-8")
-
-
-def _not_a_number(path: Path, content: bytes) -> None:
-    path.write_text(NUMBER.sub("NaN", _undigested(content)), encoding="utf-8")
-
-
-def _huge_number(path: Path, content: bytes) -> None:
-    path.write_text(NUMBER.sub("9" * 400, _undigested(content)), encoding="utf-8")
-
-
-def _large_number(path: Path, content: bytes) -> None:
-    path.write_text(NUMBER.sub("9" * 18, _undigested(content)), encoding="utf-8")
-
-
-def _negative_number(path: Path, content: bytes) -> None:
-    path.write_text(NUMBER.sub("-1", _undigested(content)), encoding="utf-8")
-
-
-def _null(path: Path, content: bytes) -> None:
-    path.write_text(re.sub(r'(?<=: )("[^"]*"|-?\d[\d.e+-]*)', "null", content.decode()), encoding="utf-8")
-
-
-def _texts(path: Path, content: bytes) -> None:
-    """Insert an escape sequence, a newline, a null and math text into every string."""
-    hostile = r"\u001b[2J\n\u0000$\\frac{$" if path.suffix == ".json" else "\x1b[2J\r\x00$\\frac{$"
-    path.write_text(STRING.sub(lambda _: hostile, _undigested(content)), encoding="utf-8")
-
-
-def _half_characters(path: Path, content: bytes) -> None:
-    path.write_text(STRING.sub(lambda _: r"\ud800", _undigested(content)), encoding="utf-8")
+def _strings(suffix: str, content: bytes) -> bytes:
+    """An escape sequence, a newline, a null and math text in every string."""
+    hostile = r"\u001b[2J\n\u0000$\\frac{$" if suffix == ".json" else "\x1b[2J\r\x00$\\frac{$"
+    return STRING.sub(lambda _: hostile, _undigested(content)).encode()
 
 
 def _undigested(content: bytes) -> str:
@@ -149,84 +99,92 @@ def _undigested(content: bytes) -> str:
     return re.sub(r'(?<="record_sha256": )"\w+"', "null", content.decode())
 
 
-def _list(path: Path, content: bytes) -> None:
-    path.write_text("[]", encoding="utf-8")
+def _flipped(suffix: str, content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 0x80]) + content[middle + 1 :] if content else b"\x80"
 
 
-def _aliases(path: Path, content: bytes) -> None:
-    path.write_text(LAUGHS, encoding="utf-8")
+def _other_encoding(suffix: str, content: bytes) -> bytes:
+    return content.decode(errors="replace").encode("utf-16") if suffix in TEXTS else b"\xff\xfe" + content
 
 
-def _long_line(path: Path, content: bytes) -> None:
-    path.write_bytes(b"\0" * 10_000_000)
-
-
-def _zip_bomb(path: Path, content: bytes) -> None:
-    """Replace it with an archive of arrays whose headers claim a petabyte."""
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+def _zip_bomb(suffix: str, content: bytes) -> bytes:
+    """An archive of arrays whose headers claim a petabyte."""
+    damaged = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(damaged, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (125000000000000,), }"
             header += b" " * (117 - len(header)) + b"\n"
             new.writestr(name, b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(2**27))
+    return damaged.getvalue()
 
 
-def _header(path: Path, content: bytes) -> None:
-    path.write_bytes((2**60).to_bytes(8, "little") + content[8:])
-
-
-KINDS: dict[str, Callable[[Path, bytes], None]] = {
-    "empty": _empty,
-    "half": _half,
+KINDS: dict[str, Damage] = {
+    "empty": lambda suffix, content: b"",
+    "half": lambda suffix, content: content[: len(content) // 2],
     "flipped": _flipped,
-    "random": _random,
-    "folder": _folder,
+    "random": lambda suffix, content: random.Random(len(content)).randbytes(len(content)),
     "encoding": _other_encoding,
 }
-HOSTILE: dict[str, tuple[Callable[[Path, bytes], None], ...]] = {
-    ".json": (
-        _deep,
-        _not_a_number,
-        _huge_number,
-        _large_number,
-        _negative_number,
-        _null,
-        _texts,
-        _half_characters,
-        _list,
-    ),
-    ".jsonl": (_deep, _not_a_number),
-    ".yaml": (_aliases, _deep, _null, _list),
-    ".csv": (_texts, _long_line),
-    ".txt": (_texts, _long_line),
-    ".npz": (_zip_bomb,),
-    ".safetensors": (_header,),
+HOSTILE: dict[str, Damage] = {
+    "deep": lambda suffix, content: b"[" * 100_000 + b"]" * 100_000,
+    "not_a_number": _numbers("NaN"),
+    "huge_number": _numbers("9" * 400),
+    "large_number": _numbers("9" * 18),
+    "negative_number": _numbers("-1"),
+    "null": lambda suffix, content: re.sub(r'(?<=: )("[^"]*"|-?\d[\d.e+-]*)', "null", content.decode()).encode(),
+    "texts": _strings,
+    "half_characters": lambda suffix, content: STRING.sub(lambda _: r"\ud800", _undigested(content)).encode(),
+    "list": lambda suffix, content: b"[]",
+    "aliases": lambda suffix, content: LAUGHS.encode(),
+    "long_line": lambda suffix, content: bytes(10_000_000),
+    "zip_bomb": _zip_bomb,
+    "header": lambda suffix, content: (2**60).to_bytes(8, "little") + content[8:],
+}
+HOSTILE_TO = {
+    ".json": "deep not_a_number huge_number large_number negative_number null texts half_characters list",
+    ".jsonl": "deep not_a_number",
+    ".yaml": "aliases deep null list",
+    ".csv": "texts long_line",
+    ".txt": "texts long_line",
+    ".npz": "zip_bomb",
+    ".safetensors": "header",
 }
 
 
-def cases(finished: Path) -> Iterator[tuple[str, str, Callable[[Path, bytes], None]]]:
+def _replace(damage: Damage) -> Callable[[Path], None]:
+    return lambda path: path.write_bytes(damage(path.suffix, path.read_bytes())) and None
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _file_instead(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("a file\n", encoding="utf-8")
+
+
+def _link_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def cases(finished: Path) -> Iterator[tuple[str, str, Callable[[Path], None]]]:
     """(file, kind, damage) for the files of the first point, of its parent folders and of its stages."""
     for path in _damaged(finished):
         name = path.relative_to(finished).as_posix()
         if path.is_dir() and not path.is_symlink():
             yield name, "folder", _file_instead
             continue
+        yield name, "folder", _folder
         if path.is_symlink():
-            yield name, "folder", _folder
             yield name, "hostile: loop", _link_to_itself
             continue
-        yield from ((name, kind, damage) for kind, damage in KINDS.items())
-        for damage in HOSTILE.get(path.suffix, (_long_line,)):
-            yield name, f"hostile: {damage.__name__.strip('_')}", damage
-
-
-def _file_instead(path: Path, content: bytes) -> None:
-    shutil.rmtree(path)
-    path.write_text("a file\n", encoding="utf-8")
-
-
-def _link_to_itself(path: Path, content: bytes) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
+        yield from ((name, kind, _replace(damage)) for kind, damage in KINDS.items())
+        for kind in HOSTILE_TO.get(path.suffix, "long_line").split():
+            yield name, f"hostile: {kind}", _replace(HOSTILE[kind])
 
 
 def _damaged(finished: Path) -> list[Path]:
@@ -372,7 +330,7 @@ def examine(finished: Path, file: str, kind: str, damage: Callable, commands: It
         shutil.copytree(finished, case, symlinks=True)
         (case / RESULTS / "compare" / "compare.html").unlink(missing_ok=True)  # an old page would show the other runs
         path = case / file
-        damage(path, path.read_bytes() if path.is_file() else b"")
+        damage(path)
         try:
             first_point(case)
         except StopIteration:

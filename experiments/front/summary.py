@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean
 
 from experiments.harness import page
-from experiments.harness.figures import new_figure, save_png
+from experiments.harness.figures import MARKERS, new_figure, save_svg, small_axes, styled
 from sparsefront.results.candidates import Candidate, mean_and_deviation, points_lost
 from sparsefront.results.comparable import ComparableResults, split_comparable
 from sparsefront.results.intervals import loss_of
-from sparsefront.results.plots import series_styles
+from sparsefront.results.plots import pattern_color
 from sparsefront.results.record import Result
 from sparsefront.results.statistics import candidate_table
 from sparsefront.results.store import read_results
@@ -116,26 +116,27 @@ def _name(candidate: Candidate) -> str:
     return name.format(first.choice.granularity)
 
 
+@styled
 def draw(groups: Sequence[ComparableResults], path: Path) -> Path:
     """Loss against speedup of README's lines, a curve for each choice; bars are the standard deviation over seeds."""
-    figure = new_figure(7.0, 4.2)
-    axes = figure.add_subplot()
-    lines = timed_of(groups)
-    for name, style in series_styles(dict.fromkeys(_name(one.candidate) for one in lines)).items():
+    figure = new_figure()
+    axes, lines = figure.axes[0], timed_of(groups)
+    for place, name in enumerate(dict.fromkeys(_name(one.candidate) for one in lines)):
         points = sorted((one for one in lines if _name(one.candidate) == name), key=lambda one: one.speedup)
+        color = pattern_color(points[0].run.choice.pattern)
         lost = [[-points_lost(run) for run in one.candidate.results] for one in points]
         x, y = [one.speedup for one in points], [fmean(values) for values in lost]
         spread = [mean_and_deviation(values)[1] or 0.0 for values in lost]
-        axes.errorbar(x, y, yerr=spread, color=style.color, marker=style.marker, capsize=3, label=name.replace("`", ""))
+        axes.errorbar(x, y, yerr=spread, color=color, marker=MARKERS[place % len(MARKERS)], label=name.replace("`", ""))
         for one, *place in zip(points, x, y, strict=True):
             text = f"{one.candidate.sparsity:.0%}"
-            axes.annotate(text, place, textcoords="offset points", xytext=(6, 5), fontsize=8)
-    axes.plot([1], [0], marker="*", markersize=12, color="black", linestyle="", label="dense")
-    axes.set_xlabel("speedup over the fastest dense version, on the evaluation's own batches")
-    axes.set_ylabel("ΔF1 against dense with the same teacher, points")
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=8)
-    return save_png(figure, path)
+            axes.annotate(text, place, textcoords="offset points", xytext=(6, 5))
+    axes.plot([1], [0], marker="*", markersize=10, color="black", linestyle="", label="dense")
+    x = "speedup over the fastest dense version, on the evaluation's own batches"
+    axes.margins(0.12)
+    small_axes(axes, x=x, y="ΔF1 against dense, same teacher")
+    axes.legend()
+    return save_svg(figure, path)
 
 
 def main() -> None:
@@ -152,7 +153,7 @@ def main() -> None:
     if arguments.write:
         for file, marks, text in zip((PAGE, README), (MARKS, MARKS_OF_README), texts, strict=True):
             page.fill(file, marks, text)
-        draw(groups, FRONT / "squad.png")
+        draw(groups, FRONT / "squad.svg")
 
 
 if __name__ == "__main__":

@@ -68,13 +68,8 @@ class Kernel:
 
 def covered_us(kernels: Iterable[Kernel]) -> float:
     """Microseconds in which at least one of the kernels runs."""
-    return union((kernel.start, kernel.end) for kernel in kernels)
-
-
-def union(spans: Iterable[tuple[float, float]]) -> float:
-    """Total length of the union of (begin, end) intervals."""
     total, until = 0.0, float("-inf")
-    for begin, end in sorted(spans):
+    for begin, end in sorted((kernel.start, kernel.end) for kernel in kernels):
         total += max(0.0, end - max(begin, until))
         until = max(until, end)
     return total

@@ -1,25 +1,32 @@
-"""Format rows of measurements, record where and when they were made, and merge them.
+"""Format rows of measurements, record where and when they were made, merge them, and compare them with records.
 
 A row maps columns to cells. `sparsefront.results.store` reads files and appends rows as they are measured, so that a stopped
 measurement resumes; this module makes rows and writes complete files.
 """
 
 import csv
+import math
 import platform
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from sparsefront.artifacts.content_digest import versions
+from sparsefront.options import shortened
 from sparsefront.provenance import provenance
+from sparsefront.results.record import Result
+from sparsefront.results.store import append_line, read_lines
 
 Row = dict[str, str]
 DAY = len("2026-11-24")
 COMMIT_DIGITS = 7
-Found = TypeVar("Found", bound=Mapping[str, Any])
+CLOSE = 1e-5  # relative tolerance: rows have six digits
+FEWEST_DIGITS = 6  # of a digest that a row abbreviates
+OF_THE_POINT = ("seed",)  # columns of the study itself: the repeat of a point, possibly of its recovery only
 
 
 def where_and_when(device: torch.device | None = None) -> Row:
@@ -59,14 +66,6 @@ def values_of(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
     return tuple("" if (value := row.get(name)) is None else str(value) for name in names)
 
 
-def newest(rows: Iterable[Found], key: Callable[[Found], Hashable]) -> list[Found]:
-    """The last row of each key, in the order in which the keys first appear."""
-    found = {}
-    for row in rows:
-        found[key(row)] = row
-    return list(found.values())
-
-
 def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write these rows to a new file; columns that a row lacks stay empty."""
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -74,3 +73,59 @@ def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]])
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def measure_missing(
+    out: Path,
+    cells: Iterable[Mapping[str, Any]],
+    measure: Callable[..., Mapping[str, Any]],
+    *,
+    ends_at: float = math.inf,
+) -> None:
+    """Append a row for each dict of cells that no row of the file has yet: the cells and what `measure` returns for them.
+
+    Args:
+        measure: takes the cells as keyword arguments.
+        ends_at: `time.monotonic()` after which nothing new is measured.
+    """
+    done = read_lines(out)
+    for one in cells:
+        if any(all(row.get(name) in (str(cell), str(text(cell))) for name, cell in one.items()) for row in done):
+            continue
+        if time.monotonic() >= ends_at:
+            print("out of time: the other rows are left for the next call", flush=True)
+            return
+        row = {name: text(cell) for name, cell in ({**one} | measure(**one)).items()}
+        append_line(out, row)
+        print(row, flush=True)
+
+
+def rows_by_run(rows: Path) -> dict[str, Mapping[str, str]]:
+    """run_id -> its row; rows without a run, such as unsupported points, are skipped."""
+    lines = read_lines(rows)
+    return {line["run_id"]: line for line in lines if line.get("run_id")}
+
+
+def difference(row: Mapping[str, str], result: Result) -> str | None:
+    """Describe the first cell of a row that differs from its record; None if there is none.
+
+    Compares columns named like a field: numbers to six digits, digests and commits to the digits in the row. Empty cells and
+    mappings written as text are not compared.
+    """
+    for name, value in result.flat().items():
+        cell = row.get(name, "")
+        if cell and name not in OF_THE_POINT and not _same(name, cell, value):
+            return f"the row states {name}={shortened(cell)}, its record {shortened(value)}"
+    return None
+
+
+def _same(name: str, cell: str, value: object) -> bool:
+    text = "" if value is None else str(value)
+    if text[:1] in ("{", "["):
+        return cell[:1] != text[:1] or cell == text
+    if name == "commit" or name.endswith("sha256"):
+        return len(cell) >= FEWEST_DIGITS and text.startswith(cell)
+    try:
+        return math.isclose(float(cell), float(text), rel_tol=CLOSE)
+    except ValueError:
+        return cell == text

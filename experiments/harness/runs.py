@@ -28,14 +28,9 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PLACES = ("model.path", "dataset.path", "cache_dir", "results_dir")
 
 
-def add_options(parser: argparse.ArgumentParser, *, workers: int | None = 1, overrides: bool = True) -> None:
-    """Add the options that studies share: --minutes, --workers unless `workers` is None, and --overrides."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add --minutes, which studies share."""
     parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
-    if workers is not None:
-        parser.add_argument("--workers", type=int, default=workers, help="processes side by side")
-    if overrides:
-        told = "of run.py, for all points: trainer.limit_batches=2"
-        parser.add_argument("--overrides", nargs="*", default=[], help=told)
 
 
 def ends_at(minutes: float) -> float:

@@ -1,6 +1,6 @@
 """Perplexity of SmolLM2 at 50 %, pruned by this program and by plain PyTorch (`plain.py`) with the same windows.
 
-    python -m experiments.language_models.study --model DIR --data DIR [--out FILE.csv] [--points wanda,obs] [--no-plain]
+    python -m experiments.language_models.study --model DIR --data DIR [--out FILE.csv] [--points wanda,obs]
     python -m experiments.language_models.study --tiny DIR
 
 Every point is one run of `run.py experiment=smollm2`, in fp32 on the whole test split, or on its first `--windows`; its row goes
@@ -10,20 +10,22 @@ instead, and takes a minute on a CPU. With the published CSV the table of README
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from experiments.harness.page import fill, table
-from experiments.harness.rows import Row, text, where_and_when
+from experiments.harness.rows import measure_missing, where_and_when
 from experiments.harness.runs import QUIET, folders_below, record_of
 from experiments.language_models import plain, tiny
 from sparsefront.data.wikitext2 import Wikitext2
 from sparsefront.models.huggingface_lm import HuggingFaceLM
 from sparsefront.results.record import Result
-from sparsefront.results.store import append_line, read_lines
+from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).resolve().parent
 PUBLISHED = HERE / "smollm2.csv"
@@ -42,19 +44,6 @@ POINTS: dict[str, tuple[tuple[str, ...], tuple[Prune, int | None]]] = {
     "obs 2:4": ((*OF_FOUR, "~pattern.granularity", *OBS), (plain.sparsegpt, 4)),
 }
 """Name -> overrides of `experiment=smollm2`, and the same in plain PyTorch."""
-COLUMNS = ("model", "point", "windows", "calibration_windows", "length", "dense", "perplexity", "standard_error")
-COLUMNS += (
-    "val_perplexity",
-    "plain_dense",
-    "plain",
-    "apart",
-    "seconds",
-    "plain_seconds",
-    "gpu",
-    "torch",
-    "commit",
-    "date",
-)
 
 
 class Setting:
@@ -119,35 +108,28 @@ def _windows(part: torch.utils.data.Dataset) -> torch.Tensor:
     return part.__getitems__(list(range(len(part))))["input_ids"]
 
 
-def measured(setting: Setting, points: Sequence[str], *, with_plain: bool = True) -> Iterator[Row]:
-    """A row for each point."""
-    dense = setting.perplexity(setting.network()) if with_plain else None
-    for name in points:
-        own, (prune, window) = POINTS[name]
-        start = time.monotonic()
-        result = record_of(setting.overrides(own))
-        if not isinstance(result, Result):
-            raise SystemExit(f"{name}: {result}")
-        seconds, quality = time.monotonic() - start, result.quality
-        assert quality.masked is not None
-        theirs, plain_seconds = setting.plain(prune, window) if with_plain else (None, None)
-        found = {
-            "model": setting.model.variant,
-            "point": name,
-            "windows": len(setting.windows["test"]),
-            "calibration_windows": len(setting.windows["train"]),
-            "length": setting.dataset.sequence_length,
-            "dense": quality.dense,
-            "perplexity": quality.masked,
-            "standard_error": quality.masked_standard_error,
-            "val_perplexity": quality.val_masked,
-            "plain_dense": dense,
-            "plain": theirs,
-            "apart": None if theirs is None else abs(quality.masked / theirs - 1),
-            "seconds": seconds,
-            "plain_seconds": plain_seconds,
-        }
-        yield {name: text(value) for name, value in found.items()} | where_and_when(setting.device)
+def measured(setting: Setting, point: str, **cells: Any) -> dict[str, Any]:
+    """Perplexities of a point: the program's, and those of plain PyTorch."""
+    own, (prune, window) = POINTS[point]
+    start = time.monotonic()
+    result = record_of(setting.overrides(own))
+    if not isinstance(result, Result):
+        raise SystemExit(f"{point}: {result}")
+    seconds, quality = time.monotonic() - start, result.quality
+    assert quality.masked is not None
+    theirs, plain_seconds = setting.plain(prune, window)
+    return {
+        "dense": quality.dense,
+        "perplexity": quality.masked,
+        "standard_error": quality.masked_standard_error,
+        "val_perplexity": quality.val_masked,
+        "plain_dense": setting.perplexity(setting.network()),
+        "plain": theirs,
+        "apart": abs(quality.masked / theirs - 1),
+        "seconds": seconds,
+        "plain_seconds": plain_seconds,
+        **where_and_when(setting.device),
+    }
 
 
 def page(rows: Sequence[Mapping[str, str]]) -> str:
@@ -170,7 +152,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--windows", type=int, help="of the test split, an even number; without it all")
     parser.add_argument("--train-text", type=Path, help="to calibrate on, instead of half of the valid split")
     parser.add_argument("--points", default=",".join(POINTS), help="of these, by commas")
-    parser.add_argument("--no-plain", action="store_true", help="nothing beside the program's own figures")
     parser.add_argument("--folder", type=Path, default=Path(".cache/language_models"), help="of results and stages")
     asked = parser.parse_args(arguments)
     if asked.tiny is not None:
@@ -181,15 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         own = {"windows": asked.windows, "train_text": asked.train_text}
         setting, out = Setting(asked.model, asked.data, asked.length, asked.folder, **own), asked.out
-    same = (str(len(setting.windows["test"])), str(setting.dataset.sequence_length))
-    done = {row["point"] for row in read_lines(out) if (row["windows"], row["length"]) == same}
-    for row in measured(
-        setting, [one for one in asked.points.split(",") if one not in done], with_plain=not asked.no_plain
-    ):
-        print(
-            ", ".join(f"{name} {row[name]}" for name in ("point", "dense", "perplexity", "plain", "apart")), flush=True
-        )
-        append_line(out, {name: row[name] for name in COLUMNS})
+    about = {"windows": len(setting.windows["test"]), "calibration_windows": len(setting.windows["train"])}
+    about |= {"length": setting.dataset.sequence_length}
+    cells = [{"model": setting.model.variant, "point": point, **about} for point in asked.points.split(",")]
+    measure_missing(out, cells, partial(measured, setting))
     if out == PUBLISHED:
         fill(HERE / "README.md", MARKS, page(read_lines(out)))
 

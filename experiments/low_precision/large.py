@@ -98,7 +98,7 @@ def main() -> int:
     session, ends_at = Session(Rows(asked.out), options_of(asked)), runs.ends_at(asked.minutes)
     status = 0
     with many_networks():
-        for point in left_over(select(all_points(), asked.only), session.rows, retry=asked.retry):
+        for point in left_over(select(all_points(), asked.only), session.rows):
             if runs.over(ends_at):
                 break
             try:

@@ -35,9 +35,9 @@ from sparsefront_kernels.semi_structured import torchao
 from torch import Tensor
 
 from experiments.harness import page, runs
-from experiments.harness.rows import values_of, where_and_when
+from experiments.harness.rows import measure_missing, where_and_when
 from sparsefront.pruning.operator_masks import pattern_masks
-from sparsefront.results.store import append_line, read_lines
+from sparsefront.results.store import read_lines
 
 BLOCKS, SPARSITIES = ("128x128", "64x128"), (0.5, 0.75, 0.9)
 ROWWISE, TENSORWISE = "dense_fp8_rowwise", "dense_fp8_tensorwise"
@@ -61,7 +61,7 @@ BARS_AT = "4096"  # rows; with fewer, fp8 is asked to be no slower than fp16
 LAUNCHES_TIMED = 4  # of the fp16 kernel, best predicted first
 MOST_COPIES = 64
 FAST_TOLERANCE = 2e-2  # of fast accumulation, which a peer may have
-KEY = ("m", "k", "n", "kernel", "block", "sparsity", "gpu")
+PERCENTILES = {"latency": "median", "p20": "p20", "p80": "p80"}
 
 
 @dataclass(frozen=True)
@@ -193,19 +193,21 @@ def measured_peer(cell: Cell, samples: int) -> tuple[Latency, float, str]:
     return peer.latency(samples=samples), error, note
 
 
-def line_of(cell: Cell, device: torch.device, l2_bytes: int, samples: int) -> dict[str, Any]:
+def measured_cell(samples: int, **cells: Any) -> dict[str, Any]:
     """What is written of a cell: its fastest launch; without a time where a product is wrong or fails."""
-    line = asdict(cell)
+    cell, device = Cell(**cells), torch.device("cuda", torch.cuda.current_device())
+    torch.manual_seed(0)
     try:
         if cell.block:
+            l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
             done = [(*measure(trial, l2_bytes, samples), trial.notes) for trial in trials(cell, device)]
         else:
             done = [measured_peer(cell, samples)]
         latency, error, notes = min(done, key=lambda one: one[0].median_us)
-        line |= {"latency_us": f"{latency.median_us:.2f}", "p20_us": f"{latency.p20_us:.2f}"}
-        line |= {"p80_us": f"{latency.p80_us:.2f}", "relative_error": f"{error:.2g}", "notes": notes}
+        line = {f"{name}_us": f"{getattr(latency, f'{part}_us'):.2f}" for name, part in PERCENTILES.items()}
+        line |= {"relative_error": f"{error:.2g}", "notes": notes}
     except (RuntimeError, UnsupportedProblem) as failure:
-        line |= dict.fromkeys(("latency_us", "p20_us", "p80_us", "relative_error"), "")
+        line = dict.fromkeys(("latency_us", "p20_us", "p80_us", "relative_error"), "")
         line["notes"] = " ".join(str(failure).split())[:200]
     return line | where_and_when(device) | {"cuda": torch.version.cuda}
 
@@ -242,24 +244,12 @@ def main() -> int:
     parser.add_argument("--peers", action="store_true", help="only those without blocks")
     parser.add_argument("--sizes", nargs="*", default=sizes, help="inputs x outputs")
     parser.add_argument("--samples", type=int, default=20, help="graph replays of each launch")
-    runs.add_options(parser, workers=None, overrides=False)
+    runs.add_options(parser)
     asked = parser.parse_args()
     require_gpu()
-    device = torch.device("cuda", torch.cuda.current_device())
-    properties, end = torch.cuda.get_device_properties(device), runs.ends_at(asked.minutes)
-    there = {values_of(line, KEY) for line in read_lines(asked.out)}
     sizes = [tuple(map(int, size.split("x"))) for size in asked.sizes]
-    for cell in cells(asked.m, sizes):
-        if asked.peers and cell.block:
-            continue
-        if values_of(asdict(cell) | {"gpu": properties.name}, KEY) in there:
-            continue
-        if runs.over(end):
-            break
-        torch.manual_seed(0)
-        line = line_of(cell, device, properties.L2_cache_size, asked.samples)
-        append_line(asked.out, line)
-        print(*(line[name] for name in (*KEY[:-1], "latency_us", "relative_error", "notes")), flush=True)
+    wanted = [asdict(cell) for cell in cells(asked.m, sizes) if not (asked.peers and cell.block)]
+    measure_missing(asked.out, wanted, partial(measured_cell, asked.samples), ends_at=runs.ends_at(asked.minutes))
     lines = read_lines(asked.out)
     print(*table(lines), sep="\n")
     return int(any(not line["latency_us"] for line in lines))

@@ -1,8 +1,8 @@
-"""The tables and the figure of the page: products and networks in fp8 against dense fp8 and fp16.
+"""The tables of the page: products and networks in fp8 against dense fp8 and fp16.
 
-    python -m experiments.low_precision.summary [--folder experiments/low_precision]
+    python -m experiments.low_precision.summary [--folder experiments/low_precision] [--records experiments/records/low_precision]
 
-Reads networks.csv, large.csv, operators.csv and peers.csv of the folder, prints a table of each and writes networks.png.
+Reads packed records of networks, and large.csv, operators.csv and peers.csv of the folder.
 """
 
 import argparse
@@ -13,14 +13,22 @@ from pathlib import Path
 from sparsefront_kernels.semi_structured import torchao
 
 from experiments.harness import page
-from experiments.harness.figures import new_figure, save_png
 from experiments.harness.rows import Row
 from experiments.low_precision import operators
-from sparsefront.results.plots import series_styles
-from sparsefront.results.store import read_lines
+from sparsefront.results.run_folder import recorded_overrides
+from sparsefront.results.store import read_lines, read_results
 
 HERE = Path(__file__).parent
-FP8_NETWORK, SIXTEEN = "fp8", "none"
+RECORDS = HERE.parent / "records" / "low_precision"
+FP8_NETWORK = "fp8"
+NAMES = {
+    "dense": "dense",
+    "channel": "width",
+    "depth": "depth",
+    "n_m": "2:4",
+    "block_wise": "blocks of {}",
+    "tile_wise": "tiles of {}",
+}
 DENSE = (operators.ROWWISE, operators.TENSORWISE)
 KERNELS_2_4 = {
     "semi_structured_fp8": "sums without scales",
@@ -29,27 +37,27 @@ KERNELS_2_4 = {
 }
 
 
-def network_table(rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown."""
+def network_table(records: Sequence[Path]) -> list[str]:
+    """Lines of Markdown, from the packed records of networks.yaml's points."""
+    reading = read_results(records)
+    lines = []
+    for result, place in (entry for entries in reading.places.values() for entry in entries):
+        pattern, level = result.choice.pattern, result.sparsity.sparsity_target
+        asked = f"precision={FP8_NETWORK}" in (recorded_overrides(place) or [])
+        flat = {name: "" if value is None else str(value) for name, value in result.flat().items()}
+        cells = [
+            NAMES[pattern].format(result.choice.granularity),
+            "" if pattern == "dense" else page.per_cent(str(level)),
+            "fp8" if asked else "16 bits",
+            flat["precision"],
+            f"{result.speed.latency_sparse_ms:.2f}",
+            page.speedup(flat),
+            "1" if pattern == "dense" else f"{result.speed.speedup_low_precision:.2f}",
+            *(f"{100 * float(value):.2f}" for value in (flat["masked"] or flat["dense"], flat["sparse"])),
+        ]
+        lines.append((list(NAMES).index(pattern), level, not asked, cells))
     head = ("network", "pruned", "asked", "ran", "ms", "over dense fp16", "over dense fp8", "F1, fp16", "F1, as it ran")
-    cells = []
-    for row in rows:
-        dense = row["choice"] == "dense"
-        over_low = "1" if dense else f"{float(row['speedup_low_precision']):.2f}"
-        before = row["dense"] if dense else row["masked"]
-        cells.append(
-            [
-                row["choice"],
-                "" if dense else page.per_cent(row["level"]),
-                "fp8" if row["asked"] == FP8_NETWORK else "16 bits",
-                row["precision"],
-                f"{float(row['latency_sparse_ms']):.2f}",
-                page.speedup(row),
-                over_low,
-                *(f"{100 * float(value):.2f}" for value in (before, row["sparse"])),
-            ]
-        )
-    return page.table(head, cells)
+    return page.table(head, [cells for *_, cells in sorted(lines)])
 
 
 def large_table(rows: Sequence[Row]) -> list[str]:
@@ -93,43 +101,14 @@ def peers_table(rows: Sequence[Row]) -> list[str]:
     return page.table(("2:4 in e4m3", "kernel", *("→".join(size) for size in sizes)), cells)
 
 
-def draw(rows: Sequence[Row], path: Path) -> Path:
-    """Speedup over dense fp16 of each network in 16 bits and, beside it, as asked for in fp8."""
-    figure = new_figure(7.0, 3.6)
-    axes = figure.add_subplot()
-    networks = dict.fromkeys((row["choice"], row["level"]) for row in rows)
-    styles = series_styles(dict.fromkeys(choice for choice, _ in networks))
-    for place, (choice, level) in enumerate(networks):
-        for offset, asked in ((-0.2, SIXTEEN), (0.2, FP8_NETWORK)):
-            found = [row for row in rows if (row["choice"], row["level"], row["asked"]) == (choice, level, asked)]
-            height = float(found[0]["speedup"]) if found else 1.0  # dense in 16 bits
-            in_low = asked == FP8_NETWORK
-            axes.bar(
-                place + offset,
-                height,
-                0.38,
-                color=styles[choice].color,
-                hatch="//" if in_low else "",
-                edgecolor="white" if in_low else styles[choice].color,
-            )
-            axes.text(place + offset, height + 0.01, f"{height:.2f}", ha="center", fontsize=8)
-    names = [choice if choice == "dense" else f"{choice}\n{float(level):.0%}" for choice, level in networks]
-    axes.set_xticks(range(len(networks)), names, fontsize=8)
-    axes.set_ylim(0.8)
-    axes.set_ylabel("times as fast as the fastest dense fp16")
-    axes.set_title("plain: 16 bits, hatched: asked for in fp8", fontsize=9)
-    return save_png(figure, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=HERE)
-    folder = parser.parse_args().folder
-    tables = {"networks": network_table, "large": large_table, "operators": operators.table, "peers": peers_table}
-    for name, table in tables.items():
-        print(*table(read_lines(folder / f"{name}.csv")), "", sep="\n")
-    networks = read_lines(folder / "networks.csv")
-    draw(networks, folder / "networks.png")
+    parser.add_argument("--records", type=Path, nargs="+", default=[RECORDS], help="packed records, or their folders")
+    arguments = parser.parse_args()
+    print(*network_table(arguments.records), "", sep="\n")
+    for name, table in {"large": large_table, "operators": operators.table, "peers": peers_table}.items():
+        print(*table(read_lines(arguments.folder / f"{name}.csv")), "", sep="\n")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ from sparsefront_kernels.bench.low_precision import low_precision_products
 from sparsefront_kernels.bench.timing import require_gpu, time_calls
 from torch import Tensor
 
-from experiments.harness.rows import where_and_when
-from sparsefront.results.store import append_line
+from experiments.harness.rows import Row, measure_missing, where_and_when
 
 SIZES = ((4096, 4096, 4096), (12288, 1024, 4096), (12288, 4096, 1024))
 TILE, SPARSITIES = 128, (0.5, 0.75, 0.9)
@@ -46,8 +45,8 @@ def gathered(x: Tensor, kept: Tensor) -> Tensor:
     return out
 
 
-def cost(m: int, k: int, n: int, sparsity: float, device: torch.device) -> tuple[float, float]:
-    """Microseconds of the copy and of the product.
+def cost(m: int, k: int, n: int, sparsity: float, device: str = "cuda") -> Row:
+    """Microseconds of the dense product, of the copy and of the product of the kept inputs, and the speedup.
 
     Raises:
         RuntimeError: the copy is wrong.
@@ -62,7 +61,10 @@ def cost(m: int, k: int, n: int, sparsity: float, device: torch.device) -> tuple
     product = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)
     calls = (partial(gathered, x, kept), partial(product, chunk, weight.t(), one, one))
     copy, multiply = (time_calls([call], samples=20).median_us for call in calls)
-    return copy, multiply
+    peers = low_precision_products(m, k, n, names=["dense_fp8", "dense_fp8_tensorwise"])
+    dense = min(peer.latency(samples=20).median_us for peer in peers)
+    times = {"dense_fp8_us": f"{dense:.2f}", "copy_us": f"{copy:.2f}", "product_us": f"{multiply:.2f}"}
+    return times | {"speedup": f"{dense / (copy + multiply):.3f}"} | where_and_when()
 
 
 def main() -> int:
@@ -71,25 +73,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="CSV file; lines are added")
     asked = parser.parse_args()
     require_gpu()
-    device = torch.device("cuda", torch.cuda.current_device())
-    for m, k, n in SIZES:
-        peers = low_precision_products(m, k, n, names=["dense_fp8", "dense_fp8_tensorwise"])
-        dense = min(peer.latency(samples=20).median_us for peer in peers)
-        for sparsity in SPARSITIES:
-            copy, multiply = cost(m, k, n, sparsity, device)
-            line = {
-                "m": m,
-                "k": k,
-                "n": n,
-                "sparsity": sparsity,
-                "dense_fp8_us": f"{dense:.2f}",
-                "copy_us": f"{copy:.2f}",
-            }
-            line |= {"product_us": f"{multiply:.2f}", "speedup": f"{dense / (copy + multiply):.3f}"} | where_and_when(
-                device
-            )
-            append_line(asked.out, line)
-            print(*line.values(), flush=True)
+    cells = [{"m": m, "k": k, "n": n, "sparsity": sparsity} for m, k, n in SIZES for sparsity in SPARSITIES]
+    measure_missing(asked.out, cells, cost)
     return 0
 
 

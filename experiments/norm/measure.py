@@ -77,26 +77,27 @@ def latency(trial: NormTrial, launch: NormLaunch, l2_bytes: int, samples: int) -
     return dict.fromkeys(("median_us", "p20_us", "p80_us", "samples", "gb_per_s"), "") | {"reason": reason}
 
 
+def cells_of(problem: NormProblem, device: torch.device, **more: Any) -> dict[str, Any]:
+    """Columns of a problem, then `more`, then where and when it is measured."""
+    facts, dtype = provenance(device), str(problem.dtype).removeprefix("torch.")
+    about = {
+        "d": problem.d,
+        "m": problem.m,
+        "dtype": dtype,
+        **{name: more.pop(name) for name in ("kind",) if name in more},
+    }
+    about |= {"residual": problem.residual, "keep_sums": problem.keep_sums, **more, "device": facts.gpu or "cpu"}
+    made = {"torch": facts.torch_version, "cuda": facts.cuda or "", "commit": facts.commit or "", "date": today()}
+    return about | made
+
+
 @torch.inference_mode()
 def measure(problem: NormProblem, device: torch.device, l2_bytes: int, samples: int) -> Iterator[dict[str, Any]]:
     """A line per launch that holds the features."""
-    facts = provenance(device)
     trial = NormTrial(norm_of(problem, device), problem, device)
     for launch in candidates(problem, 1):
-        yield {
-            "d": problem.d,
-            "m": problem.m,
-            "dtype": str(problem.dtype).removeprefix("torch."),
-            "residual": problem.residual,
-            "keep_sums": problem.keep_sums,
-            "launch": str(launch),
-            **latency(trial, launch, l2_bytes, samples),
-            "device": facts.gpu or "cpu",
-            "torch": facts.torch_version,
-            "cuda": facts.cuda or "",
-            "commit": facts.commit or "",
-            "date": today(),
-        }
+        taken = latency(trial, launch, l2_bytes, samples)
+        yield cells_of(problem, device, launch=str(launch), **taken)
 
 
 ROW_LIMIT = {torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of an element, relative and absolute
@@ -130,7 +131,7 @@ def row_norm_of(problem: NormProblem, kind: str, device: torch.device) -> FusedR
 @torch.inference_mode()
 def measure_rows(problem: NormProblem, device: torch.device, l2_bytes: int, samples: int) -> Iterator[dict[str, Any]]:
     """A line per kind of norm and way of computing it."""
-    facts, shape = provenance(device), (problem.m, problem.d)
+    shape = (problem.m, problem.d)
     for kind in ("layer_norm", "rms_norm"):
         torch._dynamo.reset()  # past its limit of graphs it would run PyTorch's operations and say nothing
         ours = row_norm_of(problem, kind, device)
@@ -152,22 +153,7 @@ def measure_rows(problem: NormProblem, device: torch.device, l2_bytes: int, samp
             if reason is None:
                 line = asdict(time_calls([partial(call, *operands) for operands in sets], samples=samples))
                 line["gb_per_s"] = round(moved_bytes(problem) / line["median_us"] / 1e3)
-            yield {
-                "d": problem.d,
-                "m": problem.m,
-                "dtype": str(problem.dtype).removeprefix("torch."),
-                "kind": kind,
-                "residual": problem.residual,
-                "keep_sums": problem.keep_sums,
-                "launch": launch,
-                **line,
-                "reason": reason or "",
-                "device": facts.gpu or "cpu",
-                "torch": facts.torch_version,
-                "cuda": facts.cuda or "",
-                "commit": facts.commit or "",
-                "date": today(),
-            }
+            yield cells_of(problem, device, kind=kind, launch=launch, **line, reason=reason or "")
 
 
 def measure_all(

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from math import ceil, exp
 from pathlib import Path
 
-from experiments.harness.figures import draw_grid, new_figure, save_png
+from experiments.harness import page
 from experiments.harness.rows import write
 from experiments.operators.measurements import FEWEST_SIZES, SAME_SPARSITY, Measurement, Weight, fastest
-from sparsefront.results.plots import DENSE_COLOR
 
 # (family, granularity) -> critical sparsity on a V100: Guo et al., "Accelerating Sparse DNN Models without
 # Hardware-Support via Tile-Wise Sparsity", SC20, slide "Impact of TW Granularity" (execution time of the products).
@@ -20,8 +19,6 @@ PAPER = {
     ("blocked", 64): "BW-64: ~85 %",
     ("blocked", 32): "BW-32: ~85 %",
 }
-CELL_INCHES = (0.45, 0.22)
-LEAST = 0.4  # sparsity with the lightest color
 CSV_COLUMNS = "family pattern granularity distribution dtype layout m shapes from_sparsity speedup_there".split()
 CSV_COLUMNS += "to_sparsity speedup_at_end crossover verdict paper".split()
 
@@ -104,48 +101,22 @@ def mean_curve(shapes: Sequence[dict[float, float]]) -> Curve:
     return [(at, sum(_between(shape, at) for shape in shapes) / len(shapes)) for at in points]
 
 
-def drawn(found: Iterable[Crossover]) -> dict[str, dict[tuple[Weight, str], dict[int, Crossover]]]:
-    """dtype -> weight and layout -> M -> crossover, for weights with at least `FEWEST_SIZES` M, as plotted."""
-    lines: dict[str, dict[tuple[Weight, str], dict[int, Crossover]]] = defaultdict(lambda: defaultdict(dict))
+def markdown(found: Iterable[Crossover], dtype: str) -> list[str]:
+    """A table of weights and layouts by M, for those with at least `FEWEST_SIZES` M; `–` where dense always wins."""
+    lines: dict[tuple[Weight, str], dict[int, Crossover]] = defaultdict(dict)
     for one in found:
-        lines[one.dtype][one.weight, one.layout][one.m] = one
-    shown = {dtype: {key: by_m for key, by_m in of.items() if len(by_m) >= FEWEST_SIZES} for dtype, of in lines.items()}
-    return {dtype: of for dtype, of in shown.items() if of}
-
-
-def write_png(found: Sequence[Crossover], path: Path) -> Path:
-    """A panel per dtype: weights and layouts by M; darker cells need more sparsity.
-
-    Raises:
-        ValueError: no weight has `FEWEST_SIZES` M.
-    """
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    panels = drawn(found)
-    if not panels:
-        raise ValueError(f"nothing to draw: no weight was measured with {FEWEST_SIZES} values of M")
-    heights = [CELL_INCHES[1] * len(lines) + 0.6 for lines in panels.values()]
-    most = max(len({m for by_m in lines.values() for m in by_m}) for lines in panels.values())
-    figure = new_figure(CELL_INCHES[0] * most + 2.8, sum(heights))
-    colors = colormaps["viridis_r"]
-    for (dtype, lines), axes in zip(
-        panels.items(), figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0], strict=True
-    ):
-        sizes = sorted({m for by_m in lines.values() for m in by_m})
-        rows = list(lines)[::-1]  # the first on top
-        grid = {
-            (sizes.index(m), rows.index(key)): (
-                DENSE_COLOR if one.needed is None else to_hex(colors((one.needed - LEAST) / (1 - LEAST))),
-                one.short,
-            )
-            for key, by_m in lines.items()
-            for m, one in by_m.items()
-        }
-        labels = [f"{weight.label}, {layout.replace('_', '-')}" for weight, layout in rows]
-        draw_grid(axes, grid, [str(m) for m in sizes], labels)
-        axes.set_title(f"{dtype}: the lowest sparsity that beats dense, %, by M (– never)", fontsize=8)
-    return save_png(figure, path)
+        if one.dtype == dtype:
+            lines[one.weight, one.layout][one.m] = one
+    shown = {key: by_m for key, by_m in lines.items() if len(by_m) >= FEWEST_SIZES}
+    sizes = sorted({m for by_m in shown.values() for m in by_m})
+    head = [f"{dtype}, lowest sparsity that beats dense, %", *(f"M = {m}" for m in sizes)]
+    return page.table(
+        head,
+        [
+            [f"{weight.label}, {layout.replace('_', '-')}", *(by_m[m].short if m in by_m else "" for m in sizes)]
+            for (weight, layout), by_m in shown.items()
+        ],
+    )
 
 
 def write_csv(found: Sequence[Crossover], path: Path) -> Path:

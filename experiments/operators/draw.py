@@ -1,12 +1,10 @@
 """Draw the operator benchmark's CSV as plots and tables of crossovers.
 
-    python -m experiments.operators.draw [results.csv] [-o DIR] [--merge later.csv ...]
+    python -m experiments.operators.draw [results.csv] [-o DIR]
 
-Writes per dtype roofline-<dtype>.png, winners-<dtype>-<family>.png for each kernel family and, if a weight has many M,
-sweep-<dtype>.png. Writes for all dtypes together crossover.csv, crossover.png, predictions.png if the performance model made
-predictions, and kernels_by_m.csv and .png if several kernels of a weight have many M. By default it draws h200.csv, into the same
-folder. --merge first replaces rows of the CSV by those of later files with the same product, kernel and layout, and appends new
-ones.
+Writes sweep-fp16.svg if a weight has many M, predictions.svg if the performance model made predictions, crossover.csv, and
+kernels_by_m.csv if several kernels of a weight have many M; prints the table of crossovers in fp16. By default it reads h200.csv
+and writes into the same folder.
 """
 
 import argparse
@@ -14,11 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsefront_kernels.bench.rows import read_rows, write_texts
-
-from experiments.operators import crossover, winners
-from experiments.operators.measurements import Results, by_dtype, merged, read_measurements
-from experiments.operators.plots import predictions, sweeps, write_predictions_png, write_roofline_png, write_sweeps_png
+from experiments.operators import crossover, kernels_by_m, plots
+from experiments.operators.measurements import Results, read_measurements
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,8 +23,6 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     folder = asked.out or asked.csv.parent
     try:
-        if asked.merge:
-            _merge(asked.csv, asked.merge)
         results = read_measurements(asked.csv)
         folder.mkdir(parents=True, exist_ok=True)
         written = write_all(results, folder)
@@ -43,42 +36,26 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write_all(results: Results, folder: Path) -> list[Path]:
-    """Write every plot and table that the measurements allow."""
-    written = []
-    for dtype, rows in by_dtype(results.measurements).items():
-        written.append(write_roofline_png(rows, folder / f"roofline-{dtype}.png"))
-        for family in sorted({one.weight.family for one in rows} - {"dense"}):
-            own = [one for one in rows if one.weight.family == family]
-            written.append(winners.write_winners_png(own, folder / f"winners-{dtype}-{family}.png"))
-        if sweeps(rows):
-            written.append(write_sweeps_png(rows, folder / f"sweep-{dtype}.png"))
-    if predictions(results.measurements):
-        written.append(write_predictions_png(results.measurements, folder / "predictions.png"))
+    """Write every figure and table that the measurements allow, and print the table of crossovers."""
+    half = [one for one in results.measurements if one.dtype == "fp16"]
+    figures = [
+        plots.draw_sweeps(half, folder / "sweep-fp16.svg"),
+        plots.draw_predictions(results.measurements, folder / "predictions.svg"),
+    ]
     found = crossover.crossovers(results.measurements)
-    written.append(crossover.write_csv(found, folder / "crossover.csv"))
-    if crossover.drawn(found):
-        written.append(crossover.write_png(found, folder / "crossover.png"))
-    if by_m := winners.times_by_m(results.measurements):
-        written.append(winners.write_by_m_csv(by_m, folder / "kernels_by_m.csv"))
-        written.append(winners.write_by_m_png(by_m, folder / "kernels_by_m.png"))
-    return written
-
-
-def _merge(csv: Path, files: Sequence[Path]) -> None:
-    """Update a CSV with later results of the benchmark, the newest file last."""
-    before, later = read_rows(csv), [row for path in files for row in read_rows(path)]
-    after = merged(before, later)
-    write_texts(csv, after)
-    print(f"{csv}: {len(before)} rows before, {len(later)} measured since, {len(after)} now")
+    tables = [crossover.write_csv(found, folder / "crossover.csv")]
+    print(*crossover.markdown(found, "fp16"), sep="\n")
+    if by_m := kernels_by_m.times_by_m(results.measurements):
+        tables.append(kernels_by_m.write_by_m_csv(by_m, folder / "kernels_by_m.csv"))
+    return [*filter(None, figures), *tables]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description="Draw what `python -m sparsefront_kernels.bench` measured: roofline, winning kernels, crossovers."
+        description="Draw what `python -m sparsefront_kernels.bench` measured: speedups by M, crossovers."
     )
     parser.add_argument("csv", type=Path, nargs="?", default=HERE / "h200.csv", help="what the benchmark wrote")
     parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where the files go; beside the CSV by default")
-    parser.add_argument("--merge", type=Path, nargs="+", metavar="CSV", help="later measurements, the newest last")
     return parser
 
 

@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from sparsefront_kernels.bench.rows import KEY, read_rows
+from sparsefront_kernels.bench.rows import read_rows
 from sparsefront_kernels.problem import kernel_and_layout
 
-from experiments.harness.rows import newest, values_of
+from experiments.harness.rows import values_of
 
-ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
+DTYPES = ("fp16", "bf16", "fp32", "tf32")
 MASKS = ("distribution", "pattern", "mask_settings")  # columns that identify masks
 FEWEST_SIZES = 5  # values of M of a weight that is plotted by M
 SAME_SPARSITY = 3  # decimals; achievable sparsities of two shapes differ by less
@@ -45,7 +45,6 @@ class Measurement:
     Args:
         sparsity: fraction of zeros of this weight.
         latency_us, dense_us: of this kernel, and of the fastest dense one in the same process.
-        roofline_bound_us: lower bound of the latency, by the rates of its run.
         asked_sparsity: requested sparsity, which a mask may miss; None in older files.
         predicted_us: by the performance model; None if it has no prediction.
     """
@@ -60,7 +59,6 @@ class Measurement:
     layout: str
     latency_us: float
     dense_us: float
-    roofline_bound_us: float
     asked_sparsity: float | None = None
     predicted_us: float | None = None
 
@@ -73,17 +71,6 @@ class Measurement:
     def product_kernel(self) -> str:
         """The kernel's name without its layout suffix; plots share its style among layouts."""
         return kernel_and_layout(self.kernel)[0]
-
-    @property
-    def useful_flops(self) -> float:
-        """2·M·K·N·density: FLOPs with kept weights."""
-        return 2.0 * self.m * self.k * self.n * (1 - self.sparsity)
-
-    @property
-    def bytes_moved(self) -> float:
-        """Bytes of kept values, X and Y, each once; without indices, which are not in the CSV."""
-        elements = self.k * self.n * (1 - self.sparsity) + self.m * (self.k + self.n)
-        return elements * ELEMENT_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -120,35 +107,20 @@ def read_measurements(path: Path) -> Results:
     )
 
 
-@dataclass(frozen=True)
-class MClass:
-    """A range of M that shares a style in plots."""
-
-    label: str
-    least: int
-
-
-M_CLASSES = (
-    MClass("M = 1", 1),
-    MClass("M = 2 to 64", 2),
-    MClass("M = 65 to 512", 65),
-    MClass("M = 513 to 2048", 513),
-    MClass("M = 2049 to 8192", 2049),
-    MClass("M > 8192", 8193),
-)
+M_CLASSES = {
+    1: "M = 1",
+    2: "M = 2 to 64",
+    65: "M = 65 to 512",
+    513: "M = 513 to 2048",
+    2049: "M = 2049 to 8192",
+    8193: "M > 8192",
+}
+"""Least M -> label of a range of M that shares a color."""
 
 
-def m_class(m: int) -> MClass:
-    """The range that contains M."""
-    return [one for one in M_CLASSES if one.least <= m][-1]
-
-
-def by_dtype(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]]:
-    """Group by dtype, in the order of `ELEMENT_BYTES`; plots and tables show one dtype each."""
-    found: dict[str, list[Measurement]] = {dtype: [] for dtype in ELEMENT_BYTES}
-    for one in measurements:
-        found[one.dtype].append(one)
-    return {dtype: rows for dtype, rows in found.items() if rows}
+def m_class(m: int) -> str:
+    """Label of the range that contains M."""
+    return [label for least, label in M_CLASSES.items() if least <= m][-1]
 
 
 def fastest(measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -178,19 +150,6 @@ def distribution_names(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, ...
     return names
 
 
-def merged(rows: Iterable[dict[str, str]], later: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """The last row of each product, in the order in which products first appear. Wrong products replace older rows too, so that
-    no older row hides a fault.
-    """
-    return newest((*rows, *later), _product)
-
-
-def _product(row: dict[str, str]) -> tuple[str, ...]:
-    """Identity of a row's measurement, by requested sparsity, which random masks miss slightly."""
-    named = {name: row[name] for name in KEY} | {"sparsity": row["asked_sparsity"] or row["sparsity"]}
-    return (*named.values(), row["gpu"])
-
-
 def _measurement(path: Path, line: int, row: dict[str, str], distribution: str) -> Measurement:
     def number(column: str, kind: type = float) -> float:
         try:
@@ -203,9 +162,8 @@ def _measurement(path: Path, line: int, row: dict[str, str], distribution: str) 
             raise ValueError(f"{path}, line {line}: {column}={row[column]!r} is no number {allowed}")
         return value
 
-    if row["dtype"] not in ELEMENT_BYTES:
-        raise ValueError(f"{path}, line {line}: dtype={row['dtype']!r} is not one of {', '.join(ELEMENT_BYTES)}")
-    latency_us = number("latency_us")
+    if row["dtype"] not in DTYPES:
+        raise ValueError(f"{path}, line {line}: dtype={row['dtype']!r} is not one of {', '.join(DTYPES)}")
     return Measurement(
         weight=Weight(row["family"], row["pattern"], number("granularity", int), distribution),
         kernel=row["kernel"],
@@ -213,9 +171,8 @@ def _measurement(path: Path, line: int, row: dict[str, str], distribution: str) 
         **{size: number(size, int) for size in ("m", "k", "n")},
         sparsity=number("sparsity"),
         layout=row["layout"],
-        latency_us=latency_us,
+        latency_us=number("latency_us"),
         dense_us=number("dense_us"),
-        roofline_bound_us=number("roofline_fraction") * latency_us,
         asked_sparsity=number("asked_sparsity") if row["asked_sparsity"] else None,
         predicted_us=number("predicted_us") if row["predicted_us"] else None,
     )

@@ -2,7 +2,7 @@
 
     python -m experiments.operators.uniform [uniform.csv] [-o DIR]
 
-Reads the results of `uniform.plan`, writes uniform.png into the same folder and prints the tables of the page. Speedups are over
+Reads the results of `uniform.plan`, writes uniform.svg into the same folder and prints the tables of the page. Speedups are over
 cuSPARSE's CSR with the same mask in the same process; ours is the fastest of the family's kernels and layouts. Diamonds show the
 same products with a newer kernel, from h200.csv. The paper's M, K and N are our N, K and M.
 
@@ -16,13 +16,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparsefront_kernels.bench.rows import read_rows
 
 from experiments.harness import page
-from experiments.harness.figures import new_figure, save_png, small_axes
+from experiments.harness.figures import new_figure, save_svg, small_axes, styled
 from experiments.harness.page import geometric_mean
 from sparsefront.results.plots import SERIES_COLORS
 
@@ -211,28 +212,25 @@ def _mean(mean: float | None, missing: int) -> str:
     return f"{missing} sizes not measured" if mean is None else f"{mean:.2f}"
 
 
-def write_png(speedups: Speedups, newer: Speedups, path: Path) -> Path:
+@styled
+def draw_figures(speedups: Speedups, newer: Speedups, path: Path) -> Path:
     """A row of panels per dtype.
 
     Args:
         newer: speedups of products remeasured with a newer kernel.
     """
     rows = [figures(dtype) for dtype in DTYPES]
-    figure = new_figure(10, 5.5)
-    for row, line in zip(rows, figure.subplots(len(rows), len(rows[0]), squeeze=False), strict=True):
-        for picture, axes in zip(row, line, strict=True):
-            _draw(axes, picture, speedups, newer)
-        line[0].set_ylabel("speedup over cuSPARSE's CSR", fontsize=8)
-    return save_png(figure, path)
+    figure = new_figure(sum(map(len, rows)), columns=len(rows[0]), height=2.4)
+    for picture, axes in zip(chain(*rows), figure.axes, strict=True):
+        _draw(axes, picture, speedups, newer)
+    return save_svg(figure, path)
 
 
 def _draw(axes: "Axes", picture: Picture, speedups: Speedups, newer: Speedups) -> None:
     for line, color in zip(picture.lines, SERIES_COLORS, strict=False):
         points = [(x, speedups[cell]) for x, cell in line.points.items() if cell in speedups]
         if points:
-            axes.plot(
-                *zip(*points, strict=True), color=color, marker="o", markersize=3, linewidth=1.1, label=line.label
-            )
+            axes.plot(*zip(*points, strict=True), color=color, marker="o", label=line.label)
         if again := [(x, newer[cell]) for x, cell in line.points.items() if cell in newer]:
             marks = {"marker": "D", "linestyle": "", "markersize": 4, "label": f"{line.label}, newer kernel"}
             axes.plot(*zip(*again, strict=True), color=color, markeredgecolor="black", **marks)
@@ -241,9 +239,11 @@ def _draw(axes: "Axes", picture: Picture, speedups: Speedups, newer: Speedups) -
             axes.plot(list(line.paper), list(line.paper.values()), color=color, **marks)
     axes.axhline(1.0, color="#555555", linewidth=0.8)
     axes.set_ylim(bottom=0)
-    small_axes(axes, x=picture.x, title=picture.title, powers_of_two="x" if picture.log_x else "")
+    small_axes(
+        axes, x=picture.x, y="over cuSPARSE's CSR", title=picture.title, powers_of_two="x" if picture.log_x else ""
+    )
     if axes.lines[1:]:
-        axes.legend(fontsize=6)
+        axes.legend(fontsize=5)
 
 
 def all_cells() -> Iterable[Cell]:
@@ -271,7 +271,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     folder.mkdir(parents=True, exist_ok=True)
-    write_png(speedups, newer, folder / "uniform.png")
+    draw_figures(speedups, newer, folder / "uniform.svg")
     print(markdown(speedups), end="")
     return 0
 

@@ -1,4 +1,4 @@
-"""Draw retention.png from retention.csv, a dot per pattern and allocation, a panel per sparsity; print the README's table.
+"""Draw retention.svg from retention.csv, a dot per pattern and allocation, a panel per sparsity; print the README's table.
 
     python -m experiments.pattern_retention.draw [--model DIR]        (DIR as for measure.py)
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pandas
 from torch import Tensor
 
-from experiments.harness.figures import entry, new_figure, save_png
+from experiments.harness.figures import new_figure, save_svg, small_axes, styled
 from experiments.harness.page import row
 from experiments.pattern_retention.measure import HERE, composed, read_importance
 from sparsefront.config.settings import build_settings
@@ -25,7 +25,6 @@ from sparsefront.results.plots import FRONT_COLOR, pattern_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 NEAR = 0.02
 PATTERNS = HERE.parents[1] / "docs" / "patterns"
@@ -48,6 +47,7 @@ PICTURES = {
 }
 
 
+@styled
 def draw(table: pandas.DataFrame, path: Path) -> None:
     """Draw the plot; patterns are sorted by what they retain at the lowest sparsity with their own allocation."""
     measured = at_their_sparsity(table)
@@ -55,15 +55,12 @@ def draw(table: pandas.DataFrame, path: Path) -> None:
     last = [name for name in table.setting.unique() if name not in set(own.setting)]
     settings = [*own.sort_values("relative", ascending=False, kind="stable").setting, *last]
     sparsities = sorted(table.sparsity.unique())
-    figure = new_figure(3.6 * len(sparsities) + 1.8, 0.22 * len(settings) + 1.6, dpi=120)
-    for axes, sparsity in zip(figure.subplots(1, len(sparsities), sharey=True), sparsities):
+    figure = new_figure(len(sparsities), columns=len(sparsities), height=0.14 * len(settings) + 0.8)
+    for axes, sparsity in zip(figure.axes, sparsities):
         _draw_panel(axes, measured[measured.sparsity == sparsity], settings)
-        axes.set_title(f"sparsity {sparsity:g}", fontsize=10)
-    figure.supxlabel(
-        "retained importance (sum of |w|) relative to element_wise, same sparsity and allocation", fontsize=9
-    )
-    figure.legend(handles=_entries(), loc="outside upper center", ncols=3, fontsize=8)
-    save_png(figure, path)
+        small_axes(axes, x="retained", title=f"sparsity {sparsity:g}")
+        axes.tick_params(labelleft=axes is figure.axes[0])
+    save_svg(figure, path)
 
 
 def at_their_sparsity(table: pandas.DataFrame) -> pandas.DataFrame:
@@ -93,24 +90,16 @@ def markdown(table: pandas.DataFrame) -> str:
 
 
 def _draw_panel(axes: "Axes", rows: pandas.DataFrame, settings: list[str]) -> None:
-    """Draw a panel; filled: the pattern's own allocation; hollow: per_layer."""
+    """Draw a panel; filled: the pattern's own allocation; hollow: per_layer; dotted: a random mask, per_layer."""
     for one in rows.itertuples():
         color = pattern_color(one.setting.split()[0])
         face = color if one.is_default else "none"
-        axes.scatter(one.relative, settings.index(one.setting), facecolors=face, edgecolors=color, s=30, zorder=3)
+        axes.scatter(one.relative, settings.index(one.setting), facecolors=face, edgecolors=color, s=12, zorder=3)
     best = rows[(rows.setting == "element_wise") & (rows.allocation == "per_layer")].iloc[0]
     axes.axvline((1 - best.sparsity_achieved) / best.retained, color=FRONT_COLOR, linewidth=1, linestyle=":")
     axes.axvline(1, color=FRONT_COLOR, linewidth=1, linestyle="--")
-    axes.set_yticks(range(len(settings)), settings, fontsize=7)
+    axes.set_yticks(range(len(settings)), settings, fontsize=6)
     axes.set_ylim(len(settings) - 0.5, -0.5)
-    axes.grid(alpha=0.25)
-
-
-def _entries() -> list["Line2D"]:
-    mark = {"linestyle": "", "marker": "o", "markeredgecolor": "#333333"}
-    own = entry("the pattern's own allocation", "#333333", **mark)
-    other = entry("per_layer, where that is not its own", "#333333", **mark, markerfacecolor="none")
-    return [own, other, entry("a random mask, per_layer", FRONT_COLOR, linestyle=":")]
 
 
 def draw_mask(corner: Tensor, pattern: Pattern, path: Path) -> None:
@@ -129,7 +118,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="folder of a BERT, as save_pretrained writes it: for docs/patterns")
     model = parser.parse_args().model
     rows = pandas.read_csv(HERE / "retention.csv")
-    draw(rows, HERE / "retention.png")
+    draw(rows, HERE / "retention.svg")
     print(markdown(rows))
     if model is not None:
         corner = read_importance(model.resolve())[LAYER][:SIDE, :SIDE].contiguous()

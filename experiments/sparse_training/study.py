@@ -12,7 +12,6 @@ times cuSPARSELt products of weights that are 2:4 along both inputs and outputs:
 
 import argparse
 import copy
-import functools
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -32,10 +31,11 @@ from torch import Tensor, nn
 from experiments.end_to_end.networks import Network, build, inputs_of, prune
 from experiments.end_to_end.points import Point, Setting
 from experiments.harness.measure import kernel_times_us
-from experiments.harness.rows import text, where_and_when
+from experiments.harness.rows import measure_missing, text, where_and_when
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.models.base import block_names
-from sparsefront.results.store import append_line, read_lines
+from sparsefront.patterns.n_m import NM
+from sparsefront.results.store import append_line
 from sparsefront.training.graphs import GraphedForward
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -71,27 +71,15 @@ REST = "rest"
 # Single products.
 
 
-def measure_products(out: Path, dtype_name: str, sparsities: tuple[float, ...]) -> None:
-    """A line for each shape and sparsity."""
-    dtype, done = DTYPES[dtype_name], read_lines(out)
-    for (k, n), sparsity in product(SHAPES, sparsities):
-        cells = {"m": ROWS, "k": k, "n": n, "block": BLOCK, "sparsity": sparsity, "dtype": dtype_name}
-        if any(all(row[name] == str(cell) for name, cell in cells.items()) for row in done):
-            continue
-        row = cells | products_of(k, n, sparsity, dtype) | where_and_when()
-        append_line(out, {name: text(cell) for name, cell in row.items()})
-        print({name: text(cell) for name, cell in row.items()}, flush=True)
-
-
-def products_of(k: int, n: int, sparsity: float, dtype: torch.dtype) -> dict[str, float]:
+def products_of(m: int, k: int, n: int, block: int, sparsity: float, dtype: str) -> dict[str, float]:
     """Microseconds of Y, dX and dW, dense and block-sparse, including packing, and the speedup of all three."""
     torch.manual_seed(0)
     linear = nn.Linear(k, n, device="cuda")
-    kept = torch.rand(n // BLOCK, k // BLOCK, device="cuda").flatten().argsort().argsort().view(n // BLOCK, k // BLOCK)
-    mask = (kept < round(kept.numel() * (1 - sparsity))).repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
-    layer = TrainableBlockedLinear.from_masked(linear, mask, (BLOCK, BLOCK))
-    xs, dys = ([torch.randn(ROWS, side, device="cuda", dtype=dtype) for _ in range(COPIES)] for side in (k, n))
-    weight, ops = linear.weight.detach().to(dtype), torch.ops.sparsefront
+    kept = torch.rand(n // block, k // block, device="cuda").flatten().argsort().argsort().view(n // block, k // block)
+    mask = (kept < round(kept.numel() * (1 - sparsity))).repeat_interleave(block, 0).repeat_interleave(block, 1)
+    layer = TrainableBlockedLinear.from_masked(linear, mask, (block, block))
+    xs, dys = ([torch.randn(m, side, device="cuda", dtype=DTYPES[dtype]) for _ in range(COPIES)] for side in (k, n))
+    weight, ops = linear.weight.detach().to(DTYPES[dtype]), torch.ops.sparsefront
     values, handle = layer.weight.detach(), layer._handle
     _, transposed = ops.blocked_training(xs[0], values, None, handle, n)
     calls: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -110,61 +98,25 @@ def products_of(k: int, n: int, sparsity: float, dtype: torch.dtype) -> dict[str
             for name, call in calls.items()
         }
     dense, sparse = (sum(us for name, us in found.items() if name.startswith(kind)) for kind in ("dense", "sparse"))
-    return found | {"speedup": dense / sparse}
+    return found | {"speedup": dense / sparse} | where_and_when()
 
 
 # Products with weights that are 2:4 along inputs and outputs.
 
-WINDOW = 4
-# Each 4 x 4 mask with two kept weights in every row and column, [90, 16]
-TILES = torch.tensor(
-    [
-        rows
-        for rows in product((3, 5, 6, 9, 10, 12), repeat=WINDOW)
-        if all(sum(row >> column & 1 for row in rows) == 2 for column in range(WINDOW))
-    ]
-)
-TILES = (TILES[:, :, None] >> torch.arange(WINDOW) & 1).flatten(1).float()
 
-
-@functools.cache
-def tiles_on(device: torch.device) -> Tensor:
-    return TILES.to(device)
-
-
-def tile_mask(scores: Tensor) -> Tensor:
-    """The best mask of W [N, K], N and K multiples of 4, that is 2:4 for both W and its transpose."""
-    n, k = scores.shape
-    tiles = scores.view(n // WINDOW, WINDOW, k // WINDOW, WINDOW).transpose(1, 2).reshape(-1, WINDOW * WINDOW)
-    patterns = tiles_on(scores.device)
-    best = patterns[(tiles @ patterns.t()).argmax(dim=1)].bool()
-    return best.view(n // WINDOW, k // WINDOW, WINDOW, WINDOW).transpose(1, 2).reshape(n, k)
-
-
-def measure_two_four(out: Path, dtype_name: str) -> None:
-    """A line for each shape."""
-    dtype, done = DTYPES[dtype_name], read_lines(out)
-    for m, k, n in TWO_FOUR_SHAPES:
-        cells = {"m": m, "k": k, "n": n, "dtype": dtype_name}
-        if any(all(row[name] == str(cell) for name, cell in cells.items()) for row in done):
-            continue
-        row = cells | two_four_of(m, k, n, dtype) | where_and_when()
-        append_line(out, {name: text(cell) for name, cell in row.items()})
-        print({name: text(cell) for name, cell in row.items()}, flush=True)
-
-
-def two_four_of(m: int, k: int, n: int, dtype: torch.dtype) -> dict[str, float]:
+def two_four_of(m: int, k: int, n: int, dtype: str) -> dict[str, float]:
     """Microseconds of making the mask, of packing W and its transpose, and of the products; errors vs. float64."""
     torch.manual_seed(0)
+    transposable = NM(transposable=True)
     weight = torch.randn(n, k, device="cuda") / k**0.5
-    mask = tile_mask(weight.abs())
-    xs, dys = ([torch.randn(m, side, device="cuda", dtype=dtype) for _ in range(COPIES)] for side in (k, n))
+    mask = transposable.mask(weight.abs(), 0.5)
+    xs, dys = ([torch.randn(m, side, device="cuda", dtype=DTYPES[dtype]) for _ in range(COPIES)] for side in (k, n))
 
     def packed() -> tuple[Tensor, Tensor]:
-        sparse = (weight * mask).to(dtype)
+        sparse = (weight * mask).to(DTYPES[dtype])
         return torch._cslt_compress(sparse), torch._cslt_compress(sparse.t().contiguous())
 
-    sparse = (weight * mask).to(dtype)
+    sparse = (weight * mask).to(DTYPES[dtype])
     of_w, of_transposed = packed()
     y_by, dx_by = searched(of_w, xs[0].t()), searched(of_transposed, dys[0].t())
 
@@ -190,8 +142,8 @@ def two_four_of(m: int, k: int, n: int, dtype: torch.dtype) -> dict[str, float]:
         "dense_y_us": lambda x, dy: F.linear(x, sparse),
         "dense_dx_us": lambda x, dy: dy @ sparse,
         "dw_us": lambda x, dy: dy.t() @ x,
-        "mask_us": lambda x, dy: tile_mask(weight.abs()),
-        "round_us": lambda x, dy: weight.to(dtype),
+        "mask_us": lambda x, dy: transposable.mask(weight.abs(), 0.5),
+        "round_us": lambda x, dy: weight.to(DTYPES[dtype]),
         "pack_us": lambda x, dy: packed(),
         "y_us": y,
         "dx_us": dx,
@@ -209,6 +161,7 @@ def two_four_of(m: int, k: int, n: int, dtype: torch.dtype) -> dict[str, float]:
         found
         | {"speedup": dense / sparse_us, "kept_share": float(weight.abs()[mask].sum() / weight.abs().sum())}
         | errors
+        | where_and_when()
     )
 
 
@@ -389,9 +342,12 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="how a step is divided between kernels")
     given = parser.parse_args()
     if given.what == "products":
-        measure_products(given.out, given.dtype, tuple(given.sparsities))
+        shapes = product(SHAPES, given.sparsities)
+        cells = [{"m": ROWS, "k": k, "n": n, "block": BLOCK, "sparsity": level} for (k, n), level in shapes]
+        measure_missing(given.out, [one | {"dtype": given.dtype} for one in cells], products_of)
     elif given.what == "two_four":
-        measure_two_four(given.out, given.dtype)
+        cells = [{"m": m, "k": k, "n": n, "dtype": given.dtype} for m, k, n in TWO_FOUR_SHAPES]
+        measure_missing(given.out, cells, two_four_of)
     else:
         measure_steps(given.out, given.dtype, given.compiled, given.only, given.profile, given.pattern)
 

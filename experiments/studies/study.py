@@ -1,319 +1,228 @@
-"""The studies: each a folder of experiments/ with a `study.yaml`, re-made point by point.
+"""The points of a study, from its `study.yaml`, and the rows of its finished points.
 
-    python -m experiments.studies.study recoveries nmsparse_bert --bert DIR --glue DIR --workers 8 --minutes 8
-    python -m experiments.studies.study recoveries --bert DIR --glue DIR --headlines --kernels auto sparse
-    python -m experiments.studies.page
+    python -m experiments.studies.study points uniform sst2 > points.yaml
+    python run.py -m sweep.points=points.yaml sweep.pack=packed model.path=DIR dataset.path=DIR
+    python -m experiments.studies.study rows uniform packed
 
-Without --kernels networks are trained and evaluated, --workers of them side by side, and nothing is timed. With it the same
-networks (their stages are stored) get kernels and are timed: one has the GPU to itself while others compile. A line is added
-to points.csv of the study's folder as soon as a point is finished, so that a killed study goes on where it was; the runs lie
-below --results, for compare.py. First come the headlines of all named studies, behind the dense networks that they need, then
-what is left, then headlines with further seeds. `--finalists` adds further seeds of the two lines that are best on `val` with
-the first seed, in every column that has a target. Where a table has a `crossing`, the levels beside it are retrained as soon
-as all levels of a line are done. What follows so from new lines is done in the same call. On a machine without the store of
-earlier calls dense networks are trained again; `--one-block` repeats points whose line is of other dense weights.
+Headlines come first, then the other cells, then headlines with further seeds. `points` leaves out cells that points.csv holds or
+names as unsupported; `--seeds` and `--only` choose others, such as the two best of a column, or the levels beside a crossing.
+Nothing is timed without `--timed`, so that points share a GPU; with it they get kernels.
+`rows` appends a row to points.csv for each packed record that is a cell and has none; `table.py` makes the page's tables.
 """
 
 import argparse
 import shlex
-import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import runs
-from experiments.studies import definition
-from experiments.studies.cells import (
-    ACCURACY,
-    DIGEST,
-    FACTS,
-    FILE,
-    QUIET,
-    SECONDS,
-    UNSUPPORTED,
-    Key,
-    Line,
-    append_line,
-    cells_of,
-    current_lines,
-    finalists,
+import yaml
+
+from experiments.harness import rows, runs
+from sparsefront.results.run_folder import recorded_overrides
+from sparsefront.results.store import append_line, read_lines, read_results
+
+EXPERIMENTS = Path(__file__).resolve().parents[1]
+STUDY_FILE, FILE = "study.yaml", "points.csv"
+END_OF_POINT = runs.QUIET[0]  # in the column of overrides: what follows is not the point's own
+UNTIMED = "none"  # kernel of a row without a latency
+HOW = ("kernel", "measure.", "optimize", "logger", "report.")  # overrides that make no other point
+OF_UNTIMED = ("kernel=none", "measure.latency=false", "optimize=[val_masked]")
+DIGEST = "dense_weights_sha256"
+IDENTITY = ("study", "network", "table", "row", "column", "seed")
+FACTS = tuple(
+    "pattern granularity n_of_m recovery schedule sparsity_target sparsity_achieved metric_name val_dense "
+    "val_dense_continued val_masked val_sparse dense dense_continued masked sparse dataset_split dense_standard_error "
+    "masked_standard_error evaluated_samples val_evaluated_samples dense_steps recovery_steps latency_dense_ms "
+    "latency_sparse_ms speedup speedup_low speedup_high sparse_flops_share batch_size sequence_length dtype gpu "
+    "processor torch_version commit time dense_weights_sha256 run_id".split()
 )
-from experiments.studies.crossing import retrainings
-from experiments.studies.definition import Point, Study
-from sparsefront.processes import worker_processes
+COLUMNS = (*IDENTITY, "kernel", "unsupported", *FACTS, "seconds", "overrides")
 
-UNTIMED = ("kernel=none", "measure.latency=false", "measure.batch_size=256", "optimize=[val_masked]")
-
-Job = tuple[Key, list[str]]  # what, and the overrides of run.py
+Line = dict[str, str]
 
 
-def warm_up() -> None:
-    """Import what every point needs, and begin with the GPU, while the first dense network trains elsewhere."""
-    import torch
-
-    import sparsefront.pipeline  # noqa: F401
-
-    torch.cuda.is_available() and torch.zeros(1, device="cuda")
-
-
-def finish(overrides: Sequence[str]) -> dict[str, Any]:
-    """Run a point in a process of the pool.
-
-    Returns:
-        facts of the result by name and `seconds`; or `unsupported`, the reason why there is no such network.
-    """
-    began = time.perf_counter()
-    record = runs.record_of(overrides)
-    if isinstance(record, str):
-        return {UNSUPPORTED: record}
-    return {name: record.value_of(name) for name in FACTS} | {SECONDS: round(time.perf_counter() - began, 1)}
-
-
-@dataclass
-class Queue:
-    """What is left to do, in order; a point waits for its dense network.
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table of one network.
 
     Args:
-        needs: point -> its dense point, where that one is not finished.
-        earlier: jobs that have a line -> digest of its dense weights; they are done again where this call has others.
-        denses: dense point -> digest of the weights in its line, where it has one.
+        own: overrides of run.py, without the seed.
+        source: what the source reports; None if nothing.
+        headline: made first, and with every seed of the study.
+        planned: False for the other cells of a network with headlines only.
+        note: next to the row's label.
     """
 
-    jobs: dict[Key, list[str]] = field(default_factory=dict)
-    needs: dict[Point, Point] = field(default_factory=dict)
-    earlier: dict[Key, tuple[list[str], str]] = field(default_factory=dict)
-    denses: dict[Point, str] = field(default_factory=dict)
+    network: str
+    table: str
+    row: str
+    column: str
+    own: tuple[str, ...] = field(compare=False)
+    source: float | str | None = field(compare=False, default=None)
+    headline: bool = field(compare=False, default=False)
+    planned: bool = field(compare=False, default=True)
+    note: str = field(compare=False, default="")
 
-    def take(self) -> Job | None:
-        """The first job that can begin; None where all wait."""
-        ready = next((key for key in self.jobs if key[0] not in self.needs), None)
-        return None if ready is None else (ready, self.jobs.pop(ready))
-
-    def finished(self, point: Point, digest: str | None) -> None:
-        """Points that waited for this one can begin; those with a line of another dense network come first.
-
-        Args:
-            digest: of the dense weights.
-        """
-        freed = {waiting for waiting, needed in self.needs.items() if needed == point}
-        self.needs = {waiting: needed for waiting, needed in self.needs.items() if needed != point}
-        again = {key: job for key, (job, other) in self.earlier.items() if key[0] in freed and other != digest}
-        self.earlier = {key: value for key, value in self.earlier.items() if key[0] not in freed}
-        self.jobs = again | self.jobs
-
-    def drop_waiting_for(self, point: Point) -> int:
-        """Forget the points whose dense network failed; how many they are."""
-        lost = [key for key in self.jobs if self.needs.get(key[0]) == point]
-        for key in lost:
-            del self.jobs[key]
-        return len(lost)
+    def __str__(self) -> str:
+        return f"{self.network}: {self.table} · {self.row} · {self.column}"
 
 
-def queue_of(
-    studies: Iterable[Study],
-    wanted: Iterable[Point],
-    *,
-    kernels: Sequence[str],
-    shared: Mapping[str, Sequence[str]],
-    out: Path,
-    results: Path,
-    one_block: bool = False,
-) -> Queue:
-    """The points that have no line yet, each behind the dense network that it needs, which is stored or is trained now.
+@dataclass(frozen=True)
+class Study:
+    """A study.yaml.
 
     Args:
-        wanted: in any order; they are worked on by their turns.
-        kernels: options of run.py; `ACCURACY` alone times nothing.
-        shared: network -> overrides of all of its points.
-        out, results: folders with one of each study in them, for lines and for runs.
-        one_block: points whose line is of other dense weights, from a machine whose store is not at hand, are done again.
+        networks: of networks.yaml.
+        tables: title, columns and rows with overrides, what the source reports (`paper`), and a crossing: the points lost at
+            which a sparsity is read off, and the number of retrainings of the levels next to it.
+        headlines_only: networks with headlines only.
+        targets: network -> column -> test metric in percent that the row with the best val must reach.
+        seed_key: `seed` (the dense network and everything after it) or `recovery.seed` (one dense network for all).
     """
-    queue, of_name = Queue(), {study.name: study for study in studies}
-    known = {name: current_lines(study, out / name / FILE) for name, study in of_name.items()}
 
-    def overrides_of(point: Point, kernel: str) -> list[str]:
-        if kernel == ACCURACY:
-            how = UNTIMED
-        else:
-            how = (f"kernel={kernel}", *definition.networks()[point.network].latency)
-        where = f"results_dir={results / point.study}"
-        return [*point.overrides, *QUIET, *how, where, *shared[point.network]]
+    name: str
+    networks: Sequence[str]
+    tables: Sequence[dict[str, Any]]
+    headlines_only: Sequence[str] = ()
+    overrides: Sequence[str] = ()
+    headline_seeds: Sequence[int] = (0, 1, 2)
+    targets: dict[str, dict[str, float]] = field(default_factory=dict)
+    seed_key: str = "seed"
 
-    for point in sorted(wanted, key=lambda point: point.turn):
-        dense = definition.dense_point(of_name[point.study], point)
-        for kernel in kernels:
-            line = known[point.study].get((point, kernel))
-            if line is not None and not (one_block and line[DIGEST]):
-                continue
-            if (dense, ACCURACY) not in queue.jobs:
-                queue.jobs[dense, ACCURACY] = overrides_of(dense, ACCURACY)
-                if (earlier := known[point.study].get((dense, ACCURACY))) is not None:
-                    queue.denses[dense] = earlier[DIGEST]
-            queue.needs[point] = dense
-            if line is None:
-                queue.jobs[point, kernel] = overrides_of(point, kernel)
-            else:
-                queue.earlier[point, kernel] = (overrides_of(point, kernel), line[DIGEST])
-    return queue
+    @classmethod
+    def read(cls, name: str) -> "Study":
+        """The study of a folder of experiments/."""
+        return cls(name, **yaml.safe_load((EXPERIMENTS / name / STUDY_FILE).read_text(encoding="utf-8")))
+
+    @property
+    def points_file(self) -> Path:
+        return EXPERIMENTS / self.name / FILE
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """All cells, network by network, in the order of the tables."""
+        known = networks()
+        return [
+            cell
+            for network, table in product(self.networks, self.tables)
+            if network in table.get("networks", self.networks)
+            for cell in _cells(
+                table, network, (*self.overrides, *known[network]["overrides"]), network in self.headlines_only
+            )
+        ]
+
+    def overrides_of(self, cell: Cell, seed: int) -> list[str]:
+        """All overrides that identify a point."""
+        return [*cell.own, f"{self.seed_key}={seed}"]
+
+    def points(self) -> Iterator[tuple[Cell, int]]:
+        """Cells with their seeds, in order of priority."""
+        first, *others = self.headline_seeds
+        headlines = [cell for cell in self.cells if cell.headline]
+        yield from ((cell, first) for cell in headlines)
+        yield from ((cell, first) for cell in self.cells if cell.planned and not cell.headline)
+        yield from ((cell, seed) for seed in others for cell in headlines)
 
 
-def run(queue: Queue, pool: Executor, *, out: Path, workers: int, ends_at: float, say: Callable[[str], None]) -> None:
-    """Work until nothing is left, or the time is over: what has begun is finished.
+@cache
+def networks() -> dict[str, dict[str, Any]]:
+    """Networks that studies may name: overrides of all points, and those of timed ones (`latency`)."""
+    return yaml.safe_load(Path(__file__).with_name("networks.yaml").read_text(encoding="utf-8"))
+
+
+def _cells(table: dict[str, Any], network: str, shared: Sequence[str], headlines_only: bool) -> Iterator[Cell]:
+    columns = table.get("columns", {"": []})
+    for label, row in table["rows"].items():
+        for place, (column, overrides) in enumerate(columns.items()):
+            source = row["paper"][place] if place < len(row.get("paper", ())) else None
+            own = (*shared, *overrides, *row["overrides"])
+            headline = column in row.get("headline", ())
+            place_in_table = (network, table["title"], label, column)
+            yield Cell(*place_in_table, own, source, headline, headline or not headlines_only, row.get("note", ""))
+
+
+def settings(overrides: Iterable[str]) -> frozenset[str]:
+    """What must be equal for a row to be of a point: its overrides without the trainer's."""
+    return frozenset(text for text in overrides if not text.startswith("trainer."))
+
+
+def points(
+    study: Study, network: str, *, seeds: Sequence[int] | None = None, only: Sequence[str] = (), timed: bool = False
+) -> list[list[str]]:
+    """Points of a network for `sweep.points`, in order of priority, without those that have a row.
 
     Args:
-        out: folder of the studies' folders, where lines go.
-        ends_at: `time.monotonic()` after which nothing is begun any more.
-    Raises:
-        SystemExit: the system killed a process of the pool, which ends them all.
+        seeds: of all cells; None: those of the study.
+        only: texts, one of which a point's name must contain; empty: all.
+        timed: whether kernels are swapped in and timed.
     """
-    running: dict[Future, Job] = {}  # what has begun and has no line yet
-    try:
-        while queue.jobs or running:
-            while len(running) < workers and not runs.over(ends_at) and (job := queue.take()):
-                running[pool.submit(finish, job[1])] = job
-            if not running:
-                say(f"out of time: {len(queue.jobs)} points are left for the next call")
-                return
-            for done in sorted(wait(running, return_when=FIRST_COMPLETED).done, key=_lost):  # first what has a line
-                if _lost(done):
-                    done.result()
-                (point, kernel), overrides = running.pop(done)
-                error = done.exception()
-                found = done.result() if error is None else {}
-                why = None if error is None else f"FAILED, {type(error).__name__}: {error}"
-                if point.row == definition.DENSE:
-                    why = why or found.get(UNSUPPORTED)  # a folder that is not there, say
-                if why is not None:
-                    say(f"{point}: {why}")
-                    if lost := queue.drop_waiting_for(point):
-                        say(f"{lost} points need that network: they are left for the next call")
-                    continue
-                digest = found.get(DIGEST)
-                if digest is None or queue.denses.get(point) != digest:
-                    chosen = shlex.join(runs.without_places(overrides))
-                    append_line(out / point.study / FILE, point, kernel, found, overrides=chosen)
-                say(f"{point}, kernel={kernel}: {_told(found)}")
-                queue.finished(point, digest)
-    except BrokenExecutor as error:
-        points = "; ".join(f"{point}, kernel={kernel}" for (point, kernel), _ in running.values())
-        why = "a process of the pool was killed, by the system where memory ran out"
-        raise SystemExit(f"{why}; what was running is left for the next call: {points}") from error
+    same = [line for line in read_lines(study.points_file) if timed == (line["kernel"] != UNTIMED)]
+    done = {(*map(line.get, IDENTITY[1:-1]), int(line["seed"])) for line in same}
+    how = networks()[network]["latency"] if timed else OF_UNTIMED
+    wanted = study.points() if seeds is None else product(study.cells, seeds)
+    todo = [
+        [*study.overrides_of(cell, seed), *how]
+        for cell, seed in wanted
+        if cell.network == network
+        and (cell.network, cell.table, cell.row, cell.column, seed) not in done
+        and (not only or any(text in str(cell) for text in only))
+    ]
+    return [own for place, own in enumerate(todo) if own not in todo[:place]]
 
 
-def _lost(done: Future) -> bool:
-    """Whether it ended because a process of the pool did, be it another one's."""
-    return isinstance(done.exception(), BrokenExecutor)
-
-
-def _told(found: Mapping) -> str:
-    if reason := found.get(UNSUPPORTED):
-        return f"unsupported, {reason}"
-    named = ("val_dense", "val_masked", "dense", "dense_continued", "masked", "speedup", SECONDS)
-    return ", ".join(f"{name} {found[name]:.4g}" for name in named if found.get(name) is not None)
-
-
-def parser() -> argparse.ArgumentParser:
-    """All options; each folder that a network may need is one."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("studies", nargs="+", choices=definition.study_names())
-    for name in sorted({name for network in definition.networks().values() for name in network.folders.values()}):
-        options.add_argument(
-            f"--{name}", type=Path, metavar="DIR", help="networks that need it are left out without it"
-        )
-    options.add_argument("--networks", nargs="+", choices=list(definition.networks()), help="only these")
-    options.add_argument("--only", nargs="+", metavar="TEXT", help="only points whose name holds one of these")
-    options.add_argument("--headlines", action="store_true", help="only headlines")
-    options.add_argument("--finalists", action="store_true", help="further seeds of the lines that decide targets")
-    options.add_argument("--one-block", action="store_true", help="repeat points of other dense weights")
-    options.add_argument("--seeds", type=int, nargs="+", help="only these")
-    options.add_argument("--kernels", nargs="+", choices=["auto", "sparse"], help="time points with these")
-    runs.add_options(options)
-    options.add_argument("--out", type=Path, default=definition.RESULTS, help="of the studies' folders")
-    options.add_argument("--results", type=Path, default=Path("results/experiments"), help="of the runs")
-    options.add_argument("--cache", type=Path, default=Path(".cache/sparsefront"), help="of finished stages")
-    options.add_argument("--list", action="store_true", help="print what is left, and end")
-    return options
-
-
-def wanted(studies: Sequence[Study], arguments: argparse.Namespace, networks: Sequence[str]) -> Iterator[Point]:
-    """The points that the options leave; those of finalists and at crossings follow from the lines that are there."""
-    for study in studies:
-        lines = current_lines(study, arguments.out / study.name / FILE)
-        found = list(definition.points(study, of=networks))
-        if arguments.headlines:
-            found = [point for point in found if point.turn != 1]
-        else:
-            found += retrainings(study, cells_of(study, lines), networks)
-        for point in found:
-            if arguments.seeds is not None and point.seed not in arguments.seeds:
-                continue
-            if not arguments.only or any(text in str(point) for text in arguments.only):
-                yield point
-        if arguments.finalists:
-            yield from further_seeds(study, lines, networks)
-
-
-def further_seeds(study: Study, lines: Mapping[Key, Line], networks: Container[str]) -> Iterator[Point]:
-    """The finalists of every column that has a target, with the seeds that are not the first."""
-    known = cells_of(study, lines)
-    for network, targets in study.targets.items():
-        if network in networks:
-            for column in targets:
-                for point in finalists(study, known, network, column):
-                    yield from definition.again(study, point, study.headline_seeds)
-
-
-def folder_overrides(arguments: argparse.Namespace) -> dict[str, list[str]]:
-    """Network -> the overrides that name its folders; networks without one of theirs are left out."""
-    found = {}
-    for name, network in definition.networks().items():
-        folders = {key: getattr(arguments, option) for key, option in network.folders.items()}
-        if None not in folders.values() and name in (arguments.networks or [name]):
-            found[name] = [f"{key}={folder.resolve()}" for key, folder in folders.items()]
-    return found
+def rows_of(study: Study, records: Sequence[Path]) -> Iterator[Line]:
+    """New rows of the cells that packed records or run folders hold; runs with other settings are of no cell."""
+    runs_with_row = {(line["run_id"], line["table"], line["row"]) for line in read_lines(study.points_file)}
+    for entries in read_results(records).places.values():
+        for result, place in entries:
+            flat, given = result.flat(), recorded_overrides(place) or []
+            seed = next((int(text.partition("=")[2]) for text in given if text.startswith(f"{study.seed_key}=")), 0)
+            asked = settings(text for text in runs.without_places(given) if not text.startswith(HOW))
+            for cell in study.cells:
+                own = study.overrides_of(cell, seed)
+                if settings(own) == asked and (flat["run_id"], cell.table, cell.row) not in runs_with_row:
+                    others = [text for text in given if text not in {*own, *runs.QUIET}]
+                    cost = [result.cost.prune_seconds, result.cost.recover_seconds, result.cost.measure_seconds]
+                    line = {name: flat.get(name) for name in FACTS} | {
+                        **dict(zip(IDENTITY, (study.name, cell.network, cell.table, cell.row, cell.column, seed))),
+                        "kernel": flat["kernel_mode"] if flat["speedup"] is not None else UNTIMED,
+                        "seconds": round(sum(value or 0 for value in cost), 1),
+                        "overrides": shlex.join([*own, END_OF_POINT, *runs.without_places(others)]),
+                    }
+                    yield {name: rows.text(line.get(name)) for name in COLUMNS}
 
 
 def main() -> None:
-    arguments = parser().parse_args()
-    ends_at = runs.ends_at(arguments.minutes)
-    studies = [definition.read_study(name) for name in arguments.studies]
-    folders = folder_overrides(arguments)
-    for network in sorted({network for study in studies for network in study.networks} - folders.keys()):
-        print(f"{network} is left out: no folder of its model or data was given, or --networks does not name it")
-    cache = f"cache_dir={arguments.cache.resolve()}"
-    seen: set[Point] = set()
-
-    def next_queue() -> Queue:
-        """Of the points that no earlier queue of this call had."""
-        fresh = [point for point in wanted(studies, arguments, list(folders)) if point not in seen]
-        seen.update(fresh)
-        return queue_of(
-            studies,
-            fresh,
-            kernels=arguments.kernels or [ACCURACY],
-            shared={name: [*named, cache, *arguments.overrides] for name, named in folders.items()},
-            out=arguments.out,
-            results=arguments.results.resolve(),
-            one_block=arguments.one_block,
-        )
-
-    queue = next_queue()
-    print(f"{len(queue.jobs)} points to do", flush=True)
-    if arguments.list:
-        print("\n".join(f"{point}, kernel={kernel}: {' '.join(jobs)}" for (point, kernel), jobs in queue.jobs.items()))
-        return
-    say = partial(print, flush=True)
-    with worker_processes(arguments.workers) as pool:
-        for _ in range(min(arguments.workers, len(queue.jobs))):
-            pool.submit(warm_up)
-        while queue.jobs:
-            run(queue, pool, out=arguments.out, workers=arguments.workers, ends_at=ends_at, say=say)
-            queue = next_queue()
-            if queue.jobs:
-                say(f"{len(queue.jobs)} points more, which follow from these")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    names = sorted(path.parent.name for path in EXPERIMENTS.glob(f"*/{STUDY_FILE}"))
+    of_points, of_rows = commands.add_parser("points"), commands.add_parser("rows")
+    for command in (of_points, of_rows):
+        command.add_argument("study", choices=names)
+    of_points.add_argument("network")
+    of_points.add_argument("--seeds", type=int, nargs="+", help="of all cells, instead of the study's")
+    of_points.add_argument(
+        "--only", nargs="+", default=[], metavar="TEXT", help="cells whose name contains one of these"
+    )
+    of_points.add_argument("--timed", action="store_true", help="points whose kernels are timed")
+    of_rows.add_argument("records", type=Path, nargs="+", help="packed records, run folders, or folders of these")
+    arguments = parser.parse_args()
+    study = Study.read(arguments.study)
+    if arguments.command == "rows":
+        for line in list(rows_of(study, arguments.records)):
+            append_line(study.points_file, line)
+            print(", ".join(str(line[name]) for name in IDENTITY))
+    elif arguments.network not in study.networks:
+        parser.error(f"{arguments.network} must be one of {', '.join(study.networks)}")
+    else:
+        chosen = {"seeds": arguments.seeds, "only": arguments.only, "timed": arguments.timed}
+        found = points(study, arguments.network, **chosen)
+        yaml.safe_dump(found, sys.stdout, default_flow_style=None, width=200, allow_unicode=True)
 
 
 if __name__ == "__main__":

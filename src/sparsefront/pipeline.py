@@ -72,9 +72,9 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: "StageKeys")
             pruned = prune.run(experiment, store, keys, trained, make_search)
         if experiment.continues_to("recover"):
             # Of the points that share the control, one trains it first while the others recover; they find it finished.
-            control.begin(experiment, store, keys.control, trained, loggers)
-            recovered = recover.run(experiment, store, keys.recover, trained, pruned, loggers)
-            continued = control.run(experiment, store, keys.control, trained, recovered, loggers)
+            control.begin(experiment, store, keys, trained, loggers)
+            recovered = recover.run(experiment, store, keys, trained, pruned, loggers)
+            continued = control.run(experiment, store, keys, trained, recovered, loggers)
         if experiment.continues_to("export"):
             exported = export.run(experiment, store, keys.export, pruned, recovered)
         if experiment.continues_to("measure"):

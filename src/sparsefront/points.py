@@ -1,6 +1,7 @@
 """A sweep over the points of a file, in order of priority, as processes on all GPUs of this machine."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -19,12 +20,12 @@ from sparsefront.artifacts.bounded_files import load_yaml_bounded
 from sparsefront.errors import InvalidSetting, keys_of, printable
 from sparsefront.processes import TERMINATED
 from sparsefront.progress import counted
+from sparsefront.records import without_machine, write_record
 from sparsefront.results.packed import RECORD, SUFFIX
 from sparsefront.results.record import Cost
 from sparsefront.results.run_folder import recorded_overrides
 from sparsefront.results.store import read_results
 from sparsefront.settings_class import settings_class
-from sparsefront.verify.packing import without_machine, write_record
 
 GRACE_S = 30.0  # from SIGTERM, which a training answers after its current step, to SIGKILL
 POLL_S = 0.2
@@ -103,7 +104,7 @@ def read_points(file: Path) -> list[list[str]]:
             "sweep.points", file, "must be a list of points, each a list such as [seed=0, pattern=n_m]"
         )
     for number, point in enumerate(points):
-        if not isinstance(point, list) or not all(isinstance(text, str) and "=" in text for text in point):
+        if not isinstance(point, list) or not all(isinstance(text, str) and re.search("^~|=", text) for text in point):
             raise InvalidSetting("sweep.points", file, f"point {number} must be a list such as [seed=0, pattern=n_m]")
         if point in points[:number]:
             raise InvalidSetting("sweep.points", file, f"points {points.index(point)} and {number} are equal")

@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 
 def counted(number: int | str, noun: str) -> str:
-    """A number with its noun, with a plural s: `1 run`, `2 runs`, `0.5 epochs`."""
-    return f"{number} {noun}" + ("" if str(number) == "1" else "s")
+    """A number with its noun, in the plural unless it is 1: `1 run`, `2 runs`, `0.5 epochs`, `3 batches`."""
+    ending = "es" if noun.endswith("batch") else "s"
+    return f"{number} {noun}" + ("" if str(number) == "1" else ending)
 
 
 def reasons_text(reasons: Mapping[str, str]) -> str:

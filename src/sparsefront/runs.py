@@ -3,8 +3,8 @@
 import html
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,23 +20,25 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 from yaml import YAMLError
 
-from sparsefront.artifacts.bounded_files import read_text_bounded
+from sparsefront.artifacts.bounded_files import load_yaml_bounded, read_text_bounded
 from sparsefront.config.arguments import GROUPS, OPTIONAL, ROOT_KEYS, normalize_arguments, option_folders
 from sparsefront.config.command_line import BadInput, job
 from sparsefront.config.settings import build_settings, options_of
 from sparsefront.data.base import Dataset
-from sparsefront.errors import InvalidSetting, first_line, keys_of, printable, yaml_complaint
+from sparsefront.errors import Edited, InvalidSetting, first_line, keys_of, printable, yaml_complaint
 from sparsefront.export.save import folder_path, load, require_packages
 from sparsefront.models.base import Model
 from sparsefront.options import CONF, shortened
 from sparsefront.patterns.base import Pattern, modules_of
 from sparsefront.pruning.masks import Masks
 from sparsefront.results.candidates import speedup_interval, too_few_repeats
+from sparsefront.results.field_types import differences, part_at
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import (
-    LINK,
-    PATH_FILE,
+    CONFIG_FILE,
+    HYDRA_FILE,
     RESULT_FILE,
+    linked_checkpoint,
     make_writable,
     needs_resolver,
     recorded_overrides,
@@ -143,6 +145,47 @@ def _key(text: str) -> str:
 def _first_part(key: str) -> str:
     """The first part of a key or group: `hydra` of hydra/launcher and of hydra.run.dir."""
     return re.split(r"[./@]", key, maxsplit=1)[0]
+
+
+def other_configuration(
+    folder: Path, configuration: Mapping[str, Any], choices: Mapping[str, str], given: Iterable[str]
+) -> str | None:
+    """Compare the copies of the configuration that Hydra wrote with what the recorded overrides compose here.
+
+    Args:
+        folder: of the run.
+        configuration: composed here, as plain containers with interpolations unresolved.
+        choices: group -> name of its option, composed here.
+        given: overrides that the run did not have; differences in their keys do not count.
+    Returns:
+        the first difference of config.yaml, which another version may have; None if there is none.
+    Raises:
+        Edited: hydra.yaml names other overrides or options, or a file cannot be read.
+    """
+    free = {_key(text) for text in given} | {*LEFT_OUT, *PATHS, "trainer"}
+    hydra, config = (_yaml_in(folder, file) for file in (HYDRA_FILE, CONFIG_FILE))
+    if part_at(hydra, ("hydra", "overrides", "task")) not in (None, recorded_overrides(folder)):
+        raise Edited(str(HYDRA_FILE), "was edited: its overrides.task is not what overrides.yaml holds")
+    for group, ran in choices.items():
+        chosen = part_at(hydra, ("hydra", "runtime", "choices", group))
+        if group not in free and chosen not in (None, ran, "default"):
+            raise Edited(str(HYDRA_FILE), f"was edited: it chose {group}={shortened(chosen)}, where {ran} was run")
+    for path, stated, here in differences((), config, configuration):
+        key = ".".join(map(str, path))
+        if stated is not None and not any(f"{key}.".startswith(f"{name}.") for name in free):
+            found = f"{here} is composed" if here is not None else "there is no such setting"
+            return f"{shortened(key)} is {shortened(stated)} in it, where {found}"
+    return None
+
+
+def _yaml_in(folder: Path, name: Path) -> dict[str, Any]:
+    """A YAML file of a run's folder; empty if it is not there."""
+    file = folder / name
+    try:
+        content = load_yaml_bounded(file) if file.exists() else {}
+    except ValueError as error:
+        raise Edited(str(name), f"cannot be read: {error}") from error
+    return content if isinstance(content, dict) else {}
 
 
 # Compose and run a configuration in this process, without the command line.
@@ -364,21 +407,3 @@ def _record_in(folder: Path) -> Result | None:
         return Result.from_json(read_text_bounded(file))
     except (ValueError, RecursionError) as error:
         raise InvalidSetting("run_folder", folder, f"{RESULT_FILE} cannot be read: {first_line(error)}") from error
-
-
-MOST_PATH_BYTES = 2**14
-EXPORT = re.compile(r"/export/[0-9a-f]{16}$")
-
-
-def linked_checkpoint(folder: Path) -> Path | None:
-    """The folder of the run's export; None if it does not exist. A link or path that leads to anything but an export of a cache
-    is not followed.
-    """
-    path, written = folder / LINK, folder / PATH_FILE
-    if os.path.lexists(written):
-        with suppress(ValueError):
-            path = Path(read_text_bounded(written, max_bytes=MOST_PATH_BYTES).strip())
-    with suppress(OSError, ValueError):  # a loop of links; a null character
-        if path.is_dir() and (path.resolve().parent == folder.resolve() or EXPORT.search(path.resolve().as_posix())):
-            return path
-    return None

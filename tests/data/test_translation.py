@@ -115,6 +115,13 @@ def test_long_pairs_are_not_trained_on_and_are_never_left_out_of_an_evaluation(f
     (folder / "test.de").write_text((folder / "test.de").read_text().replace("es ist test 3", "x y z " * 40))
     with pytest.raises(InvalidSetting, match=r"dataset.max_length=40: pair 4 of test .* give at least \d+"):
         opened(settings, tmp_path).part("test")
+    data = opened(settings, tmp_path)
+    data.batch_size, data.evaluate_limit = 3, 2  # the whole first batch
+    assert len(data.part("test")) == 3
+    data = opened(settings, tmp_path)
+    data.batch_size, data.evaluate_limit = 2, 3
+    with pytest.raises(InvalidSetting, match=r"pair 4 of test .* it is evaluated: give at least \d+"):
+        data.part("test")
 
 
 def broken(folder: Path, name: str, change: Any) -> None:

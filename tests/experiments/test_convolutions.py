@@ -27,7 +27,7 @@ def test_the_convolutions_of_the_network(study):
 
 def test_a_line(study, monkeypatch):
     """On a CPU references are compared; times are made up."""
-    real, device = study.autotune_layer, torch.device("cpu")
+    real = study.autotune_layer
 
     def autotune_layer(layer, candidates, received):
         tuned = real(layer, candidates, received)
@@ -38,14 +38,14 @@ def test_a_line(study, monkeypatch):
     monkeypatch.setattr(study, "autotune_layer", autotune_layer)
     shape = study.Shape(64, 128, 3, 2, 14)
     line = study.measure(
-        shape,
+        **vars(shape),
         times=4,
         batch=2,
         dtype="bf16",
         pattern="block_wise",
         granularity=64,
         sparsity=0.5,
-        device=device,
+        device="cpu",
     )
     assert list(line) == study.COLUMNS
     assert (line["kernel"], line["speedup"], line["density"]) == ("blocked_reference", "1.5000", "0.5000")

@@ -1,24 +1,22 @@
-"""A picture with a palette shows the colors that were drawn, those of a legend's small dots too."""
+"""A figure whose text leaves the canvas is not written; equal figures give equal bytes."""
 
-import numpy as np
-from matplotlib.colors import to_rgb
-from PIL import Image
+import pytest
 
-from experiments.harness.figures import new_figure, save_png
-from sparsefront.results.plots import SERIES_COLORS
-
-UNSEEN = 12  # of 255 in each channel
+from experiments.harness.figures import new_figure, save_svg, small_axes, styled
 
 
-def test_a_color_of_few_pixels_stays_what_it_is(tmp_path):
-    figure = new_figure(8, 6)
-    many, few = figure.subplots(2)
-    places = np.random.RandomState(0).rand(2, 3000)
-    many.scatter(*places, c=places[0], cmap="viridis", alpha=0.4, linewidths=0)
-    for place, color in enumerate(SERIES_COLORS):
-        few.scatter(place, 0, color=color, s=36)
-    with Image.open(save_png(figure, tmp_path / "picture.png")) as picture:
-        pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3).astype(int)
-    for color in SERIES_COLORS:
-        apart = np.abs(pixels - np.round(255 * np.array(to_rgb(color)))).max(axis=1)
-        assert apart.min() <= UNSEEN, f"{color} is drawn {apart.min():.0f} off"
+def test_text_that_leaves_the_canvas_is_refused(tmp_path):
+    figure = new_figure()
+    small_axes(figure.axes[0], x="M", title="speedup " * 40)
+    with pytest.raises(ValueError, match="leave the canvas"):
+        save_svg(figure, tmp_path / "wide.svg")
+
+
+def test_equal_figures_give_equal_bytes(tmp_path):
+    @styled
+    def draw(name):
+        figure = new_figure(2)
+        figure.axes[0].plot([1, 2], [3, 4])
+        return save_svg(figure, tmp_path / name).read_bytes()
+
+    assert draw("one.svg") == draw("two.svg")

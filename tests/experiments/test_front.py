@@ -1,10 +1,10 @@
-"""The front: its pages hold what compare.py prints of its records, and every line of the study is a run that is accepted."""
+"""The front: its pages hold what compare.py prints of its records, and the lines of the study are accepted."""
 
 import csv
 
 import pytest
 
-from experiments.front import study, summary
+from experiments.front import summary
 from sparsefront.config.validate import validate
 from sparsefront.points import read_points
 from sparsefront.results import compare
@@ -35,53 +35,6 @@ def test_rows_have_records(groups):
     with (summary.FRONT / "squad.csv").open() as file:
         runs = {row["run_id"] for row in csv.DictReader(file)}
     assert runs == {result.identity.run_id for group in groups for result in group.results}
-
-
-@pytest.mark.parametrize("choice", study.CHOICES)
-@pytest.mark.parametrize("recovered", [True, False])
-def test_every_point_is_a_run(composed, choice, recovered):
-    point = study.Point(choice, study.LEVELS[choice][0], 1, study.BF16, recovered)
-    small = ["model=vit_small", "model.dim=256", "recovery=distill", "importance=taylor", "schedule=gradual"]
-    untimed = () if choice in study.SEARCHES else study.UNTIMED  # a search measures times
-    overrides = [*point.overrides(), *untimed]
-    names = {text.partition("=")[0] for text in overrides}
-    device = ["trainer=cpu", "measure.device=cpu"]
-    experiment = validate(
-        composed(*(text for text in small if text.partition("=")[0] not in names), *overrides, *device)
-    )
-    trained = recovered and choice != study.DENSE
-    assert experiment.seed == 1 and experiment.measure.dtype == "bf16"
-    assert experiment.control == ("dense_distilled" if trained else None)
-    is_gradual = trained and choice not in ("depth", "2:4", "n:m")
-    assert experiment.schedule.name == ("gradual" if is_gradual or recovered and choice == study.DENSE else "one_shot")
-
-
-ROW = {"precision": "fp16", "recovery": "distill", "speedup": ""}
-
-
-def row(choice, level, seed, **more):
-    return ROW | {"choice": choice, "level": f"{level:g}", "seed": str(seed)} | more
-
-
-def test_precisions_are_points_of_their_own():
-    rows = [
-        row("blocks of 64", 0.5, 0),
-        row("blocks of 64", 0.5, 0, precision="fp8"),
-        row("dense", 0, 0, precision="fp8"),
-    ]
-    points = study.points_of(["dense", "blocks of 64"], [0], ["none", "fp8"])
-    assert sum(any(map(point.is_of, rows)) for point in points) == 3 and len(points) == 5
-    assert "precision=fp8" in points[2].overrides() and not any("precision" in text for text in points[0].overrides())
-
-
-def test_bf16_is_for_timed_networks():
-    points = study.points_of(["2:4"], [0, 1], ["none", "bf16"], timed=[0])
-    assert [(point.precision, point.seed) for point in points] == [("none", 0), ("bf16", 0), ("none", 1)]
-    rows = [row("2:4", 0.5, 0, precision="bf16"), row("2:4", 0.5, 1, recovery="none")]
-    assert [any(map(point.is_of, rows)) for point in points] == [False, True, False]
-    masks = study.points_of(["2:4"], [1], recovered=False)
-    assert masks[0].is_of(rows[1]) and masks[0].is_timed([]) and "recovery=none" in masks[0].overrides()
-    assert "schedule=one_shot" in points[0].overrides() and "recovery=none" not in points[0].overrides()
 
 
 def test_readme_counts_the_faster_dtype_over_the_faster_dense(groups):
@@ -123,6 +76,24 @@ def text_study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     short += ["recipe.recovery_epochs=null", "recipe.recovery_steps=2"]
     on_cpu = ["trainer=cpu", "measure.device=cpu", "measure.latency=false", "kernel=none", "recipe.batch_size=8"]
     return ["experiment=front_imdb", *paths, *short, *on_cpu, f"cache_dir={folder / 'cache'}"]
+
+
+@pytest.fixture(scope="module")
+def image_study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    from tiny_files import write_tiny_imagenet
+
+    data = write_tiny_imagenet(tmp_path_factory.mktemp("images"))
+    on_cpu = ["trainer=cpu", "measure.device=cpu", "measure.latency=false", "kernel=none"]
+    return ["experiment=front_images", f"dataset.path={data}", "dataset.complete=false", *on_cpu]
+
+
+@pytest.mark.parametrize(("file", "settings"), [("tuning.yaml", "text_study"), ("images.yaml", "image_study")])
+def test_every_line_is_accepted(composed, request, file, settings):
+    study_settings = request.getfixturevalue(settings)
+    points = [validate(composed(*study_settings, *line)) for line in read_points(summary.FRONT / file)]
+    steps = {(point.recipe.epochs, point.recipe.recovery_epochs, point.recipe.recovery_steps) for point in points}
+    assert steps == ({(1, None, 2)} if settings == "text_study" else {(60, 45, None), (15, 45, None)})
+    assert all((point.control is None) is not point.pattern.prunes for point in points)
 
 
 def test_core_lines_share_dense_and_control(run, text_study):

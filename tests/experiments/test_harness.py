@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.harness import page, rows
-from experiments.harness.measure import Kernel, microseconds_by_kernel, union
+from experiments.harness.measure import Kernel, covered_us, microseconds_by_kernel
 
 MARKS = "<!-- begin -->", "<!-- end -->"
 
@@ -33,9 +33,12 @@ def test_tables_and_numbers():
     assert page.speedup(timed) == "1.50 (1.40–1.60)" and page.number(timed, "dense") is None
 
 
-def test_newer_rows_take_the_place_of_older_ones():
-    first, other, again = {"m": "1", "us": "5"}, {"m": "2", "us": "6"}, {"m": "1", "us": "4"}
-    assert rows.newest([first, other, again], lambda row: row["m"]) == [again, other]
+def test_missing_rows_are_measured_until_the_time_is_over(tmp_path):
+    out, cells = tmp_path / "rows.csv", [{"m": 1}, {"m": 2}, {"m": 3}]
+    rows.measure_missing(out, cells[:1], lambda m: {"us": 5.0})
+    rows.measure_missing(out, cells[:2], lambda m: {"us": m / 3})
+    rows.measure_missing(out, cells, lambda m: {"us": 0.0}, ends_at=0.0)
+    assert out.read_text() == "m,us\n1,5\n2,0.666667\n"
     assert rows.values_of({"m": 1, "compile": None}, ("m", "compile", "absent")) == ("1", "", "")
 
 
@@ -44,11 +47,8 @@ def test_rows_are_written_with_their_columns(tmp_path):
     assert (tmp_path / "rows.csv").read_bytes() == b"a,b\n0.333333,\n7,\n"
 
 
-def test_time_of_several_processes_counts_once():
-    assert union([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]) == 4.0
-
-
 def test_overlapping_kernels_count_once():
     """A kernel that begins under another is charged from its end; one that ends before it, nothing."""
     kernels = [Kernel("b", 1.0, 3.0), Kernel("a", 0.0, 2.0), Kernel("c", 1.5, 2.5), Kernel("a", 5.0, 6.0)]
     assert microseconds_by_kernel(kernels) == {"a": 3.0, "b": 1.0, "c": 0.0}
+    assert covered_us(kernels) == 4.0

@@ -1,13 +1,10 @@
 """The study of language models on a tiny Llama: what the program makes of it is what plain PyTorch makes of it."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 import sparsefront as sf
 from experiments.language_models import decode, study
-from experiments.language_models.tiny import make_llama, make_wikitext
 from sparsefront.results.store import read_lines
 
 
@@ -25,17 +22,6 @@ def test_the_program_is_the_plain_version(rows: list[dict[str, str]]) -> None:
         assert float(row["apart"]) < 1e-5 and row["dense"] == row["plain_dense"], row
         assert int(row["windows"]) > 20 and int(row["calibration_windows"]) > 20
     assert len({row["perplexity"] for row in rows}) == 3
-
-
-def test_what_is_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(study, "measured", lambda setting, points, with_plain: asked.extend(points) or [])
-    setting = study.Setting(make_llama(tmp_path / "tiny"), make_wikitext(tmp_path / "text"), 64, tmp_path)
-    known = [f"tiny,wanda,{len(setting.windows['test'])},1,64", "tiny,obs,10,1,64"]  # of other windows
-    lines = [line + "," * (len(study.COLUMNS) - 5) for line in known]
-    (tmp_path / "tiny.csv").write_text("\n".join([",".join(study.COLUMNS), *lines]) + "\n")
-    study.main(["--tiny", str(tmp_path)])
-    assert asked == [name for name in study.POINTS if name != "wanda"]
 
 
 def test_the_published_figures_are_within_their_bar() -> None:

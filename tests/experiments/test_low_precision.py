@@ -1,4 +1,4 @@
-"""The study of low precision: its points, and a page whose tables are those of its files."""
+"""The study of low precision: a page whose tables are those of its files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,6 @@ import torch
 from experiments.end_to_end import study
 from experiments.end_to_end.session import Options, Rows, Session
 from experiments.low_precision import large, operators, summary, tiles
-from experiments.low_precision.networks import LEVELS, RECOVERED, Network, wanted
 from experiments.low_precision.operators import FP16, PEERS, Cell, cells
 from sparsefront.measure.settings import Measure
 from sparsefront.results.store import read_lines
@@ -19,31 +18,12 @@ FOLDER = Path(operators.__file__).parent
 def test_the_page_holds_the_tables_of_the_files():
     page = (FOLDER / "README.md").read_text().splitlines()
     for table in (
-        summary.network_table(read_lines(FOLDER / "networks.csv")),
+        summary.network_table([summary.RECORDS]),
         summary.large_table(read_lines(FOLDER / "large.csv")),
         summary.peers_table(read_lines(FOLDER / "peers.csv")),
         operators.table(read_lines(FOLDER / "operators.csv")),
     ):
         assert len(table) > 2 and set(table) <= set(page)
-
-
-def test_each_network_is_asked_for_in_both_precisions_where_it_can_run():
-    points = wanted(list(LEVELS))
-    assert len(points) == len(set(points))
-    of_dense = [point.precision for point in points if point.choice == "dense"]
-    of_tiles = {point.precision for point in points if point.choice == "tiles of 128"}
-    assert (of_dense, of_tiles) == (["fp8"], {"none"})
-    for point in points:
-        given = point.overrides()
-        assert f"precision={point.precision}" in given and "control=null" in given
-        assert ("recovery=none" in given) == ((point.choice, point.level) not in RECOVERED)
-        assert sum(override.startswith("schedule=") for override in given) == 1
-
-
-def test_a_row_is_of_the_point_that_asked_for_it_whatever_ran():
-    point = Network("width", 0.5, 0, "fp8")
-    row = point.cells | {"precision": "fp16"}
-    assert point.is_of(row) and not Network("width", 0.5, 0, "none").is_of(row)
 
 
 def test_a_dry_run_swaps_large_networks_in_fp8(tmp_path, caplog):
@@ -63,10 +43,12 @@ def test_peers_come_first_and_blocks_beside_fp16():
 
 
 def test_options_on_a_gpu_are_read_from_the_command_line(monkeypatch):
-    asked = study.arguments().parse_args(["--autotune-seconds", "3", "--dense-variants", "fused_qkv"])
+    asked = study.arguments().parse_args(["--autotune-seconds", "3"])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     options = study.options_of(asked)
-    assert options.dense.autotune_seconds == 3 and options.dense.variants == ["fused_qkv"] and options.timed
+    assert (
+        options.dense.autotune_seconds == 3 and options.sparse.variants == list(study.OF_CONVOLUTIONS) and options.timed
+    )
 
 
 def test_a_copy_for_tiles_holds_the_kept_inputs():

@@ -57,27 +57,11 @@ def test_a_refusal_is_a_row(weights, pattern, refusal):
     assert row.refusal.startswith(refusal) and row.relative is None
 
 
-def test_rows_measured_again_replace_their_own(weights, tmp_path):
-    def rows(sparsity: float) -> list[dict]:
-        return [measure.as_text(measure.measure("n_m m=4", "", NM(m=4), PerLayer(), sparsity, weights))]
-
-    table = tmp_path / "retention.csv"
-    assert measure.read_rows(table) == {}
-    measure.write_rows(
-        {"n_m m=4": rows(0.5), "element_wise": [rows(0.5)[0] | {"setting": "element_wise"}], "gone": rows(0.5)}, table
-    )
-    found = measure.read_rows(table)
-    assert list(found) == ["element_wise", "n_m m=4"], "in the order of SETTINGS; what is none of them is dropped"
-    measure.write_rows(found | {"n_m m=4": rows(0.75)}, table)
-    again = measure.read_rows(table)
-    assert again["element_wise"] == found["element_wise"] and again["n_m m=4"][0]["sparsity"] == "0.75"
-
-
-def test_every_setting_is_one_that_run_takes():
-    from sparsefront.config.settings import build_settings
-
-    for overrides in measure.SETTINGS.values():
-        build_settings("pattern", measure.composed(*overrides.split()).pattern)
+def test_cells_are_those_of_the_published_rows():
+    """Each setting builds its pattern, and the file lacks no row."""
+    found = [(cell["setting"], cell["allocation"], cell["sparsity"]) for cell in measure.cells_of_settings()]
+    rows = pandas.read_csv(FOLDER.joinpath("retention.csv"))
+    assert found == list(zip(rows.setting, rows.allocation, rows.sparsity))
 
 
 def test_the_page_holds_the_table_of_its_rows():

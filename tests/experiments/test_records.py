@@ -10,16 +10,14 @@ from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZipFile
 import pytest
 
 import sparsefront as sf
-from experiments.harness import records
-from experiments.harness.records import difference, write_records
-from experiments.search.study import Point, line_of
+from experiments.harness.rows import difference, rows_by_run
 from sparsefront.__main__ import compare
 from sparsefront.artifacts.bounded_files import Unreadable
+from sparsefront.records import without_machine, write_record
 from sparsefront.results.packed import MEMBERS, OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack, unpacked
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import overrides_command
-from sparsefront.results.store import append_line, read_results
-from sparsefront.verify.packing import without_machine
+from sparsefront.results.store import read_results
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
 PLAIN = ("report.html=false", "report.plot=false", "pattern=n_m", "sparsity=0.5")
@@ -36,9 +34,11 @@ def results(tmp_path_factory) -> Path:
 @pytest.fixture
 def packed(results: Path, tmp_path: Path) -> Path:
     """The record of that run."""
-    (file,), problems = write_records("study", [results], out=tmp_path / "records")
-    assert problems == []
-    return file
+    return write_record(run_folder(results), tmp_path / "records" / "study")
+
+
+def run_folder(results: Path) -> Path:
+    return next(results.glob("*/row.json")).parent
 
 
 def only(folder: Path) -> Result:
@@ -60,13 +60,13 @@ def test_a_record_is_read_like_the_folder_of_its_run(results, packed):
 
 def test_equal_runs_give_equal_bytes(results, packed, tmp_path):
     before = packed.stat().st_mtime_ns
-    write_records("study", [results], out=tmp_path / "records")
+    write_record(run_folder(results), packed.parent)
     assert packed.stat().st_mtime_ns == before, "a record that holds the run is left alone"
     again = tmp_path / "again"
-    shutil.copytree(next(results.glob("*/row.json")).parent, again / "run")
-    (other,), _ = write_records("study", [again], out=tmp_path / "others")
+    shutil.copytree(run_folder(results), again / "run")
+    other = write_record(again / "run", tmp_path / "others")
     assert other.read_bytes() == packed.read_bytes() == pack(unpacked(packed))
-    (repacked,), _ = write_records("study", [packed.parent], out=tmp_path / "repacked")
+    repacked = write_record(packed, tmp_path / "repacked")
     assert repacked.read_bytes() == packed.read_bytes(), "records may be packed anew from records"
     assert packed.stat().st_size < 16_000
 
@@ -83,42 +83,26 @@ def test_a_record_names_no_place_of_its_machine(packed, results):
     assert list(without_machine([*recorded, "stages=[dense]", "seed=1"])) == kept
 
 
-def test_a_published_row_is_what_its_record_states(results, packed, tmp_path):
-    row = line_of(Point("n_m", 0.5, 0), only(packed), "")
-    assert row == line_of(Point("n_m", 0.5, 0), only(results), ""), "the same line from the record as from the run"
-    append_line(tmp_path / "points.csv", row)
-    written, problems = write_records("study", [results], rows=tmp_path / "points.csv", out=tmp_path / "of_rows")
-    assert [file.name for file in written] == [packed.name] and problems == []
-
-
-def test_a_row_that_its_record_does_not_state_has_none(results, packed, tmp_path, monkeypatch, capsys):
-    row = line_of(Point("n_m", 0.5, 0), only(packed), "")
+def test_row_that_its_record_does_not_state_is_told(packed):
+    result = only(packed)
+    row = {name: "" if value is None else str(value) for name, value in result.flat().items()}
+    assert difference(row, result) is None
     for name, value in (("sparse", "0.987654"), ("dense_weights_sha256", "00000000"), ("metric_name", "f1")):
-        assert difference(row | {name: value}, only(packed)).startswith(f"the row states {name}={value}, its record ")
-    append_line(tmp_path / "points.csv", row | {"sparse": "0.987654"})
-    append_line(tmp_path / "points.csv", row | {"run_id": "0123456789abcdef"})
-    out = tmp_path / "of_rows"
-    given = ["records", "study", str(results), "--rows", str(tmp_path / "points.csv"), "--out", str(out)]
-    monkeypatch.setattr("sys.argv", given)
-    assert records.main() == 1
-    said = capsys.readouterr()
-    assert "the row states sparse=0.987654, its record " in said.err
-    assert f"run 0123456789abcdef: none below {results}" in said.err and "0 records" in said.out
-    assert not out.exists()
+        assert difference(row | {name: value}, result).startswith(f"the row states {name}={value}, its record ")
 
 
 @pytest.mark.parametrize("name", ["outcomes.npz", ".hydra/overrides.yaml"])
 def test_a_run_without_a_file_is_not_packed(results, tmp_path, name):
-    shutil.copytree(next(results.glob("*/row.json")).parent, tmp_path / "run")
+    shutil.copytree(run_folder(results), tmp_path / "run")
     (tmp_path / "run" / name).unlink()
-    written, (problem,) = write_records("study", [tmp_path / "run"], out=tmp_path / "records")
-    assert written == [] and name in problem
+    with pytest.raises(ValueError, match=Path(name).name):
+        write_record(tmp_path / "run", tmp_path / "records")
+    assert not (tmp_path / "records").exists()
 
 
 def test_latencies_that_are_large_are_left_out(results, tmp_path, monkeypatch):
-    monkeypatch.setattr("sparsefront.verify.packing.MOST_LATENCY_BYTES", 10)
-    (file,), problems = write_records("study", [results], out=tmp_path)
-    assert problems == [] and set(unpacked(file)) == {*MEMBERS} - {SAMPLES}
+    monkeypatch.setattr("sparsefront.records.MOST_LATENCY_BYTES", 10)
+    assert set(unpacked(write_record(run_folder(results), tmp_path))) == {*MEMBERS} - {SAMPLES}
 
 
 def test_records_are_compared_and_rebuilt(results, packed, tmp_path, capsys):
@@ -208,10 +192,11 @@ def test_overrides_that_are_no_list_are_passed_over(packed):
 
 
 def test_the_published_records_state_what_the_rows_of_their_study_do():
-    for folder in sorted(records.RECORDS.glob("*/")):
+    experiments = Path(__file__).resolve().parents[2] / "experiments"
+    for folder in sorted((experiments / "records").glob("*/")):
         reading = read_results([folder])
         assert reading.problems == []
         by_run = {result.identity.run_id: result for result in reading.results}
-        for rows in sorted((records.RECORDS.parent / folder.name).glob("*.csv")):
-            for run, row in records.rows_by_run(rows).items():
+        for rows in sorted((experiments / folder.name).glob("*.csv")):
+            for run, row in rows_by_run(rows).items():
                 assert run not in by_run or difference(row, by_run[run]) is None, (rows, run)

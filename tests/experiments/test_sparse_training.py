@@ -1,10 +1,9 @@
 """Parts of a training step by the names of their kernels, and how rows are shared out between blocks of the grid."""
 
 import pytest
-import torch
 from sparsefront_kernels.blocked.sm90_training import splits_for
 
-from experiments.sparse_training.study import TILES, part_of, tile_mask
+from experiments.sparse_training.study import part_of
 
 
 @pytest.mark.parametrize(
@@ -27,13 +26,3 @@ def test_kernels_of_a_step_are_told_apart(kernel, part):
 def test_rows_are_shared_where_there_are_few_pairs():
     few, many = splits_for(12_288, (6,) * 6, 132), splits_for(12_288, (8,) * 128, 132)
     assert few > 4 and many == 1 and splits_for(100, (6,) * 6, 132) == 1
-
-
-def test_the_mask_of_tiles_is_2_4_both_ways_and_keeps_the_most():
-    torch.manual_seed(0)
-    scores = torch.rand(8, 12)
-    mask = tile_mask(scores)
-    assert (mask.view(8, 3, 4).sum(2) == 2).all() and (mask.t().reshape(12, 2, 4).sum(2) == 2).all()
-    tile = scores[:4, :4]
-    best = max(float((tile * pattern.view(4, 4)).sum()) for pattern in TILES)
-    assert len(TILES) == 90 and float((tile * mask[:4, :4]).sum()) == pytest.approx(best)

@@ -30,11 +30,6 @@ def test_dense_runs_where_it_is_faster_and_allowed():
     assert slower.why_dense() == "dense_linear is faster: 7.0 us against 8.0 us of b"
 
 
-def test_without_times_the_first_that_is_right_runs():
-    found = Autotuned("dense_linear", modules={"a": nn.Identity(), "b": nn.Identity()})
-    assert found.fastest(dense_allowed=True) == "a"
-
-
 def test_without_kernels_dense_runs_and_the_reasons_are_told():
     found = Autotuned("dense_linear", unsupported={"a": "needs a CUDA device"}, latencies_us={"dense_linear": 7.0})
     assert found.fastest(dense_allowed=False) is None
@@ -62,16 +57,6 @@ def test_convolutions_are_timed_with_channels_last(monkeypatch):
     tuned = Autotuned("dense_linear", modules={"a": other})
     time_candidates(tuned, linear, torch.randn(4, 8))
     assert tuned.latencies_us == {"a": 0.0, "dense_linear": 1.0}
-
-
-def test_a_convolution_that_is_copied_into_rows_says_so(monkeypatch):
-    layer = nn.Conv2d(8, 8, 3)
-    stored = FORMATS["csr"].from_dense(as_matrix(layer.weight.detach()), torch.ones(8, 72, dtype=torch.bool))
-    monkeypatch.setattr(autotune, "time_layer", lambda module, x, **_: KernelTime(1.0, "it allocates"))
-    tuned = Autotuned("dense_conv2d", modules={"a": SparseConv2d(entry("csr_reference"), stored, layer)})
-    time_candidates(tuned, layer, torch.randn(2, 8, 5, 5))
-    copied = "what pixels see is copied into rows first: csr_reference reads rows"
-    assert tuned.notes["a"] == f"timed launch by launch: it allocates; {copied}"
 
 
 def test_what_takes_far_longer_than_the_fastest_so_far_is_given_up_early(monkeypatch):
@@ -152,22 +137,3 @@ def test_the_error_is_that_of_the_launch_that_stays(monkeypatch):
     time_candidates(found, layer, torch.randn(4, 8), check)
     assert checks == [None, check]
     assert found.errors == {"a": 2e-4} and found.notes == {"a": "without Launch(1): wrong"}
-
-
-def test_a_convolution_that_fails_with_what_follows_is_not_used(monkeypatch):
-    layer = nn.Conv2d(8, 8, 1)
-    stored = FORMATS["csr"].from_dense(as_matrix(layer.weight.detach()), torch.ones(8, 8, dtype=torch.bool))
-    takes = Ended(entry("csr_reference"), stored, layer)
-
-    def time_layer(module, x, *shortcut):
-        if module is takes:
-            raise RuntimeError("no such ending")
-        return KernelTime(3.0)
-
-    monkeypatch.setattr(autotune, "time_layer", time_layer)
-    found = Autotuned("dense_conv2d", {"takes": takes}, errors={"takes": 0.0})
-    found.latencies_us |= {"dense_conv2d": 6.5, "takes": 6.0}
-    add_epilogue_times(found, layer, torch.randn(2, 8, 5, 5), adds_shortcut=False)
-    assert found.latencies_us == {"dense_conv2d": 9.5}
-    assert found.unsupported == {"takes": "with ReLU: RuntimeError: no such ending"}
-    assert found.fastest(dense_allowed=True) is None

@@ -6,16 +6,8 @@ import random
 import pytest
 import torch
 from torch import Tensor
-from torch._inductor.exc import OperatorIssue
 
-from sparsefront.data.base import DataInfo
-from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.network_modules import shorten_compiler_messages
-from sparsefront.inference.swap import swap_layers
-from sparsefront.measure.problems import observe_problems
-from sparsefront.models.vit_small import VitSmall
-from sparsefront.patterns.n_m import NM
 
 BLOCKS = 8
 
@@ -65,19 +57,3 @@ def test_an_operator_deep_in_a_network_has_a_short_message(compiler_log):
     assert y.tolist() == [factor * 3**BLOCKS] * 2
     messages = [message for message in compiler_log.messages if "sparsefront_tests.scaled" in message]
     assert messages and max(map(len, messages)) < 300
-
-
-def test_a_swapped_network_shortens_them(mlp, exported, monkeypatch):
-    monkeypatch.setattr(OperatorIssue, "operator_str", None)
-    export = exported(mlp(), NM(), 0.5, ["first"])
-    net, inputs = mlp(), {"x": torch.randn(4, 64)}
-    problems = observe_problems(net, inputs, ["first"])
-    swap_layers(net, export, problems, KernelChoice(), device=torch.device("cpu"), dtype=torch.float32)
-    assert OperatorIssue.operator_str is not None
-
-
-def test_a_fused_dense_graph_shortens_them(monkeypatch):
-    monkeypatch.setattr(OperatorIssue, "operator_str", None)
-    net = VitSmall(dim=64, depth=1).build(DataInfo("image_classification", 10, 16, 3)).eval()
-    fused_dense_graph(net, {"x": torch.randn(2, 3, 16, 16)})
-    assert OperatorIssue.operator_str is not None

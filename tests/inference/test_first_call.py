@@ -85,21 +85,6 @@ def test_a_search_without_time_goes_on(start):
     assert third["lines"][-1].endswith("as found before") and third["kernels"] == second["kernels"]
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(start, tmp_path):
-    (tmp_path / "file").write_text("no folder")
-    report = finish(start(60, cache=tmp_path / "file"))
-    assert len(lines_with(report, "are for this process alone")) == 1 == len(lines_with(report, "cannot be written"))
-    assert built(report)
-
-
-def test_no_compiler_is_one_line(start):
-    report = finish(start(60, "without-compiler"))
-    assert (
-        len(lines_with(report, "no CUDA library can be built, other kernels run instead: needs CUDA's compiler")) == 1
-    )
-    assert not built(report)
-
-
 def test_of_two_processes_one_builds(start):
     reports = [finish(process) for process in [start(60), start(60)]]
     assert any(lines_with(report, "another process builds") for report in reports) and all(map(built, reports))

@@ -78,14 +78,6 @@ def test_libraries_are_those_that_formats_can_use(needed, pattern, layers, expec
     assert needed(pattern, layers) == expected
 
 
-def test_many_rows_need_no_small_kernels(needed):
-    assert needed(TileWise(128), IN_BLOCKS, rows=512) == (TILES | NORMS) - {"gathered_small_m"}
-
-
-def test_low_precision_adds_its_libraries(needed):
-    assert "blocked_fp8_sm90" in needed(BlockWise(128), IN_BLOCKS, precision="fp8")
-
-
 def test_a_plan_needs_its_kernels_alone(needed):
     plan = FusionPlan({"blocks.0": BlockPlan("row_major", {"linear1": "blocked_sm90_feature_major"})})
     assert needed(BlockWise(64), IN_BLOCKS, plan=plan) == NORMS | {"blocked_sm90"}

@@ -3,13 +3,9 @@
 import pytest
 import torch
 from sparsefront_kernels import Problem, cuda_library
-from torch import nn
 
 from sparsefront.export.packed_layers import store
 from sparsefront.inference.autotune import find_candidates
-from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.swap import swap_layers
-from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.vector_wise import VectorWise
 
 
@@ -37,22 +33,3 @@ def test_unsupported_with_the_reason_logged_once(monkeypatch, caplog):
     assert "needs CUDA's compiler nvcc" in found.unsupported["gathered_sm90"]
     said = [record.getMessage() for record in caplog.records if "nvcc" in record.getMessage()]
     assert len(said) == 1, "one line for all libraries"
-
-
-@pytest.mark.gpu
-def test_the_row_holds_what_ran_and_why_not_the_cuda_kernel(exported):
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs a GPU of compute capability 9.0")
-
-    def network():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(256, 512)).eval()
-
-    device, masked, net = torch.device("cuda"), network(), network()
-    export = exported(masked, VectorWise(32), 0.5, ["0"])
-    inputs = {"input": torch.randn(128, 256, device=device, dtype=torch.float16)}
-    problems = observe_problems(masked.to(device, torch.float16), inputs, ["0"])
-    report = swap_layers(net, export, problems, KernelChoice("sparse"), device=device, dtype=torch.float16)
-    layer = report.to_json()["layers"]["0"]
-    assert layer["chosen"].startswith("gathered_triton")
-    assert "needs CUDA's compiler nvcc" in layer["unsupported"]["gathered_sm90"]

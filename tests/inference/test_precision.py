@@ -11,7 +11,6 @@ from torch.nn import functional
 
 import sparsefront as sf
 from sparsefront.data.base import DataInfo
-from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.fused_product import FusedProduct
@@ -172,21 +171,6 @@ def test_layers_without_a_kernel_stay_in_16_bits_with_their_reason(precision, gr
     assert all(report.low_precision_layers[name].startswith(reason) for name in masks)
 
 
-def test_two_of_four_and_smaller_networks_run_in_fp8(bert):
-    layers = Bert(size="tiny").prunable(bert)
-    whole = copy.deepcopy(bert)
-    masks = sf.prune(whole, "depth", 0.5, example_inputs=TOKENS, tell=lambda line: None)
-    report = sf.swap(whole, masks, TOKENS, precision="fp8")
-    assert set(report.kernels) == {"dense_fp8_reference"} and report.sparse_flops_share is None
-    assert list(report.low_precision_layers.values()).count("fp8") == 7
-    masks = sf.prune(bert, "n_m", 0.5, layers=layers, tell=lambda line: None)
-    for fuse in (True, False):
-        report = sf.swap(copy.deepcopy(bert), masks, TOKENS, kernel=sf.KernelChoice(fuse=fuse), precision="fp8")
-        assert set(report.kernels) == {"semi_structured_fp8_reference"}
-    left = sf.swap(bert, masks, TOKENS, kernel="none", precision="fp8").low_precision_layers
-    assert all(reason.startswith("kernel=none") for reason in left.values())
-
-
 @pytest.mark.parametrize("precision", LOW)
 @pytest.mark.parametrize("fuse", [True, False])
 def test_what_was_chosen_is_built_again(precision, fuse, bert, tmp_path):
@@ -229,27 +213,6 @@ def test_ranges_are_the_largest_of_all_batches(mlp):
     )
 
 
-def test_products_that_read_the_same_activation_share_its_values(bert, monkeypatch):
-    from sparsefront.inference.fusion import prepared_block
-
-    monkeypatch.setattr(prepared_block, "join", lambda parts: None)  # query, key and value stay three products
-    fused = fused_dense_graph(bert, TOKENS, "fp8")
-    assert sum(isinstance(part, Quantizes) and not part.alone for part in fused.modules()) == 2
-    names = [name for name in linears(bert) if name != "classifier"]
-    assert apart(fused, emulation(bert, names, "fp8"), TOKENS) < CLOSE
-
-
-def test_a_rewritten_network_compiles_as_one_graph(bert):
-    masks, net = blocked(bert), copy.deepcopy(bert)
-    sf.swap(net, masks, TOKENS, precision="fp8")
-    block = net.bert.encoder.layer[0]
-    x = torch.randn(2, 16, 128)
-    compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
-    with torch.inference_mode():
-        expected = block(x)  # a kind of call without a mask: captured here, outside of the compiler
-        assert output_error(compiled(x), expected) < 1e-5
-
-
 def test_a_wrong_kernel_is_refused():
     torch.manual_seed(0)
     weight = torch.randn(128, 256)
@@ -277,19 +240,6 @@ def test_a_wrong_kernel_is_refused():
     assert 0.01 < check.quantization_error(product_by(right)) < 0.1
     assert "a step beside" in check.evaluate(product_by(replace(right, quantized_run=doubled)))[1]
     assert "relative error" in check.evaluate(product_by(replace(right, product=beside)))[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"precision": "fp4"}, "precision=fp4: is one of none, fp8, fp8_static, int8"),
-        ({"precision": "fp8", "calibration": {"first": 1.0}}, "calibration=of 1 layers: is for precision=fp8_static"),
-    ],
-)
-def test_what_cannot_work_is_one_line(arguments, words, mlp):
-    net, inputs = mlp
-    with pytest.raises(InvalidSetting, match=words.replace("(", r"\(")):
-        sf.swap(net, {"wide": torch.ones(256, 128, dtype=torch.bool)}, inputs, **arguments)
 
 
 def test_a_gpu_needs_16_bits_and_the_capability(monkeypatch):

@@ -35,12 +35,6 @@ def test_linear_takes_any_leading_dims(lead, bias):
     assert (sparse.in_features, sparse.out_features) == (12, 8)
 
 
-def test_linear_takes_inputs_of_any_strides():
-    dense, stored = pruned(nn.Linear(12, 8))
-    x = torch.randn(3, 12, 4).transpose(1, 2)
-    torch.testing.assert_close(SparseLinear.replacing(dense, REFERENCE, stored)(x), dense(x))
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -135,14 +129,6 @@ def test_autocast_has_no_say_in_the_kernels_dtype():
     torch.testing.assert_close(y, dense(x), rtol=2e-2, atol=2e-2)
 
 
-def test_it_says_what_it_is():
-    dense, stored = pruned(nn.Linear(12, 8))
-    sparse = SparseLinear.replacing(dense, REFERENCE, stored)
-    assert sparse.kernel_name == "csr_reference"
-    assert "kernel=csr_reference" in repr(sparse)
-    assert list(sparse.state_dict()) == ["bias"]
-
-
 @pytest.mark.parametrize("kernel", ["csr_reference", "csr_torch"])
 def test_it_compiles_without_a_graph_break(kernel):
     dense, stored = pruned(nn.Linear(12, 8))
@@ -204,29 +190,3 @@ def test_a_released_format_leaves_the_device_and_follows_the_layer():
     again = back.to(cuda)
     assert again.format.device.type == "cpu" and again._operand.device == cuda
     torch.testing.assert_close(again(x), dense(x))
-
-
-@pytest.mark.gpu
-def test_what_reads_its_format_keeps_it_on_the_device():
-    dense, stored = pruned(nn.Linear(12, 8))
-    sparse = SparseLinear.replacing(dense, REFERENCE, stored).cuda()
-    sparse.release_format()
-    assert sparse.format.device.type == "cuda" and sparse._operand is sparse.format
-
-
-def test_they_are_called_by_name_as_the_layers_that_they_replace():
-    for dense, kind, x in (
-        (nn.Linear(12, 8), SparseLinear, torch.randn(2, 12)),
-        (nn.Conv2d(4, 8, 3), SparseConv2d, torch.randn(2, 4, 9, 7)),
-    ):
-        layer, stored = pruned(dense)
-        sparse = kind.replacing(layer, REFERENCE, stored)
-        torch.testing.assert_close(sparse(input=x), layer(input=x), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("change", [copy.copy, copy.deepcopy, lambda layer: layer.scaled(torch.ones(8), torch.ones(8))])
-def test_a_hook_of_a_changed_copy_is_not_one_of_the_layer(change):
-    dense, stored = pruned(nn.Conv2d(4, 8, 3))
-    sparse = SparseConv2d.replacing(dense, REFERENCE, stored)
-    change(sparse).register_forward_hook(lambda *_: pytest.fail("the hook of another layer"))
-    sparse(torch.randn(2, 4, 9, 7))

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import json
 import weakref
 
 import pytest
@@ -13,8 +12,6 @@ from torch import nn
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.network_modules import SparseConv2d
 from sparsefront.inference.swap import swap_layers
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
@@ -22,7 +19,6 @@ from sparsefront.models.bert import Bert
 from sparsefront.models.resnet50 import ResNet50
 from sparsefront.models.vit_small import VitSmall
 from sparsefront.patterns.block_wise import BlockWise
-from sparsefront.patterns.dense import Dense
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import TileWise
@@ -100,25 +96,6 @@ def test_triton_kernels_agree_in_the_interpreter(pattern, kernel, mlp, exported)
         assert output_error(other(x), masked(x)) < 1e-5
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
-def test_a_plan_names_the_kernel_and_its_layout(mlp, exported):
-    masked, x = mlp(), torch.randn(5, 64)
-    export = exported(masked, TileWise(16), 0.5, ["first", "second"])
-    problems = observe_problems(mlp(), {"x": x}, ["first", "second"])
-    chosen = {"first": "gathered_triton", "second": "gathered_triton_feature_major"}
-
-    def replayed(layers):
-        return swap_layers(
-            mlp(), export, problems, AUTO, device=CPU, dtype=torch.float32, plan=FusionPlan(layers=layers)
-        )
-
-    report = replayed(chosen)
-    assert {name: layer.kernel for name, layer in report.layers.items()} == chosen == report.plan.layers
-    assert all(not layer.unsupported for layer in report.layers.values()), "nothing else was tried"
-    with pytest.raises(ValueError, match="no kernel is called 'gathered_fpga'"):
-        replayed({"first": "gathered_fpga_feature_major"})
-
-
 class Shared(nn.Module):
     """Two parents and two names, one layer."""
 
@@ -185,54 +162,12 @@ def test_masked_dense_swaps_nothing(choice, mlp, exported):
     torch.testing.assert_close(net(x), masked(x), rtol=0, atol=0)  # the exported weights, not those it was built with
 
 
-def test_the_dense_pattern_is_not_sold_as_a_kernel(mlp, exported):
-    export = exported(mlp(), Dense(), 0.0, ["first"])
-    report = swapped(mlp(), export, {"x": torch.randn(4, 64)}, KernelChoice("sparse"))
-    assert report.dense_layers == {"first": "it keeps every weight"}
-
-
-def test_another_family_can_be_forced_on_a_cpu(mlp, exported):
-    masked, x = mlp(), torch.randn(4, 64)
-    export = exported(masked, TileWise(16), 0.5, ["first"])
-    net = mlp()
-    report = swapped(net, export, {"x": x}, KernelChoice(family="csr"))
-    assert report.layers["first"].kernel == "csr_reference"
-    torch.testing.assert_close(net(x), masked(x), rtol=1e-5, atol=1e-5)
-
-
 def test_a_forced_kernel_that_runs_nowhere_is_an_error(mlp, exported):
     export = exported(mlp(), TileWise(16), 0.5, ["first", "second"])
     net = mlp()
     with pytest.raises(InvalidSetting, match="name=semi_structured_reference: runs on none of the pruned layers"):
         swapped(net, export, {"x": torch.randn(4, 64)}, KernelChoice(name="semi_structured_reference"))
     assert not any(isinstance(module, SparseLayer) for module in net.modules())
-
-
-def test_convolutions_stay_channels_first_for_the_caller(networks, exported):
-    net, inputs, layers = networks["resnet50"]
-    export = exported(copy.deepcopy(net), TileWise(32), 0.5, layers)
-    other = copy.deepcopy(net)
-    swapped(other, export, inputs)
-    assert isinstance(other.layer1[0].conv2, SparseConv2d)
-    assert other.layer1[0].conv2(torch.randn(2, 64, 5, 5)).shape == (2, 64, 5, 5)
-
-
-def test_the_report_is_json_with_the_rows_names(mlp, exported):
-    export = exported(mlp(), TileWise(16), 0.5, ["first"])
-    content = json.loads(json.dumps(swapped(mlp(), export, {"x": torch.randn(4, 64)}).to_json(), allow_nan=False))
-    layer = content["layers"]["first"]
-    assert (layer["chosen"], layer["family"]) == ("gathered_reference", "gathered")
-    assert not {"latency_us", "candidates", "unsupported", "notes"} & set(layer)  # nothing is known of them here
-
-
-def test_bf16_runs_on_a_cpu(mlp, exported):
-    masked, x = mlp(), torch.randn(4, 64)
-    export = exported(masked, TileWise(16), 0.5, ["first", "second"])
-    net = mlp()
-    report = swapped(net, export, {"x": x}, dtype=torch.bfloat16)
-    assert report.layers["first"].relative_error < 5e-3
-    with torch.inference_mode():
-        assert output_error(net(x.bfloat16()), masked(x)) < 3e-2
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -2,12 +2,9 @@
 
 import copy
 import gc
-import io
 
 import pytest
 import torch
-from sparsefront_kernels import KernelEntry
-from sparsefront_kernels.linear import SparseLinear
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
@@ -95,40 +92,6 @@ def test_auto_takes_the_fastest_dense_included(pattern, exported):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_swapped_network_comes_back_from_a_file(pattern, exported):
-    _, net, inputs, _ = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
-    with torch.inference_mode():
-        expected = net(**inputs)  # operands are packed by now
-        file = io.BytesIO()
-        torch.save(net, file)
-        file.seek(0)
-        again = torch.load(file, weights_only=False)
-        assert again.up.kernel_name == net.up.kernel_name
-        assert output_error(again(**inputs), expected) < 1e-3
-
-
-@pytest.mark.parametrize("family", ["n_m", "semi_structured"])
-def test_a_permuted_weight_runs_in_its_own_order(family, exported):
-    masked, net, inputs, report = swapped(exported, PATTERNS["n_m-permuted"], KernelChoice(family=family))
-    assert all(layer.family == family for layer in report.layers.values())
-    assert net.up.format.input_order is not None
-    with torch.inference_mode():
-        assert output_error(net(**inputs), masked(**inputs)) < 5e-3
-
-
-@pytest.mark.parametrize("pattern", ["n_m", "n_m-permuted", "n_m-transposable"])
-def test_two_four_masks_are_offered_to_sparse_tensor_cores(pattern, exported):
-    *_, report = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
-    tried = {**report.layers["up"].candidates, **report.layers["up"].unsupported}
-    assert {"n_m_rebuilt", "semi_structured_torch", "csr_torch"} <= tried.keys()
-
-
-def test_the_reference_can_be_asked_for(exported):
-    *_, report = swapped(exported, TileWise(64), KernelChoice("reference"))
-    assert report.kernels == {"gathered_reference": 2}
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_sparse_network_runs_in_every_execution_mode(pattern, exported):
     masked, net, inputs, _ = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
     modes = [mode for mode in EXECUTION_MODES if not mode.startswith("max_autotune")]  # it tunes dense products only
@@ -137,22 +100,6 @@ def test_a_sparse_network_runs_in_every_execution_mode(pattern, exported):
         assert found.not_timed == {}
     with torch.inference_mode():
         assert output_error(found.call(), masked(**inputs)) < 2e-2
-
-
-def test_a_cheat_is_not_timed(exported, monkeypatch):
-    from sparsefront.inference import autotune
-
-    def zeros(x, stored, bias):
-        return x.new_zeros(len(x), stored.shape[0])
-
-    cheat = KernelEntry(name="cheat", family="gathered", product=zeros)
-    timed = []
-    real = autotune.time_layer
-    monkeypatch.setattr(autotune, "entries", lambda: (cheat,))
-    monkeypatch.setattr(autotune, "time_layer", lambda layer, x: timed.append(type(layer)) or real(layer, x))
-    *_, report = swapped(exported, TileWise(64), KernelChoice())
-    assert timed == [nn.Linear, nn.Linear]
-    assert all("relative error" in layer.unsupported["cheat"] for layer in report.layers.values())
 
 
 def test_times_are_of_the_device_and_do_not_depend_on_the_copies():
@@ -174,15 +121,6 @@ def test_what_cannot_be_captured_is_timed_launch_by_launch():
     assert found.latency_us > 0 and "cannot be recorded" in found.eager_because
     # the failed recording must leave nothing behind: neither a stream nor a generator in recording mode
     assert time_layer(nn.Linear(256, 256, device=CUDA), torch.randn(64, 256, device=CUDA)).eager_because is None
-
-
-def test_a_copied_layer_prepares_its_own_weight(exported):
-    _, net, inputs, _ = swapped(exported, NM(2, 4), KernelChoice("sparse"))
-    copied = copy.deepcopy(net)
-    with torch.inference_mode():
-        torch.testing.assert_close(copied(**inputs), net(**inputs), rtol=0, atol=0)
-    assert isinstance(copied.up, SparseLinear)
-    assert copied.up.format.values.data_ptr() != net.up.format.values.data_ptr()
 
 
 FEW_ROWS = {  # kernel -> pattern that it runs, and the rows for which it is chosen

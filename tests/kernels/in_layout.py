@@ -1,12 +1,37 @@
 """A kernel in one of its layouts: what tests that go through all layouts are parametrized by."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sparsefront_kernels import KernelEntry, entries, labeled
+from sparsefront_kernels import KernelEntry, Problem, entries, labeled
+from sparsefront_kernels.blocked import sm90 as blocked
+from sparsefront_kernels.common import thread_per_output, thread_per_row
+from sparsefront_kernels.gathered import indexed, simt, sm90, small_m
+from sparsefront_kernels.n_m import mma
 from sparsefront_kernels.tuning.launches import Tunable
 from torch import Tensor
+
+
+def _possible(module: Any, described: Any, **settings: Any) -> list[Any]:
+    every = (replace(launch, **settings) for launch in module.SPACE)
+    return [launch for launch in every if module.possible(described, launch)]
+
+
+SPACES = {  # kernel -> (packed weight, described problem) -> every launch that it can be given
+    "gathered_sm90": lambda packed, described: sm90.SPACE,
+    "gathered_simt": lambda packed, described: simt.SPACE[packed.width],
+    "gathered_indexed": lambda packed, described: indexed.SPACE,
+    "gathered_small_m": lambda packed, described: _possible(small_m, described),
+    "blocked_sm90": lambda packed, described: blocked.SPACE,
+    "blocked_2_4_sm90": lambda packed, described: blocked.SPACE,
+    "n_m_mma": lambda packed, described: _possible(mma, described, rows=mma.rows_of(described)),
+    "n_m_small_m": lambda packed, described: _possible(thread_per_output, described),
+    "ell_small_m": lambda packed, described: _possible(thread_per_output, described),
+    "n_m_sm90": lambda packed, described: _possible(thread_per_row, described),
+    "ell_sm90": lambda packed, described: _possible(thread_per_row, described),
+    "csr_sm90": lambda packed, described: _possible(thread_per_row, described),
+}
 
 
 @dataclass(frozen=True)
@@ -24,6 +49,12 @@ class InLayout:
     @property
     def tunable(self) -> Tunable | None:
         return self.kernel.tunable_in(self.layout)
+
+    def launches(self, packed: Any, problem: Problem) -> list[Any]:
+        """Its whole space where that is known, else the candidates of tuning."""
+        if (space := SPACES.get(self.kernel.name)) is None:
+            return list(self.tunable.candidates(packed, problem))
+        return list(space(packed, self.tunable.describe(packed, problem)))
 
     def run(self, x: Tensor, packed: Any, bias: Tensor | None = None, **epilogue: Any) -> Tensor:
         return self.kernel.run(x, packed, bias, layout=self.layout, **epilogue)

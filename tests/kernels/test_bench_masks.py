@@ -5,20 +5,13 @@ import dataclasses
 import pytest
 import torch
 from bench_stand_ins import measure, no_gpu, peer_providers, plan, widths_tunable  # noqa: F401  (fixtures)
-from sparsefront_kernels import registry
-from sparsefront_kernels.bench import plan as plan_module
 from sparsefront_kernels.bench import run
-from sparsefront_kernels.bench.baselines import triton_bsr
 from sparsefront_kernels.bench.families import family_masks
-from sparsefront_kernels.bench.masks import PATTERN, DrawnWeight, MaskedWeight, Masks, drawn_weight
+from sparsefront_kernels.bench.masks import PATTERN, DrawnWeight, MaskedWeight, Masks
 from sparsefront_kernels.bench.measurement import Rates, roofline_bound_us
 from sparsefront_kernels.bench.peers import Peer
-from sparsefront_kernels.bench.plan import Chosen
-from sparsefront_kernels.bench.problems import Setting, Shape
+from sparsefront_kernels.bench.problems import Setting
 from sparsefront_kernels.bench.provider import Provider
-from sparsefront_kernels.bench.rows import Results
-from sparsefront_kernels.bench.run import Run
-from sparsefront_kernels.problem import LAYOUTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,26 +96,6 @@ def test_a_compact_product_leaves_pruned_outputs_out(monkeypatch):
         assert row.roofline_fraction == pytest.approx(less / row.latency_us)
 
 
-def test_other_settings_of_a_pattern_are_measured_too(tmp_path):
-    path = tmp_path / "rows.csv"
-    first = measure(plan(sparsities=(0.5,), peers=(), **patterns()), path)
-    assert {row.mask_settings for row in first} == {"", "keep=3"}
-    assert measure(plan(sparsities=(0.5,), peers=(), **patterns(keep=3)), path) == [], "as they were"
-    more = measure(plan(sparsities=(0.5,), peers=(), **patterns(keep=4)), path)
-    assert {row.mask_settings for row in more} == {"keep=4"}
-
-
-def test_a_mask_that_cannot_be_made_is_an_error_of_the_run(monkeypatch):
-    def rejected(self, n, k, sparsity, device):
-        raise ValueError("has no weight of 32 inputs and 48 outputs")
-
-    monkeypatch.setattr(PrunedOutputs, "draw", rejected)
-    measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=False), lambda line: None)
-    measuring.measure(plan(sparsities=(0.5,), **patterns() | {"distributions": ("equal", PATTERN)}))
-    assert measuring.errors == ["small pattern g=12: no mask: has no weight of 32 inputs and 48 outputs"]
-    assert {row.distribution for row in measuring.rows if row.family == "gathered"} == {"equal"}
-
-
 def same_mask_peer(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     """Multiplies by what our kernels multiply by, and leaves the pruned outputs out."""
     dense = drawn.stored["gathered"].to_dense()
@@ -170,49 +143,3 @@ def test_a_peer_on_the_same_mask(tmp_path, monkeypatch):
         (12, "same 12"),
         (16, "same 16"),
     }, "each beside the peer on its own mask"
-
-
-def test_a_mask_is_measured_in_every_family_that_holds_it(monkeypatch):
-    """Blocks as blocks and as tiles, on one and the same weight."""
-    reference = registry.reference("blocked")
-    blocked = dataclasses.replace(reference, name="fake_blocked", requires_cuda=True, is_reference=False)
-    gathered = plan_module.entries()
-    monkeypatch.setattr(plan_module, "entries", lambda: (*gathered, blocked))
-    bench = family_masks("blocked")
-    asked = plan(
-        sparsities=(0.5,),
-        granularities=(16,),
-        masks=Masks(bench, None, {"inputs": 8}),
-        chosen=Chosen((), ("row_major",), ("blocked", "gathered")),
-    )
-    rows = [row for row in measure(asked) if row.kernel.startswith("fake")]
-    assert {(row.family, row.kernel) for row in rows} >= {("blocked", "fake_blocked"), ("gathered", "fake")}
-    assert {(row.pattern, row.granularity, row.mask_settings) for row in rows} == {("block_wise", 16, "inputs=8")}
-    assert len({row.sparsity for row in rows}) == 1 and all(row.correct for row in rows)
-
-
-def test_families_that_cannot_hold_a_mask(monkeypatch):
-    said = []
-    tiles = dataclasses.replace(
-        plan(sparsities=(0.5,), granularities=(16,)), chosen=Chosen((), LAYOUTS, ("gathered", "blocked"))
-    )
-    blocked = dataclasses.replace(registry.reference("blocked"), name="fake_blocked", requires_cuda=True)
-    gathered = plan_module.entries()
-    monkeypatch.setattr(plan_module, "entries", lambda: (*gathered, blocked))
-    assert "fake_blocked" not in {row.kernel for row in measure(tiles, said=said)}
-    assert "fake_blocked is left out: vector_wise is not stored as blocked" in said
-    measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=False), said.append)
-    measuring.measure(dataclasses.replace(tiles, chosen=Chosen((), LAYOUTS, ("blocked",))))
-    assert measuring.errors == ["small equal g=16: no mask: vector_wise is stored as gathered, not as blocked"]
-
-
-def test_pytorchs_blocks_on_the_same_mask():
-    shape = Shape("small", 100, 48, 64)
-    setting = Setting(shape, "fp32", 0.5, torch.device("cpu"))
-    source = family_masks("blocked").source("uneven", 16)
-    drawn = drawn_weight(setting, source, granularity=16, distribution="uneven", families=("blocked",))
-    found = triton_bsr.same_mask_providers(setting, drawn)
-    assert len(found) == len(triton_bsr.STAGES_AND_WARPS_OF_SMALL), "100 rows have one width"
-    one = found[0]
-    assert (one.kernel, one.granularity, one.distribution) == ("triton_bsr_same_mask", 16, "uneven")
-    assert one.weight_bytes == drawn.stored["blocked"].nbytes and one.reference is drawn.reference

@@ -23,50 +23,10 @@ def balanced(n, k, sparsity, device=CPU, *, m=32, tile=VECTOR):
     return FORMATS["gathered"].from_dense(weight, mask, tile=tile, drop_empty_outputs=False)
 
 
-def read_by_a_kernel(packed, tile_n):
-    """W [N, K] as a kernel of NM-SpMM reads it: a compressed row at a time, by its place in the window."""
-    weight = torch.zeros(packed.n, packed.k)
-    windows = packed.k // packed.window
-    columns = None if packed.columns is None else packed.columns[: -packed.window].view(-1, windows, packed.window)
-    assert packed.index.shape == (packed.n // tile_n, len(packed.values), tile_n // VECTOR)
-    for output in range(packed.n):
-        block, vector = output // tile_n, output % tile_n // VECTOR
-        for row, value in enumerate(packed.values[:, output].tolist()):
-            window, place = row // packed.kept, int(packed.index[block, row, vector])
-            if columns is not None:
-                place = int(columns[block, window, place])
-                assert place >= 0, "a row that is loaded"
-            weight[output, window * packed.window + place] = value
-    return weight
-
-
 def drawn(setting, stored):
     own = {"gathered": stored}
     reference = setting.reference(stored.to_dense())
     return DrawnWeight("vector_wise", VECTOR, "pattern", "m=32", setting, own, reference, setting.sparsity)
-
-
-@pytest.mark.parametrize("tile_n", [32, 64, 128])
-@pytest.mark.parametrize("sparsity", WINDOWS)
-def test_a_kernel_reads_the_weight(sparsity, tile_n):
-    torch.manual_seed(tile_n)
-    stored = balanced(256, 192, sparsity)
-    packed = pack_for_nm_spmm(stored, tile_n)
-    assert torch.equal(read_by_a_kernel(packed, tile_n), stored.to_dense())
-    assert packed.values.is_contiguous() and packed.index.is_contiguous() and packed.index.dtype == torch.int32
-    if packed.columns is None:
-        assert sparsity < 0.75 and packed.window == 32
-        return
-    assert packed.columns.dtype == torch.int32 and (packed.columns[-packed.window :] == -1).all()
-    rows = packed.columns[: -packed.window].view(-1, packed.window)
-    loaded = (rows >= 0).sum(dim=1)
-    assert (loaded >= packed.kept).all() and (loaded <= packed.kept * tile_n // VECTOR).all(), "no row that none needs"
-
-
-def test_finer_windows_and_wider_vectors_are_taken_too():
-    """2:4 is 16:32 as well, and vectors of 64 are two of 32."""
-    stored = balanced(128, 64, 0.5, m=4, tile=64)
-    assert torch.equal(read_by_a_kernel(pack_for_nm_spmm(stored, 128), 128), stored.to_dense())
 
 
 @pytest.mark.parametrize(
@@ -133,26 +93,6 @@ def test_what_does_not_compile_says_what_the_compiler_said(monkeypatch, tmp_path
     monkeypatch.setenv(nm_spmm.CHECKOUT, str(tmp_path))
     with pytest.raises(RuntimeError, match=r"NM-SpMM does not compile: (?s:.*)kernel_32x32_4x4_low_sparsity"):
         nm_spmm.load.__wrapped__((9, 0))
-
-
-@pytest.mark.parametrize("sparsity", [0.5, 0.875])
-def test_providers_are_checked_like_all_others(monkeypatch, sparsity):
-    """Its kernels' place is taken by a product with what they would read."""
-    capabilities = []
-    monkeypatch.setattr(nm_spmm, "load", capabilities.append)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(
-        nm_spmm, "launch_nm_spmm", lambda x, packed, launch: x.t() @ read_by_a_kernel(packed, launch.tile_n).t()
-    )
-    setting = Setting(Shape("small", 64, 128, 128), "fp32", sparsity, CPU)
-    stored = balanced(128, 128, sparsity)
-    found = PEER.providers(setting, drawn(setting, stored))
-    assert len(found) == len(nm_spmm.launches(setting.shape, *WINDOWS[sparsity])) > 6 and capabilities == [(9, 0)]
-    for one in found:
-        assert (one.family, one.kernel, one.layout, one.sparsity) == ("nm_spmm", "nm_spmm", "feature_to_row", sparsity)
-        assert (one.pattern, one.granularity, one.mask_settings) == ("vector_wise", 32, "m=32")
-        assert one.weight_bytes == stored.nbytes
-    assert checked(found[0]) < 4e-6 and checked(found[-1]) < 4e-6
 
 
 @pytest.mark.skipif(UNAVAILABLE is not None, reason=str(UNAVAILABLE))

@@ -7,11 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from bench_stand_ins import CPU, ODD, SMALL, Launch, measure, no_gpu, peer_providers, plan, widths_tunable  # noqa: F401  (fixtures)
-from sparsefront_kernels import registry
 from sparsefront_kernels.bench import ours, run
 from sparsefront_kernels.bench.peers import Peer
-from sparsefront_kernels.bench.plan import Chosen
-from sparsefront_kernels.bench.provider import copied, numbered
 from sparsefront_kernels.bench.rows import COLUMNS, Results, read_rows
 from sparsefront_kernels.bench.run import Run
 from sparsefront_kernels.problem import LAYOUTS, Problem
@@ -38,36 +35,6 @@ def test_every_layout_is_measured_beside_dense_and_peer():
     assert len([row for row in rows if row.kernel == "peer"]) == 2, "one of its settings at each sparsity"
 
 
-def test_both_dense_baselines_of_fp32_are_in_the_file():
-    rows = measure(plan())
-    rounded = [row for row in rows if row.dtype == "tf32"]
-    assert len(rounded) == 8 and {row.family for row in rounded} == {"dense"}
-    assert len({row.dense_us for row in rounded}) == 1 and rounded[0].dense_us not in {
-        row.dense_us for row in rows if row.dtype == "fp32"
-    }
-
-
-def test_plans_of_one_run_share_a_dense_time(monkeypatch):
-    shapes = []
-    timed = Run._timed_dense
-    monkeypatch.setattr(Run, "_timed_dense", lambda self, *asked: shapes.append(asked) or timed(self, *asked))
-    measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=True), lambda line: None)
-    for granularity in (8, 16):
-        measuring.measure(plan(dtypes=("fp16",), granularities=(granularity,)))
-    assert shapes == [(SMALL, "fp16")]
-    assert len({row.dense_us for row in measuring.rows if row.kernel.startswith("fake")}) == 1
-    measuring.measure(plan(dtypes=("fp16",), granularities=(4,), chosen=Chosen((), LAYOUTS[:1])))
-    assert len(shapes) == 2, "of other layouts"
-
-
-def test_tf32_is_measured_on_tf32_kernels_only():
-    rows = measure(plan(dtypes=("fp32", "tf32"), peers=()))
-    names = {dtype: {row.kernel for row in rows if row.dtype == dtype} for dtype in ("fp32", "tf32")}
-    assert "fake_tf32" in names["tf32"] and "fake_even" not in names["tf32"]
-    assert "fake_tf32" not in names["fp32"] and "fake_even" in names["fp32"]
-    assert len([row for row in rows if row.dtype == "tf32" and row.family == "dense"]) == 8, "measured once"
-
-
 def test_unsupported_kernels_are_logged():
     said = []
     rows = measure(plan(shapes=(ODD,), granularities=(8,)), said=said)
@@ -85,19 +52,6 @@ def test_a_peer_that_fails_is_named(monkeypatch):
     assert "small fp32 peer cannot run: no such product" in said
     assert "fp32 peer is left out: no" in said
     assert {row.baseline for row in rows} == {""}
-
-
-def test_peers_may_be_kept_to_some_shapes():
-    rows = measure(plan(shapes=(SMALL, ODD), peer_shapes={"peer": ("sm*",)}))
-    assert {row.shape for row in rows if row.kernel == "peer"} == {"small"}
-
-
-def test_kernels_are_chosen_by_pattern():
-    rows = measure(plan(chosen=Chosen(("fake_*_to_*",), ("row_to_feature", "row_major")), peers=()))
-    assert {row.kernel for row in rows if row.family == "gathered"} == {"fake_row_to_feature"}
-    assert {row.layout for row in rows if row.family == "dense"} == {"row_major", "feature_major", "row_to_feature"}
-    with pytest.raises(ValueError, match="no kernel of gathered is called nothing"):
-        Chosen(("nothing",), LAYOUTS)
 
 
 def test_rows_are_on_disk_before_the_run_ends(tmp_path, monkeypatch):
@@ -125,17 +79,6 @@ def test_rows_are_on_disk_before_the_run_ends(tmp_path, monkeypatch):
     assert measure(plan(), path, said=said) == [] and said[-1] == "small fp32: measured before"
 
 
-def test_another_commit_and_new_kernels_are_measured(tmp_path):
-    path = tmp_path / "rows.csv"
-    first = measure(plan(granularities=(8,)), path)
-    more = measure(plan(), path)
-    assert {row.granularity for row in more} == {16}
-    assert {row.baseline for row in more} == {"peer 8"}, "the peer of the file"
-    assert len(measure(plan(granularities=(8,)), path, commit="def")) == len(first)
-    measure(plan(granularities=(8,)), path, append=False)
-    assert len(read_rows(path)) == len(first)
-
-
 def test_a_file_with_other_columns_is_not_gone_on_with(tmp_path):
     path = tmp_path / "rows.csv"
     for head in (",".join(COLUMNS[:-1]), ",".join([*COLUMNS, "note"]), ";".join(COLUMNS), "\ufeff" + ",".join(COLUMNS)):
@@ -151,13 +94,6 @@ def test_each_launch_is_timed_once_for_all_layouts(tunable):
     assert [(layout, width) for layout, width, _ in tunable.log] == [("feature_major", width) for width in (1, 2, 3, 2)]
     assert tunable.log[-1][2] > 0, "the fastest is remembered with its time"
     assert kept == [["fake"]]
-
-
-def test_a_layout_that_shares_no_launch_is_tuned_too(tunable):
-    tunable.shared = False
-    measure(plan(granularities=(8,), sparsities=(0.5,), tune=True, chosen=Chosen((), LAYOUTS[:2])))
-    assert list(dict.fromkeys(layout for layout, _, _ in tunable.log)) == ["feature_major", "row_major"]
-    assert len(tunable.log) == 8
 
 
 def test_a_wrong_launch_is_an_error_of_the_run(tunable):
@@ -219,12 +155,3 @@ def test_a_wrong_product_has_no_time(tunable):
     wrong = [row for row in rows if not row.correct]
     assert {row.kernel for row in wrong} >= {"fake"}
     assert all(row.latency_us is None and row.speedup is None and row.samples is None for row in wrong)
-
-
-def test_copies_share_nothing():
-    stored = registry.FORMATS["gathered"].from_dense(torch.ones(4, 6), torch.ones(4, 6, dtype=torch.bool), tile=2)
-    again = copied((stored, [torch.ones(2)], "name"))
-    assert torch.equal(again[0].values, stored.values) and again[0].values.data_ptr() != stored.values.data_ptr()
-    assert again[2] == "name" and type(again) is tuple
-    number = numbered(stored)
-    assert number(0) is stored and number(2) is number(2) and number(1) is not number(2)

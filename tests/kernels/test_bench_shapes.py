@@ -1,8 +1,7 @@
 """The products that the operator benchmark measures: lists, filters, any shape."""
 
 import pytest
-from sparsefront_kernels.bench import __main__ as command
-from sparsefront_kernels.bench.problems import Shape, all_shapes, any_shape, chosen_shapes, nmsparse_shapes
+from sparsefront_kernels.bench.problems import all_shapes, any_shape, chosen_shapes, nmsparse_shapes
 
 
 def test_shapes_are_those_of_the_paper():
@@ -22,13 +21,6 @@ def test_filters_combine():
     assert len({shape.name for shape in all_shapes()}) == len(all_shapes())
 
 
-def test_the_batch_sweep_is_berts_body():
-    sweep = {shape.name: (shape.m, shape.k, shape.n) for shape in chosen_shapes(batch=[1, 128], k=[768], n=[3072])}
-    assert sweep == {"batch1-768x3072": (128, 768, 3072), "batch128-768x3072": (16384, 768, 3072)}
-    assert [shape.name for shape in chosen_shapes(["batch8-1024x4096"])] == ["batch8-1024x4096"]
-    assert not any(shape.name.startswith("batch") for shape in chosen_shapes(m=[1024])), "sizes alone do not choose it"
-
-
 @pytest.mark.parametrize(
     ("names", "filters", "message"),
     [
@@ -40,19 +32,6 @@ def test_the_batch_sweep_is_berts_body():
 def test_filters_that_fit_nothing_are_rejected(names, filters, message):
     with pytest.raises(ValueError, match=message):
         chosen_shapes(names, **filters)
-
-
-def test_any_shape_is_measured():
-    odd = any_shape("77x4096x11008")
-    assert odd == Shape("77x4096x11008", 77, 4096, 11008)
-    assert chosen_shapes(sized=[odd, odd]) == [odd], "alone where nothing else is asked for"
-    assert [shape.name for shape in chosen_shapes(["M1"], sized=[odd])] == ["M1", "77x4096x11008"]
-    assert len(chosen_shapes(m=[256], sized=[odd])) == 9
-
-
-def test_any_shape_on_the_command_line():
-    asked = command.parser().parse_args(["--shape", "77x4096x11008,1x2x3", "5x6x7"])
-    assert [shape.name for shape in command._shapes(asked)] == ["77x4096x11008", "1x2x3", "5x6x7"]
 
 
 @pytest.mark.parametrize("text", ["77x4096", "0x8x8", "8*8*8", "8x8x8x8", "8x-8x8", ""])

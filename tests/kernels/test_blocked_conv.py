@@ -10,10 +10,8 @@ from sparsefront_kernels.blocked.sm90 import SPACE
 from sparsefront_kernels.blocked.sm90_convolution import Images
 from sparsefront_kernels.blocked.sm90_packing import pack_for_blocked_sm90
 from sparsefront_kernels.problem import Convolution
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import conv2d
 
-GROUP = 64  # rows of X that one copy brings
 CONVOLUTIONS = {
     "1x1, stride 2": Convolution((1, 1), stride=(2, 2)),
     "3x3": Convolution((3, 3), padding=(1, 1)),
@@ -23,44 +21,6 @@ CONVOLUTIONS = {
     "5x3, wide padding": Convolution((5, 3), padding=(4, 2), stride=(3, 2)),
 }
 ALL = pytest.mark.parametrize("convolution", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
-
-
-def column_of_pixels(images, convolution, pixel, input):
-    """What one copy brings: [64 pixels, C], as the PTX ISA describes the mode im2col, from what the producer warp asks for."""
-    count, height, width, channels = images.shape
-    out_h, out_w = convolution.output_size(height, width)
-    (filter_h, filter_w), (stride_h, stride_w) = convolution.kernel_size, convolution.stride
-    (pad_h, pad_w), (dilation_h, dilation_w) = convolution.padding, convolution.dilation
-    row = pixel // out_w
-    w, h, n = pixel % out_w * stride_w - pad_w, row % out_h * stride_h - pad_h, row // out_h
-    tap = input // channels
-    across, down = tap % filter_w * dilation_w, tap // filter_w * dilation_h
-    last_w, last_h = width - 1 + pad_w - (filter_w - 1) * dilation_w, height - 1 + pad_h - (filter_h - 1) * dilation_h
-    found = images.new_zeros(GROUP, channels)
-    for place in range(GROUP):
-        if n < count and 0 <= h + down < height and 0 <= w + across < width:
-            found[place] = images[n, h + down, w + across]
-        w += stride_w
-        if w > last_w:
-            w, h = -pad_w, h + stride_h
-        if h > last_h:
-            h, n = -pad_h, n + 1
-    return found
-
-
-@ALL
-def test_what_the_copy_engine_brings(convolution):
-    """For every group of rows and tap: what each output pixel sees there; nothing behind the last one."""
-    images = torch.randn(2, 9, 11, 3, dtype=torch.float64)
-    weight = torch.randn(4, 3, *convolution.kernel_size, dtype=torch.float64)
-    settings = {"stride": convolution.stride, "padding": convolution.padding, "dilation": convolution.dilation}
-    expected = conv2d(images.permute(0, 3, 1, 2), weight, **settings).permute(0, 2, 3, 1).flatten(0, 2)
-    matrix = weight.permute(0, 2, 3, 1).flatten(1)
-    for first in range(0, len(expected) + GROUP, GROUP):
-        taps = [column_of_pixels(images, convolution, first, input) for input in range(0, matrix.shape[1], 3)]
-        y = torch.cat(taps, dim=1) @ matrix.t()
-        assert torch.allclose(y[: max(0, len(expected) - first)], expected[first : first + GROUP])
-        assert not y[max(0, len(expected) - first) :].any()
 
 
 @ALL
@@ -74,15 +34,6 @@ def test_sizes(convolution):
     assert (images.out_h, images.out_w) == tuple(y.shape[2:])
     assert (images.filter_h, images.filter_w) == convolution.kernel_size
     assert (images.padding_h, images.stride_w) == (convolution.padding[0], convolution.stride[1])
-
-
-def test_the_fake_kernel_gives_the_shape():
-    stored = blocks(128, 64 * 9)
-    packed = pack_for_blocked_sm90(stored)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        x = torch.empty(2, 14, 14, 64)
-        y = entry("blocked_sm90").convolving.run(x, packed, None, CONVOLUTIONS["3x3, stride 2"])
-    assert y.shape == (2, 7, 7, 128)
 
 
 def test_what_it_cannot_read():
@@ -134,16 +85,3 @@ def test_every_launch_of_the_space(convolution, size, dtype, assert_close, monke
         assert_close(reads.run(x, packed, bias, convolution, activation="relu"), sums.relu())
         y = reads.run(x, packed, bias, convolution, residual=residual, relu_last=True)
         assert_close(y, (sums + residual.double()).relu())
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
-def test_layers_of_resnet50(assert_close):
-    """Stages of ResNet50: as the copy engine reads them at batch 4."""
-    for channels, pixels in ((64, 56), (128, 28), (256, 14), (512, 7)):
-        stored = blocks(channels, 9 * channels, device="cuda")
-        x = torch.randn(4, pixels, pixels, channels, device="cuda", dtype=torch.float16)
-        three = CONVOLUTIONS["3x3"]
-        y = entry("blocked_sm90").convolving.run(x, pack_for_blocked_sm90(stored), None, three)
-        weight = stored.to_dense().double().view(channels, 3, 3, channels).permute(0, 3, 1, 2)
-        assert_close(y, conv2d(x.double().permute(0, 3, 1, 2), weight, padding=1).permute(0, 2, 3, 1))

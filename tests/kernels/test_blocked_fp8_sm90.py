@@ -1,8 +1,5 @@
 """Blocked weights in e4m3: packing walked as the kernel does, its schedule, wrong operands, and on a GPU every launch."""
 
-import itertools
-from itertools import pairwise
-
 import drawn_masks
 import pytest
 import torch
@@ -11,26 +8,19 @@ from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.fp8_reference import (
     blocked_fp8_quantized_reference,
     blocked_fp8_reference,
-    dequantize_rows,
 )
 from sparsefront_kernels.blocked.fp8_sm90 import (
     E4M3,
     SPACE,
-    BlockedFp8Launch,
     blocked_fp8,
     blocked_fp8_quantized,
-    choose_launch,
-    clusters_at_once,
-    cut_tensors,
     dense_weight,
     launch_blocked_fp8,
     pack_for_blocked_fp8_sm90,
-    work_tensors,
 )
 from sparsefront_kernels.quantized.quantize import quantize
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-CPU = torch.device("cpu")
 BLOCKS = [((128, 128), 5, 3, 0.5), ((64, 128), 5, 7, 0.4), ((192, 256), 3, 2, 0.6), ((64, 128), 4, 3, 0.0)]
 BLOCKS += [((64, 128), 6, 1, 1.0), ((128, 128), 4, 33, 0.7)]
 
@@ -45,67 +35,7 @@ def drawn_x(m, k, groups, device="cpu"):
     return quantize(torch.randn(m, k, device=device), group=None if groups == 1 else k // groups)
 
 
-def at_once(cluster):
-    return {1: 5, 2: 2}.get(cluster, 1)
-
-
-def product_from_packed(packed, x, launch):
-    """Y [M, N] in float64 as the clusters of the grid compute it, before scales; each element must be written once."""
-    m = len(x)
-    y, written = torch.zeros(m, packed.n, dtype=torch.float64), torch.zeros(m, packed.n, dtype=torch.int64)
-    clusters, cut, units, left = at_once(launch.blocks), [], itertools.repeat(-1), {}
-    if launch.cut:
-        found = cut_tensors(packed.lengths, packed.outputs, len(packed.panels), m, launch, clusters, CPU)
-        work, begins, firsts, cut, units = (
-            found.work,
-            found.begins,
-            found.firsts,
-            found.cut.tolist(),
-            found.units.tolist(),
-        )
-    else:
-        work, begins, firsts = work_tensors(packed, m, launch, clusters, CPU)
-    assert torch.equal(firsts, work[begins[:-1].long()]) and (begins.diff() > 0).all()
-    assert launch.splits or len(begins) - 1 <= clusters
-    for (halves, first, count, row), unit in zip(work.tolist(), units, strict=False):
-        left[unit] = halves, row
-        rows = slice(row, min(row + launch.rows, m))
-        for half in range(2):
-            output = (halves >> 16 * half & 0xFFFF) * 64
-            if output == 0xFFFF * 64:
-                continue
-            written[rows, output : output + 64] += unit < 0
-            for column, place in packed.k_blocks[first : first + count].tolist():
-                if place >> half & 1:
-                    panel = packed.panels[(place >> 2) + (half and place & 1)].view(torch.uint8).view(64, 8, 16)
-                    rows_of = [torch.cat([panel[r, chunk ^ (r % 8)] for chunk in range(8)]) for r in range(64)]
-                    inputs = slice(column * 128, column * 128 + 128)
-                    y[rows, output : output + 64] += x[rows, inputs] @ torch.stack(rows_of).view(E4M3).double().t()
-    for halves, row, unit, pieces in cut:  # whose sums the second kernel finds one after the other
-        for piece in range(pieces):
-            assert left.pop(unit + piece * launch.rows // 64) == (halves, row)
-        for half in range(2):
-            if (output := (halves >> 16 * half & 0xFFFF) * 64) != 0xFFFF * 64:
-                written[row : row + launch.rows, output : output + 64] += 1
-    assert (written == 1).all() and {*left} <= {-1}
-    return y
-
-
 class TestWithoutGPU:
-    @pytest.mark.parametrize(("block", "rows", "columns", "density"), BLOCKS)
-    def test_the_walk_of_the_kernel_gives_the_product_of_the_quantized_weight(self, block, rows, columns, density):
-        stored = stored_weight(block, rows, columns, density)
-        n, k = stored.shape
-        packed = pack_for_blocked_fp8_sm90(stored)
-        x = torch.randn(300, k, dtype=torch.float64)
-        quantized = dequantize_rows(*quantize(stored.to_dense()))
-        assert torch.equal(dense_weight(packed), quantized)
-        for launch in SPACE if block == (64, 128) else SPACE[::3]:
-            y = product_from_packed(packed, x, launch) * packed.scales.double()
-            torch.testing.assert_close(y, x @ quantized.t())
-        for m in (1, 100, 5000):
-            assert choose_launch(packed, m, at_once) in SPACE
-
     def test_halves_are_paired_by_shared_blocks_or_as_neighbors(self):
         kinds = torch.rand(2, 8) < 0.5
         kinds[1] = ~kinds[0]
@@ -300,13 +230,3 @@ class TestOnGPU:
         residual = torch.randn(40, 193, device="cuda").half()[:, 1:]
         y = blocked_fp8(wide[:, 3:259], scales.expand(40, 2)[:, :1], packed, residual=residual)
         assert_close(y, blocked_fp8_reference(x, scales, packed, residual=residual))
-
-    def test_clusters_fit(self):
-        assert [clusters_at_once(cluster, torch.device("cuda", 0)) > 0 for cluster in (1, 2, 4, 8)] == [True] * 4
-
-
-def test_work_is_dealt_evenly():
-    packed = pack_for_blocked_fp8_sm90(stored_weight((128, 128), 8, 16, 0.4))
-    work, begins, _ = work_tensors(packed, 2000, BlockedFp8Launch(), 12, CPU)
-    totals = [int(work[begin:end, 2].sum()) for begin, end in pairwise(begins.tolist())]
-    assert max(totals) - min(totals) <= max(packed.lengths)

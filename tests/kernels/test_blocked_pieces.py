@@ -51,8 +51,3 @@ def test_no_cluster_has_much_more_than_the_others(lengths):
     mean = (sum(lengths) * COSTS.k_block + pieces * COSTS.piece) / 66
     assert found.end <= mean + COSTS.piece + 2 * COSTS.k_block + COSTS.of_adding(found.pieces)
     assert estimated_end(lengths, 1, 66, COSTS) == pytest.approx(found.end, rel=0.3)
-
-
-def test_a_tile_is_cut_only_where_that_ends_earlier():
-    assert shares((9,) * 66, 1, 66, COSTS).cut == ()
-    assert shares((0, 0, 0), 2, 2, COSTS).cut == ()

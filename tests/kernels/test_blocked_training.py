@@ -1,17 +1,15 @@
 """Training in blocks: products and gradients against dense autograd, and Triton's kernels against the reference."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from sparsefront_kernels.blocked import sm90, sm90_training, training
+from sparsefront_kernels.blocked import sm90_training, training
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked.sm90_packing import pack_for_blocked_sm90
-from sparsefront_kernels.blocked.sm90_training import blocked_gradient_sm90, loadable
+from sparsefront_kernels.blocked.sm90_training import blocked_gradient_sm90
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, weight_gradient_reference
-from sparsefront_kernels.common.wgmma_layout import swizzled
+from sparsefront_kernels.common.operands import loadable
 from torch import nn
 
 CPU = torch.device("cpu")
@@ -104,23 +102,6 @@ def test_triton_computes_the_gradient_of_kept_blocks(n, k, block, m, monkeypatch
         )
 
 
-@pytest.mark.parametrize("block", [(64, 64), (128, 64), (64, 192)])
-def test_boxes_of_the_hopper_kernel_cover_the_gradient(block):
-    layer = TrainableBlockedLinear.from_masked(nn.Linear(768, 384), drawn(384, 768, block, 0.6), block)
-    x, dy, blocks = torch.randn(5, 768), torch.randn(5, 384), layer._blocks.blocks(False, CPU)
-    packed, found = layer._blocks.boxes(CPU), torch.full_like(layer.weight, torch.nan).detach()
-    assert packed.counts == tuple(packed.sides[:, :, 2].sum(1).tolist()) and packed.sides[:, :, 2].max() <= 4
-    flat = found.view(-1)
-    sums, sides = torch.zeros(384), packed.sides.flatten(0, 1).tolist()
-    for output, first, count, adds in sides:
-        sums[output : output + 64] += adds
-        for input, place in packed.boxes[first : first + count].tolist():
-            box = dy[:, output : output + 64].t() @ x[:, input : input + 64]
-            flat.as_strided((64, 64), (block[1], 1), place).copy_(box)
-    torch.testing.assert_close(found, weight_gradient_reference(dy, x, blocks))
-    assert torch.equal(sums, torch.ones(384))  # the bias of every output once
-
-
 def test_without_rows_the_hopper_kernel_is_not_launched(monkeypatch):
     monkeypatch.setattr(sm90_training, "num_sms", lambda device: 132)
     layer = TrainableBlockedLinear.from_masked(nn.Linear(128, 128), drawn(128, 128, (64, 64), 0.6), (64, 64))
@@ -128,37 +109,6 @@ def test_without_rows_the_hopper_kernel_is_not_launched(monkeypatch):
     found = blocked_gradient_sm90(rows, rows, blocks.boxes(CPU), blocks.block, blocks.count, bias=True)
     assert [tuple(one.shape) for one in found] == [tuple(layer.weight.shape), (128,)]
     assert not any(one.any() for one in found)
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("block", [(64, 64), (128, 64), (64, 128)])
-def test_panels_come_from_where_the_kernel_packs_them(block, transposed):
-    layer = TrainableBlockedLinear.from_masked(nn.Linear(256, 256), drawn(256, 256, block), block)
-    values, kept = layer.weight.detach(), layer._blocks
-    expected, weight = pack_for_blocked_sm90(kept.format_of(values, transposed)), kept.panels(transposed, CPU)
-    panels = torch.full_like(expected.panels, torch.nan)
-    for place, *targets, _ in kept.targets(CPU).tolist():
-        tile = values.reshape(-1).as_strided((64, 64), (block[1], 1), place)
-        panels[targets[transposed]] = swizzled((tile.t() if transposed else tile).contiguous())
-    assert torch.equal(panels, expected.panels)
-    assert weight.lengths == expected.lengths and torch.equal(weight.k_blocks, expected.k_blocks)
-    assert weight.panels.shape == expected.panels.shape and weight.panels.untyped_storage().nbytes() == 4
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-def test_the_hopper_kernel_reads_what_was_packed(transposed, monkeypatch):
-    seen, library = [], SimpleNamespace(sparsefront_blocked_sm90=lambda *given: seen.append(given) or 0)
-    monkeypatch.setattr(sm90, "_library", lambda: library)
-    monkeypatch.setattr(sm90, "clusters_at_once", lambda cluster, device: 132 // cluster)
-    monkeypatch.setattr(sm90.LAUNCHES.__class__, "launch_for", lambda self, problem, device: sm90.BlockedLaunch(1))
-    monkeypatch.setattr(training.torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
-    monkeypatch.setattr(training.torch.cuda, "is_current_stream_capturing", lambda: False)
-    layer = TrainableBlockedLinear.from_masked(nn.Linear(256, 128), drawn(128, 256, (64, 64), 0.6), (64, 64))
-    x, panels = torch.randn(5, 128 if transposed else 256).half(), torch.zeros(len(layer.weight), 64, 64).half()
-    y = training._sm90_product(x, panels, None, layer._blocks, transposed)
-    ((first, second, *_, stream),) = seen
-    assert (first, second, stream) == (x.data_ptr(), panels.data_ptr(), 7) and y.data_ptr() in seen[0]
-    assert y.shape == (5, 256 if transposed else 128)
 
 
 def test_what_the_copy_engine_cannot_read_is_copied():

@@ -59,16 +59,3 @@ def test_a_gradient_is_what_was_registered_or_an_error():
     assert torch.equal(x.grad, torch.full((3,), 3.0))
     with torch.no_grad():
         assert not scaled(x, 3.0).requires_grad
-
-
-def test_compiled_it_stays_one_node():
-    graphs = []
-
-    def keep(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    x = torch.randn(3)
-    compiled = torch.compile(lambda x: doubled(x) + 1, backend=keep, fullgraph=True)
-    assert torch.equal(compiled(x), 2 * x + 1)
-    assert torch.ops.sparsefront.test_doubled.default in {node.target for node in graphs[0].graph.nodes}

@@ -49,23 +49,6 @@ def test_every_barrier_of_a_cluster_is_of_that_kind():
         assert len(synced) == arrivals, name
 
 
-def test_sums_are_used_behind_the_wait_for_their_products(toolchain_ptx):
-    """To the compiler a wait has nothing to do with registers: it might read sums above it."""
-    _, after = toolchain_ptx.rsplit("wgmma.wait_group.sync.aligned 0", 1)
-    first_use = after.index("st.global") if "st.global" in after else len(after)
-    assert after[:first_use].count("// begin inline asm") >= 32, "an empty piece of assembly that takes each sum"
-
-
-def test_every_tile_ends_with_such_a_wait():
-    """Where products are added up, the last wait of a function is followed by the fence; so are sums that code begins with."""
-    users = {name: text for name, text in SOURCES.items() if "wgmma_wait<0>()" in text}
-    assert len(users) >= 4
-    for name, text in users.items():
-        waits = [match.end() for match in re.finditer(r"wgmma_wait<0>\(\);", text)]
-        assert re.match(r"\s*fence_sums\(", text[waits[-1] :]), name
-    assert re.search(r"begin_with_residual<[^;]*;\s*fence_sums\(", SOURCES["gathered/csrc/cluster_consumer.cuh"])
-
-
 def test_nothing_is_remembered_of_the_first_device_alone():
     """A function's static variable is of the process: what it keeps of a device must be an array over devices."""
     for name, text in SOURCES.items():

@@ -86,16 +86,6 @@ def test_its_op_is_sound_and_compiles(drawn):
     torch.testing.assert_close(compiled(x), KERNEL.run(x, packed, bias) * 2)
 
 
-def test_gradients_are_those_of_the_dense_product(drawn):
-    stored = FORMAT.from_dense(*drawn)
-    x, bias = torch.randn(6, stored.shape[1], requires_grad=True), torch.randn(stored.shape[0], requires_grad=True)
-    y = KERNEL.run(x, KERNEL.pack(stored), bias)
-    dy = torch.randn_like(y)
-    expected = torch.autograd.grad(torch.nn.functional.linear(x, stored.to_dense(), bias), (x, bias), dy)
-    for gradient, truth in zip(torch.autograd.grad(y, (x, bias), dy), expected, strict=True):
-        torch.testing.assert_close(gradient, truth)
-
-
 def test_a_registered_family_is_found_by_its_name(drawn, registered):
     stored = pack(*drawn, family="diagonal")
     n, k = stored.shape

@@ -53,21 +53,6 @@ def test_survives_a_file(case, dtype, tmp_path):
         assert torch.equal(again.tensors()[name].view(torch.uint8), part.view(torch.uint8)), name
 
 
-def test_moving_changes_values_only(case):
-    stored = case.build()
-    half = stored.to(dtype=torch.float16)
-    assert half.dtype == torch.float16
-    for name, part in stored.tensors().items():
-        if not part.is_floating_point():
-            assert torch.equal(half.tensors()[name], part)
-
-
-def test_to_dense_does_not_share_memory(case):
-    stored = case.build()
-    stored.to_dense().fill_(7.0)
-    assert not (stored.values == 7.0).any()
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -126,17 +111,6 @@ def test_gathered_tiles_follow_the_order_they_are_given():
     assert stored.values.tolist() == [4, 1, 5, 2, 3, 6]
     assert not stored.consecutive
     assert torch.equal(stored.to_dense(), weight)
-
-
-def test_consecutive_means_all_outputs_in_their_own_order(cases):
-    answers = {name: cases[name].build().consecutive for name in cases if cases[name].family == "gathered"}
-    assert {name for name, answer in answers.items() if answer} == {
-        "gathered-tile4",
-        "gathered-wide",
-        "gathered-one-output",
-        "gathered-kept",
-        "gathered-pruned-held",
-    }
 
 
 def test_filling_stores_the_cover_of_the_mask():

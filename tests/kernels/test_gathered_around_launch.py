@@ -45,19 +45,9 @@ def launched(request, monkeypatch):
         pytest.skip("X is transposed in Triton, whose interpreter is off where there is a GPU")
     kernel, asked = request.param, []
 
-    def stand_in(
-        x: Tensor,
-        y: Tensor,
-        packed,
-        *,
-        launch,
-        bias=None,
-        activation="none",
-        residual=None,
-        y_row_major=False,
-        quick_schedule=False,
-    ) -> None:
+    def stand_in(x: Tensor, y: Tensor, packed, epilogue, launch, *, y_row_major=False, quick_schedule=False) -> None:
         asked.append(launch)
+        bias, activation, residual = epilogue.bias, epilogue.activation, epilogue.residual
         by_output = kernel.module is not small_m and not y_row_major
         if kernel.module is not small_m:
             assert all(is_aligned(matrix) for matrix in (x, y, residual) if matrix is not None)

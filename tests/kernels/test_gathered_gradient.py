@@ -4,10 +4,8 @@ import pytest
 import torch
 from in_layout import every_layout, in_layout
 from random_problems import precision_allowed
-from sparsefront_kernels import FORMATS, Problem
+from sparsefront_kernels import Problem
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.gathered import sm90_packing, triton
-from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 
 KERNELS = [kernel.name for kernel in every_layout() if kernel.family == "gathered" and kernel.requires_cuda]
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]
@@ -74,14 +72,6 @@ def test_only_what_is_wanted(kernel, setting):
     assert not kernel.run(x.detach(), packed, None).requires_grad
 
 
-def test_no_rows(kernel, setting):
-    _, packed, problem = setting("gathered-uneven", m=0)
-    x, bias, residual = operands(problem)
-    y = kernel.run(x, packed, bias, activation="gelu", residual=residual)
-    y.sum().backward()
-    assert x.grad.shape == x.shape and not bias.grad.any()
-
-
 def test_a_stored_weight_has_no_gradient(kernel, setting):
     _, packed, problem = setting("gathered-uneven")
     for values in ("values", "panels"):
@@ -117,22 +107,3 @@ def test_opcheck(kernel, setting):
         "y_feature_major": problem.y_shape[0] == problem.n,
     }
     torch.library.opcheck(op, tuple(given[argument.name] for argument in op._schema.arguments))
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_dense_weight_comes_back_from_either_table(seed):
-    generator = torch.Generator().manual_seed(seed)
-    n, k, tile = 37 + 29 * seed, 11 + 17 * seed, (8, 16, 32, 64, 128, 192)[seed % 6]
-    kept = torch.rand(n, generator=generator) >= (0.3 if seed % 2 else 0.0)
-    survivors = kept.nonzero().flatten()
-    share = torch.rand(-(-len(survivors) // tile), 1, generator=generator) * (seed % 5 != 0)
-    mask = torch.zeros(n, k, dtype=torch.bool)
-    drawn = torch.rand(len(share), k, generator=generator) < share
-    mask[survivors] = drawn.repeat_interleave(tile, 0)[: len(survivors)]
-    stored = FORMATS["gathered"].from_dense(
-        torch.randn(n, k, generator=generator), mask, tile=tile, drop_empty_outputs=bool(seed % 2)
-    )
-    plain, paired = triton.pack_for_triton(stored), pack_for_sm90(stored)
-    from_tiles = triton.dense_weight(plain)
-    from_halves = sm90_packing.dense_weight(paired)
-    assert torch.equal(from_tiles, stored.to_dense()) and torch.equal(from_halves, stored.to_dense())

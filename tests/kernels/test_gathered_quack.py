@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from in_layout import InLayout
-from random_problems import OCCASIONS, draw, exact_product
+from random_problems import OCCASIONS, draw
 from sparsefront_kernels import Problem, entry, find
 from sparsefront_kernels.bench.baselines import quack
 from sparsefront_kernels.bench.correctness import poisoned_memory
@@ -21,7 +21,6 @@ from sparsefront_kernels.gathered.quack import (
     QuackLaunch,
     QuackProblem,
     candidates,
-    dense_weight,
     pack_for_quack,
     problem_unsupported_reason,
 )
@@ -29,15 +28,6 @@ from sparsefront_kernels.tuning import launches
 
 NAME = "gathered_quack"
 CPU = torch.device("cpu")
-HELD = (
-    "gathered-uneven",
-    "gathered-128",
-    "gathered-wide",
-    "gathered-kept",
-    "gathered-shuffled-uneven",
-    "gathered-filled",
-)
-EMPTY = ("gathered-pruned", "gathered-pruned-held")
 
 
 @pytest.fixture
@@ -85,95 +75,6 @@ def test_random_problems(asked):
             y = drawn.run()
         assert drawn.fault(y) is None
     assert len(asked) >= len(OCCASIONS)
-
-
-@pytest.mark.parametrize("m", [1, 8, 13])
-@pytest.mark.parametrize("weight", HELD + EMPTY)
-def test_every_kind_of_weight(asked, cases, weight, m):
-    stored, problem = stored_and_problem(cases, weight, m)
-    kernel = entry(NAME)
-    if reason := kernel.unsupported_reason(stored, problem):
-        pytest.skip(reason)
-    x, bias = torch.randn(problem.x_shape).half(), torch.randn(problem.n)
-    with poisoned_memory():
-        y = kernel.run(x, kernel.pack(stored), bias)
-    exact = exact_product(x, stored, bias, "feature_major")
-    assert y.shape == problem.y_shape and y.is_contiguous()
-    assert torch.linalg.norm(y.double() - exact) <= 1e-3 * torch.linalg.norm(exact)
-    assert bool(asked) == (weight not in EMPTY), "nothing is multiplied where nothing is kept"
-
-
-def test_what_is_remembered_is_launched(asked, cases):
-    stored, problem = stored_and_problem(cases, "gathered-uneven")
-    kernel = entry(NAME)
-    packed, x = kernel.pack(stored), torch.randn(problem.x_shape).half()
-    offered = kernel.tunable.candidates(packed, problem)
-    kernel.run(x, packed, None)
-    kernel.tunable.remember(packed, problem, offered[-1], 1.0)
-    kernel.run(x, packed, None)
-    assert [launch for launch, _ in asked] == [offered[0], offered[-1]]
-    assert [ordered for _, ordered in asked] == [True, False], "the last one leaves the tiles in their order"
-
-
-def test_launches_worth_timing():
-    large = QuackProblem(4096, 4096, 4096, 128, 11, 14_000, uneven=True)
-    found = candidates(large, 132)
-    assert found[0] == QuackLaunch(256, 128, False), "the fastest of equal tiles"
-    assert len(set(found)) == len(found) and {launch.cluster_m for launch in found} == {1, 2}
-    assert {launch.longest_first for launch in found} == {True, False}
-    even = candidates(QuackProblem(4096, 4096, 4096, 128, 64, 64 * 2048, uneven=False), 132)
-    assert {launch.longest_first for launch in even} == {False} and {launch.tile_n for launch in even} == {128}
-    assert {launch.tile_n for launch in candidates(QuackProblem(256, 64, 64, 128, 2, 128, uneven=False), 132)} == {
-        64,
-        128,
-    }
-    for width, tile_n in ((8, 16), (32, 32), (64, 64), (96, 128), (256, 128)):
-        assert candidates(QuackProblem(1 << 16, 64, 64, width, 99, 128, uneven=False), 132)[0].tile_n == tile_n
-
-
-@pytest.mark.parametrize("weight", HELD + EMPTY)
-def test_tables_hold_the_weight(cases, weight):
-    stored = cases[weight].build()
-    if stored.tile % 8:
-        pytest.skip("no group")
-    packed = pack_for_quack(stored)
-    assert torch.equal(dense_weight(packed), stored.to_dense())
-    counts, own = packed.offsets.diff(), stored.tile_offsets.diff()
-    assert ((counts >= own) & (counts < own + K_BLOCK) & (counts % K_BLOCK == 0)).all(), (
-        "no k-block more than there was"
-    )
-    assert (packed.order is None) == (len(counts.unique()) <= 1)
-    for tile, (start, stop) in enumerate(pairwise(packed.offsets.tolist())):
-        inputs = stored.kept_inputs[stored.tile_offsets[tile] : stored.tile_offsets[tile + 1]]
-        listed = packed.kept[start:stop]
-        assert torch.equal(listed[: len(inputs)], inputs) and listed.unique().tolist() == inputs.tolist()
-        assert not packed.panels[start + len(inputs) : stop].any()
-    last = len(stored.output_index) % stored.tile
-    if last and stored.tiles:
-        assert not packed.panels[packed.offsets[-2] :, last:].any(), "the narrow tile is filled up with zeros"
-
-
-def test_gradient_of_x(asked, cases):
-    stored, problem = stored_and_problem(cases, "gathered-uneven")
-    kernel = entry(NAME)
-    x, bias = torch.randn(problem.x_shape).half().requires_grad_(), torch.randn(problem.n).half().requires_grad_()
-    y = kernel.run(x, kernel.pack(stored), bias)
-    dy = torch.randn_like(y)
-    dx, dbias = torch.autograd.grad(y, (x, bias), dy)
-    exact = stored.to_dense().double().t() @ dy.double()
-    assert torch.linalg.norm(dx.double() - exact) <= 2e-3 * torch.linalg.norm(exact)
-    assert torch.allclose(dbias.float(), dy.float().sum(dim=1), rtol=1e-2, atol=1e-2)
-    packed = kernel.pack(stored)
-    with pytest.raises(ValueError, match="panels has no gradient"):
-        kernel.run(x, type(packed)(**{**vars(packed), "panels": packed.panels.clone().requires_grad_()}), None)
-
-
-@pytest.mark.parametrize("weight", ["gathered-uneven", "gathered-kept"])
-def test_opcheck(asked, cases, weight):
-    stored, problem = stored_and_problem(cases, weight)
-    packed = entry(NAME).pack(stored)
-    x, bias = torch.randn(problem.x_shape).half(), torch.randn(problem.n)
-    torch.library.opcheck(torch.ops.sparsefront.gathered_quack.default, (x, *vars(packed).values(), bias, True, True))
 
 
 def pretend_gpu(monkeypatch, capability=(9, 0)):

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 
@@ -18,80 +16,6 @@ def stored_weight(n, k, tile, density, seed, *, dropped=0.0):
     mask[survivors] = (torch.rand(tiles, k, generator=generator) < share).repeat_interleave(tile, 0)[: len(survivors)]
     weight = torch.randn(n, k, generator=generator, dtype=torch.float64)
     return FORMATS["gathered"].from_dense(weight, mask, tile=tile, drop_empty_outputs=dropped > 0)
-
-
-def product_from_packed(packed, x):
-    """Y [N, M] in float64, walking the packed weight in plain loops; each output must be written once."""
-    y = torch.full((packed.n, x.shape[1]), torch.nan, dtype=torch.float64)
-    for (first, count), outputs in zip(packed.cta_tiles.tolist(), packed.outputs, strict=True):
-        sums = torch.zeros(128, x.shape[1], dtype=torch.float64)
-        for k_block in packed.k_blocks[first : first + count]:
-            uses, next_panel = int(k_block[64]), k_block[65:67].tolist()
-            for mma_tile in range(4):
-                inputs = k_block[mma_tile * 16 : mma_tile * 16 + 16]
-                rows = torch.stack([x[i] if i >= 0 else torch.zeros_like(x[0]) for i in inputs.tolist()])
-                for half in range(2):
-                    if uses >> (4 * half + mma_tile) & 1:
-                        panel = unswizzled(packed.panels[next_panel[half]])
-                        sums[half * 64 : half * 64 + 64] += panel.t() @ rows
-                        next_panel[half] += 1
-        for place, output in enumerate(outputs.tolist()):
-            if output >= 0:
-                assert y[output].isnan().all()
-                y[output] = sums[place]
-    return y
-
-
-def unswizzled(panel):
-    """[16, 64] with every chunk of eight outputs back at its place."""
-    chunks = panel.view(16, 8, 8)
-    return torch.stack([torch.cat([chunks[row, chunk ^ (row % 8)] for chunk in range(8)]) for row in range(16)])
-
-
-@pytest.mark.parametrize(
-    ("n", "k", "tile", "density", "dropped"),
-    [
-        (256, 200, 128, 0.5, 0.3),
-        (257, 83, 64, 0.4, 0.0),
-        (300, 150, 32, 0.3, 0.3),
-        (129, 64, 16, 0.2, 0.0),
-        (500, 90, 256, 0.5, 0.0),
-        (320, 70, 192, 0.5, 0.0),
-        (70, 33, 4, 0.1, 0.5),
-        (1, 5, 128, 0.5, 0.0),
-        (10, 5, 64, 0.0, 0.5),
-        (130, 64, 64, 0.5, 1.0),
-    ],
-)
-def test_tables_hold_the_weight(n, k, tile, density, dropped):
-    stored = stored_weight(n, k, tile, density, seed=0, dropped=dropped)
-    x = torch.randn(k, 3, dtype=torch.float64)
-    torch.testing.assert_close(product_from_packed(pack_for_sm90(stored), x), stored.to_dense() @ x)
-
-
-@settings(max_examples=15)
-@given(
-    n=st.integers(1, 300),
-    k=st.integers(1, 100),
-    tile=st.sampled_from([2, 16, 32, 64, 128]),
-    density=st.floats(0, 0.5),
-    seed=st.integers(0, 1000),
-)
-def test_tables_hold_any_weight(n, k, tile, density, seed):
-    stored = stored_weight(n, k, tile, density, seed, dropped=0.2)
-    x = torch.randn(k, 1, dtype=torch.float64)
-    torch.testing.assert_close(product_from_packed(pack_for_sm90(stored), x), stored.to_dense() @ x)
-
-
-def test_outputs_in_any_order():
-    """Tiles may be formed from permuted outputs; Y comes out in the weight's own order."""
-    order = torch.randperm(192)
-    mask = torch.zeros(192, 40, dtype=torch.bool)
-    mask[order] = (torch.rand(3, 40) < 0.5).repeat_interleave(64, 0)
-    weight = torch.randn(192, 40, dtype=torch.float64)
-    stored = FORMATS["gathered"].from_dense(weight, mask, tile=64, output_order=order)
-    x = torch.randn(40, 2, dtype=torch.float64)
-    torch.testing.assert_close(product_from_packed(pack_for_sm90(stored), x), (weight * mask) @ x)
 
 
 def test_an_input_that_both_halves_keep_is_loaded_once():
@@ -119,14 +43,6 @@ def test_longest_pairs_come_first():
     lengths = packed.cta_tiles[:, 1].tolist()
     assert lengths == sorted(lengths, reverse=True)
     assert len(set(lengths)) > 1 and packed.k_blocks_of_each == 0
-
-
-def test_equal_pairs_are_known_as_such():
-    mask = torch.zeros(256, 128, dtype=torch.bool)
-    mask[:, ::2] = True
-    packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(256, 128), mask, tile=128))
-    assert packed.k_blocks_of_each == 1
-    assert packed.cta_tiles.tolist() == [[0, 1], [1, 1]]
 
 
 def test_pairs_that_differ_by_one_step_begin_where_the_kernel_expects_them():

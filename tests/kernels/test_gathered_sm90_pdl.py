@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS
+from sparsefront_kernels.common.operands import NO_EPILOGUE
 from sparsefront_kernels.gathered.sm90 import Sm90Launch, launch_gathered_sm90
 from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 from sparsefront_kernels.gathered.sm90_schedule import ALL
@@ -32,7 +33,7 @@ def product_of(side, launch):
     mask = (torch.rand(side // 128, side, device="cuda") < 0.1).repeat_interleave(128, 0)
     weight = torch.randn(side, side, device="cuda", dtype=torch.float16) * 0.1
     packed = pack_for_sm90(FORMATS["gathered"].from_dense(weight, mask, tile=128))
-    return lambda x, y, pdl: launch_gathered_sm90(x, y, packed, launch=replace(launch, pdl=pdl))
+    return lambda x, y, pdl: launch_gathered_sm90(x, y, packed, NO_EPILOGUE, replace(launch, pdl=pdl))
 
 
 def chain(multiply, sources, pdl):

@@ -1,7 +1,6 @@
 """Which work tiles the blocks of the persistent kernel get: all of Y once, in equal shares."""
 
 import random
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -16,7 +15,6 @@ from sparsefront_kernels.gathered.sm90_schedule import ALL, WIDTHS, schedule, sc
 from sparsefront_kernels.gathered.sm90_sharing import shared_tables
 from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
 from sparsefront_kernels.registry import entry
-from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
 EQUAL, UNEVEN, LONG = (16,) * 32, tuple(range(40, 8, -2)), (64, *[20] * 10, 0, 0)
@@ -68,30 +66,6 @@ def test_the_last_round_is_filled_with_narrower_tiles():
     assert {count for _, _, count in found.tiles} > {256}
 
 
-def test_a_group_goes_through_all_columns_before_the_next_begins():
-    """One block gets all tiles, in their order."""
-    found = schedule((8,) * 5, 1024, 1, 2)
-    whole = [cta_tile for cta_tile, _, count in found.tiles if count == 256]
-    assert len(whole) == 5 * 4 and whole == [0, 1] * 4 + [2, 3] * 4 + [4] * 4
-    assert [cta_tile for cta_tile, *_ in schedule((8,) * 5, 1024, 1).tiles] == [*range(5)] * 4
-
-
-def test_much_longer_pairs_come_first():
-    found = schedule(LONG, 4096, 132)
-    for first, last in pairwise(found.begins):
-        assert [cta_tile for cta_tile, _, _ in found.tiles[first:last]].count(0) == 0 or found.tiles[first][0] == 0
-
-
-def test_tables_say_where_the_steps_of_a_pair_lie():
-    work, begins, firsts = schedule_tensors((3, 2, 0), 320, 132, ALL, torch.device("cpu"))
-    found = schedule((3, 2, 0), 320, 132)
-    assert begins.tolist() == list(found.begins)
-    assert torch.equal(firsts, work[begins[:-1].long()])
-    for (cta_tile, column, count), (its_pair, first, k_blocks, place) in zip(found.tiles, work.tolist(), strict=True):
-        assert (its_pair, first, k_blocks) == (cta_tile, (0, 3, 5)[cta_tile], (3, 2, 0)[cta_tile])
-        assert place & 0xFFFFFFF == column and 64 * (((place >> 28) & 0xF) + 1) == count
-
-
 def uneven_network():
     """(outputs, inputs, k-blocks of each CTA tile) of 96 products of a network of BERT-large's shapes, no two alike."""
     generator = random.Random(0)
@@ -119,38 +93,6 @@ def test_a_network_at_a_new_length_waits_for_no_search(kernel, m, monkeypatch):
             clusters = partial(blocked.clusters_of, num_sms=132)
             blocked.work_tensors(lengths, m, blocked.candidates(problem, 132)[0], clusters, CPU, quick=True)
     assert 0 < len(dealt) < 11 * 96
-
-
-def test_tables_are_made_in_one_thread():
-    """Indexing shares out a thousand rows: a call waited for ten threads of a busy machine, ninety times in a network."""
-    used = []
-
-    class Operations(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            used.append(str(function))
-            return function(*args, **(kwargs or {}))
-
-    with Operations():
-        work = schedule_tensors((9, 8, 8, 7) * 8, 12672, 132, ALL, CPU, quick=True)[0]
-    assert len(work) > 1500 and used
-    assert not {name for name in used if name.startswith(("aten.index.", "aten.take.", "aten.index_put"))}
-
-
-def test_a_quick_schedule_ends_little_later():
-    ends = [
-        (schedule(lengths, 9632, 132, quick=True).cycles, schedule(lengths, 9632, 132).cycles)
-        for _, _, lengths in list(uneven_network())[:12]
-    ]
-    assert all(quick <= 1.25 * best for quick, best in ends)
-    assert sum(quick / best for quick, best in ends) < 1.05 * len(ends)
-
-
-def test_only_launches_that_were_timed_get_a_long_search(nothing_tuned):
-    known, launch = sm90.Sm90Problem(64, 64, 512, 4, 16, (4, 4, 4, 4)), sm90.Sm90Launch(64, 4, 16, 2)
-    assert not sm90.LAUNCHES.timed_alike(known, CPU)
-    sm90.LAUNCHES.record(known, launch, 1.0, "")
-    assert sm90.LAUNCHES.timed_alike(known, CPU)
-    assert not sm90.LAUNCHES.timed_alike(replace(known, m=72), CPU)
 
 
 def test_columns_that_no_word_holds_are_named():

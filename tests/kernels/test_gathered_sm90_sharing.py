@@ -7,15 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels import FORMATS
-from sparsefront_kernels.gathered.sm90 import SHARED, launch_gathered_sm90
-from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
-from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_schedule, shared_tables
+from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_schedule
 from sparsefront_kernels.performance_model.launch_costs import shared_tile_cycles
 
-CPU = torch.device("cpu")
 PART, COLUMNS = -1 << 31, (1 << 28) - 1
-LAUNCHES = pytest.mark.parametrize("launch", SHARED, ids=lambda launch: str(launch.block_m))
 
 
 def covered(found, lengths, m):
@@ -100,66 +95,3 @@ def test_what_is_likely_is_near_and_not_too_good():
 def test_whole_tiles_are_not_cut():
     found = shared_schedule((16,) * 66, 256, 132, 128)
     assert found.parts == 0 and len(found.shared) == 0 and len(found.work) == 132
-
-
-def test_the_same_work_gives_the_same_tables():
-    lengths = (40, 33, 20, 5, 0)
-    first = shared_tables(lengths, 512, 132, 128, CPU)
-    shared_schedule.cache_clear()
-    shared_tables.cache_clear()
-    again = shared_tables(lengths, 512, 132, 128, CPU)
-    assert torch.equal(first.work, again.work) and torch.equal(first.shared, again.shared)
-    assert torch.equal(first.begins, again.begins) and first.parts == again.parts
-
-
-def test_columns_that_no_word_holds_are_named():
-    with pytest.raises(ValueError, match="at most 268435456 rows of X"):
-        shared_tables((1,), (1 << 28) + 64, 1, 128, CPU)
-
-
-def uneven(n, k, tile, *, seed):
-    """A weight whose tiles keep very different numbers of inputs, some none."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-    tiles = -(-n // tile)
-    shares = torch.rand(tiles, 1, device="cuda", generator=generator) ** 2
-    shares[:: max(2, tiles // 3)] = 0
-    mask = torch.rand(tiles, k, device="cuda", generator=generator) < shares
-    weight = torch.randn(n, k, device="cuda", dtype=torch.float16, generator=generator)
-    return FORMATS["gathered"].from_dense(weight, mask.repeat_interleave(tile, 0)[:n], tile=tile)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
-@LAUNCHES
-class TestOnGPU:
-    @pytest.mark.parametrize(
-        ("m", "k", "n", "tile"),
-        [(8, 300, 192, 64), (256, 4000, 640, 128), (344, 1999, 1111, 128), (1048, 700, 520, 32)],
-    )
-    def test_products(self, launch, m, k, n, tile, assert_close):
-        stored = uneven(n, k, tile, seed=m)
-        packed, bias = pack_for_sm90(stored), torch.randn(n, device="cuda")
-        x, residual = (torch.randn(size, m, device="cuda", dtype=torch.float16) for size in (k, n))
-        sums = stored.to_dense().double() @ x.double() + bias.double()[:, None]
-        for activation, more in (("none", None), ("relu", residual)):
-            y = torch.full((n, m), torch.nan, device="cuda", dtype=torch.float16)
-            launch_gathered_sm90(x, y, packed, bias=bias, activation=activation, residual=more, launch=launch)
-            assert_close(y, sums if more is None else sums.relu() + more.double())
-
-    def test_rows(self, launch, assert_close):
-        stored = uneven(1024, 2000, 128, seed=1)
-        stored = FORMATS["gathered"].from_dense(stored.to_dense(), stored.to_dense() != 0, tile=128, fill=True)
-        packed = pack_for_sm90(stored)
-        assert packed.whole_runs
-        x = torch.randn(2000, 256, device="cuda", dtype=torch.float16)
-        y = torch.full((250, 1024), torch.nan, device="cuda", dtype=torch.float16)
-        launch_gathered_sm90(x, y, packed, y_row_major=True, launch=launch)
-        assert_close(y, (stored.to_dense().double() @ x.double()).t()[:250])
-
-    def test_repeated_runs_give_the_same_bits(self, launch):
-        packed = pack_for_sm90(uneven(1280, 5000, 128, seed=2))
-        x = torch.randn(5000, 384, device="cuda", dtype=torch.float16)
-        first, *others = (torch.full((1280, 384), torch.nan, device="cuda", dtype=torch.float16) for _ in range(12))
-        for y in (first, *others):
-            launch_gathered_sm90(x, y, packed, launch=launch)
-        assert all(torch.equal(first, y) for y in others)

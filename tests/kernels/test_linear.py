@@ -7,12 +7,10 @@ import weakref
 import pytest
 import torch
 from sparsefront_kernels import (
-    FORMATS,
     KernelEntry,
     Problem,
     SparseLinear,
     best_kernel,
-    entries,
     entry,
     linear,
     mask_structure,
@@ -70,13 +68,6 @@ def test_the_structure_of_a_mask_decides_its_storage(case):
     assert packed.family == family and torch.equal(packed.to_dense(), torch.where(mask, weight, 0.0))
 
 
-@pytest.mark.parametrize("block", [(128, 128), (64, 128), (64, 64)])
-def test_blocks_that_fp8_kernels_take_are_found_first(block):
-    kept = torch.tensor([[True, False, True, True], [False, True, True, False]]).repeat(2, 1)
-    mask = kept.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
-    assert mask_structure(mask) == ("blocked", {"block": list(block)})
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("case", MASKS.values(), ids=MASKS.keys())
 def test_a_sparse_linear_gives_what_the_masked_one_gives(case, bias):
@@ -126,39 +117,6 @@ def test_a_weight_that_nobody_holds_is_freed(packs, monkeypatch):
     assert held() is None
 
 
-def test_kernels_of_few_numbers_of_rows_are_remembered(monkeypatch):
-    asked = []
-    monkeypatch.setattr(linear, "MOST_ROWS", 3)
-    monkeypatch.setattr(
-        linear, "best_kernel", lambda packed, problem: asked.append(problem.m) or best_kernel(packed, problem)
-    )
-    packed = pack(torch.randn(N, K), tiles(16))
-    for rows in (1, 2, 3, 1, 4, 3, 1):
-        sparse_linear(torch.randn(rows, K), packed)
-    assert asked == [1, 2, 3, 4, 1] and list(linear._CHOICES[packed]) == [3, 4, 1]
-
-
-def test_it_is_called_by_name_as_the_layer_that_it_replaces():
-    linear_layer, x = nn.Linear(K, N), torch.randn(4, K)
-    layer = SparseLinear.from_masked(linear_layer, torch.ones(N, K, dtype=torch.bool))
-    torch.testing.assert_close(layer(input=x), linear_layer(input=x), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy], ids=["copy", "deepcopy"])
-def test_what_is_added_to_a_copy_is_not_added_to_the_layer(make):
-    layer = SparseLinear.from_masked(nn.Linear(K, N), tiles(16))
-    other, calls = make(layer), []
-    other.register_forward_hook(lambda *_: calls.append("hook"))
-    other.register_forward_pre_hook(lambda *_: calls.append("pre-hook"))
-    other.register_buffer("extra", torch.ones(1), persistent=False)
-    other.add_module("part", nn.Identity())
-    x = torch.randn(2, K)
-    torch.testing.assert_close(layer(x), other(x))
-    assert calls == ["pre-hook", "hook"]
-    assert not hasattr(layer, "extra") and not hasattr(layer, "part") and not layer._non_persistent_buffers_set
-    assert (make is copy.copy) == (other.format is layer.format)
-
-
 def test_on_a_cpu_the_reference_of_the_family_runs():
     packed = pack(torch.randn(N, K), tiles(16))
     problem = Problem(m=8, k=K, n=N, dtype=torch.float32, device="cpu")
@@ -176,11 +134,6 @@ def test_where_no_model_knows_them_rows_decide(monkeypatch, rows, expected):
     monkeypatch.setattr(registry, "_predicted_us", lambda *_: float("inf"))
     problem = Problem(m=rows, k=K, n=N, dtype=torch.float16, device="cuda")
     assert best_kernel(pack(torch.randn(N, K), tiles(16)), problem).name == expected
-
-
-def test_n_m_reads_many_rows_by_tensor_cores_first():
-    order = [kernel.name for kernel in entries() if kernel.family == "n_m" and kernel.requires_cuda]
-    assert order == ["n_m_mma", "n_m_small_m", "n_m_rebuilt", "n_m_sm90"] and entry("n_m_mma").fastest_from == 4
 
 
 def test_what_cannot_work_says_why():
@@ -222,7 +175,3 @@ def test_on_a_gpu_a_kernel_runs_and_is_chosen_anew_after_a_move(family):
     expected = linear(x)
     for y in (layer(x.cuda().half()), sparse_linear(x.cuda().half(), layer.format, layer.bias)):
         assert (y.float().cpu() - expected).norm() / expected.norm() < 2e-3
-
-
-def test_every_family_of_the_structure_is_one_that_there_is():
-    assert {family for _, family, _ in MASKS.values()} <= FORMATS.keys()

@@ -3,16 +3,13 @@
 import dataclasses
 import itertools
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels.bench.rows import COLUMNS, read_rows, write_texts
+from sparsefront_kernels.bench.rows import COLUMNS
 from sparsefront_kernels.performance_model import PerformanceModel, PredictedSpeedup, Product
-from sparsefront_kernels.performance_model.__main__ import main
 from sparsefront_kernels.performance_model.latency_table import (
-    SHIPPED,
     LatencyTable,
     Measured,
     between,
@@ -21,10 +18,8 @@ from sparsefront_kernels.performance_model.latency_table import (
     load,
     user_file,
 )
-from sparsefront_kernels.performance_model.rates import device_rates
 from sparsefront_kernels.registry import names
 
-ROOT = Path(__file__).resolve().parents[2]
 SHAPES = ((64, 64), (64, 256), (256, 64), (512, 512))
 MADE_WITH = {"torch": "2", "triton": "3", "cuda": "13", "commit": "abc", "date": "2026-01-01"}
 
@@ -101,22 +96,6 @@ def test_silent_outside_what_was_measured(changed):
     assert ask(table(), **changed) is None
 
 
-def test_masks_may_miss_the_sparsity_that_was_asked_for():
-    assert ask(table(), sparsity=0.904).latency_us == pytest.approx(law_us(256, 64 * 256, 0.9))
-
-
-def test_shapes_of_one_size_are_averaged():
-    two = LatencyTable("GPU", {}, (measured(k=64, n=256, latency_us=4.0), measured(k=256, n=64, latency_us=9.0)))
-    assert ask(two, m=64, k=128, n=128, sparsity=0.5).latency_us == pytest.approx(6.0), "the geometric mean"
-
-
-def test_the_kindest_distribution_counts():
-    slow = measured(256, 64, 256, 0.75, distribution="uneven", latency_us=1e6)
-    fast = measured(256, 64, 256, 0.75, distribution="uneven", latency_us=1e-6)
-    assert ask(table(slow)) == ask(table())
-    assert ask(table(fast)).latency_us == pytest.approx(1e-6)
-
-
 def row(**changed: object) -> dict[str, str]:
     """A line of a results file."""
     text = dict.fromkeys(COLUMNS, "") | measured()._asdict() | MADE_WITH
@@ -163,34 +142,3 @@ def test_a_users_own_table_replaces_the_shipped_one(tmp_path, monkeypatch):
     own.save(user_file("NVIDIA H200"))
     assert latency_table("NVIDIA H200") == own
     assert latency_table("a GPU that nobody measured") is None
-
-
-def test_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    assert main([str(ROOT / "experiments" / "operators" / "h200.csv"), "--table"]) == 0
-    assert str(user_file("NVIDIA H200")) in capsys.readouterr().out
-    (tmp_path / "rows.csv").write_text("family,kernel\n")
-    assert main([str(tmp_path / "rows.csv"), "--table"]) == 1
-    assert "lacks the columns" in capsys.readouterr().err
-
-
-def test_a_table_of_a_gpu_without_rates(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    device_rates.cache_clear()
-    write_texts(tmp_path / "rows.csv", [row()])
-    assert main([str(tmp_path / "rows.csv"), "--table"]) == 0
-    assert "1 products" in capsys.readouterr().out and latency_table("GPU").measured == (measured(),)
-
-
-def test_the_shipped_table_is_that_of_the_shipped_measurements():
-    made = distilled(read_rows(ROOT / "experiments" / "operators" / "h200.csv"), names())
-    again = "python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --table --ship"
-    assert load(SHIPPED / "nvidia_h200.json") == made, f"after new measurements: {again}"
-
-
-def test_the_shipped_table_says_what_was_measured():
-    """Row-major, granularity 128: at 50 % and M = 256 a loss on 1024², at 90 % and M = 4096 a win on 8192²."""
-    shipped = load(SHIPPED / "nvidia_h200.json")
-    small = ask(shipped, granularity=128, m=256, k=1024, n=1024, sparsity=0.5)
-    large = ask(shipped, granularity=128, m=4096, k=8192, n=8192, sparsity=0.9)
-    assert small.speedup == pytest.approx(0.71908, rel=1e-3) and large.speedup == pytest.approx(4.93685, rel=1e-3)

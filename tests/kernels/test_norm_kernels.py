@@ -72,16 +72,6 @@ def test_operands_that_the_hopper_kernel_leaves_to_triton(launch, cuda_reference
         assert layer_norm.unsupported_reason(TRITON, x, **operands) is None
 
 
-def test_a_division_that_is_not_compiled_is_unsupported(cuda_reference):
-    """As one that an older table names."""
-    other = NormLaunch("cuda", cluster=8, columns=32, threads=512)
-    assert "has no division" in layer_norm.unsupported_reason(other, torch.randn(64, 16).half(), **NOTHING)
-
-
-def test_a_cpu_has_no_hopper_kernel():
-    assert "needs a CUDA device" in layer_norm.unsupported_reason(CUDA, torch.randn(64, 16).half(), **NOTHING)
-
-
 def test_a_library_that_cannot_be_built_is_a_reason(monkeypatch):
     """The op then runs Triton's kernel, and does not fail."""
 
@@ -93,14 +83,6 @@ def test_a_library_that_cannot_be_built_is_a_reason(monkeypatch):
     monkeypatch.setattr(cuda_library, "load", fails)
     reason = unloadable_reason.__wrapped__(torch.device("cuda"), layer_norm.LIBRARY)
     assert reason == "layer_norm_columns: its build failed: no"
-
-
-@pytest.mark.usefixtures("nothing_tuned")
-def test_without_a_measurement_triton_runs(cuda_reference):
-    x = torch.randn(64, 16, dtype=torch.float16)
-    assert layer_norm.launch_in_use(x, **NOTHING) == TRITON
-    layer_norm_columns(x, None, None, 1e-6)
-    assert cuda_reference == []
 
 
 @pytest.mark.usefixtures("nothing_tuned")
@@ -138,17 +120,17 @@ def test_launches_worth_timing(d, count):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("launch", [TRITON, *CUDA_DIVISIONS], ids=str)
 @pytest.mark.parametrize(
     ("d", "m"),
     [(1, 8), (7, 104), (100, 16), (257, 24), (768, 200), (1000, 72), (1024, 9000), (1100, 40), (2047, 88), (2048, 16)],
 )
-def test_every_kernel_agrees_with_the_reference(d, m, launch, dtype, monkeypatch):
+def test_every_kernel_agrees_with_the_reference(d, m, launch, monkeypatch):
     """Columns in eights, features that fill no block, one tile and many, windows of wider rows; twice the same bits."""
     if d > CUDA_DIVISIONS.get(launch, d):
         pytest.skip("more features than the division holds")
     monkeypatch.setattr(layer_norm, "launch_in_use", lambda x, **operands: launch)
+    dtype = (torch.float16, torch.bfloat16)[d % 2]
     x, residual = ((torch.randn(d, m + 8, device="cuda", dtype=dtype) + 1)[:, :m] for _ in range(2))
     weight, bias, x_bias = torch.randn(d, device="cuda", dtype=dtype), *torch.randn(2, d, device="cuda")
     for vectors in ({"weight": weight, "bias": bias}, {"weight": None, "bias": bias}, {"weight": weight, "bias": None}):

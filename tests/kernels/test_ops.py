@@ -150,11 +150,8 @@ def test_more_rows_than_a_kernel_takes(layout, m, activations, expected_product,
 
 @pytest.mark.gpu
 class TestOnGPU:
-    @pytest.mark.parametrize("chosen_for", [16, 64])
-    def test_more_rows_than_it_was_chosen_for(
-        self, chosen_for, kernel, cases, device, activations, expected_product, assert_close
-    ):
-        stored, problem = taken(kernel, cases, device, chosen_for)
+    def test_more_rows_than_it_was_chosen_for(self, kernel, cases, device, activations, expected_product, assert_close):
+        stored, problem = taken(kernel, cases, device, 16)
         packed = kernel.pack(stored)
         for m in (65, 120, 4097):
             x, bias = activations(replace(problem, m=m)), torch.randn(problem.n, device=device)
@@ -168,7 +165,7 @@ class TestOnGPU:
             pytest.skip("no CUDA device")
         return torch.device(request.param)
 
-    @pytest.mark.parametrize("m", [1, 6, 64])
+    @pytest.mark.parametrize("m", [6, 64])
     def test_graph_replay_equals_eager(self, m, kernel, cases, device, activations):
         stored, problem = taken(kernel, cases, device, m)
         x, packed, bias = activations(problem), kernel.pack(stored), torch.randn(problem.n, device=device)
@@ -187,6 +184,8 @@ class TestOnGPU:
         assert torch.equal(y, kernel.run(x, packed, bias))
 
     def test_inductor_agrees_with_eager(self, kernel, setting):
+        if kernel.layout != kernel.layouts[-1]:
+            pytest.skip("Inductor sees the same op in each layout")
         x, packed, bias = setting
         torch._dynamo.reset()
         compiled = torch.compile(lambda x: torch.relu(kernel.run(x, packed, bias)), fullgraph=True)

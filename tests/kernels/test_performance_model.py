@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from sparsefront_kernels.bench.rows import COLUMNS, read_rows
 from sparsefront_kernels.performance_model import (
-    PerformanceModel,
     PredictedSpeedup,
     Product,
     performance_model,
@@ -14,24 +13,17 @@ from sparsefront_kernels.performance_model import (
 )
 from sparsefront_kernels.performance_model.__main__ import main
 from sparsefront_kernels.performance_model.fit import (
-    DISTRIBUTIONS,
-    Errors,
     Sample,
     fitted,
-    product_of,
     rates_of,
-    samples_of,
 )
 from sparsefront_kernels.performance_model.kernel_latency import (
     FAMILIES,
     Prediction,
-    constants_key,
-    family_of,
     predict_with,
 )
-from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, load, user_file
-from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS, Tiling, Work, time_us
-from sparsefront_kernels.registry import names
+from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates, user_file
+from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "experiments" / "operators" / "h200.csv"
@@ -94,33 +86,6 @@ def test_tiles_narrower_than_the_hardware_cost_more():
     assert product(granularity=128, sparsity=0.5).kept_by_any(64) == 0.5
 
 
-def test_layouts_and_uneven_tiles_cost_more():
-    plain = predicted_us(*asked("gathered_sm90", m=4096), rates())
-    mixed = [
-        predicted_us(*asked("gathered_sm90", m=4096, layout=one), rates())
-        for one in ("row_to_feature", "feature_to_row")
-    ]
-    both = predicted_us(*asked("gathered_sm90", m=4096, layout="row_major"), rates())
-    assert plain < min(mixed) and max(mixed) < both
-    whole = rates(num_sms=128)  # equal tiles fill four rounds, which uneven ones cannot
-    equal, uneven = (
-        predicted_us(*asked("gathered_sm90", m=4096, distribution=kind), whole) for kind in ("equal", "uneven")
-    )
-    assert equal < uneven < 1.5 * equal
-
-
-def test_rounds_are_whole_for_equal_blocks():
-    def at(blocks: int) -> float:
-        return time_us(Work((Tiling(blocks, 100, 10, 1e6, 1e4, 1e3),), 100, 700.0, 0.1), STARTS)
-
-    assert at(1) == at(100) < at(101) == at(200)
-
-
-def test_bytes_bind_what_has_little_arithmetic():
-    work = Work((Tiling(1, 100, 1, 1.0, 1.0, 1.0),), 100, 700.0, memory_us=50.0)
-    assert time_us(work, STARTS) == pytest.approx(STARTS["launch"] + 50 / STARTS["memory"])
-
-
 def test_nothing_is_said_of_what_is_not_known():
     assert predict(product(), "gathered_sm90", "a GPU that nobody measured") is None
     assert predicted_us("triton_bsr", product(), rates()) is None
@@ -130,22 +95,6 @@ def test_nothing_is_said_of_what_is_not_known():
     untold = {"gathered_sm90 fp16": {name: value for name, value in STARTS.items() if "turn" not in name}}
     assert predicted_us(*asked("gathered_sm90"), rates(constants=untold)) is not None
     assert predicted_us(*asked("gathered_sm90", layout="row_major"), rates(constants=untold)) is None
-
-
-def test_families_know_their_kernels():
-    assert family_of("gathered_simt_row_to_feature") == "gathered_simt"
-    assert family_of("gathered_sm90_row_to_feature") == "gathered_sm90"
-    assert family_of("gathered_triton_tf32") == "gathered_triton"
-    assert family_of("cublas_wt") == "cublas" and family_of("cusparselt") is None
-    unknown = {name for name in names() if name.startswith("gathered_") and family_of(name) is None}
-    # no GPU kernel, several at once, another library's, 2:4 inside tiles and lists of narrow tiles, which the model does not know
-    others = ("reference", "overlay", "quack", "2_4", "indexed")
-    assert {name for name in unknown if not any(other in name for other in others)} == set()
-    assert constants_key("gathered_sm90_feature_major", "bf16") == "gathered_sm90 fp16"
-    assert (
-        constants_key("cublas_wt", "fp32") == "cublas fp32" and constants_key("cublas_wt", "tf32") == "cublas_wt tf32"
-    )
-    assert constants_key("cusparselt", "fp16") is None
 
 
 def test_a_fit_finds_the_times_that_made_it():
@@ -171,12 +120,6 @@ def test_a_fit_finds_the_times_that_made_it():
     assert predict_with(product(dtype="bf16"), "gathered_sm90", found).error == errors["held_out_p90"]
 
 
-def test_errors():
-    found = Errors.of([1.0, 1.1, 0.9, 1.5, 2.0])
-    assert found.rows == 5 and found.median == pytest.approx(0.1) and found.p90 == pytest.approx(0.8)
-    assert Errors.of([1.25]).p90 == 0.25
-
-
 def row(**changed) -> dict[str, str]:
     text = dict.fromkeys(COLUMNS, "") | {
         "kernel": "cublas",
@@ -200,11 +143,6 @@ def test_rates_are_those_of_the_floors():
         rates_of([row(**bound)], gpu="GPU", num_sms=7, made_with={})
 
 
-def test_wrong_rows_and_unknown_kernels_are_no_samples():
-    assert len(samples_of([row(), row(correct=False), row(latency_us=""), row(kernel="triton_bsr")])) == 1
-    assert product_of(row()).layout == "row_major"
-
-
 def test_a_users_own_rates_replace_the_shipped_ones(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     device_rates.cache_clear()
@@ -213,27 +151,6 @@ def test_a_users_own_rates_replace_the_shipped_ones(tmp_path, monkeypatch):
     device_rates.cache_clear()
     assert device_rates("NVIDIA H200").num_sms == 100
     device_rates.cache_clear()
-
-
-def test_the_shipped_column_is_of_the_shipped_constants():
-    again = (
-        "python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --fit --table --ship --write"
-    )
-    shipped = load(SHIPPED / "nvidia_h200.json")
-    for one in read_rows(MEASURED):
-        known = one["distribution"] in DISTRIBUTIONS  # of a pattern's masks the model says nothing
-        predicted = predicted_us(one["kernel"], product_of(one), shipped) if known else None
-        if predicted is None:
-            assert not one["predicted_us"], f"after new measurements: {again}"
-        else:
-            assert float(one["predicted_us"]) == pytest.approx(predicted, rel=1e-4), f"after new measurements: {again}"
-
-
-def test_the_shipped_constants_are_near_the_shipped_measurements():
-    """Loose bounds: a refit that fails shows, a kernel that became faster does not."""
-    shipped = load(SHIPPED / "nvidia_h200.json")
-    assert all(found["median"] < 0.25 for found in shipped.errors.values()), shipped.errors
-    assert all(set(found) <= set(CONSTANTS) for found in shipped.constants.values())
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
@@ -277,17 +194,6 @@ def test_a_model_may_be_wrong_by_its_error():
     assert not PredictedSpeedup(10.0, 9.5).may_win
     assert PredictedSpeedup(10.0, 9.5, source="model", error=0.1).may_win
     assert not PredictedSpeedup(10.0, 9.0, source="model", error=0.1).may_win
-
-
-def test_the_fastest_kernel_of_the_family_counts():
-    asked = row_major(m=64)
-    known = PerformanceModel("Some GPU", rates())
-    sparse = [found for name in FAMILIES if name != "cublas" if (found := known.predict(asked, name))]
-    best, dense = min(sparse, key=lambda found: found.latency_us), known.predict(asked.dense, "cublas")
-    found = known.speedup(asked, "gathered")
-    assert len(sparse) == 4 and (found.latency_us, found.dense_us) == (best.latency_us, dense.latency_us)
-    assert asked.dense.sparsity == 0 and found.error == best.error == float("inf"), "no error is known"
-    assert PerformanceModel("Some GPU", rates(constants={})).speedup(asked, "gathered") is None
 
 
 def row_major(**changed) -> Product:

@@ -15,8 +15,6 @@ from sparsefront_kernels.quantized.quantize import (
     dequantize,
     quantize,
     quantize_activated,
-    quantize_op,
-    quantize_weight,
 )
 from sparsefront_kernels.quantized.triton_quantize import launch_quantize
 
@@ -112,13 +110,6 @@ def test_a_static_scale_saturates_and_counts():
     assert Quantized(values, scales).row_scales().tolist() == [[1.0]] * 3
 
 
-def test_strides_shapes_and_weights():
-    assert quantize(torch.empty(0, 8)).scales.shape == (0, 1)
-    x = hard(9, 256)
-    assert same(quantize(x.t().contiguous().t()), quantize(x))
-    assert quantize_weight(x, "int8").scales.shape == (9, 1)
-
-
 @pytest.mark.parametrize(
     ("x", "settings", "message"),
     [
@@ -163,18 +154,6 @@ def test_an_activation_goes_before(activation, precision, group, device):
     if precision == "fp8" and device.type == "cpu":
         step = step + expected.values.float().abs() / 2  # as `same` has it
     assert (apart <= step + LARGEST[precision] * 2e-3).all()
-
-
-def test_the_op_is_what_it_says():
-    x = torch.empty(5, 256, device="meta")
-    for precision, group in WAYS:
-        values, scales = quantize_op(x, precision, group, None)
-        wanted = quantize(torch.ones(5, 256), precision, group)
-        assert (values.shape, values.dtype, scales.shape) == (
-            wanted.values.shape,
-            wanted.values.dtype,
-            wanted.scales.shape,
-        )
 
 
 @pytest.mark.gpu

@@ -1,6 +1,5 @@
 """Products in low precision, against float64 of the operands that they multiply."""
 
-import copy
 import math
 import re
 from functools import partial
@@ -12,19 +11,14 @@ from random_problems import TOLERANCE, fault_of
 from sparsefront_kernels import (
     FORMATS,
     Problem,
-    SparseLinear,
     UnsupportedProblem,
     best_kernel,
     entries,
     entry,
     find,
-    labeled,
-    names,
-    reference,
 )
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
-from sparsefront_kernels.quantized.weight import pack_quantized
 from sparsefront_kernels.semi_structured import torchao
 
 CPU = torch.device("cpu")
@@ -57,59 +51,6 @@ def operands(kernel, dtype, device, m=45):
     x = torch.randn(m, K, generator=torch.Generator().manual_seed(m)).to(device, dtype)
     x[0, 0] = 1e4
     return x, stored, kernel.pack(stored)
-
-
-def test_entries_of_a_precision():
-    assert names("fp8") == (
-        "dense_fp8_reference",
-        "dense_fp8",
-        "blocked_fp8_reference",
-        "blocked_fp8_sm90",
-        "semi_structured_fp8_reference",
-        "semi_structured_fp8",
-        "semi_structured_fp8_torchao",
-    )
-    assert names("int8") == (
-        "dense_int8_reference",
-        "dense_int8",
-        "semi_structured_int8_reference",
-        "semi_structured_int8",
-    )
-    assert all(kernel.precision == "none" for kernel in entries())
-    assert not set(names()) & {kernel.name for kernel in LOW}
-    for kernel in LOW:
-        assert entry(kernel.name) is kernel and labeled(kernel.name) == (kernel, None)
-        assert kernel.multiplied is not None and "row" in kernel.takes_scales and kernel.layouts[0] == "row_major"
-    assert reference("blocked", "fp8").name == "blocked_fp8_reference"
-    with pytest.raises(ValueError, match="gathered has no kernel in fp8; there are dense, blocked, semi_structured"):
-        reference("gathered", "fp8")
-
-
-def test_a_layer_runs_in_low_precision():
-    linear, x = torch.nn.Linear(K, N), torch.randn(3, 2, K)
-    mask = blocks(64, 128, 0.5)(N, K)
-    layer = SparseLinear.from_masked(linear, mask, family="blocked", block=[64, 128], kernel="blocked_fp8_reference")
-    exact_y = torch.nn.functional.linear(x, linear.weight * mask, linear.bias)
-    assert layer.kernel_name == "blocked_fp8_reference"
-    for one in (layer, copy.deepcopy(layer)):
-        y = one(x)
-        assert y.shape == (3, 2, N) and 0 < torch.linalg.norm(y - exact_y) / torch.linalg.norm(exact_y) < 0.05
-    assert layer.half()(x.half()).dtype == torch.float16
-
-
-def test_blocks_are_packed_for_both_outputs():
-    kernel = entry("blocked_fp8_sm90")
-    stored = weight_of("blocked")
-    packed = kernel.pack(stored)
-    assert packed.adjacent.has_adjacent_halves and packed.dtype == torch.float32
-    of_x, of_w = kernel.multiplied(torch.randn(5, K), packed)
-    assert torch.allclose(
-        of_w.float(), entry("blocked_fp8_reference").multiplied(of_x, pack_quantized(stored, "fp8"))[1]
-    )
-    mask = torch.ones(192, K, dtype=torch.bool)
-    narrow = kernel.pack(FORMATS["blocked"].from_dense(torch.randn(192, K), mask, block=[64, 128]))
-    with pytest.raises(ValueError, match="quantises Y of outputs in multiples of 128, not 192"):
-        kernel.quantized_run(torch.randn(5, K), narrow)
 
 
 def test_a_cpu_takes_the_reference():
@@ -202,16 +143,6 @@ def test_unsupported_problems_say_why(kernel, changes, reason):
     stored = FORMATS[family].from_dense(torch.zeros(shape), torch.zeros(shape) > 0, **WEIGHTS[family][1])
     with pytest.raises(UnsupportedProblem, match=f"{kernel}: {reason}"):
         entry(kernel).require_supported(stored, problem)
-
-
-def test_a_gpu_without_fp8_is_unsupported(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 0))
-    problem = Problem(64, K, N, torch.float16, "cuda")
-    for family in ("dense", "semi_structured"):
-        reason = entry(f"{family}_fp8").unsupported_reason(weight_of(family, torch.float16), problem)
-        assert reason == "needs compute capability 8.9 or newer, this GPU has 8.0"
-    assert entry("dense_int8").supports(weight_of("dense", torch.float16), problem)
 
 
 @pytest.mark.parametrize("name", ["dense_fp8", "dense_int8"])

@@ -9,7 +9,6 @@ from sparsefront_kernels.recurrent import (
     lstm_gates,
     lstm_gates_reference,
     lstm_step,
-    step_unsupported_reason,
 )
 from sparsefront_kernels.recurrent.step import pack_steps
 from sparsefront_kernels.recurrent.triton_steps import launch_lstm_gates, launch_lstm_step
@@ -110,10 +109,3 @@ def test_the_step_is_an_op_and_its_layer_a_linear(device):
         lstm_step(from_input, x, *given[2:])
     with pytest.raises(ValueError, match="must be contiguous"):
         lstm_step(from_input, given[1], c, *given[3:])
-
-
-def test_what_the_step_does_not_take():
-    cuda = torch.device("cuda")
-    assert "blocks of 16, which do not divide 24" in step_unsupported_reason(24, torch.float16, cuda)
-    assert "not torch.float32" in step_unsupported_reason(32, torch.float32, cuda)
-    assert "needs a CUDA device" in step_unsupported_reason(32, torch.float16, torch.device("cpu"))

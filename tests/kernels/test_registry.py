@@ -19,63 +19,7 @@ from sparsefront_kernels import (
     reference,
 )
 
-CPU = torch.device("cpu")
-
-
-def test_names_are_those_that_configurations_use():
-    assert names() == (
-        "dense_linear",
-        "gathered_reference",
-        "gathered_triton",
-        "gathered_sm90",
-        "gathered_simt",
-        "gathered_indexed",
-        "gathered_small_m",
-        "gathered_triton_tf32",
-        "gathered_quack",
-        "gathered_overlay_reference",
-        "gathered_overlay_composed",
-        "gathered_2_4_reference",
-        "gathered_2_4_sm90",
-        "gathered_2_4_filled_sm90",
-        "gathered_2_4_filled_small_m",
-        "gathered_2_4_filled_triton",
-        "blocked_reference",
-        "blocked_sm90",
-        "blocked_gathered_sm90",
-        "blocked_triton",
-        "blocked_2_4_reference",
-        "blocked_2_4_sm90",
-        "blocked_2_4_filled_sm90",
-        "blocked_2_4_filled_gathered_sm90",
-        "blocked_2_4_filled_triton",
-        "n_m_reference",
-        "n_m_mma",
-        "n_m_small_m",
-        "n_m_rebuilt",
-        "n_m_sm90",
-        "semi_structured_reference",
-        "semi_structured_torch",
-        "ell_reference",
-        "ell_small_m",
-        "ell_sm90",
-        "csr_reference",
-        "csr_torch",
-        "csr_sm90",
-    )
-    expected = (
-        "dense",
-        "gathered",
-        "gathered_overlay",
-        "gathered_2_4",
-        "blocked",
-        "blocked_2_4",
-        "n_m",
-        "semi_structured",
-        "ell",
-        "csr",
-    )
-    assert families() == expected
+CPU, HALF = torch.device("cpu"), {"dtype": torch.float16}
 
 
 def test_every_family_has_a_reference_that_needs_no_gpu():
@@ -173,6 +117,23 @@ def test_usable_and_unsupported_cover_all_kernels(case):
         ("semi_structured", "semi_structured_torch", {}, "float16 or bfloat16"),
         ("semi_structured", "semi_structured_torch", {"dtype": torch.float16}, "needs a CUDA device"),
         ("semi_structured-short", "semi_structured_torch", {"dtype": torch.float16}, "multiples of 16"),
+        ("gathered-128", "gathered_sm90", {}, "takes float16 or bfloat16, not torch.float32"),
+        ("gathered-128", "gathered_sm90", HALF, "needs a CUDA device, not cpu"),
+        ("gathered-odd-tile", "gathered_sm90", HALF, "not tiles of 24 outputs"),
+        ("gathered-odd-tile", "gathered_simt", {}, "not tiles of 24 outputs"),
+        ("gathered-kept", "gathered_simt", HALF, "takes float32, not torch.float16"),
+        ("gathered-kept", "gathered_indexed", {}, "takes tiles of 1, 2, 4, 8 or 16 outputs, not of 32"),
+        ("gathered-kept", "gathered_small_m", HALF | {"m": 65}, "takes up to 64 rows of X, not 65"),
+        ("gathered-kept", "gathered_small_m", {"dtype": torch.float64}, "not torch.float64"),
+        ("gathered_2_4-odd-tile", "gathered_2_4_sm90", HALF, "takes tiles of a multiple of 64 outputs, not of 7"),
+        ("blocked-32x32", "blocked_sm90", HALF, "not 32x32: half of"),
+        ("blocked-128x16", "blocked_sm90", HALF | {"layout": "feature_major"}, "boxes of 64 inputs .*, not of 16"),
+        ("blocked_2_4-kept", "blocked_2_4_sm90", HALF, "a multiple of 64 inputs, not 16x16"),
+        ("n_m-5:12", "n_m_mma", HALF, "takes 1:4, 2:4 and 3:32, not 5:12"),
+        ("n_m-2:4", "n_m_mma", {}, "takes float16 or bfloat16, not torch.float32"),
+        ("n_m-2:4", "n_m_small_m", {"m": 65}, "takes up to 64 rows of X, not 65"),
+        ("ell-1", "ell_small_m", {"m": 17}, "takes up to 16 rows of X, not 17"),
+        ("csr", "csr_sm90", {"dtype": torch.float64}, "takes float16, bfloat16 or float32"),
     ],
 )
 def test_unsupported_problems_say_why(cases, weight, kernel, changes, reason):
@@ -191,15 +152,6 @@ def test_triton_does_not_support_a_cpu_without_the_interpreter(cases, monkeypatc
         assert [kernel.name for kernel in found.usable] == [reference(stored.family).name]
         kernel = "n_m_rebuilt" if stored.family == "n_m" else f"{stored.family}_triton"
         assert "needs a CUDA device" in found.unsupported[kernel]
-
-
-def test_triton_is_unsupported_where_it_is_not_installed(cases, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    stored = cases["gathered-kept"].build()
-    assert (
-        entry("gathered_triton").unsupported_reason(stored, Problem(4, 70, 32, torch.float32, CPU))
-        == "Triton is not installed"
-    )
 
 
 def test_interpreter_does_not_support_bfloat16(cases):

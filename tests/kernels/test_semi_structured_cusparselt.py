@@ -1,10 +1,9 @@
 """Which algorithm cuSPARSELt runs: what its search found for the very product and layout, and its default one otherwise."""
 
 import json
-import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +18,6 @@ from sparsefront_kernels.semi_structured.cusparselt import (
     Algorithm,
     CusparseltProblem,
     CusparseltWeight,
-    searched,
 )
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 from sparsefront_kernels.tuning import launches, tuned_kernel
@@ -92,16 +90,6 @@ def test_what_ran_before_the_other_process_ended_counts(monkeypatch, printed, fa
     assert cusparselt.fast_with_transposed_store(there) == [Algorithm(number) for number in fastest]
 
 
-def test_of_another_process_that_hangs_counts_what_it_printed(monkeypatch):
-    def run(command, **options):
-        printed = b'{"alg_id": 5, "latency_us": 2}\n{"alg_id": 7, "lat'
-        raise subprocess.TimeoutExpired(command, options["timeout"], output=printed)
-
-    monkeypatch.setattr(cusparselt.subprocess, "run", run)
-    there = replace(problem("feature_to_row"), device=torch.device("cuda", 0))
-    assert cusparselt.fast_with_transposed_store(there) == [Algorithm(5)]
-
-
 @pytest.mark.parametrize(("broken", "numbers"), [(None, [0, 2, 3]), (3, [0, 2])], ids=["all", "one breaks the device"])
 def test_the_other_process_times_each_algorithm_that_runs(monkeypatch, capsys, broken, numbers):
     def product(packed, x, transpose_result, alg_id, **others):
@@ -125,59 +113,11 @@ def test_the_other_process_times_each_algorithm_that_runs(monkeypatch, capsys, b
     assert lines == [{"alg_id": number, "latency_us": 7.0} for number in numbers]
 
 
-@pytest.mark.gpu
-def test_an_algorithm_of_the_other_process_runs_here():
-    if not torch.backends.cusparselt.is_available():
-        pytest.skip("this PyTorch was built without cuSPARSELt")
-    device = torch.device("cuda")
-    found = cusparselt.fast_with_transposed_store(Problem(64, 256, 128, torch.bfloat16, device, "feature_to_row"))
-    assert found, "the other process timed something"
-    weight, x = (
-        torch.randn(128, 256, device=device, dtype=torch.bfloat16),
-        torch.randn(256, 64, device=device, dtype=torch.bfloat16),
-    )
-    weight.view(128, -1, 4)[..., :2] = 0
-    y = torch._cslt_sparse_mm(torch._cslt_compress(weight), x, transpose_result=True, **asdict(found[0]))
-    torch.testing.assert_close(y.double(), (weight.double() @ x.double()).t(), rtol=1.6e-2, atol=1e-1)
-
-
 def test_the_transposed_store_is_for_bfloat16():
     reason = entry("semi_structured_torch").unsupported
     assert "transposed store keeps the processor busy" in reason(None, problem("feature_to_row"))
     for other in (problem("feature_to_row", dtype=torch.bfloat16), problem("feature_major"), problem("row_major")):
         assert "transposed" not in reason(None, other)
-
-
-def test_the_default_algorithm_is_offered_once(monkeypatch):
-    monkeypatch.setattr(cusparselt, "searched", lambda packed, x: DEFAULT)
-    assert ALGORITHMS.candidates(PACKED, problem("row_major")) == [DEFAULT]
-    assert ALGORITHMS.candidates(PACKED, problem("row_major", m=0)) == [DEFAULT]
-
-
-def test_what_was_measured_runs_in_its_layout_and_type_alone(monkeypatch):
-    called = []
-
-    def product(packed, x, bias=None, transpose_result=False, **algorithm):
-        called.append((transpose_result, algorithm))
-        return torch.zeros(32, x.shape[1])
-
-    monkeypatch.setattr(torch, "_cslt_sparse_mm", product)
-    best = Algorithm(3, 4, 1)
-    ALGORITHMS.remember(PACKED, problem("feature_major"), best, 1.0)
-    for rows, *others in (
-        (13, torch.float16, True, False),
-        (16, torch.float16, True, False),
-        (17, torch.float16, True, False),
-        (13, torch.bfloat16, True, False),
-        (13, torch.float16, False, False),
-        (13, torch.float16, True, True),
-    ):
-        cusparselt._product(PACKED.compressed, torch.zeros(64, 16), None, CusparseltProblem(rows, 64, 32, *others))
-    expected = ((False, best), (False, best), *[(False, DEFAULT)] * 3, (True, DEFAULT))
-    assert called == [(transposed, asdict(algorithm)) for transposed, algorithm in expected]
-    assert ALGORITHMS.measured(PACKED, problem("feature_major"))
-    assert not ALGORITHMS.measured(PACKED, problem("row_major"))
-    assert not ALGORITHMS.measured(PACKED, problem("feature_major", dtype=torch.bfloat16))
 
 
 def test_new_rows_are_searched_once(monkeypatch):
@@ -265,27 +205,6 @@ def test_a_layer_searches_rows_it_was_not_tuned_for(layout):
     for one in (y, again):
         one = one if layout == "row_major" else one.t()
         torch.testing.assert_close(one.double(), expected, rtol=1.6e-2, atol=1e-1)
-
-
-def test_every_layout_may_be_tuned():
-    kernel = entry("semi_structured_torch")
-    assert kernel.layouts == ("row_major", "feature_major", "feature_to_row")
-    assert all(kernel.tunable_in(layout) is ALGORITHMS for layout in kernel.layouts)
-
-
-def test_older_pytorch_tells_the_number_alone(monkeypatch):
-    monkeypatch.setattr(torch._C, "_cusparselt", None, raising=False)
-    monkeypatch.setattr(torch, "_cslt_sparse_mm_search", lambda packed, x: 5)
-    assert searched(PACKED.compressed, torch.zeros(64, 16)) == Algorithm(5)
-
-
-@pytest.mark.parametrize("dim", [0, 1])
-def test_x_is_copied_only_where_rows_are_missing(dim):
-    whole, short = torch.ones(16, 16), torch.ones(13, 16) if dim == 0 else torch.ones(16, 13)
-    assert cusparselt._padded(whole, dim=dim) is whole
-    padded = cusparselt._padded(short, dim=dim)
-    assert padded.shape == (16, 16) and padded.sum() == short.numel()
-    assert padded.narrow(dim, 13, 3).count_nonzero() == 0
 
 
 @pytest.mark.parametrize("m", [0, 13, 16])

@@ -1,16 +1,12 @@
 """2:4 in 8 bits around cuSPARSELt's call, which a product of the same values stands in for."""
 
-import json
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from drawn_masks import n_of_m
 from random_problems import TOLERANCE, fault_of
 from sparsefront_kernels import Problem, UnsupportedProblem, entry
-from sparsefront_kernels.bench import timing
 from sparsefront_kernels.quantized.quantize import PRECISIONS, VALUE_DTYPES, quantize
 from sparsefront_kernels.quantized.weight import pack_quantized
 from sparsefront_kernels.semi_structured import low_precision
@@ -98,28 +94,6 @@ def test_candidates_are_those_that_are_right(precision, monkeypatch):
     assert algorithms.candidates(packed, replace(problem, m=0)) == [DEFAULT]
     monkeypatch.setattr(low_precision, "fast_with_transposed_store", lambda precision, problem: [Algorithm(9), wrong])
     assert algorithms.candidates(packed, replace(problem, layout="row_major")) == [Algorithm(9)]
-
-
-def test_the_other_process_times_this_product(monkeypatch, capsys, asked):
-    command = []
-    monkeypatch.setattr(low_precision, "fastest_elsewhere", lambda program, asked: command.extend((program, asked)))
-    there = Problem(21, K, N, torch.float16, torch.device("cuda", 3))
-    low_precision.fast_with_transposed_store("int8", there)
-    program, settings = command
-    assert settings == {"m": 21, "k": K, "n": N, "dtype": "float16", "precision": "int8", "device": 3}
-
-    plain = torch.randn
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(torch, "randn", lambda *shape, device: plain(*shape))
-    monkeypatch.setattr(torch, "_cslt_compress", lambda weight: weight)
-    monkeypatch.setattr(
-        timing, "time_calls", lambda calls, samples: calls[0]() is None or SimpleNamespace(median_us=7.0)
-    )
-    monkeypatch.setattr(sys, "argv", ["", json.dumps(settings)])
-    exec(program)
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [{"alg_id": number, "latency_us": 7.0} for number in range(low_precision.NUMBERS)]
-    assert {rows for rows, _ in asked} == {32}
 
 
 def test_packing_off_the_gpu_is_unsupported():

@@ -5,8 +5,6 @@ import dataclasses
 import pytest
 import torch
 from sparsefront_kernels.gathered.sm90 import LAUNCHES, Sm90Launch, Sm90Problem, best_predicted
-from sparsefront_kernels.performance_model import Product, performance_model, predict
-from sparsefront_kernels.performance_model.latency_table import latency_table
 from sparsefront_kernels.performance_model.rates import device_rates
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch, forget_choices
@@ -14,7 +12,6 @@ from sparsefront_kernels.tuning.launches import chosen_launch, forget_choices
 CARDS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H200")
 CAPABILITIES = ((9, 0), (8, 0), (9, 0))
 H100 = CARDS[0]
-PRODUCT = Product(4096, 4096, 4096, 0.75, 128, "equal", "fp16", "row_major")
 
 
 @pytest.fixture(autouse=True)
@@ -63,18 +60,6 @@ def test_ones_own_measurements_come_first_and_alone_are_written():
     assert len(table.entries) == 1 and len(table.stand_ins) > 1
     near = dataclasses.replace(problem, k_blocks=problem.k_blocks + 9 * problem.cta_tiles)
     assert chosen_launch(LAUNCHES, near, H100, 132) == own, "alike on this card, before the very problem on another"
-
-
-def test_predictions_are_the_others_and_name_it():
-    known = performance_model(H100)
-    assert (known.gpu, known.rates.gpu, known.table.gpu) == (H100, "NVIDIA H200", "NVIDIA H200")
-    assert known.speedup(PRODUCT, "gathered") == performance_model("NVIDIA H200").speedup(PRODUCT, "gathered")
-    assert predict(PRODUCT, "gathered_sm90", H100) == predict(PRODUCT, "gathered_sm90", "NVIDIA H200") is not None
-
-
-def test_what_is_fitted_and_measured_is_each_cards_own():
-    """Else a fit of another card's rows would begin with rates that nobody measured there."""
-    assert device_rates(H100) is None and latency_table(H100) is None
 
 
 @pytest.mark.parametrize("gpu", [CARDS[1], "NVIDIA H200", "a GPU that is not here", ""])

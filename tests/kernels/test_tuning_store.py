@@ -1,7 +1,6 @@
 """Tuned parameters on disk: written, merged and read back."""
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,15 +18,6 @@ def folders(tmp_path, monkeypatch):
     store.tuned_kernel.cache_clear()
 
 
-def test_file_is_named_after_the_gpu():
-    assert store.file_name("NVIDIA H200") == "nvidia_h200.json"
-    assert store.file_name("NVIDIA A100-SXM4-80GB ") == "nvidia_a100_sxm4_80gb.json"
-
-
-def test_nothing_known_is_an_empty_table():
-    assert store.tuned_kernel("GPU", "kernel", 1).entries == {}
-
-
 def test_saved_entries_are_found_again_with_their_versions():
     table = store.tuned_kernel("GPU", "kernel", 1)
     table.record("m=1", {"block": 64})
@@ -43,15 +33,6 @@ def test_entries_of_an_older_kernel_are_not_used():
     table.record("m=1", {"block": 64})
     table.save()
     assert store.tuned_kernel("GPU", "kernel", 2).entries == {}
-
-
-def test_saving_one_kernel_keeps_the_others():
-    for name in ("one", "two"):
-        table = store.tuned_kernel("GPU", name, 1)
-        table.record("m=1", {"name": name})
-        table.save()
-    store.tuned_kernel.cache_clear()
-    assert store.tuned_kernel("GPU", "one", 1).entries == {"m=1": {"name": "one"}}
 
 
 def test_own_measurements_come_before_shipped_ones():
@@ -86,68 +67,11 @@ def test_what_another_process_measured_meanwhile_stays():
     assert in_file() == {"old": {"block": 3}, "other's": {"block": 2}, "one's": {"block": 4}}
 
 
-def test_entries_of_another_version_are_replaced():
-    store.TunedKernel("GPU", "kernel", 1, own={"old": {"block": 1}}).save()
-    store.TunedKernel("GPU", "kernel", 2, own={"new": {"block": 2}}).save()
-    assert in_file() == {"new": {"block": 2}}
-
-
 def test_processes_that_save_at_once_lose_nothing():
     with ThreadPoolExecutor(8) as pool:  # a lock of the operating system is one of each opened file
         list(pool.map(lambda number: measured({f"m={number}": {"block": number}}).save(), range(40)))
     assert len(in_file()) == 40
     assert {path.name for path in store.user_file("GPU").parent.iterdir()} == {"gpu.json", "gpu.lock"}
-
-
-def test_shipped_entries_are_not_copied_into_a_users_file():
-    """So that a better one counts once it ships."""
-    ship({"a": {"block": 1}})
-    table = store.tuned_kernel("GPU", "kernel", 1)
-    table.record("b", {"block": 2})
-    table.save()
-    assert in_file() == {"b": {"block": 2}}
-    ship({"a": {"block": 3}})
-    store.tuned_kernel.cache_clear()
-    assert store.tuned_kernel("GPU", "kernel", 1).entries == {"a": {"block": 3}, "b": {"block": 2}}
-
-
-def test_others_may_read_the_file_where_the_umask_lets_them():
-    before = os.umask(0o022)
-    try:
-        path = measured({"a": {"block": 1}}).save()
-    finally:
-        os.umask(before)
-    assert path.stat().st_mode & 0o777 == 0o644
-
-
-def test_another_users_lock_is_no_obstacle(monkeypatch):
-    """In a cache that several share, whose files each writes alone."""
-    table, opened = measured({"a": {"block": 1}}), os.open
-
-    def as_another_user(path, flags, *mode):
-        if flags & os.O_RDWR and str(path).endswith(".lock"):
-            raise PermissionError(path)
-        return opened(path, flags, *mode)
-
-    table.save()
-    monkeypatch.setattr(os, "open", as_another_user)
-    table.record("b", {"block": 2})
-    table.save()
-    assert in_file().keys() == {"a", "b"}
-
-
-def test_trials_that_were_once_written_as_measured_do_not_count():
-    """With a latency of zero, which later versions never write."""
-    path = measured({"timed": {"block": 2, "latency_us": 1.5}}).save()
-    content = json.loads(path.read_text())
-    content["kernels"]["kernel"]["entries"]["tried"] = {"block": 1, "latency_us": 0.0}
-    path.write_text(json.dumps(content))
-    table = store.tuned_kernel("GPU", "kernel", 1)
-    assert table.entries.keys() == {"timed"}
-    table.record("new", {"block": 3, "latency_us": 2.5})
-    table.record("no time", {"block": 4, "latency_us": 0.0})
-    table.save()
-    assert in_file().keys() == {"timed", "new"}
 
 
 def test_a_trial_is_never_written_and_ends_with_a_measurement():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from sparsefront_kernels.common import operands
 from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.common.operands import Epilogue
 from sparsefront_kernels.gathered import sm90
 from sparsefront_kernels.pointwise import contiguous_transpose, epilogue
 from sparsefront_kernels.pointwise.op import transposed
@@ -44,7 +45,7 @@ def test_computed_outputs_become_rows(dtype, kept):
     sums[:1, 0] = torch.inf
     bias, residual = torch.randn(5), torch.randn(5, 7).to(dtype).t()
     y = torch.full((7, 5), torch.nan, dtype=dtype)
-    sm90._expand(sums, index, y, bias, "gelu", residual)
+    sm90._expand(sums, index, y, Epilogue(bias, "gelu", residual))
     whole = torch.zeros(5, 7)
     for output, row in enumerate(index.tolist()):
         if row >= 0:

@@ -109,11 +109,13 @@ def test_a_candidate_that_breaks_its_own_masks_is_named_with_the_layer(vit, batc
 def test_no_layer_that_a_candidate_divides(vit, batches, clock):
     """A block of 24 divides no side of 32; none of 32 and 128 holds one of 64."""
     blocks = sf.patterns.Mixed(["block_wise:24"], sparsities=[0.5])
-    with pytest.raises(sf.InvalidSetting, match=r"^pattern=mixed: prunes no layer .*block_wise:24: .*not a multiple"):
+    with pytest.raises(
+        sf.InvalidSetting, match=r"^pattern=mixed: fits no prunable layer .*block_wise:24: .*not a multiple"
+    ):
         searched(vit, batches, pattern=blocks, speedup=1.1)
     blocks = sf.patterns.Mixed(["tile_wise:8", "block_wise:64"], sparsities=[0.5])
     with pytest.raises(
-        sf.InvalidSetting, match=r"^candidates=block_wise:64: granularity=64 is larger than every layer"
+        sf.InvalidSetting, match=r"^pattern.candidates=block_wise:64: granularity=64 is larger than every layer"
     ):
         searched(vit, batches, pattern=blocks, speedup=1.1)
 

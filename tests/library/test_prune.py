@@ -225,7 +225,7 @@ BAD = {
     r"example_inputs\['images'\]=int: must be a tensor": {"example_inputs": (3,)},
     "example_inputs=3 tensors: the network's forward names images, scale": {"example_inputs": (torch.ones(1),) * 3},
     r"example_inputs=\(\): holds no tensor": {"example_inputs": ()},
-    "pattern=n_m: prunes no layer": {"layers": "stem"},
+    "pattern=n_m: fits no prunable layer": {"layers": "stem"},
     "importance=movement: .*schedule=one_shot prunes 0.5 before any training": {"importance": "movement"},
 }
 
@@ -259,7 +259,7 @@ def test_a_weight_that_is_computed_is_left_out(norm):
     net = nn.Sequential(norm(nn.Linear(8, 16)), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 4))
     masks = sf.prune(net, "element_wise", 0.5, tell=len)
     assert list(masks) == ["2"] and masks.ignored["0"] == "its weight is computed from other parameters"
-    with pytest.raises(sf.InvalidSetting, match=r"prunes no layer \(0 \[16, 8\]: its weight is computed"):
+    with pytest.raises(sf.InvalidSetting, match=r"fits no prunable layer \(0 \[16, 8\]: its weight is computed"):
         sf.prune(net, "element_wise", 0.5, layers="0", tell=len)
     with pytest.raises(sf.InvalidSetting, match=r"masks\['0'\]=given: names a layer whose weight is computed"):
         sf.recover(net, {"0": torch.ones(16, 8).bool()}, [(torch.randn(2, 8), torch.arange(2))], F.cross_entropy)

@@ -1,6 +1,7 @@
 """kernel=auto of sf.swap looks at the whole network too; latencies are made up here, since a CPU has none of a GPU."""
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +13,11 @@ from torch import nn
 import sparsefront as sf
 from sparsefront.inference import autotune, whole_network
 from sparsefront.inference import swap as swapping
+from sparsefront.inference.fusion.plan import BlockReport, FusionPlan, FusionReport
 from sparsefront.measure import end_to_end, search_time
+from sparsefront.measure.correctness import CPU_ROWS, has_low_precision, rows_to_compare
 
+ROUGH = {"rtol": 0.2, "atol": 0.2}  # of products in fp8
 X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
 
 
@@ -35,27 +39,36 @@ def gpu(monkeypatch, tmp_path, forget):
     Gives the networks that were timed, each as [dense, with kernels]; and the plans of swaps.
     """
 
-    def pretend(sparse_ms, **failing):
-        seen = SimpleNamespace(timed=[], plans=[], told=[])
+    def pretend(sparse_ms, low_ms=None, **failing):
+        seen = SimpleNamespace(timed=[], plans=[], rows=[], told=[])
 
-        def time_pair(dense, sparse, inputs, settings, fuse):
+        def time_networks(dense, sparse, inputs, settings, fuse, low):
             seen.timed.append([[type(part).__name__ for part in one.modules()] for one in (dense, sparse)])
-            torch.testing.assert_close(dense(**inputs), sparse(**inputs), rtol=1e-4, atol=1e-5)
+            assert bool(low) == (low_ms is not None)
+            torch.testing.assert_close(
+                dense(**inputs), sparse(**inputs), **({"rtol": 1e-4, "atol": 1e-5} if not low else ROUGH)
+            )
             if failing:
                 raise failing["error"]
-            latencies = [SimpleNamespace(median_ms=ms) for ms in (sparse_ms, 1.0)]
+            latencies = [SimpleNamespace(median_ms=ms) for ms in (sparse_ms, 1.0, low_ms)]
             ways = [SimpleNamespace(name=name, versions=(name,)) for name in ("compile_cuda_graph", "cuda_graph")]
-            dense = SimpleNamespace(latency=latencies[1], execution=ways[1])
+            in_low = SimpleNamespace(latency=latencies[2], execution=ways[1]) if low else None
+            dense = SimpleNamespace(latency=latencies[1], execution=ways[1], low=in_low)
             return SimpleNamespace(sparse=latencies[0], execution=ways[0], dense=dense)
 
         real = swapping.swap_layers
-        layers = lambda *given, **more: seen.plans.append(more["plan"]) or real(*given, **more)  # noqa: E731
-        monkeypatch.setattr(swapping, "swap_layers", layers)
+
+        def swap_layers(*arguments, **more):
+            seen.plans.append(more["plan"])
+            seen.rows.append(rows_to_compare(torch.empty(CPU_ROWS, 1)))
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(swapping, "swap_layers", swap_layers)
         monkeypatch.setattr(swapping, "device_of", lambda net: torch.device("cuda"))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-        monkeypatch.setattr(whole_network, "time_pair", time_pair)
-        on_cpu = lambda net: sf.Measure(device="cpu", dtype="fp32")  # noqa: E731
+        monkeypatch.setattr(whole_network, "time_networks", time_networks)
+        on_cpu = lambda net, settings: sf.Measure(device="cpu", dtype="fp32")  # noqa: E731
         monkeypatch.setattr(whole_network, "_settings", on_cpu)
         monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
         forget()
@@ -80,7 +93,7 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
     assert f"the whole network takes {sparse_ms:.3f} ms with kernels, 1.000 ms dense" in "".join(seen.told)
     assert str(report).splitlines()[-1].startswith(f"  the whole network takes {sparse_ms:.3f} ms")
     assert not net.training and not net[2].training
-    decided = end_to_end._known_search(net, "", {"input": X}, whole_network._settings(net), None)
+    decided = end_to_end._known_search(net, "", {"input": X}, whole_network._settings(net, None), None)
     assert (decided and decided["versions"]) == (("compile_cuda_graph",) if kept else None), "what won is what runs"
     if kept:
         assert "SparseLinear" in str(net)
@@ -89,6 +102,48 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
         assert all(one is parameters[name] for name, one in net.named_parameters())
         assert 'kernel="sparse" keeps its kernels' in str(report)
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
+
+
+def test_network_without_sparse_layers_is_the_dense_one(net, gpu, monkeypatch):
+    seen, dense = gpu(0.5), copy.deepcopy(net)
+    real = swapping.swap_layers
+
+    def rewrite_densely(swapped_net, *given, **more):
+        report = real(swapped_net, *given, **more | {"plan": FusionPlan()})
+        swapped_net[2] = nn.Sequential(swapped_net[2])
+        return replace(report, fusion=FusionReport(blocks={"2": BlockReport("row_major", [], 0, 0.0)}))
+
+    monkeypatch.setattr(swapping, "swap_layers", rewrite_densely)
+    _, report = swapped(net, seen)
+    assert not seen.timed and str(net) == str(dense) and report.sparse_flops_share == 0
+    assert str(report).splitlines()[-1] == "  no layer is sparse: the dense network is what runs"
+    monkeypatch.undo()
+    comparison = sf.benchmark(dense, net, (X,), settings=sf.Measure(samples=5), tell=seen.told.append)
+    assert (comparison.speedup, comparison.interval) == (1.0, (1.0, 1.0))
+    assert comparison.sparse_ms == comparison.dense_ms and "1.00 (no layer is sparse: the dense" in str(comparison)
+    smaller = nn.Sequential(nn.Linear(32, 8))
+    assert not sf.benchmark(smaller, net, (X,), settings=sf.Measure(samples=5), tell=len).timed.left_dense
+
+
+@pytest.mark.parametrize(
+    ("sparse_ms", "low_ms", "runs"),
+    [(0.6, 0.61, "sparse"), (0.7, 0.6, "fp8"), (1.1, 1.2, "dense"), (1.0, 1.2, "sparse")],
+)
+def test_low_precision_has_to_beat_dense_in_it(gpu, sparse_ms, low_ms, runs):
+    seen = gpu(sparse_ms, low_ms)
+    net = (
+        nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8))
+        .bfloat16()
+        .eval()
+    )
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=8, layers=["0", "1.1"], tell=len)
+    report = sf.swap(net, masks, (X.bfloat16(),), precision="fp8", tell=seen.told.append)
+    assert [layer.is_sparse for layer in report.layers.values()] == [runs == "sparse"] * 2
+    assert has_low_precision(net) == (runs == "fp8"), "these masks have no kernel in fp8"
+    against = "1.000 ms dense" if low_ms > 1 else f"{low_ms:.3f} ms dense in fp8"
+    assert f"the whole network takes {sparse_ms:.3f} ms with kernels, {against}, as compile" in "".join(seen.told)
+    if runs == "fp8":
+        assert report.low_precision_layers["0"] == "fp8" and "last Linear" in report.low_precision_layers["2"]
 
 
 @pytest.mark.parametrize("kernel", ["sparse", "gathered", "none", sf.KernelChoice("sparse", fuse=False)])
@@ -125,6 +180,7 @@ def test_another_call_with_the_same_shapes_uses_what_was_found(gpu, forget, tmp_
         if later:
             forget()
     assert len(seen.timed) == 1 and seen.plans[0] is None
+    assert seen.rows[0] is None and len(seen.rows[1]) < CPU_ROWS, "every row was compared once"
     assert set(seen.plans[1].layers.values()) == {"gathered_reference"}, "nothing is chosen again"
     assert reports[0].layers.keys() == reports[1].layers.keys() and reports[1].sparse_flops_share == 0
     assert "as found before" in seen.told[-1]

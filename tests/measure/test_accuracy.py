@@ -93,11 +93,6 @@ def test_floats_take_the_measured_dtype_and_logits_come_back_in_fp32(task):
     assert task.used.dtypes == {torch.float32}
 
 
-def test_an_unknown_split_is_rejected(task):
-    with pytest.raises(ValueError, match="train"):
-        evaluate(task, Net(), Data(), "train", device=CPU, dtype=torch.float32)
-
-
 def test_a_hugging_face_output_keeps_its_kind_and_its_names():
     from transformers.modeling_outputs import QuestionAnsweringModelOutput
 

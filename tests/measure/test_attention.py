@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, ViTConfig, ViTModel, masking_utils
+from transformers import BertConfig, BertModel, ViTConfig, ViTModel, masking_utils
 
 from sparsefront.measure import end_to_end, execution_mode
-from sparsefront.measure.attention import math_path_report, skip_mask_creation, without_full_masks
+from sparsefront.measure.attention import math_path_report, without_full_masks
 from sparsefront.measure.execution_mode import FastestMode, fastest_execution_mode
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.settings import Measure
@@ -112,28 +112,6 @@ def test_only_masks_that_mask_nothing_are_left_out():
         assert [*without_full_masks(other, {"x": torch.randn(2, 3), mask: ones}, 1e-5)] == ["x", mask]
 
 
-def test_a_decoder_that_counts_its_positions_is_given_no_mask_of_packed_texts(masks_of):
-    net = LlamaModel(LlamaConfig(vocab_size=50, attn_implementation="sdpa", use_cache=False, **SMALL)).eval()
-    ids = torch.arange(26).reshape(2, 13)
-    assert all(mask is not None for mask in masks_of(lambda: net(ids))), "as it is without our care"
-    with skip_mask_creation():
-        assert masks_of(lambda: net(ids)) == [None, None]
-    packed = torch.arange(13)[None] % 5
-    with skip_mask_creation(packed=True):
-        assert all(mask is not None for mask in masks_of(lambda: net(ids, position_ids=packed)))
-
-
-def test_transformers_asks_again_afterwards():
-    known = masking_utils.is_tracing
-    with skip_mask_creation():
-        assert not masking_utils.is_tracing() and not masking_utils.is_tracing(None)
-        first = masking_utils.is_tracing
-    with pytest.raises(RuntimeError), skip_mask_creation():
-        assert masking_utils.is_tracing is first, "compiled code is of this one"
-        raise RuntimeError
-    assert masking_utils.is_tracing is known
-
-
 class Heads(nn.Module):
     """Values are narrower than queries, which no fused kernel of a CPU takes."""
 
@@ -173,11 +151,3 @@ def test_a_network_whose_attention_is_slow_is_named(monkeypatch, caplog):
     assert caplog.messages[0].startswith(
         "Heads: 1 of 1 attentions run in PyTorch's math path, which is slow: 1 x float32"
     )
-
-
-def test_values_that_are_no_tensors_go_with_the_inputs():
-    net, inputs = bert(return_dict=False)
-    found = fastest_execution_mode(
-        net, inputs, execution_modes=["eager"], device=CPU, dtype=torch.float32, original=net
-    )
-    assert found.name == "eager"

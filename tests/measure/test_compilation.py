@@ -1,7 +1,6 @@
 """Code is generated while others may time; the GPU is used no sooner than it is shared."""
 
 import shutil
-import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ from sparsefront.gpu import exclusive, shared
 from sparsefront.inference.fusion import block_pass
 from sparsefront.inference.fusion.calls import find_chains, observe_calls
 from sparsefront.measure import execution_mode, timers
-from sparsefront.measure.execution_mode import call_in_mode, compile_unshared, first_call, within_recompile_limit
+from sparsefront.measure.execution_mode import call_in_mode, compile_unshared, first_call
 from sparsefront.measure.variants import copy_sharing_weights, fuse_linears
 
 CPU = torch.device("cpu")
@@ -60,24 +59,6 @@ def test_the_default_backend_compiles_it():
     net, x = nn.Sequential(nn.Linear(4, 3), nn.GELU()), torch.randn(2, 4)
     with torch.inference_mode():
         torch.testing.assert_close(compile_unshared(net)(x), net(x))
-
-
-def test_the_first_call_hides_one_warning_of_torch_and_no_other():
-    text = "`isinstance(treespec, LeafSpec)` is deprecated, use `isinstance(treespec, TreeSpec)` instead."
-
-    def call():
-        warnings.warn_explicit(text, FutureWarning, "copyreg.py", 99, module="copyreg")
-        warnings.warn_explicit(text, FutureWarning, "ours.py", 1, module="sparsefront.ours")
-        warnings.warn_explicit("something else", FutureWarning, "copyreg.py", 99, module="copyreg")
-        return 3
-
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        assert first_call(call, CPU) == 3
-    assert [(warning.filename, str(warning.message)) for warning in seen] == [
-        ("ours.py", text),
-        ("copyreg.py", "something else"),
-    ]
 
 
 def swin():
@@ -125,8 +106,3 @@ def test_networks_and_blocks_compile_once(make, monkeypatch):
             call = call_in_mode("compile", form, static)
             torch.testing.assert_close(call()[0], net(**inputs)[0], rtol=1e-4, atol=1e-4)
             assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
-
-
-def test_recompile_limit_raises_on_gpu():
-    with within_recompile_limit(torch.device("cuda")):
-        assert torch._dynamo.config.fail_on_recompile_limit_hit and torch._dynamo.config.recompile_limit > 256

@@ -1,19 +1,17 @@
 """Text generated token by token with a static cache: what it computes, what is timed, and what is refused, on tiny networks."""
 
 import copy
-import sys
 
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure import decode
 from sparsefront.measure.correctness import output_error
-from sparsefront.measure.decode import Decoder, Prefill, time_prefill
+from sparsefront.measure.decode import Decoder, time_prefill
 from sparsefront.models.linears import as_linears
 
 EAGER = {"execution_modes": ["eager"], "variants": [], "samples": 5, "repeats": 1, "warmup": 1}
@@ -66,20 +64,6 @@ def test_steps_give_the_logits_of_a_whole_forward(nets, ids):
             step.advance()
 
 
-def test_a_prompt_reads_no_number_of_the_device(nets, ids):
-    """It would wait for it, and could not be recorded."""
-
-    class Unread(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            assert func is not torch.ops.aten._local_scalar_dense.default
-            return func(*args, **(kwargs or {}))
-
-    prompt = Prefill(Decoder(nets[0], ids, 64)).eval()
-    with torch.no_grad(), Unread():
-        logits = prompt(ids)
-    torch.testing.assert_close(logits, prompt.decoder.first, rtol=1e-4, atol=1e-5)
-
-
 def test_a_prompt_goes_in_pieces_where_kernels_take_few_rows(ids):
     class FewRows(nn.Linear):
         def forward(self, input):
@@ -98,17 +82,6 @@ def test_a_prompt_goes_in_pieces_where_kernels_take_few_rows(ids):
     found = time_prefill(llama(), net, ids, sf.Measure(mode="decode", device="cpu", **EAGER))
     assert found.dense is not None and found.sparse is None
     assert found.not_timed == {"sparse": "ValueError: takes up to 12 rows of X"}
-
-
-def test_a_network_that_fails_for_any_prompt_tells_its_first_error(ids):
-    class Fails(nn.Linear):
-        def forward(self, input):
-            raise ValueError(f"cannot multiply {input.shape[1]} tokens")
-
-    net = llama()
-    net.model.layers[0].mlp.up_proj.__class__ = Fails
-    with pytest.raises(ValueError, match="cannot multiply 14 tokens"):
-        Decoder(net, ids, 64)
 
 
 def test_benchmark_tells_tokens_per_second_and_the_prompt(nets, ids, monkeypatch):
@@ -162,13 +135,6 @@ def test_a_full_cache_and_a_window_that_is_shorter_are_refused(ids):
     Decoder(mistral, ids, 16)
     with pytest.raises(InvalidSetting, match=r"example_inputs=float32 \[3, 14\]: is a prompt"):
         Decoder(llama(), ids.float(), 64)
-
-
-def test_weights_in_int8_need_torchao(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchao", None)
-    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
-    with pytest.raises(InvalidSetting, match=r"dense_low=int8_weight_only: needs torchao, .* extra `torchao`"):
-        decode.int8_weight_only(llama())
 
 
 SETTINGS = {

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 from sparsefront.measure import end_to_end, execution_mode, fastest
 from sparsefront.measure.end_to_end import find_dense, set_decided_versions, time_against_dense, time_alone, time_pair
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.speedup import latency_over_batches, speedup_of
+from sparsefront.measure.speedup import speedup_of
 from sparsefront.measure.timers import summarise, time_interleaved
 
 
@@ -82,14 +82,6 @@ def test_the_fastest_low_precision_is_timed_in_turn_too():
     assert alone.low.precision == "fp8" and alone.low.speedup is None and "dense_low" in alone.samples_ms
 
 
-def test_over_batches_of_several_sizes_dense_in_low_precision_counts_alike():
-    sides = {"dense": [[4.0]], "dense_low": [[2.0]], "sparse": [[1.0]]}
-    found = latency_over_batches([(3, sides), (1, {side: [[8 * repeats[0][0]]] for side, repeats in sides.items()})])
-    assert found["latency_dense_low_dataset_ms"] == (3 * 2 + 16) / 4
-    assert (found["speedup_dataset"], found["speedup_low_precision_dataset"]) == (4, 2)
-    assert found["speedup_low_precision_dataset_low"] == found["speedup_low_precision_dataset_high"] == 2
-
-
 def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):
     """A slower fused graph takes its turn too: without it a GPU would be cooler, and the sparse network faster."""
     turns = []
@@ -107,18 +99,6 @@ def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):
     assert pruned.n == beside.n == 6
     assert beside.median_ms == pytest.approx(2), "of the dense versions the fastest counts"
     assert turns == [{"dense", "fused_dense", "sparse"}] * 2
-
-
-def test_what_was_compiled_for_dense_is_kept_while_networks_are_timed_beside_it(monkeypatch):
-    """Else each of them would compile it once more, while it has the GPU to itself."""
-    forgotten = []
-    monkeypatch.setattr(end_to_end, "_forget_compiled", lambda inputs: forgotten.append(inputs))
-    settings, inputs = Measure(device="cpu", samples=5, repeats=1, warmup=1), {"x": torch.randn(4, 128)}
-    dense = find_dense(Layers(1).eval(), inputs, settings)
-    assert len(forgotten) == 1
-    for _ in range(2):
-        time_against_dense(Layers(1).eval(), dense, inputs, settings)
-    assert len(forgotten) == 1
 
 
 @pytest.mark.parametrize(("depth", "timed"), [(2, ("eager+fused_graph",)), (48, ("eager", "eager+fused_graph"))])
@@ -164,15 +144,6 @@ def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
         assert found.dense.fused_latency.median_ms > found.dense.latency.median_ms
 
 
-def test_without_kernels_both_sides_have_the_fused_graph():
-    """So that a network whose layers all stay dense loses nothing to its own fused version."""
-    settings = Measure(device="cpu", samples=6, repeats=2, warmup=1)
-    nets = [Layers(12, scale=0.0).eval() for _ in range(2)]
-    fused = Layers(2, scale=0.0).eval()
-    found = time_pair(*nets, {"x": torch.randn(256, 128)}, settings, fuse=lambda net, inputs: fused)
-    assert found.dense.execution.name == found.execution.name == "eager+fused_graph"
-
-
 def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypatch):
     """The fused graph won the short timing and loses the timing, or the other way round: the timing counts."""
     taken = {
@@ -194,42 +165,6 @@ def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypa
     assert found.dense.execution.name == "eager+fused_graph" and found.speedup.speedup == 1.5
     assert found.execution.name == "eager+fused_graph" and found.sparse.median_ms == 2.0, "without kernels alike"
     assert found.samples_ms == {"dense": [[3.0] * 5], "sparse": [[2.0] * 5]}
-
-
-def test_a_network_alone():
-    settings = Measure(device="cpu", samples=5, repeats=1, variants=[])
-    found = time_alone(Layers(2).eval(), {"x": torch.randn(8, 128)}, settings)
-    assert found.latency.n == 5 and found.samples_ms.keys() == {"dense"}
-    assert found.throughput_samples_per_s == pytest.approx(8 / found.latency.median_ms * 1e3)
-
-
-def test_the_clock_is_read_of_what_was_timed_once_it_is_timed(monkeypatch):
-    events = []
-    real = end_to_end.time_interleaved
-
-    def timed(functions, **rest):
-        events.append(set(functions.values()))
-        return real(functions, **rest)
-
-    def clock(calls, device):
-        events.append(set(calls))
-        return 1755.0
-
-    monkeypatch.setattr(end_to_end, "time_interleaved", timed)
-    monkeypatch.setattr(end_to_end, "clock_under_load", clock)
-    settings, inputs = Measure(device="cpu", samples=5, repeats=2, variants=[]), {"x": torch.randn(8, 128)}
-    found = time_pair(Layers(2).eval(), Layers(1).eval(), inputs, settings)
-    first, second, at_the_end = events
-    assert first == second == at_the_end and len(at_the_end) == 2 and found.dense.clock_mhz == 1755.0
-    assert time_alone(Layers(2).eval(), inputs, settings).clock_mhz == 1755.0
-
-
-@pytest.mark.gpu
-def test_small_layers_are_timed_in_graphs():
-    settings = Measure(device="cuda", samples=10)
-    nets = (Layers(12).eval().to("cuda", torch.float16) for _ in range(2))
-    found = time_pair(*nets, {"x": torch.randn(32, 128, device="cuda", dtype=torch.float16)}, settings)
-    assert {"dense/cuda_graph", "dense/eager"} <= found.medians_ms.keys() - found.not_timed.keys()
 
 
 @pytest.mark.gpu

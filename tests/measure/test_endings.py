@@ -30,16 +30,3 @@ class Other(nn.Module):
 
 def test_only_what_alone_reads_it():
     assert adds_shortcut(Other().eval()) == {"relu": False}
-
-
-class Untraceable(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one = nn.Conv2d(4, 4, 1)
-
-    def forward(self, x):
-        return self.one(x).relu() if x.sum() > 0 else x
-
-
-def test_a_forward_that_is_no_graph():
-    assert adds_shortcut(Untraceable().eval()) == {}

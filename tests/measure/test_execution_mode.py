@@ -89,21 +89,6 @@ def test_a_stale_or_wrong_execution_mode_is_not_used(net, inputs, pretend_gpu):
     torch.testing.assert_close(found.call(), net(**inputs))  # the check has put the inputs back
 
 
-def test_a_network_with_a_scalar_among_its_inputs_runs_in_every_mode(inputs, pretend_gpu):
-    class Timestep(Net):
-        def forward(self, x, t):
-            return super().forward(x) * t
-
-    found = fastest_execution_mode(
-        Timestep().eval(),
-        inputs | {"t": torch.tensor(0.5)},
-        execution_modes=["eager", "cuda_graph"],
-        device=pretend_gpu(lambda name, net, static: eager_of(net, static)),
-        dtype=torch.float32,
-    )
-    assert found.not_timed == {}
-
-
 def test_an_execution_mode_that_fails_leaves_its_reason_and_the_next_is_used(net, inputs, pretend_gpu):
     def make(name, net, static):
         if name == "compile":

@@ -87,14 +87,6 @@ def test_where_batch_norm_stays():
         make_variant("folded_batch_norm", nn.Sequential(nn.Conv2d(3, 8, 3)).eval(), {"x": x})
 
 
-def test_resnet_keeps_none():
-    torchvision = pytest.importorskip("torchvision")
-    net, x = drawn(torchvision.models.resnet18(num_classes=10)), torch.randn(1, 3, 64, 64)
-    folded = fold_batch_norm(net)
-    assert norms(folded) == 0
-    torch.testing.assert_close(folded(x), net(x), rtol=1e-3, atol=1e-4)
-
-
 STORED = {
     "csr": ({}, lambda n, k: torch.rand(n, k) < 0.4),
     "n_m": ({"n": 2, "m": 4}, lambda n, k: (torch.rand(n, k // 4, 4).argsort(-1) < 2).view(n, k)),
@@ -118,11 +110,3 @@ def test_every_format_is_scaled_by_outputs(family, dtype):
     assert scaled.dtype == dtype
     expected = ((weight * mask).float() * scale[:, None]).to(dtype)
     assert torch.equal(scaled.to_dense(), expected)
-
-
-def test_weights_in_two_tensors_are_not_scaled():
-    tiles = (torch.rand(2, 32) < 0.5).repeat_interleave(8, 0)
-    mask = tiles | (torch.rand(16, 32) < 0.1)
-    stored = FORMATS["gathered_overlay"].from_dense(torch.randn(16, 32) * mask, mask, tile=8)
-    with pytest.raises(ValueError, match="weights lie in several tensors"):
-        stored.scaled(torch.ones(16))

@@ -44,20 +44,6 @@ def test_an_attention_multiplies_once_for_q_k_and_v(x, bias):
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-def test_layers_that_are_called_by_name_share_a_product_too(x):
-    class ByName(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two, self.three = (nn.Linear(16, 4) for _ in range(3))
-
-        def forward(self, x):
-            return self.one(x) + self.two(input=x) + self.three(input=x)
-
-    net = ByName().eval()
-    assert shared_input_linears(net, x=x) == [["one", "two", "three"]]
-    torch.testing.assert_close(fuse_linears(net, x=x)(x), net(x))
-
-
 NETWORKS = {
     "bert": (Bert(size="tiny"), DataInfo("sequence_classification", 2, sequence_length=16), "attention.self.query"),
     "vit_small": (VitSmall(dim=64, depth=2), DataInfo("image_classification", 10, 16, 3), "attn.q"),
@@ -83,25 +69,6 @@ def test_nothing_outlives_a_forward_pass(x):
     fused(x)
     products = [module for module in fused.modules() if isinstance(module, FusedLinears)]
     assert all(product._input is None and product._outputs == () for product in products)
-
-
-def test_inputs_of_inference_mode_are_fine(x):
-    with torch.inference_mode():
-        static = x.clone()
-    assert len(shared_input_linears(Encoder().eval(), x=static)) == 2
-
-
-def test_some_biases_may_be_missing(x):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two = nn.Linear(16, 4), nn.Linear(16, 6, bias=False)
-
-        def forward(self, x):
-            return torch.cat([self.one(x), self.two(x)], dim=-1)
-
-    net = Net().eval()
-    torch.testing.assert_close(fuse_linears(net, x=x)(x), net(x))
 
 
 class Changed(nn.Module):
@@ -142,13 +109,6 @@ def test_layers_that_do_more_are_left_alone(x, kind):
             return self.one(x) + self.two(x) + (self.two(x) if kind == "called twice" else 0)
 
     assert fuse_linears(Net().eval(), x=x) is None
-
-
-def test_it_compiles_without_a_graph_break(x):
-    net = Encoder().eval()
-    fused = fuse_linears(net, x=x)
-    with torch.inference_mode():
-        torch.testing.assert_close(torch.compile(fused, backend="aot_eager", fullgraph=True)(x), net(x))
 
 
 @pytest.mark.gpu

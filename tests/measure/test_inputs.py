@@ -49,15 +49,6 @@ def test_tokens_are_cut_or_repeated(length, expected):
     assert inputs["attention_mask"].shape == (2, length)
 
 
-def test_batches_of_other_lengths_follow_the_first():
-    assert build([tokens(1, 3), tokens(1, 5)], batch_size=2)["input_ids"].shape == (2, 3)
-
-
 def test_floats_are_cast_and_ids_are_not():
     inputs = build([{"x": torch.ones(1, 2), "input_ids": torch.ones(1, 2).long()}], batch_size=1, dtype=torch.bfloat16)
     assert (inputs["x"].dtype, inputs["input_ids"].dtype) == (torch.bfloat16, torch.int64)
-
-
-def test_no_samples_is_an_error():
-    with pytest.raises(ValueError, match="no sample"):
-        build([], batch_size=1)

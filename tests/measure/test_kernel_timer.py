@@ -33,31 +33,6 @@ def test_the_slow_ones_get_few_samples(took_ms, at_most_us, calls, monkeypatch):
     assert found == pytest.approx(took_ms * 1e3) and len(taken) == calls
 
 
-class Graph:
-    def replay(self):
-        raise AssertionError("timed by the patched clock alone")
-
-
-@pytest.mark.parametrize(
-    ("call_us", "replay_us", "found_us"),
-    [(250_000.0, 90.0, 90.0), (9_000.0, 8_000.0, 8_000.0), (100.0, 90.0, 90.0)],
-    ids=["a library that keeps the processor busy", "a slow kernel", "a fast kernel"],
-)
-def test_time_of_the_processor_makes_no_kernel_slow(call_us, replay_us, found_us, monkeypatch):
-    recorded = []
-    monkeypatch.setattr(timers, "record", lambda calls, device, warmup: (recorded.append(len(calls)) or Graph(), []))
-    monkeypatch.setattr(
-        timers,
-        "cuda_ms",
-        lambda function, device: (
-            (replay_us if isinstance(getattr(function, "__self__", None), Graph) else call_us) / 1e3
-        ),
-    )
-    found = timers._time([lambda: None], torch.device("cpu"), at_most_us=120.0)
-    assert found.latency_us == pytest.approx(found_us) and found.eager_because is None
-    assert len(recorded) == (2 if (call_us, replay_us) == (250_000.0, 90.0) else 1)
-
-
 class Tried:
     """Launches 1, 2 and 3 of a made-up kernel, each as fast as its number says; 0 is used before."""
 
@@ -140,24 +115,6 @@ def test_without_a_launch_that_works_what_was_used_before_is_used_again(faults, 
     assert kernel.tried.in_use == 0 and kernel.tried.kept is None
 
 
-def test_what_stops_the_timing_leaves_no_trial(monkeypatch):
-    kernel = Kernel(monkeypatch)
-
-    def stopped(*given):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(timers, "_time", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        kernel.fastest()
-    assert kernel.tried.in_use == 0
-
-
-def test_what_is_too_slow_to_be_chosen_is_used_but_not_kept(monkeypatch):
-    kernel = Kernel(monkeypatch)
-    assert kernel.fastest(at_most_us=0.5).latency_us == 1.0
-    assert kernel.tried.in_use == 1 and kernel.tried.kept is None
-
-
 def test_copies_read_tensors_of_their_own(monkeypatch):
     """By position and by name: what they read in turn counts as moved."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=8000))
@@ -217,8 +174,3 @@ def test_what_keeps_the_processor_busy_is_not_timed(layer, tunable, monkeypatch,
     with pytest.raises(RuntimeError, match="keeps the processor busy"):
         timers.time_layer(layer, x)
     assert timers.time_layer(nn.Linear(8, 8), x).latency_us == 3.0
-
-
-def test_what_has_no_launch_parameters_is_checked_once_and_before(layer):
-    x = torch.randn(2, 8).as_subclass(OnGpu)
-    assert timers.time_layer(nn.Linear(8, 8), x, check=pytest.fail).relative_error is None

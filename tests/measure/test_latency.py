@@ -31,6 +31,12 @@ def test_durations_are_milliseconds(clock):
     assert taken["nap"] == pytest.approx([20.0] * 3)
 
 
+def test_slow_timing_on_the_cpu_is_told(clock, caplog):
+    with caplog.at_level("INFO"):
+        time_interleaved({"nap": lambda: clock.sleep(6.0)}, device=CPU, warmup=1, samples=4)
+    assert caplog.messages == [f"timing on the CPU: {turn} of 5 rounds" for turn in (2, 4)]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_the_cuda_timer_raises_without_a_gpu():
     with pytest.raises(RuntimeError, match="needs a GPU"):

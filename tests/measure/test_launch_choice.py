@@ -17,7 +17,6 @@ from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.timers import (
     MOST,
     assume_launch,
-    forget_launch,
     launch_in_use,
     launch_of,
     untried_launches,
@@ -98,33 +97,6 @@ def test_what_was_only_tried_is_in_no_file_and_not_measured(tunable):
     assert [tunable.measured(None, one) for one in (assumed, slow, kept)] == [False, False, True]
 
 
-def test_a_single_candidate_is_used_and_looked_for_once(tunable):
-    """As where a library's own search finds its default: the search takes long, and there is nothing to time."""
-    asked: list[int] = []
-
-    def only(problem, num_sms):
-        asked.append(problem.m)
-        return [Launch(4)]
-
-    layer = layer_with(replace(tunable, worth_timing=only))
-    problem = Problem(10, 6, 8, torch.float32, torch.device("cpu"))
-    assert all(untried_launches(layer, layer(torch.randn(10, 6))) is None for _ in range(3))
-    assert asked == [10] and launch_of(layer, problem) == Launch(4)
-
-
-def test_what_is_taken_back_leaves_no_trace(tunable):
-    layer = layer_with(tunable)
-    problem = Problem(10, 6, 8, torch.float32, torch.device("cpu"))
-    assume_launch(layer, problem, Launch(5))
-    forget_launch(layer, problem)
-    assert launch_of(layer, problem) == Launch(0)
-    choice = untried_launches(layer, layer(torch.randn(10, 6)))
-    choice.use(Launch(3))
-    choice.use_none()
-    assert launch_of(layer, problem) == Launch(0)
-    forget_launch(layer_with(None), problem)
-
-
 def test_a_table_that_cannot_be_written_is_a_warning(tunable, monkeypatch, caplog):
     layer = layer_with(tunable)
     choice = untried_launches(layer, layer(torch.randn(10, 6)))
@@ -132,10 +104,6 @@ def test_a_table_that_cannot_be_written_is_a_warning(tunable, monkeypatch, caplo
     choice.keep(Launch(3), 1.5)
     assert "are for this process alone, $SPARSEFRONT_KERNELS_CACHE=" in caplog.text
     assert launch_of(layer, choice.problem) == Launch(3)
-
-
-def test_a_kernel_without_launches_has_nothing_to_try():
-    assert untried_launches(layer_with(None), torch.zeros(3, 8)) is None
 
 
 def test_the_record_holds_the_launch_that_runs(tunable):

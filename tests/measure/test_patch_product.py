@@ -2,16 +2,11 @@
 
 import pytest
 import torch
-from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
 from sparsefront.data.base import DataInfo
-from sparsefront.export.packed_layers import store
-from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.measure.variants import CutsNoPatches, DoesNotApply, PatchProduct, make_variant, patch_products
 from sparsefront.models.vit import Vit
-from sparsefront.patterns.tile_wise import TileWise
 
 
 @pytest.mark.parametrize(("size", "bias"), [((12, 12), True), ((14, 9), False)])
@@ -43,26 +38,6 @@ def test_a_vit_gives_the_same_and_stays_as_it_is():
     varied = make_variant("patch_product", net, {"x": x})
     assert isinstance(varied.conv_proj, PatchProduct) and isinstance(net.conv_proj, nn.Conv2d)
     assert not any(isinstance(module, nn.Conv2d) for module in varied.modules())
-    with torch.inference_mode():
-        torch.testing.assert_close(varied(x), net(x), rtol=1e-4, atol=1e-4)
-
-
-def test_a_swapped_vit_keeps_its_kernels():
-    """They are shared, not packed again."""
-    settings, info = Vit(), DataInfo("image_classification", 10, 32, 3)
-    net = settings.build(info).eval()
-    net.encoder.layers = net.encoder.layers[:1]
-    pattern, masks, formats = TileWise(64), {}, {}
-    for name in settings.prunable(net):
-        weight = net.get_submodule(name).weight.data
-        masks[name] = pattern.mask(weight.abs(), 0.5)
-        weight.mul_(masks[name])
-        formats[name] = store(weight, masks[name], pattern.storage(tuple(weight.shape), 0.5))
-    x = torch.randn(2, 3, 32, 32)
-    fuse_blocks(net, formats, masks, {"x": x}, KernelChoice("reference"))
-    kernels = [module for module in net.modules() if isinstance(module, SparseLayer)]
-    varied = make_variant("patch_product", net, {"x": x})
-    assert kernels and [module for module in varied.modules() if isinstance(module, SparseLayer)] == kernels
     with torch.inference_mode():
         torch.testing.assert_close(varied(x), net(x), rtol=1e-4, atol=1e-4)
 

@@ -29,15 +29,6 @@ def test_rows_are_pixels_or_tokens_of_the_largest_call():
     assert "unused" not in seen
 
 
-def test_layers_that_are_called_by_name_are_seen_too():
-    class ByName(Net):
-        def forward(self, x):
-            return self.fc(input=self.conv(input=x).flatten(2).transpose(1, 2))
-
-    seen = observe_problems(ByName().eval(), {"x": torch.randn(2, 3, 8, 8)}, ["conv", "fc"])
-    assert seen["conv"].input_shape == (2, 3, 8, 8) and seen["fc"].problem.m == 32
-
-
 def test_a_layer_that_gives_more_than_its_product_is_seen():
     class WithBias(nn.Linear):
         def forward(self, x):

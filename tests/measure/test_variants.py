@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend
 
 from sparsefront.measure import attention
 from sparsefront.measure.attention import BACKENDS, SUPPORT_CHECKS, WithAttentionBackend, unsupported_reason
-from sparsefront.measure.variants import VARIANTS, DoesNotApply, make_variant
+from sparsefront.measure.variants import DoesNotApply, make_variant
 from sparsefront.models.attention import SelfAttention
 
 
@@ -51,11 +51,6 @@ def test_what_does_not_apply_says_why():
     assert "fewer than two convolutions" in why_not("channels_last", attention, tokens)
     assert "no fused graph" in why_not("fused_graph", attention, tokens)
     assert why_not("sdpa_flash", attention, tokens) == "needs a CUDA device"
-
-
-def test_the_fused_graph_is_the_callers():
-    net, other = Attention().eval(), Attention().eval()
-    assert make_variant("fused_graph", net, {"x": torch.randn(1, 4, 16)}, fuse=lambda given, inputs: other) is other
 
 
 class Masked(nn.Module):
@@ -127,16 +122,6 @@ def test_every_backend_runs_on_a_gpu(name):
         torch.testing.assert_close(varied(x=x), net(x), rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.gpu
-def test_masks_rule_flash_out_and_nothing_is_said(recwarn, capfd):
-    device, dtype = torch.device("cuda"), torch.float16
-    x = torch.randn(2, 4, 64, 64, device=device, dtype=dtype)
-    inputs = {"x": x, "mask": torch.zeros(2, 1, 64, 64, device=device, dtype=dtype)}
-    assert why_not("sdpa_flash", Masked(), inputs) == "takes no attention masks"
-    assert unsupported_reason(Masked(), inputs, "sdpa_efficient") is None
-    assert not recwarn.list and "attention" not in capfd.readouterr().err
-
-
 class WithInput(nn.Module):
     def __init__(self, net):
         super().__init__()
@@ -144,7 +129,3 @@ class WithInput(nn.Module):
 
     def forward(self, x):
         return self.net(x)
-
-
-def test_names_are_those_of_the_settings():
-    assert set(BACKENDS) < set(VARIANTS)

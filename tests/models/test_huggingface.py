@@ -118,7 +118,8 @@ def test_other_heads_poolers_and_indices_of_old_files_are_no_misfit(roberta: Cal
     assert HuggingFace(path=str(folder)).build(info).training
 
 
-def test_a_run(run, distilbert: Path, tmp_path: Path):
+@pytest.mark.parametrize("pooling", [[], ["model.pooling=mean"]])
+def test_a_run(run, distilbert: Path, tmp_path: Path, pooling: list[str]):
     data = tmp_path / "SST-2"
     data.mkdir()
     rows = "".join(f"{'red green' if i % 2 else 'blue'}\t{i % 2}\n" for i in range(40))
@@ -137,9 +138,49 @@ def test_a_run(run, distilbert: Path, tmp_path: Path):
         "sparsity=0.5",
         "trainer=cpu",
         "measure.device=cpu",
+        *pooling,
     )
     assert row.choice.model_parameters["model_type"] == "distilbert"
     assert row.sparsity.sparsity_achieved == 0.5 and row.quality.sparse == pytest.approx(row.quality.masked, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["NomicBert", "MPNet", "Bert"])
+def test_mean_pooling_ignores_padding(tmp_path: Path, kind: str):
+    import transformers
+
+    from sparsefront.models.bert import train_wordpiece
+    from sparsefront.tasks.base import with_square_mask
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=200, max_position_embeddings=40, pad_token_id=0, **sizes)
+    original = getattr(transformers, f"{kind}Model")(config)
+    original.save_pretrained(tmp_path / "encoder")
+    train_wordpiece(["red green blue"], vocabulary_size=100, max_length=32).save_pretrained(tmp_path / "encoder")
+    model = HuggingFace(path=str(tmp_path / "encoder"), pooling="mean")
+    net = model.build(SENTENCES).eval()
+    ids = torch.tensor([[5, 7, 9, 0], [5, 7, 9, 11]])
+    inputs = with_square_mask({"input_ids": ids, "attention_mask": (ids > 0).long()}, net)
+    with torch.inference_mode():
+        logits = net(**inputs).logits
+        states = original.eval()(ids, attention_mask=(ids > 0).long()).last_hidden_state
+        means = torch.stack([states[0, :3].mean(0), states[1].mean(0)])
+        torch.testing.assert_close(logits, net.classifier(means))
+        torch.testing.assert_close(net(ids[1:]).logits, logits[1:])
+    assert model.prunable(net) == model.prunable(model.skeleton(SENTENCES)) and "classifier" not in model.prunable(net)
+    layer = model.prunable(net)[0]
+    write_export(
+        tmp_path,
+        net,
+        {layer: torch.ones_like(net.get_submodule(layer).weight, dtype=torch.bool)},
+        pattern=None,
+        sparsity=0.0,
+    )
+    assert model.architecture(SENTENCES, tmp_path).load_state_dict(load_file(tmp_path / "model.safetensors"))
+    model.save_pretrained_files(net, tmp_path)
+    opened = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(opened(ids, attention_mask=(ids > 0).long()).last_hidden_state, states)
+    with pytest.raises(InvalidSetting, match="^pooling=mean: is of whole texts"):
+        model.skeleton(QUESTIONS)
 
 
 NAMES = ("entailment", "neutral", "contradiction")

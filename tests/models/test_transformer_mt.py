@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sacrebleu.metrics import BLEU
 from safetensors.torch import save_file
 from tiny_files import write_pairs
 
@@ -141,6 +142,10 @@ def test_a_run(run, tmp_path: Path) -> None:
     assert (encoder["part"], encoder["batch_size"], encoder["sequence_length"]) == ("encoder", 4, 32)
     assert (step["part"], step["batch_size"], step["sequence_length"]) == ("decoder_step", 4 * 5, 16)
     assert (whole["part"], whole["batch_size"], whole["sequence_length"]) == ("translation", 4, 32)
+    (texts,) = tmp_path.rglob("results/**/translations.sparse.txt")
+    references = (tmp_path / "pairs" / "test.de").read_text().splitlines()[:8]
+    scored = BLEU().corpus_score(texts.read_text().splitlines(), [references])
+    assert quality.sparse == pytest.approx(scored.score / 100)
     for side in ("dense", "sparse"):
         assert whole[f"tokens_per_s_{side}"] == pytest.approx(4 * 32 / whole[f"latency_{side}_ms"] * 1e3)
         assert min(part[f"latency_{side}_ms"] for part in row.speed.parts) > 0

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparsefront.masks.groups import Boundaries, grid_boundaries
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
@@ -57,12 +56,3 @@ def test_tiles_begin_at_every_gth_surviving_output():
     mask = torch.ones(8, 4, dtype=torch.bool)
     mask[[0, 3, 4]] = False  # outputs 1, 2 | 5, 6 | 7
     assert lines(TileWise(granularity=2), mask, 0.5) == ([5, 7], [], [])
-
-
-def test_an_overlay_hides_where_tiles_begin():
-    assert lines(TileWise(granularity=2, element_overlay=0.1), torch.ones(8, 4, dtype=torch.bool), 0.5) == ([], [], [])
-
-
-def test_a_group_of_the_whole_layer_has_no_lines():
-    assert grid_boundaries((8, 16), (8, 16)) == Boundaries(range(8, 8, 8), range(16, 16, 16), ())
-    assert not any(map(len, (grid_boundaries((8, 16), (8, 16)).rows, grid_boundaries((8, 16), (8, 16)).columns)))

@@ -7,7 +7,6 @@ l2/length), so that equal groups are equal.
 import math
 from fractions import Fraction
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -268,12 +267,6 @@ def test_block_wise_balanced(importance, window):
 def test_tile_wise(importance, granularity, sparsity):
     gone = tile_wise_oracle(importance, sparsity, granularity)
     assert_prunes(TileWise(granularity=granularity, **SOURCES), importance, sparsity, gone)
-
-
-@pytest.mark.parametrize("sparsity", [0.3, 0.5, 0.75, 0.9, 0.98])
-def test_tile_wise_on_a_layer_with_many_tiles(sparsity):
-    importance = torch.randint(0, 50, (37, 29), generator=torch.Generator().manual_seed(1)).tolist()
-    assert_prunes(TileWise(granularity=4, **SOURCES), importance, sparsity, tile_wise_oracle(importance, sparsity, 4))
 
 
 @few

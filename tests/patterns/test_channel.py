@@ -4,14 +4,8 @@ import pytest
 import torch
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
-from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.channel import Channel
 from sparsefront.pruning.make_masks import make_masks
-
-
-def test_the_axis_is_one_of_three():
-    with pytest.raises(InvalidSetting, match="axis=rows: must be one of outputs, inputs, width"):
-        Channel(axis="rows")
 
 
 def test_a_channel_kept_in_part_is_named():
@@ -28,10 +22,3 @@ def test_every_layer_keeps_its_share_unless_a_network_wide_threshold_is_asked_fo
     assert not Channel().ranked_in_source
     masks = make_masks(importance, Channel(), GlobalThreshold(), 0.5)
     assert not masks["weak"].any() and masks["strong"].all()
-
-
-def test_scores_are_norms_over_lengths():
-    """The same rms over a row four times as long scores half."""
-    importance = {"short": torch.ones(4, 4), "long": torch.ones(4, 16)}
-    masks = make_masks(importance, Channel(), GlobalThreshold(), 0.8)
-    assert masks["short"].all() and not masks["long"].any()

@@ -22,10 +22,8 @@ import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.swap import load_sparse, save_choices
-from sparsefront.networks import names_left
 from sparsefront.patterns.depth import Depth
 from sparsefront.pruning.layers import weighted_layers
-from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.prune_blocks import alike_blocks
 from sparsefront.recovery import distillation
 from sparsefront.verify.__main__ import main
@@ -143,13 +141,6 @@ def test_members_of_a_list_with_names_of_its_own_take_the_first_names():
     smaller = torchvision.models.VisionTransformer(8, 4, 3, 2, 16, 32, num_classes=2).eval()
     smaller.load_state_dict(net.state_dict())
     assert torch.equal(smaller(x := torch.rand(2, 3, 8, 8)), net(x)) and masks.spec.name_left("heads") == "heads"
-
-
-def test_a_numbered_list_is_numbered_anew():
-    net = nn.Sequential(nn.Linear(4, 4), *(nn.Sequential(nn.Linear(4, 4)) for _ in range(3)), nn.Linear(4, 2))
-    left = names_left(net, ["1", "2", "3"], ["2"])
-    assert left == {"0": "0", "1": "1", "2": None, "3": "2", "4": "3"}
-    assert MaskSpec(blocks=left).name_left("3.0") == "2.0" and MaskSpec(blocks=left).name_left("2.0") is None
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -3,10 +3,7 @@
 import pytest
 import torch
 
-from sparsefront.allocation.erk import Erk
-from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
-from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.tile_2_4 import Tile24
@@ -30,30 +27,6 @@ def drawn(*lines: str) -> torch.Tensor:
 
 
 @with_outer
-def test_less_than_a_half_is_rejected(pattern, outer):
-    with pytest.raises(InvalidSetting, match=r"sparsity=0.4: .* 2 of 4 in every group: at least 0.5") as caught:
-        pattern.check_sparsity(0.4)
-    assert caught.value.key == "sparsity"
-    assert pattern.unsupported_reason((16, 16), 0.25) == "sparsity 0.25 is below the 0.5 of 2:4"
-    assert Erk().mismatch(pattern)  # it may ask a layer for less than a half
-    assert GlobalThreshold().mismatch(pattern) is None
-
-
-@with_outer
-@pytest.mark.parametrize("allocation", [PerLayer(), GlobalThreshold()], ids=lambda allocation: allocation.name)
-@pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
-def test_densities_multiply(pattern, outer, allocation, sparsity):
-    """What stays are halves of the groups that the outer pattern keeps at 2s - 1."""
-    importance = {"a": scores(32, 64, seed=1), "b": 2 * scores(64, 32, seed=2)}
-    masks = make_masks(importance, pattern, allocation, sparsity)
-    units = make_masks(importance, outer, allocation, 2 * sparsity - 1)
-    for layer, mask in masks.items():
-        assert not (mask & ~units[layer]).any()
-        kept, whole = mask.sum(dim=1), units[layer].sum(dim=1)
-        assert torch.equal(kept, whole // 4 * 2 + (whole % 4).clamp(max=2))
-
-
-@with_outer
 def test_on_the_way_the_units_go_first(pattern, outer):
     """Units until 2s - 1 = 0.5 are gone; then windows tighten, a share of them at a time."""
     masks, densities = None, []
@@ -64,33 +37,6 @@ def test_on_the_way_the_units_go_first(pattern, outer):
         if sparsity <= 0.5:
             outer.check(masks["layer"], sparsity)
     assert densities == pytest.approx([0.7, 0.5, 0.37, 0.25], abs=0.04)
-
-
-def test_windows_of_a_tile_outlive_equal_choices():
-    """All outputs drop the same inputs, yet the last mask is 2:4 in the windows of the first."""
-    tile = torch.tensor([9.0, 8, 1, 2, 7, 6, 3, 1]).expand(6, 8)
-    masks = None
-    for sparsity in (0.1, 0.2, 0.3, 0.4, 0.45, 0.5):
-        pattern = Tile24(3)
-        tighter = make_masks({"a": tile}, pattern, PerLayer(), sparsity, final_sparsity=0.5, previous=masks)
-        assert masks is None or not (tighter["a"] & ~masks["a"]).any()
-        assert 0 <= sparsity - (1 - density(tighter["a"])) < 2 / 48
-        masks = tighter
-    pattern.check(masks["a"], 0.5)
-    assert (masks["a"].view(6, 2, 4).sum(dim=2) == 2).all()
-
-
-@pytest.mark.parametrize("granularity", [6, 2, "8x6", 0, "wide"])
-def test_blocks_hold_whole_windows(granularity):
-    with pytest.raises(InvalidSetting, match="granularity"):
-        Block24(granularity)
-    assert Block24("3x8").block == (3, 8)
-
-
-@pytest.mark.parametrize("granularity", [0, 1, "4x4", None])
-def test_a_tile_has_outputs_to_agree(granularity):
-    with pytest.raises(InvalidSetting, match="granularity"):
-        Tile24(granularity)
 
 
 def test_a_window_of_a_block_with_another_count_is_named():

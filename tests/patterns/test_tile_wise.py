@@ -7,7 +7,6 @@ from torch import Tensor
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
-from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
@@ -32,41 +31,6 @@ def total(tensors: dict[str, Tensor]) -> int:
 
 def pruned(masks: dict[str, Tensor]) -> int:
     return sum(int((~mask).sum()) for mask in masks.values())
-
-
-@pytest.mark.parametrize("delta", [-0.1, 1.0, 2.0])
-def test_an_overlay_is_a_fraction(delta):
-    with pytest.raises(InvalidSetting, match="element_overlay"):
-        TileWise(16, element_overlay=delta)
-
-
-def test_an_overlay_leaves_room_for_tiles():
-    TileWise(16, element_overlay=0.09).check_sparsity(0.9)
-    with pytest.raises(InvalidSetting, match=r"element_overlay=0.1: below 0.1: .*below 1"):
-        TileWise(16, element_overlay=0.1).check_sparsity(0.9)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_apriori_tuning_is_a_share(share):
-    with pytest.raises(InvalidSetting, match="apriori_tuning"):
-        TileWise(16, apriori_tuning=share)
-
-
-@by_allocation
-@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.8])
-def test_the_overlay_is_the_best_of_what_tiles_prune(allocation, sparsity):
-    importance, delta = layers(), 0.05
-    tiles = make_masks(importance, TileWise(8), allocation, sparsity + delta)
-    masks = make_masks(importance, TileWise(8, element_overlay=delta), allocation, sparsity)
-    assert not any((tiles[layer] & ~masks[layer]).any() for layer in masks)
-    assert sparsity * total(importance) - len(masks) <= pruned(masks) <= sparsity * total(importance) + 1e-6
-    ranked = [list(importance)] if isinstance(allocation, GlobalThreshold) else [[layer] for layer in importance]
-    if getattr(allocation, "min_density_share", 0.0) > 0 or sparsity == 0.0:
-        return
-    for together in ranked:
-        back = torch.cat([importance[layer][masks[layer] & ~tiles[layer]] for layer in together])
-        gone = torch.cat([importance[layer][~masks[layer]] for layer in together])
-        assert back.min() >= gone.max()
 
 
 @by_allocation
@@ -102,37 +66,6 @@ def test_a_layer_that_is_asked_for_more_than_tiles_can_give_is_all_overlay():
     allowed = torch.ones_like(importance, dtype=torch.bool)
     mask = TileWise(8, element_overlay=0.1).layer_mask(importance, allowed, 0.95)
     assert torch.equal(mask, ElementWise().mask(importance, 0.95))
-
-
-@pytest.mark.parametrize("allocation", ALLOCATIONS[:2], ids=lambda allocation: allocation.name)
-def test_hardly_any_apriori_tuning_is_tile_wise_alone(allocation):
-    importance = layers()
-    plain = make_masks(importance, TileWise(8), allocation, 0.75)
-    tuned = make_masks(importance, TileWise(8, apriori_tuning=1e-9), allocation, 0.75)
-    assert all(torch.equal(plain[layer], tuned[layer]) for layer in plain)
-
-
-@pytest.mark.parametrize("allocation", ALLOCATIONS[:2], ids=lambda allocation: allocation.name)
-def test_full_apriori_tuning_keeps_the_outputs_in_which_element_wise_pruning_keeps_most(allocation):
-    importance = layers()
-    wanted = make_masks(importance, ElementWise(), allocation, 0.75)
-    masks = make_masks(importance, TileWise(8, apriori_tuning=1.0, **SOURCES), allocation, 0.75)
-    density = {layer: mask.float().mean(dim=1) for layer, mask in wanted.items()}
-    ranked = [list(importance)] if allocation.name == "global_threshold" else [[layer] for layer in importance]
-    for together in ranked:
-        kept = torch.cat([density[layer][masks[layer].any(dim=1)] for layer in together])
-        gone = torch.cat([density[layer][~masks[layer].any(dim=1)] for layer in together])
-        assert kept.min() >= gone.max()
-
-
-def test_a_larger_share_keeps_more_of_what_element_wise_pruning_keeps():
-    importance = layers()
-    wanted = make_masks(importance, ElementWise(), GlobalThreshold(), 0.75)
-    shared = []
-    for share in (0.0, 0.5, 1.0):
-        masks = make_masks(importance, TileWise(8, apriori_tuning=share), GlobalThreshold(), 0.75)
-        shared.append(sum(int((masks[layer] & wanted[layer]).sum()) for layer in masks))
-    assert shared[0] < shared[1] < shared[2]
 
 
 def test_tuned_masks_are_as_sparse_as_others_under_a_minimum_density():

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
-from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
 
@@ -46,10 +45,6 @@ def layers(seed: int = 0) -> dict[str, Tensor]:
     """Narrower than a tile of 16, as wide as one, no whole number of tiles, inputs that 16 does not divide."""
     shapes = {"narrow": (12, 64), "one": (16, 96), "odd": (52, 48), "convolution": (64, 147)}
     return {name: uneven(*shape, seed=10 * seed + i) for i, (name, shape) in enumerate(shapes.items())}
-
-
-def pruned(masks: dict[str, Tensor]) -> int:
-    return sum(int((~mask).sum()) for mask in masks.values())
 
 
 def oracle(
@@ -133,24 +128,6 @@ def test_layers_ranked_together_are_what_plain_loops_make(shapes, root, sparsity
     assert all(torch.equal(mask, wanted) for mask, wanted in zip(masks.values(), expected, strict=True))
 
 
-@few
-@given(seed=st.integers(0, 1000), sparsity=st.sampled_from([0.3, 0.5, 0.75, 0.9]))
-def test_no_other_choice_of_inputs_in_multiples_keeps_more(seed, sparsity):
-    """Every way to give three tiles of two outputs 0, 2, 4 or 6 of 6 inputs, the best ones: none with as many weights keeps
-    a greater sum of squares.
-    """
-    importance = uneven(6, 6, seed=seed)
-    mask = TileWise(2, whole_tiles=True, input_multiple=2, aggregate="rms").mask(importance, sparsity)
-    rows = mask.any(dim=1).nonzero().flatten()
-    squares = importance[rows].square().view(-1, 2, 6).sum(dim=1).sort(dim=1, descending=True).values
-    best = max(
-        sum(float(tile[:count].sum()) for tile, count in zip(squares, counts, strict=True))
-        for counts in itertools.product((0, 2, 4, 6), repeat=len(squares))
-        if 2 * sum(counts) == int(mask.sum())
-    )
-    assert float(importance[mask].square().sum()) == pytest.approx(best)
-
-
 @by_allocation
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.5, 0.75, 0.9, 0.97])
 def test_layers_keep_whole_tiles_and_tiles_inputs_in_multiples_of_16(allocation, sparsity):
@@ -166,41 +143,10 @@ def test_layers_keep_whole_tiles_and_tiles_inputs_in_multiples_of_16(allocation,
         pattern.check(mask, sparsity)
 
 
-@by_allocation
-@pytest.mark.parametrize("sparsity", [0.3, 0.5, 0.75, 0.9])
-@pytest.mark.parametrize("apriori_tuning", [0.0, 0.5, 1.0])
-def test_the_total_is_within_one_group_of_inputs(allocation, sparsity, apriori_tuning):
-    """Step 2 makes up for the outputs that whole tiles leave: 16 inputs of a tile of 16 outputs are 256 weights."""
-    importance = layers()
-    masks = make_masks(importance, suited(16, apriori_tuning=apriori_tuning), allocation, sparsity)
-    alone = isinstance(allocation, PerLayer)
-    for part in [[layer] for layer in masks] if alone else [list(masks)]:
-        kept = {layer: masks[layer] for layer in part}
-        short = sparsity * sum(mask.numel() for mask in kept.values()) - pruned(kept)
-        # A minimum density in each of four layers rounds up in each.
-        assert -1e-3 <= short < 256 * (len(part) if getattr(allocation, "min_density_share", 0.0) else 1)
-
-
 def test_a_layer_of_one_tile_keeps_all_of_its_outputs_and_loses_inputs_instead():
     for rows in (12, 16):
         mask = suited(16).mask(uneven(rows, 160, seed=1), 0.9)
         assert mask.any(dim=1).all() and mask.any(dim=0).sum() == 16
-
-
-def test_whole_tiles_leave_a_layer_one_where_single_outputs_would_leave_it_some():
-    """Step 1 towards 0.75 takes half of 96 outputs. The best 16 of the weak layer are below all of the strong one on average,
-    its best 7 above the median of all.
-    """
-    draw = torch.Generator().manual_seed(0)
-    scale = {"weak": torch.linspace(0.1, 0.65, 48)[:, None], "strong": torch.linspace(0.5, 1.0, 48)[:, None]}
-    importance = {layer: rows * (1 + 0.1 * torch.rand(48, 64, generator=draw)) for layer, rows in scale.items()}
-
-    def outputs(pattern: TileWise) -> list[int]:
-        masks = make_masks(importance, pattern, GlobalThreshold(), 0.5, final_sparsity=0.75)
-        return [int(mask.any(dim=1).sum()) for mask in masks.values()]
-
-    assert outputs(suited(16, whole_tiles=False)) == [7, 41]
-    assert outputs(suited(16)) == [16, 32]
 
 
 def test_a_layer_between_one_tile_and_two_keeps_one_or_all():
@@ -209,86 +155,9 @@ def test_a_layer_between_one_tile_and_two_keeps_one_or_all():
     assert suited(16).mask(wide, 0.75).any(dim=1).sum() == 16
 
 
-def test_outputs_that_survive_are_the_best_ones():
-    importance = uneven(48, 64, seed=3)
-    rows = suited(8).mask(importance, 0.75).any(dim=1)
-    assert int(rows.sum()) == 24
-    assert set(rows.nonzero().flatten().tolist()) == set(importance.square().sum(dim=1).topk(24).indices.tolist())
-
-
-@by_allocation
-@pytest.mark.parametrize(
-    "pattern", [suited(8), suited(8, element_overlay=0.05), suited(8, apriori_tuning=0.6)], ids=str
-)
-def test_masks_nest_on_the_way_and_every_one_of_them_is_whole(allocation, pattern):
-    masks = None
-    for update, sparsity in enumerate((0.0, 0.2, 0.35, 0.5, 0.62, 0.7, 0.74, 0.75, 0.75)):
-        tighter = make_masks(layers(update), pattern, allocation, sparsity, final_sparsity=0.75, previous=masks)
-        for layer, mask in tighter.items():
-            assert masks is None or not (mask & ~masks[layer]).any()
-            if sparsity < 0.75:
-                suited(8).check(mask, sparsity)
-            pattern.check(mask, sparsity)
-        masks = tighter
-    total = sum(mask.numel() for mask in masks.values())
-    assert 0 <= 0.75 * total - pruned(masks) <= 8 * 16 * len(masks)
-
-
-def narrow_and_full(aggregate: str) -> list[int]:
-    """How many inputs a tile of 64 outputs, and one of 8 beside it, keep of 2048 at 50 % without pruned outputs."""
-    importance = torch.randn(72, 2048, generator=torch.Generator().manual_seed(0)).abs()
-    importance += 10 * torch.eye(72, 2048)  # some structure, alike in both
-    pattern = TileWise(64, whole_tiles=False, input_multiple=1, aggregate=aggregate)
-    step = pattern.steps(0.5, (72, 2048))[-1]
-    mask = torch.ones(72, 2048, dtype=torch.bool)
-    groups = step.groups(importance, mask)
-    median = groups.scores[0].median()
-    return (groups.scores >= median).sum(dim=1).tolist()
-
-
-def test_a_narrow_tile_is_scored_like_the_others():
-    full, narrow = narrow_and_full("rms")
-    assert 0.8 < narrow / full < 1.2, "sums of fewer squares vary more, and are as large on average"
-    full, narrow = narrow_and_full("l2_over_length")
-    assert narrow > 1.9 * full, "the sources' score favors it so much that it keeps nearly all of 2048"
-
-
-def test_layers_with_long_outputs_are_scored_like_the_others():
-    """Alike weights, one layer of four times longer outputs: by the sources' score only it loses outputs."""
-    draw = torch.Generator().manual_seed(0)
-    importance = {
-        layer: torch.rand(64, inputs, generator=draw) * (0.5 + torch.rand(64, 1, generator=draw))
-        for layer, inputs in (("short", 64), ("long", 256))
-    }
-
-    def outputs(pattern: TileWise) -> list[int]:
-        masks = make_masks(importance, pattern, GlobalThreshold(), 0.5)
-        return [int(mask.any(dim=1).sum()) for mask in masks.values()]
-
-    short, long = outputs(TileWise(8, **SOURCES))
-    assert short == 64 and long < 45
-    short, long = outputs(TileWise(8, **SOURCES | {"aggregate": "rms"}))
-    assert 40 < short < 56 and 40 < long < 56
-
-
 def test_signed_scores_rank_a_shrinking_run_below_a_growing_one():
     importance = torch.cat([-torch.ones(4, 8), 0.5 * torch.ones(4, 8)])
     assert suited(4, 2).mask(importance, 0.75).any(dim=1).tolist() == [False] * 4 + [True] * 4
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"whole_tiles": 1}, "whole_tiles=1: must be true or false"),
-        ({"input_multiple": 0}, "input_multiple=0: must be a whole number"),
-        ({"input_multiple": True}, "input_multiple=True: must be a whole number"),
-        ({"input_multiple": 1.5}, "input_multiple=1.5: must be a whole number"),
-        ({"aggregate": "l2"}, "aggregate=l2: must be one of rms, mean, l2_over_length"),
-    ],
-)
-def test_settings_that_cannot_be_used(settings, message):
-    with pytest.raises(InvalidSetting, match=message):
-        TileWise(8, **settings)
 
 
 def test_a_mask_of_part_of_a_tile_is_named():

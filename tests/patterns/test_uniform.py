@@ -6,8 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
-from sparsefront.allocation.per_layer import PerLayer
-from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.uniform import RankStep, Uniform
 from sparsefront.pruning.make_masks import make_masks
 
@@ -16,17 +14,6 @@ few = settings(max_examples=40, derandomize=True)
 
 def counts(mask: torch.Tensor) -> list[int]:
     return mask.sum(dim=1).tolist()
-
-
-@pytest.mark.parametrize("side", [0, 3, 8, 64, "4x4", None])
-def test_blocks_are_those_of_the_paper(side):
-    with pytest.raises(InvalidSetting, match="granularity"):
-        Uniform(granularity=side)
-
-
-def test_an_unknown_aggregate_is_rejected():
-    with pytest.raises(InvalidSetting, match="aggregate=max: must be l2 or rms .the norm"):
-        Uniform(1, aggregate="max")
 
 
 @few
@@ -60,34 +47,10 @@ def test_one_threshold_over_the_ranks_of_all_layers(sizes, sparsity, per_row, se
         assert (worst >= importance[layer].masked_fill(mask, -1.0).amax(dim=1)).all()
 
 
-def test_l2_favors_layers_with_many_rows_and_rms_does_not():
-    """Rows are alike everywhere; the second layer has sixteen times as many."""
-    row = torch.linspace(1.0, 2.0, 8)
-    importance = {"few": row.repeat(4, 1), "many": row.repeat(64, 1)}
-    by_l2 = make_masks(importance, Uniform(1), GlobalThreshold(), 0.05)
-    assert counts(by_l2["few"])[0] == 2 and counts(by_l2["many"])[0] == 8
-    by_rms = make_masks(importance, Uniform(1, aggregate="rms"), GlobalThreshold(), 0.5)
-    assert counts(by_rms["few"])[0] == counts(by_rms["many"])[0] == 4
-
-
-def test_per_layer_is_the_comparison_group_of_wanda():
-    """Every output keeps the same fraction, its best."""
-    importance = torch.rand(6, 16, generator=torch.Generator().manual_seed(0))
-    mask = make_masks({"layer": importance}, Uniform(1), PerLayer(), 0.75)["layer"]
-    expected = torch.zeros_like(mask).scatter_(1, importance.topk(4, dim=1).indices, True)
-    assert torch.equal(mask, expected)
-
-
 def test_signed_scores_keep_the_largest_not_the_farthest_from_zero():
     importance = torch.tensor([[-9.0, 2.0, -1.0, 3.0], [1.0, -7.0, 4.0, -2.0]])
     mask = Uniform(1).mask(importance, 0.5)
     assert mask.tolist() == [[False, True, False, True], [True, False, True, False]]
-
-
-def test_a_rank_of_negative_scores_goes_before_any_positive_one():
-    importance = {"signed": torch.tensor([[-9.0, 3.0]]), "plain": torch.tensor([[1.0, 2.0]])}
-    masks = make_masks(importance, Uniform(1), GlobalThreshold(), 0.25)
-    assert masks["signed"].tolist() == [[False, True]] and masks["plain"].all()
 
 
 def test_what_is_gone_has_no_rank_whatever_the_sign_of_the_rest():

@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsefront.allocation.global_threshold import GlobalThreshold
-from sparsefront.importance.magnitude import Magnitude
 from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.channel import Channel
@@ -16,7 +14,6 @@ from sparsefront.patterns.tile_2_4 import Tile24
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.pruning.make_masks import make_masks
 
 
 def kept(drawing: str) -> Tensor:
@@ -24,24 +21,10 @@ def kept(drawing: str) -> Tensor:
     return torch.tensor([[mark == "#" for mark in line.strip()] for line in drawing.strip().splitlines()])
 
 
-def test_dense():
-    assert Dense().mask(torch.zeros(4, 4), 0.75).all()
-
-
 def test_element_wise():
     """Half of 16; the threshold falls among the three 5s, of which the first two in reading order stay."""
     importance = torch.tensor([[9, 1, 5, 2], [3, 8, 1, 5], [5, 2, 7, 1], [6, 4, 10, 12]]).float()
     assert torch.equal(ElementWise().mask(importance, 0.5), kept("#.#.\n.#.#\n..#.\n#.##"))
-
-
-def test_element_wise_as_nmsparse_draws_it():
-    """The matrix of the talk's slide "Sparsity in DNN Weights" and what is left of it: the 6 largest of 16."""
-    weight = torch.tensor(
-        [[0.2, 0.1, 0.2, -0.6], [0.4, -0.3, 0.4, 0.1], [0.7, -0.1, -0.3, 0.1], [-0.1, 0.6, -0.5, 0.3]]
-    )
-    pruned = torch.tensor([[0, 0, 0, -0.6], [0.4, 0, 0.4, 0], [0.7, 0, 0, 0], [0, 0.6, -0.5, 0]])
-    mask = ElementWise().mask(Magnitude().of(weight), 10 / 16)
-    assert torch.equal(weight * mask, pruned)
 
 
 def test_n_m():
@@ -86,25 +69,6 @@ def test_tile_wise():
     assert torch.equal(TileWise(granularity=2, **SOURCES).mask(importance, 0.75), kept("....\n#.#.\n....\n#.#."))
 
 
-def test_tile_wise_forms_tiles_from_survivors_and_lets_the_last_be_narrower():
-    """s = 0.36 on 5x5: the root split is 0.2, so output 0 goes; 9 - 5 = 4 weights are left to take.
-
-    Tiles {1, 2} and {3, 4} hold constant columns per tile, of l2/length c * sqrt(2) / 2 for the constants below; the
-    two lowest groups of 2 weights are input 0 of the first tile (1) and input 4 of the second (2).
-    """
-    first, second = [1, 9, 8, 7, 6], [9, 8, 7, 6, 2]
-    importance = torch.tensor([[0, 0, 0, 0, 1], first, first, second, second]).float()
-    mask = TileWise(granularity=2, **SOURCES).mask(importance, 0.36)
-    assert torch.equal(mask, kept(".....\n.####\n.####\n####.\n####."))
-
-    # With g = 3 the tiles are {1, 2, 3} and {4}: a narrow tile's groups score higher (length 1) and cost 1 weight each.
-    mask = TileWise(granularity=3, **SOURCES).mask(importance, 0.36)
-    TileWise(granularity=3, **SOURCES).check(mask, 0.36)
-    # Group {1,2,3} of input 0 scores sqrt(1+1+81)/3 = 3.04, of input 4 sqrt(36+36+4)/3 = 2.91; {4} of input 4 scores 2.
-    # In ascending order: {4} input 4 (1 weight), {1,2,3} input 4 (3 weights): 4 weights in all.
-    assert torch.equal(mask, kept(".....\n####.\n####.\n####.\n####."))
-
-
 def test_tile_wise_with_an_overlay():
     """s = 0.5 and delta = 0.25: tiles are pruned to 0.75 as in `test_tile_wise`, then the best 4 of the 12 come back.
 
@@ -126,17 +90,6 @@ def test_tile_wise_with_apriori_tuning():
     assert not TileWise(granularity=2, **SOURCES).mask(importance, 0.5)[3].any()
     mask = TileWise(granularity=2, apriori_tuning=1.0, **SOURCES).mask(importance, 0.5)
     assert torch.equal(mask, kept("###.\n###.\n....\n##.."))
-
-
-def test_apriori_tuning_decides_its_share_and_scores_the_rest():
-    """a = 0.5, s = 0.5: element-wise pruning empties outputs 0 and 1, of which the root split takes one.
-
-    Half of what is left must be the densest outputs, 2 and 3. Output 0 then counts as untouched, all inputs of the one tile
-    are equally dense, and half of what is left are its first two; of the others the score takes input 2.
-    """
-    importance = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4], [5, 6, 7, 8]]).float()
-    mask = TileWise(granularity=4, apriori_tuning=0.5, **SOURCES).mask(importance, 0.5)
-    assert torch.equal(mask, kept("##.#\n....\n##.#\n##.#"))
 
 
 def test_tile_wise_with_whole_tiles_and_multiples_of_inputs():
@@ -199,18 +152,6 @@ def test_uniform_with_blocks():
     importance = torch.zeros(4, 8)
     importance[::2, ::2] = corners
     assert torch.equal(Uniform(granularity=2).mask(importance, 0.5), kept("..####..\n..####..\n##....##\n##....##"))
-
-
-def test_uniform_counts_follow_from_one_threshold_over_the_ranks_of_all_layers():
-    """Norms of rank columns: 5 4 3 in the first layer; 2 1 0 times the root of two rows in the second.
-
-    Ranks cost 1 weight in the first layer and 2 in the second. Five of nine weights may go: ranks 0, 1.41 (2 weights each);
-    2.83 would make six. Per row, as rms, the second layer offers 2 1 0 and the same ranks go.
-    """
-    importance = {"strong": torch.tensor([[4.0, 5.0, 3.0]]), "weak": torch.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]])}
-    for aggregate in ("l2", "rms"):
-        masks = make_masks(importance, Uniform(granularity=1, aggregate=aggregate), GlobalThreshold(), 5 / 9)
-        assert torch.equal(masks["strong"], kept("###")) and torch.equal(masks["weak"], kept("..#\n#.."))
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_an_export_holds_the_masks_and_gives_the_narrower_network(tmp_path):
     ids=["mixes features", "no block"],
 )
 def test_a_network_without_tied_layers_is_refused_at_once(net):
-    with pytest.raises(InvalidSetting, match="pattern=channel: prunes no layer .*no tied layers found"):
+    with pytest.raises(InvalidSetting, match="pattern=channel: fits no prunable layer .*no tied layers found"):
         sf.prune(net, WIDTH, 0.5, layers=lambda name, module: True)
 
 

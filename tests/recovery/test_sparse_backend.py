@@ -182,7 +182,7 @@ class Stop(pl.Callback):
 )
 def test_a_killed_training_resumes_with_equal_weights(tmp_path, monkeypatch, pattern, schedule):
     net, masks = pruned(pattern=pattern, schedule=schedule)
-    keeping = TrainerSettings(accelerator="cpu", progress_bar=False)
+    keeping = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint_seconds=0)
     recipe = Recipe(ema=0.9 if schedule == "one_shot" else None, gradient_clip=0.5)
 
     def run(name):
@@ -297,7 +297,7 @@ def test_auto_takes_the_faster_backend_and_nothing_else_changes(faster, monkeypa
     monkeypatch.setattr(sparse_backend, "_has_kernels", lambda round: True)
     monkeypatch.setattr(sparse_backend, "_step_seconds", step_seconds)
     (net, masks), context = pruned(), RunContext(tmp_path, tmp_path / "resume", keep_finished=True)
-    keeping = TrainerSettings(accelerator="cpu", progress_bar=False)
+    keeping = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint_seconds=0)
     with caplog.at_level(logging.INFO):
         found, _ = trained(net, masks, backend="auto", epochs=2, trainer=keeping, context=context)
     assert "auto: a step takes" in caplog.text and sorted(seconds) == [1.0, 2.0]

@@ -203,7 +203,10 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path):
     def trained(folder, *callbacks):
         pl.seed_everything(0, verbose=False)
         data = Digits().data_module(batch_size=16, seed=0, cache_dir=tmp_path)
-        recipe, trainer = Recipe(epochs=3), TrainerSettings(accelerator="cpu", limit_batches=4, progress_bar=False)
+        recipe, trainer = (
+            Recipe(epochs=3),
+            TrainerSettings(accelerator="cpu", limit_batches=4, progress_bar=False, checkpoint_seconds=0),
+        )
         net = Net()
         through = StraightThrough(net, ["1"], make_masks=masks_of(0.5), decay=DECAY)
         task = ImageClassification(net, num_classes=10, optimization=SrSte().plan(recipe, 4).optimization)

@@ -3,7 +3,7 @@
 import pytest
 
 from sparsefront.results.candidates import splits_apart
-from sparsefront.results.comparable import CPU_NOTE, LATENCY, SPEEDUP, split_comparable
+from sparsefront.results.comparable import LATENCY, split_comparable
 
 
 def test_another_model_data_device_batch_or_dtype_is_another_group(make_result):
@@ -21,19 +21,6 @@ def test_another_model_data_device_batch_or_dtype_is_another_group(make_result):
     ]
     groups = split_comparable(results)
     assert sorted(len(group.results) for group in groups) == [1] * 8 + [2]
-
-
-def test_the_largest_group_comes_first_and_then_the_title_decides(make_result):
-    results = [make_result(model="a"), make_result(model="c"), make_result(model="b"), make_result(model="c", seed=4)]
-    assert [group.title[0] for group in split_comparable(results)] == ["c", "a", "b"]
-
-
-def test_only_timed_results_stand_against_latency(make_result):
-    untimed = make_result(latency_sparse_ms=None, speedup=None, sparse=None, masked=0.5, pattern="n_m")
-    for axis, x in ((SPEEDUP, 1.5), (LATENCY, 3.5)):
-        (group,) = split_comparable([make_result(), untimed], axis)
-        assert [point.quality for point in group.points()] == [97.0, 50.0]
-        assert [point.x for point in group.timed_points()] == [x]
 
 
 def test_dense_is_the_median_baseline_and_part_of_the_front(make_result):
@@ -57,18 +44,6 @@ def test_a_speedup_is_not_undone_by_another_process_dense_baseline(make_result):
     (group,) = split_comparable([fast, slow], LATENCY)
     assert (5.69, 95.0) in group.front() and (6.0, 95.0) not in group.front()
     assert any("compare speedups, not milliseconds" in note for note in group.notes())
-
-
-def test_a_run_that_is_slower_than_dense_is_never_on_the_front(make_result):
-    (group,) = split_comparable([make_result(speedup=0.6, sparse=0.98, dense=0.98)])
-    assert group.front() == [(1.0, 98.0)]
-
-
-@pytest.mark.parametrize("axis", [SPEEDUP, LATENCY])
-def test_values_of_very_different_size_want_a_logarithmic_axis(make_result, axis):
-    (near,) = split_comparable([make_result(), make_result(speedup=2.0, latency_sparse_ms=2.0, granularity=64)], axis)
-    (far,) = split_comparable([make_result(), make_result(speedup=30.0, latency_sparse_ms=0.1, granularity=64)], axis)
-    assert far.wants_log_axis() and not near.wants_log_axis()
 
 
 RECORDED = {
@@ -167,16 +142,6 @@ def test_other_steps_batches_or_devices_are_another_budget(make_result, change, 
     }
 
 
-def test_a_dense_run_stands_beside_every_budget(make_result):
-    dense = make_result(**RECORDED | {"recovery": None, "recovery_steps": None, "pattern": "dense", "run_id": "dense"})
-    short, long = make_result(**RECORDED), make_result(**RECORDED | {"recovery_steps": 80})
-    groups = split_comparable([short, dense, long])
-    assert [group.results for group in groups] == [(short, dense), (dense, long)]
-    other = make_result(**RECORDED | {"recovery": None, "recovery_steps": None, "evaluated_samples": 5})
-    assert [len(group.results) for group in split_comparable([short, other])] == [1, 1]
-    assert [group.results for group in split_comparable([dense])] == [(dense,)]
-
-
 def test_processor_and_threads_do_not_part_times_of_a_gpu(make_result):
     gpu = RECORDED | {"latency_device": "cuda", "gpu": "H200"}
     assert len(split_comparable([make_result(**gpu), make_result(**gpu | {"threads": None, "processor": None})])) == 1
@@ -186,20 +151,6 @@ def test_times_of_images_of_another_size_stand_apart(make_result):
     small, large = make_result(**RECORDED), make_result(**RECORDED | {"timed_image_size": 224})
     titles = [group.title for group in split_comparable([small, large])]
     assert len(titles) == 2 and any("timed at 224 pixels" in title for title in titles)
-
-
-def test_results_that_measured_nothing_draw_nothing(make_result):
-    nothing = dict.fromkeys(("dense", "masked", "sparse", "latency_dense_ms", "latency_sparse_ms", "latency_device"))
-    (group,) = split_comparable([make_result(**nothing)])
-    assert group.points() == [] and group.dense_point() is None and group.front() == []
-    assert "not timed" in group.title
-
-
-@pytest.mark.parametrize("axis", [SPEEDUP, LATENCY])
-def test_what_a_cpu_took_says_so_on_its_axis(make_result, axis):
-    cpu, gpu = make_result(), make_result(latency_device="cuda", gpu="H200")
-    assert CPU_NOTE in split_comparable([cpu], axis)[0].axis_label
-    assert "CPU" not in split_comparable([gpu], axis)[0].axis_label
 
 
 def test_the_held_out_part_picks_the_front_and_the_reporting_split_is_drawn(make_result):

@@ -12,14 +12,11 @@ from other_users import said_without_privileges
 from page_checks import assert_self_contained
 
 from sparsefront.__main__ import compare as main
-from sparsefront.errors import InvalidSetting
 from sparsefront.results.comparable import AXES
 from sparsefront.results.compare_arguments import AXIS_NAMES, parse
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import write_pareto_png
-from sparsefront.results.run_report import Report, write_report
 from sparsefront.results.store import write_result_json
-from sparsefront.results.tables import results_table
 
 ROOT = Path(__file__).parents[2]
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -50,11 +47,6 @@ def compare_process(programs):
         return programs.run([str(ROOT / "compare.py"), *arguments], cwd=cwd, env=os.environ | home)
 
     return call
-
-
-def sections_of(page: str) -> int:
-    """How many sets of results are kept apart."""
-    return len(re.findall(r'<option value="\d+">', page)) - 2  # the two distances below dense
 
 
 def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result, compare_process):
@@ -99,59 +91,6 @@ def test_what_another_user_keeps_is_left_out_with_a_line(tmp_path, make_result):
     assert f"left out: {file}: cannot be read, since it belongs to " in said
     assert f"\n{folder}/row.json: cannot be read, since {folder} belongs to " in said and "ended with 1" in said
     assert "Traceback" not in said and said.count("compare folders that you may read") == 3
-
-
-def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, make_result, compare):
-    for number, changes in enumerate(({"repeats": 3}, {"repeats": 5}, {"evaluated_samples": 99})):
-        write_result_json(
-            tmp_path / "results" / str(number) / "row.json", make_result(run_id=f"run-{number}", **changes)
-        )
-    done = compare(cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "differs between these runs: repeats 3, 5" in done.stdout
-    assert "CPU reference, not a GPU latency" in done.stdout
-    page = (tmp_path / "results" / "compare" / "compare.html").read_text()
-    assert sections_of(page) == 2 and "differs between these runs: repeats 3, 5" in page
-    assert "99 test samples" in page and "evaluated samples not recorded" in page
-
-
-def test_accuracies_are_headed_as_such(make_result):
-    text = text_of_table([make_result(metric_name="exact_match"), make_result(metric_name="exact_match", seed=4)])
-    assert "dense exact match" in text and "sparse exact match" in text
-    text = text_of_table([make_result(), make_result(metric_name="f1", seed=4)])
-    assert "dense accuracy" in text and "masked accuracy" in text and "sparse accuracy" in text
-
-
-def text_of_table(results) -> str:
-    """The headings, each on one line."""
-    table = results_table(results)
-    return " ".join(str(column.header).replace("\n", " ") for column in table.columns)
-
-
-@pytest.mark.parametrize(
-    ("axis", "label"), [("speedup", "speedup over dense in the same process"), ("latency_ms", "latency of a batch")]
-)
-def test_the_axis_is_chosen(tmp_path, make_result, axis, label, compare):
-    write_result_json(tmp_path / "row.json", make_result())
-    done = compare("row.json", f"axis={axis}", "out=here", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "here" / "compare.html").read_text()
-    assert label in page
-    assert [path.name for path in write_report(make_result(), tmp_path, Report(axis=axis))] == [
-        "pareto.png",
-        "report.html",
-    ]
-    assert label in (tmp_path / "report.html").read_text()
-
-
-def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_result, compare):
-    folder = tmp_path / "sparsity=0.5,pattern=n_m"
-    for number, quality in enumerate((0.5, 0.9)):
-        write_result_json(folder / str(number) / "row.json", make_result(run_id=f"run-{number}", sparse=quality))
-    done = compare(folder.name, "sort=-sparse", "out=here", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"run-\d", done.stdout) == ["run-0", "run-1"]
-    assert {file.name for file in (tmp_path / "here").iterdir()} == {"compare.png", "compare.html"}
 
 
 @pytest.mark.parametrize(
@@ -211,23 +150,6 @@ def test_a_bad_sort_column_lists_the_columns(tmp_path, make_result, compare):
 def test_help(tmp_path, compare):
     done = compare("--help", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.startswith("usage: python compare.py")
-
-
-def test_the_page_keeps_groups_apart_and_escapes_what_results_hold(tmp_path, make_result):
-    results = [
-        make_result(),
-        make_result(model="bert", run_id="</script><b>"),
-        make_result(latency_sparse_ms=None, sparse=None),
-    ]
-    page = write_comparison(results, tmp_path / "page.html", title="a < b").read_text()
-    assert_self_contained(page)
-    assert sections_of(page) == 2
-    assert "</script><b>" not in page and "a &lt; b" in page
-
-
-def test_an_unknown_axis_is_rejected():
-    with pytest.raises(InvalidSetting, match="axis=ms: must be one of speedup, latency_ms, speedup_dataset"):
-        Report(axis="ms")
 
 
 def test_nothing_to_draw_is_an_error(tmp_path):

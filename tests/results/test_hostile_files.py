@@ -128,17 +128,6 @@ def test_overrides_that_cannot_be_read_are_named(folder, capsys, caplog, make_re
     assert "2 runs compared" in (folder / "compare" / "compare.html").read_text()
 
 
-def test_a_failure_that_cannot_be_read_is_named(folder, capsys):
-    for content in (b"[" * 100_000, b'{"message": 7}', b"\xff"):
-        (folder / "bad" / "failure.json").write_bytes(content)
-        assert main(["results"]) == 0
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("failed: bad: results/bad/failure.json ")
-    (folder / "bad" / "failure.json").write_text(json.dumps({"message": "\x1b[2Jgone\r"}))
-    assert main(["results"]) == 0
-    assert capsys.readouterr().err == "failed: bad: \\x1b[2Jgone\\r\n"
-
-
 def test_outcomes_that_cannot_be_read_are_named(folder, make_result, caplog):
     """What they would decide is not claimed."""
     result = make_result(run_id="bad", outcomes_file="outcomes.npz", evaluated_samples=4)

@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from sparsefront.results.latency_table import curve_figure, curve_lines, curve_points, wins_text, won_batch_sizes
+from sparsefront.results.latency_table import curve_lines, curve_points, wins_text, won_batch_sizes
 from sparsefront.results.page.run import write_run_page
 from sparsefront.results.record import Result
 from sparsefront.results.tables import run_table
@@ -39,20 +39,9 @@ def result(make_result):
     )
 
 
-def test_points_are_ordered_with_the_results_own_among_them(result):
-    assert [(p.batch_size, p.sequence_length) for p in curve_points(result)] == [
-        (1, 128), (8, 128), (32, 128), (128, 128), (1, 384), (32, 384)
-    ]  # fmt: skip
-
-
 def test_a_win_needs_its_whole_interval(result):
     assert won_batch_sizes(result) == {128: [32, 128], 384: []}
     assert wins_text(result) == "length 128: at batch 32, 128; length 384: at no batch size"
-
-
-def test_batch_sizes_that_lose_are_not_among_the_wins(result):
-    curve = [point(1, 128, 1.4), point(8, 128, 0.9), point(128, 128, 0.8)]
-    assert wins_text(result.with_values({"curve": curve})) == "length 128: at batch 1, 32"
 
 
 def test_a_win_needs_sparse_kernels_and_more_than_noise(result):
@@ -67,11 +56,6 @@ def test_the_table_holds_every_point(result, make_result):
     assert lines[1]["speedup"] == "1.02×" and lines[1]["kernels, or not measured because"] == "5 × gathered_sm90"
     assert lines[2]["kernels, or not measured because"] == "1 × gathered_reference"
     assert curve_lines(make_result()) == []
-
-
-def test_one_line_per_side_and_length(result):
-    names = [line.get_label() for line in curve_figure(result).axes[0].lines]
-    assert names == ["dense, length 128", "sparse, length 128", "dense, length 384", "sparse, length 384"]
 
 
 def test_page_and_terminal_tell_it(result, make_result, tmp_path):

@@ -40,17 +40,6 @@ def sweep(tmp_path: Path, make_result) -> Path:
     return tmp_path / "sweep"
 
 
-def test_a_sweep_becomes_a_table(sweep, tmp_path, capsys):
-    assert main([str(sweep), "-o", str(tmp_path / "made" / "table.csv")]) == 0
-    table = read_table(str(tmp_path / "made" / "table.csv"))
-    assert table.times == {"fc1": {0.0: 10.0, 0.5: 8.0, 0.75: 4.0}, "fc2": {0.0: 6.0, 0.5: 6.0, 0.75: 5.0}}
-    assert table.pattern == ("n_m", "")
-    assert "fc1,0.75,4.0,n_m_rebuilt,64,16,32,fp16,NVIDIA H200,n_m," in (tmp_path / "made" / "table.csv").read_text()
-    said = capsys.readouterr().out
-    assert "2 layers, dense together 16.0 us" in said
-    assert "at sparsity 0.75: 1.778x" in said and "1.778x, the largest allocation.speedup" in said
-
-
 def test_what_the_command_calls_the_largest_speedup_can_be_had(sweep, tmp_path):
     main([str(sweep), "-o", str(tmp_path / "table.csv")])
     allocation = LatencyAware(str(tmp_path / "table.csv"), 1.777)

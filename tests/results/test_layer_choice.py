@@ -18,15 +18,6 @@ PARTS = {
 SHAPES = {f"encoder.{number}.{part}": shape for number in range(12) for part, shape in PARTS.items()}
 
 
-def test_by_default_the_first_of_each_kind():
-    assert choose_layers(SHAPES, None) == [f"encoder.0.{part}" for part in list(PARTS)[:6]]
-
-
-def test_layers_of_one_name_but_other_shapes_are_kinds_of_their_own():
-    shapes = {"layer_0.mlp.0": (16, 8), "layer_0.mlp.3": (8, 16), "layer_1.mlp.0": (16, 8), "layer_1.mlp.3": (8, 16)}
-    assert choose_layers(shapes, None) == ["layer_0.mlp.0", "layer_0.mlp.3"]
-
-
 def test_expressions_choose_in_the_order_of_the_network():
     assert choose_layers(SHAPES, [r"\.fc2$", r"^encoder\.1\.query"]) == [
         *("encoder.0.fc2", "encoder.1.query"),

@@ -2,27 +2,21 @@
 
 import os
 import types
-from pathlib import Path
 
 import pytest
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.results.loggers import (
     CsvLogging,
     LoggedRun,
-    NoLogging,
     TensorBoardLogging,
     WandbLogging,
-    close_loggers,
     has_api_key,
     log_result,
     read_wandb_results,
 )
 from sparsefront.results.store import write_result_json
 
-ROOT = Path(__file__).parents[2]
 OFFLINE_RUN = """
 import sys
 from pathlib import Path
@@ -45,13 +39,6 @@ def no_account(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["wandb", "tensorboard", "csv", "none"])
-def test_the_settings_of_each_logger_build(name):
-    settings = instantiate(OmegaConf.load(ROOT / "conf" / "logger" / f"{name}.yaml"))
-    kinds = {"wandb": WandbLogging, "tensorboard": TensorBoardLogging, "csv": CsvLogging, "none": NoLogging}
-    assert isinstance(settings, kinds[name])
-
-
 def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, make_result, programs):
     write_result_json(tmp_path / "row.json", make_result())
     for number in range(2):
@@ -66,12 +53,6 @@ def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, m
     assert not (tmp_path / "wandb").exists(), "nothing is written outside the folders of the runs"
 
 
-def test_wandb_disabled_writes_nothing(no_account, tmp_path, make_result):
-    loggers = WandbLogging(mode="disabled").build(LoggedRun(run_name="a", output_dir=tmp_path, group=None, config={}))
-    log_result(loggers, make_result())
-    assert list(tmp_path.rglob("*.wandb")) == []
-
-
 def test_the_account_is_found_without_wandb(no_account, tmp_path, monkeypatch):
     assert not has_api_key()
     (tmp_path / "netrc").write_text("machine example.org login a password b\ndefault login a password b\n")
@@ -82,15 +63,6 @@ def test_the_account_is_found_without_wandb(no_account, tmp_path, monkeypatch):
     assert not has_api_key()
     monkeypatch.setenv("WANDB_API_KEY", "key")
     assert has_api_key()
-
-
-def test_auto_follows_the_account_and_the_environment(no_account, monkeypatch):
-    assert WandbLogging()._mode_now() == "offline"
-    monkeypatch.setenv("WANDB_API_KEY", "key")
-    assert WandbLogging()._mode_now() == "online"
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert WandbLogging()._mode_now() == "disabled"
-    assert WandbLogging(mode="offline")._mode_now() == "offline"
 
 
 def test_settings_that_cannot_work_are_rejected(no_account, monkeypatch):
@@ -122,13 +94,6 @@ def test_tensorboard_keeps_curves_and_the_result(tmp_path, make_result):
     events.Reload()
     assert [(one.step, one.value) for one in events.Scalars("dense/train/loss")] == [(3, 1.0)]
     assert [one.value for one in events.Scalars("latency_sparse_ms")] == [3.5]
-
-
-def test_no_logger_takes_a_result(make_result, tmp_path):
-    loggers = NoLogging().build(LoggedRun(run_name="a", output_dir=tmp_path, group=None, config={}))
-    log_result(loggers, make_result())
-    close_loggers(loggers, failed=True)
-    assert loggers == []
 
 
 @pytest.mark.parametrize("mode", ["auto", "online"])

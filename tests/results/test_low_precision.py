@@ -6,11 +6,10 @@ import pytest
 from rich.console import Console
 
 from sparsefront.results.candidates import candidates_of, low_baseline_is_faster
-from sparsefront.results.columns import sort_results
 from sparsefront.results.comparable import DATASET_SPEEDUP, LATENCY, split_comparable
 from sparsefront.results.plots import write_pareto_png
 from sparsefront.results.statistics import budget_sentences
-from sparsefront.results.tables import results_table, run_table
+from sparsefront.results.tables import run_table
 
 LOW = {
     "precision": "fp8",
@@ -37,10 +36,6 @@ def text_of(table, width=240) -> str:
     return console.file.getvalue()
 
 
-def headings(table) -> set[str]:
-    return {str(column.header).replace("\n", "") for column in table.columns}
-
-
 def test_a_run_names_the_baseline_that_is_faster(make_result):
     text = text_of(run_table(make_result(**LOW)))
     for expected in ("accuracy, dense in fp8", "97.50 ± 0.40 %", "latency, dense in fp8", "4.20 ms (4.10 – 4.30)"):
@@ -50,13 +45,6 @@ def test_a_run_names_the_baseline_that_is_faster(make_result):
     slower = make_result(**LOW | {"latency_dense_low_ms": 6.0, "speedup_low_precision": 1.7})
     assert "this dense version" not in text_of(run_table(slower)) and not low_baseline_is_faster(slower)
     assert "fp8" not in text_of(run_table(make_result()))
-
-
-def test_a_table_has_its_columns_only_where_results_differ(make_result):
-    both = [make_result(**LOW), make_result(**LOW | {"precision": None, "speedup_low_precision": 0.9}, run_id="b")]
-    assert {"precision", "speedup_low_precision"} <= headings(results_table(both))
-    assert "speedup_low_precision" not in headings(results_table([make_result(), make_result(seed=4)]))
-    assert [result.speed.speedup_low_precision for result in sort_results(both, "speedup_low_precision")] == [1.2, 0.9]
 
 
 def test_networks_of_two_precisions_are_two_candidates_of_one_plot(make_result, tmp_path):
@@ -77,8 +65,3 @@ def test_networks_of_two_precisions_are_two_candidates_of_one_plot(make_result, 
         for sentence in budget_sentences(group)
     )
     assert "1.50×" in sentences and "over dense and 1.20× over dense in fp8, which is faster" in sentences
-
-
-def test_dense_in_low_precision_is_on_the_front(make_result):
-    (group,) = split_comparable([make_result(**LOW | {"val_sparse": 0.95, "val_dense": 0.98, "val_masked": 0.95})])
-    assert (pytest.approx(1.25), 97.5) in [(x, quality) for x, quality in group.front()]

@@ -7,10 +7,8 @@ import torch
 from sparsefront.masks.groups import Boundaries
 from sparsefront.results.mask_pictures import (
     EXACT_SIDE,
-    GROUP_COLOR,
     KEPT_COLOR,
     PRUNED_COLOR,
-    WINDOW_COLOR,
     Scale,
     mask_image,
     pixel_density,
@@ -30,31 +28,6 @@ def test_every_weight_has_the_color_of_its_fate():
         for column in range(21):
             kept = bool(mask[row // 3, column // 3])
             assert (pixels[row, column] == rgb(KEPT_COLOR if kept else PRUNED_COLOR)).all()
-
-
-def test_lines_have_pixels_of_their_own():
-    mask = random_mask(4, 6)
-    image = mask_image(mask, Boundaries(rows=[2], columns=[2, 4], windows=[4]), Scale(cell=6))
-    rows, columns = [12], [12, 25]  # in the picture, each line moves what follows by one
-    assert image.pixels.shape == (4 * 6 + 1, 6 * 6 + 2, 3)
-    assert (image.pixels[12, :12] == rgb(GROUP_COLOR)).all() and (image.pixels[0, 12] == rgb(GROUP_COLOR)).all()
-    assert (image.pixels[:, 25] == rgb(WINDOW_COLOR)).all(), "a window of two groups"
-    bare = np.delete(np.delete(image.pixels, rows, axis=0), columns, axis=1)
-    assert (bare == mask_image(mask, Boundaries(), Scale(cell=6)).pixels).all()
-    assert image.line_text == "black lines: groups, white lines: windows"
-
-
-def test_where_two_lines_meet_the_coarser_is_shown():
-    blocks_of_windows = Boundaries(columns=[4], windows=[2, 4, 6])
-    pixels = mask_image(random_mask(4, 8), blocks_of_windows, Scale(cell=6)).pixels
-    colors = [WINDOW_COLOR, GROUP_COLOR, WINDOW_COLOR]
-    assert [tuple(pixels[0, place]) for place in (12, 25, 38)] == [tuple(rgb(color)) for color in colors]
-
-
-def test_lines_that_would_hide_the_mask_are_left_out():
-    image = mask_image(random_mask(8, 8), Boundaries(rows=range(4, 8, 4), windows=range(1, 8)), Scale(cell=2))
-    assert image.pixels.shape == (17, 16, 3), "rows 8 pixels apart are drawn, windows 2 pixels apart are not"
-    assert image.line_text == "black lines: groups"
 
 
 def test_pooled_pixels_average_what_is_there():

@@ -4,7 +4,6 @@ import base64
 import re
 
 import numpy as np
-import pytest
 import torch
 from matplotlib.image import imread
 
@@ -15,14 +14,11 @@ from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.mask_pictures import (
     GAP,
-    KEPT_COLOR,
     MARGIN,
     PrunedLayers,
     Scale,
     mask_image,
-    rgb,
     write_mask_pictures,
-    write_panels,
 )
 from sparsefront.results.run_report import Report, write_report
 
@@ -39,37 +35,6 @@ def pruned_layers(**changes) -> PrunedLayers:
     mask = random_mask(16, 8)
     parts = {"masks": {"a.0": mask, "a.1": ~mask, "conv": mask.reshape(16, 2, 2, 2)}, "sparsity": 0.5}
     return PrunedLayers(**(parts | {"pattern": ElementWise(), "pattern_text": "element_wise"} | changes))
-
-
-@pytest.mark.parametrize("sides", [(5, 7), (33, 20), (1, 1)], ids=str)
-def test_every_pixel_of_the_image_is_one_of_the_file(tmp_path, sides):
-    image = mask_image(random_mask(*sides), Boundaries(), Scale(cell=3))
-    write_panels({"": image}, tmp_path / "mask.png", heading=("layer", "pattern"))
-    height, width = image.pixels.shape[:2]
-    found = pixels_of(tmp_path / "mask.png")[-MARGIN - height : -MARGIN, MARGIN : MARGIN + width]
-    assert (found == image.pixels).all()
-
-
-def test_one_file_per_chosen_layer_with_its_own_mask(tmp_path):
-    pruned = pruned_layers()
-    paths = write_mask_pictures(pruned, tmp_path / "masks", ["a.1", "conv"])
-    assert [path.name for path in paths] == ["a.1.png", "conv.png"]
-    assert sorted(path.name for path in (tmp_path / "masks").iterdir()) == ["a.1.png", "conv.png"]
-    kept = [(pixels_of(path) == rgb(KEPT_COLOR)).all(axis=-1).sum() for path in paths]
-    cell = Scale.of((16, 8)).cell ** 2
-    assert kept == [cell * int(pruned.masks[name].sum()) for name in ("a.1", "conv")]
-
-
-def test_a_layer_s_own_pattern_draws_its_groups(tmp_path):
-    """In a network of several patterns."""
-    mask = torch.ones(16, 8, dtype=torch.bool)
-    own = {"a": VectorWise(granularity=8), "b": ElementWise()}
-    mixed = pruned_layers(masks={"a": mask, "b": mask}, spec=MaskSpec(patterns=own))
-    pictures = [path.read_bytes() for path in write_mask_pictures(mixed, tmp_path, ["a", "b"])]
-    for (name, pattern), picture in zip(own.items(), pictures, strict=True):
-        (alone,) = write_mask_pictures(pruned_layers(masks={name: mask}, pattern=pattern), tmp_path / name, [name])
-        assert alone.read_bytes() == picture
-    assert len(pictures[0]) != len(pictures[1])
 
 
 def test_a_permuted_layer_is_shown_in_both_orders(tmp_path):
@@ -99,11 +64,3 @@ def test_the_page_holds_the_pictures(tmp_path, make_result):
     assert [name for name, _ in found] == ["density", "conv"]
     for name, content in found:
         assert base64.b64decode(content) == (tmp_path / "masks" / f"{name}.png").read_bytes()
-
-
-@pytest.mark.parametrize(("asked", "there"), [(False, True), (True, False)])
-def test_no_pictures_unless_asked_for_and_there(tmp_path, make_result, asked, there):
-    settings = Report(plot=False, mask_pictures=asked)
-    write_report(make_result(), tmp_path, settings, pruned_layers() if there else None)
-    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".js"] == ["report.html"]
-    assert "<img" not in (tmp_path / "report.html").read_text()

@@ -27,14 +27,6 @@ def told(
     return missed_target(experiment, net, found, [str(number) for number in range(len(kept))])
 
 
-def test_a_missed_sparsity_is_told_with_the_commonest_reason():
-    missed = "pruning: 0.50 of the weights are gone where sparsity=0.75 was asked for"
-    assert told([0.25, 0.25, None]) == f"{missed}: 1 of 3 layers stay dense (too small)"
-    assert told([0.25, None, None, 1.0]).endswith("3 of 4 layers stay dense (too small)")
-    assert told([0.5, 0.5]) == missed, "no layer is dense"
-    assert told([1.0]).endswith("1 of 1 layers stay dense (its masks keep every weight)")
-
-
 def test_what_comes_near_or_has_a_budget_is_not_told():
     assert told([0.25, 0.27]) is None
     assert told([0.6, None], speedup=1.5) is None and told([0.6], latency_ms=2.0) is None

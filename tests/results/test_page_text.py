@@ -1,7 +1,6 @@
 """What the comparison page says and downloads, without a browser: its text, and its functions in Node where that is installed."""
 
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,12 +8,10 @@ from pathlib import Path
 import pytest
 from page_checks import assert_self_contained
 
-from sparsefront.__main__ import compare as main
 from sparsefront.results import page as pages
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.comparison import headline, write_comparison
 from sparsefront.results.page.run import write_run_page
-from sparsefront.results.plots import pattern_color
 
 FOLDER = Path(pages.__file__).parent
 BUTTONS = {"link": "copy link", "figure": "figure as SVG", "table-csv": "table as CSV", "table-latex": "table as LaTeX"}
@@ -61,42 +58,6 @@ def test_head_of_the_page(make_result, tmp_path):
     assert "og:description" not in write_run_page(make_result(), tmp_path / "run.html", title="one").read_text()
 
 
-def test_the_title_is_given_or_of_the_runs(make_result, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("row.json").write_text(make_result().to_json())
-    assert main(["row.json", "out=a"]) == 0 and main(["row.json", "out=b", "title=Tiles & more"]) == 0
-    assert "<title>vit_small on digits: 1 run compared</title>" in Path("a/compare.html").read_text()
-    assert "<title>Tiles &amp; more</title>" in Path("b/compare.html").read_text()
-
-
-def luminance(color: str) -> float:
-    digits = color[1:] if len(color) == 7 else "".join(2 * digit for digit in color[1:])
-    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_dark_mode_can_be_read():
-    dark = (FOLDER / "style.css").read_text().partition("(prefers-color-scheme: dark) {")[2]
-    pairs = re.findall(r"background: (#\w+); color: (#\w+)", dark)
-    assert len(pairs) >= 6 and all(contrast(*pair) >= 4.5 for pair in pairs)
-    assert contrast("#161616", "#ababab") >= 4.5 and contrast("#161616", "#6a6a6a") >= 3
-    patterns = ("tile_wise", "block_wise", "vector_wise", "n_m", "uniform", "element_wise", "mixed")
-    assert all(contrast("#161616", pattern_color(name)) >= 3 for name in patterns), "marks of the chart"
-
-
-def test_a_narrow_page_keeps_accuracy_and_speed():
-    table = (FOLDER / "script" / "table.js").read_text()
-    kept = re.findall(r'head: "([^"]+)", (?!.*minor: true)', table)
-    assert kept == ["pattern", "sparsity", "test", "speedup"]
-    assert "#points .minor { display: none; }" in (FOLDER / "style.css").read_text()
-
-
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
 def test_downloads_in_node():
     def run(names, expression):
@@ -118,25 +79,3 @@ def test_downloads_in_node():
     told = run(names[1:], f"latexOf(tableLines([{point}]))")
     assert told.startswith("\\begin{tabular}{lrllrrrrrrll}\n\\toprule\npattern & sparsity") and "\\bottomrule" in told
     assert "97.00 $\\pm$ 0.40 \\%" in told and "1.50$\\times$" in told
-
-
-PERPLEXITIES = """
-const metric = {scale: 1, unit: "", sign: -1}, section = {metric, picked_by: "val"};
-const points = [[30, 29, 2.0], [28, 28.5, 1.5], [40, 41, 1.2]].map(([quality, val, speedup]) => {
-  const point = {label: `at ${quality}`, quality, val, speedup, metric, error: null, lost: lostFrom(28, quality, metric)};
-  return {...point, pick: pickOf(point, section)};
-});
-const names = (some) => some.map((point) => point.quality);
-const told = [names(paretoFront(points, "speedup")), bestHeldOut(points).quality, names(sorted(points)),
-  lostText(points[2].lost, metric), qualityText({...points[0], error: 0.25}), lostText(-0.5, {sign: 1})];
-"""
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
-def test_less_of_a_perplexity_is_better_in_node():
-    names = ("data", "text", "front", "picked", "table")
-    script = "\n".join((FOLDER / "script" / f"{name}.js").read_text() for name in names)
-    page = "const document = {getElementById: () => ({textContent: '{\"columns\": []}'})}, state = {sort: null};"
-    source = f"{page}\n{script}\n{PERPLEXITIES}\nconsole.log(JSON.stringify(told))"
-    told = json.loads(subprocess.run(["node", "-e", source], capture_output=True, text=True, check=True).stdout)
-    assert told == [[30, 28], 28, [28, 30, 40], "42.86 % more", "30.00 ± 0.25", "0.50 points gained"]

@@ -44,7 +44,3 @@ def test_area_counts_the_dominated_unit_squares(seed):
 
 def test_of_equal_points_the_first_stands_for_all():
     assert pareto_front([(2, 2), (1, 1), (1, 1), (3, 2)]) == [1, 0]
-
-
-def test_nothing_has_no_front():
-    assert pareto_front([]) == []

@@ -3,20 +3,15 @@
 import numpy as np
 import pytest
 
-from sparsefront.results.candidates import candidates_of, points_lost
-from sparsefront.results.columns import COLUMNS, sort_results
+from sparsefront.results.candidates import candidates_of
 from sparsefront.results.comparable import split_comparable
-from sparsefront.results.metric import Metric
-from sparsefront.results.page.comparison import headline, section_data, write_comparison
+from sparsefront.results.page.comparison import headline
 from sparsefront.results.statistics import (
     budget_sentences,
-    candidate_table,
     paired_difference,
     pattern_ranking,
     verdicts,
-    winners,
 )
-from sparsefront.results.tables import compact_table, results_table, run_table
 from sparsefront.search.space import objective
 from sparsefront.tasks.outcomes import Outcomes
 
@@ -40,27 +35,9 @@ def run(make_result):
     return make
 
 
-def text_of(table) -> str:
-    from rich.console import Console
-
-    console = Console(width=250)
-    with console.capture() as printed:
-        console.print(table)
-    return printed.get()
-
-
 @pytest.fixture
 def several(run):
     return [run("n_m", 60.0, 64.0, 1.6), run("tile_wise", 28.0, 29.0, 1.3), run("uniform", 27.1, 28.1, 1.1)]
-
-
-def test_the_lower_one_wins(several):
-    ranked = winners(candidates_of(several))[0.75]
-    assert [one.pattern.split()[0] for one in ranked] == ["uniform", "tile_wise", "n_m"]
-    first = next(line for line in candidate_table(candidates_of(several)) if "winner" in line["picked by held out"])
-    assert (first["pattern"].split()[0], first["held out"], first["test"]) == ("uniform", "27.10", "28.10")
-    assert [result.quality.sparse for result in sort_results(several, "sparse")] == [28.1, 29.0, 64.0]
-    assert [result.quality.val_sparse for result in sort_results(several, "-val_sparse")] == [60.0, 28.0, 27.1]
 
 
 @pytest.mark.usefixtures("one_seed_ranks")
@@ -80,25 +57,6 @@ def test_fronts_areas_and_budgets(several, run):
     assert last.startswith("at ≤ 5 % more perplexity the fastest is tile_wise")
     assert headline(group).startswith("Within 1 % of dense's perplexity the fastest is uniform")
     assert group.quality_label == "perplexity (less is better)"
-
-
-def test_tables_and_the_page(several, run, tmp_path):
-    result = run("n_m", 60.0, 64.0, sparse_standard_error=1.25)
-    assert points_lost(result) == pytest.approx(100 * (64 / 28 - 1))
-    told = text_of(run_table(result))
-    assert "64.00 ± 1.25 " in told and "28.00 " in told and "128.57 % more, against dense" in told
-    assert "dense 27.00, sparse 60.00 of" in told
-    wide = text_of(results_table([result, run("uniform", 27.1, 28.1)]))
-    assert "64.00 ± 1.25 " in wide and "28.10 " in wide and "2810" not in wide
-    (group,) = split_comparable(several)
-    lines = text_of(compact_table(group)).splitlines()
-    assert [line.split()[0] for line in lines if " 0.75 " in line] == ["uniform", "tile_wise", "n_m"]
-    places = {id(result): place for place, result in enumerate(several)}
-    assert section_data(group, places)["metric"] == {"scale": 1.0, "unit": "", "sign": -1}
-    page = write_comparison(several, tmp_path / "a.html", title="perplexities").read_text()
-    assert "0.36 % more on the reporting split" in page
-    sparse = next(column for column in COLUMNS if column.field == "sparse")
-    assert sparse.cell(result) == "64.00 ± 1.25" and sparse.heading("perplexity") == "sparse perplexity"
 
 
 @pytest.mark.usefixtures("one_seed_ranks")
@@ -135,10 +93,3 @@ def test_a_search_asks_the_data_which_end_is_better():
 
     assert direction("wikitext2.Wikitext2") == "minimize"
     assert direction("digits.Digits") == direction("wikitext2.Wikitext2", stride=-1) == "maximize"
-
-
-def test_bleu_is_shown_in_points_and_more_of_it_is_better():
-    bleu = Metric("bleu")
-    assert (bleu.text(0.3512, 0.0071), bleu.label, bleu.sign) == ("35.12 ± 0.71", "BLEU", 1)
-    assert bleu.lost_text(bleu.lost(0.3512, 0.3412)) == "1.00 points lost"
-    assert Metric("accuracy").label == "accuracy, %" and Metric("perplexity").label == "perplexity (less is better)"

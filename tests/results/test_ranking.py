@@ -50,11 +50,6 @@ def test_seeds_widen_the_interval(run):
     assert width(0.02) > 2 * width(0.0) > 0
 
 
-def test_dense_is_won_or_lost_against_point_by_point(run):
-    found = ranked([run("n_m", speedup, 0.9, importance=str(speedup)) for speedup in (1.5, 1.01, 0.8, 0.7)])
-    assert found["n_m"][FASTER] == "1 / 1 / 2" and found["n_m"]["points"] == "4"
-
-
 def test_too_few_sparse_flops_are_no_point_faster_than_dense(run):
     found = ranked([run("n_m", 1.5, 0.9, seed=seed, sparse_flops_share=share) for seed, share in enumerate((0.9, 0.2))])
     assert found["n_m"][FASTER] == "0 / 1 / 0", "the smallest share of its runs"
@@ -67,20 +62,6 @@ def test_the_held_out_part_picks_what_the_area_is_of(run):
     assert float(ranked([lucky, picked, corner])["n_m"][AREA].split()[0]) == pytest.approx(2.0)
 
 
-def test_dense_networks_alone_are_no_ranking(make_result):
-    dense = {"pattern": "dense", "recovery": None, "masked": None, "sparse": None, "val_dense": 0.98}
-    assert ranked([make_result(**dense, speedup=None, latency_sparse_ms=None)]) == {}
-
-
 def test_nothing_is_ranked_where_nothing_may_be_picked(run):
     found = ranked([run("n_m", 2.0, 0.9, dataset_parameters={"valid_fraction": 0.0})])
     assert found["n_m"][AREA] == found["n_m"][DUELS] == "–"
-
-
-def test_a_speedup_near_dense_says_by_which_data_it_is_near(run):
-    """Of MiniLM the table of a page said 1.53x "within 1 point of dense" of blocks that lose 5 points of test."""
-    held_out = ranked([run("n_m", 1.5, 0.9, val_sparse=0.98)])["n_m"]
-    assert held_out["best speedup at ≤ 1 point lost, held out"] == "1.50×"
-    exact = {"dense_standard_error": 1e-15, "sparse_standard_error": 1e-15}
-    old = ranked([run("n_m", 1.5, 0.98, val_sparse=None, val_dense=None, **exact)])["n_m"]
-    assert old["best speedup at ≤ 1 point lost"] == "1.50×"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.__main__ import compare as main
-from sparsefront.results.store import append_result, merge_stores, read_results, write_result_json
+from sparsefront.results.store import append_result, read_results, write_result_json
 
 
 @pytest.fixture
@@ -22,40 +22,6 @@ def study(tmp_path, make_result):
 def runs_of(store: Path) -> list[str]:
     with store.open(newline="") as file:
         return [line["run_id"] for line in csv.DictReader(file)]
-
-
-def test_what_is_rebuilt_is_what_the_runs_wrote(study, capsys):
-    store, before = study / "rows.csv", (study / "rows.csv").read_bytes()
-    for damage in (store.unlink, lambda: store.write_bytes(before[: 2 * len(before) // 3]), lambda: None):
-        damage()
-        assert main(["--rebuild", str(study)]) == 0
-        assert store.read_bytes() == before
-    assert capsys.readouterr().out.splitlines()[-1] == f"{store}: 3 runs"
-    assert sorted(path.name for path in study.iterdir() if path.is_file()) == ["rows.csv"]
-
-
-@pytest.mark.parametrize("first", [True, False], ids=["control first", "control last"])
-def test_the_line_with_the_control_stays(tmp_path, make_result, first):
-    """A run with and without it is one measurement: only one of its two results holds what the control scored."""
-    plain, control = make_result(), make_result(dense_continued=0.99, control="dense_continued")
-    results = [control, plain] if first else [plain, control]
-    store, merged = tmp_path / "rows.csv", tmp_path / "merged.csv"
-    for number, result in enumerate(results):
-        write_result_json(tmp_path / str(number) / "row.json", result)
-        append_result(store, result)
-    assert read_results([store]).results == [control]
-    assert main(["--rebuild", str(tmp_path)]) == 0
-    assert read_results([store]).results == [control]
-    merge_stores([tmp_path], merged)
-    assert read_results([merged]).results == [control]
-
-
-def test_lines_stay_in_the_order_of_time(tmp_path, make_result):
-    for number, quality in enumerate([0.99, None, 0.98]):
-        result = make_result(run_id=f"run-{number}", time=f"2026-01-0{number + 1}T00:00:00", dense_continued=quality)
-        write_result_json(tmp_path / str(number) / "row.json", result)
-    assert main(["--rebuild", str(tmp_path)]) == 0
-    assert runs_of(tmp_path / "rows.csv") == ["run-0", "run-1", "run-2"]
 
 
 def test_a_corrupt_row_is_named_and_its_line_kept(study, capsys):
@@ -120,21 +86,6 @@ def damaged(make_result):
             writer.writerows(lines)
 
     return damage
-
-
-def test_lines_that_cannot_be_read_are_kept_as_they_are(study, damaged, capsys):
-    store = study / "rows.csv"
-    damaged(store)
-    for _ in range(2):
-        assert main(["--rebuild", str(study)]) == 0
-        said = capsys.readouterr()
-        assert said.out == f"{store}: 3 runs, and 2 lines kept that cannot be read\n"
-        assert said.err.count("kept as it is: ") == 2 and "edited was edited after it was stored" in said.err
-        with store.open(newline="") as file:
-            lines = {line["run_id"]: line for line in csv.DictReader(file)}
-        assert list(lines) == ["run-0", "run-1", "run-2", "edited", "newer"]
-        assert lines["edited"]["speedup"] == "9.0" and lines["newer"]["brand_new"] == "kept"
-        assert [one.identity.run_id for one in read_results([store]).results] == ["run-0", "run-1", "run-2"]
 
 
 def test_a_merged_file_keeps_its_lines_that_cannot_be_read(study, damaged, tmp_path, capsys):

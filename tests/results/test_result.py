@@ -14,27 +14,11 @@ def test_field_names_are_unique_over_the_whole_result():
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
-def test_the_leaves_that_tables_promise_exist():
-    promised = "dense masked sparse seed latency_dense_ms latency_sparse_ms speedup latency_device metric_name".split()
-    assert set(promised) <= {field.name for field in result_fields()}
-
-
-def test_json_round_trip(make_result):
-    result = make_result()
-    assert Result.from_json(result.to_json()) == result
-
-
 @pytest.mark.parametrize("granularity", [128, "4x64", None])
 def test_flat_round_trip_through_text(make_result, granularity):
     result = make_result(granularity=granularity, latency_sparse_ms=None, speedup=0.1 + 0.2, dense_reused=False)
     cells = {name: "" if value is None else str(value) for name, value in result.flat().items()}
     assert Result.from_flat(cells) == result
-
-
-def test_flat_has_every_field_once_and_mappings_as_json(make_result):
-    flat = make_result().flat()
-    assert list(flat) == [field.name for field in result_fields()]
-    assert json.loads(flat["sparsity_per_layer"]) == {"block.0.fc1": 0.8, "block.0.fc2": 0.0}
 
 
 def test_a_column_that_an_old_store_lacks_reads_as_not_measured(make_result):
@@ -86,9 +70,3 @@ def test_another_schema_version_is_rejected(make_result, version):
 def test_a_wrong_value_is_rejected_where_it_is_passed_in(field, value):
     with pytest.raises(ValueError, match=f"speed.{field}"):
         Speed(**{field: value})
-
-
-def test_field_by_name(make_result):
-    assert make_result().value_of("speedup") == 1.5
-    with pytest.raises(KeyError):
-        make_result().value_of("speed")

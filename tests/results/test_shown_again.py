@@ -1,14 +1,12 @@
 """A finished point that is shown again reaches W&B too, as the same run and without saying anything twice."""
 
 import types
-from pathlib import Path
 
 import pytest
 from quick_settings import QUICK
-from waiting import wait_until
 
 from sparsefront.pipeline import run_experiment
-from sparsefront.results.loggers import RESULT_KEY, LoggedRun, WandbLogging, log_result
+from sparsefront.results.loggers import RESULT_KEY, WandbLogging
 from sparsefront.results.record import Result
 
 SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "pattern=n_m", *QUICK]
@@ -88,15 +86,6 @@ def test_another_point_is_another_run(composed, monkeypatch, server):
     assert len(server) == 2
 
 
-def test_a_point_that_nobody_logged_before_is_in_its_summary(composed, monkeypatch, server):
-    run_experiment(composed(*SMALL))
-    assert not server
-    run_experiment(logging_to(composed, monkeypatch, WandbLogging(mode="offline"))())
-    (run,) = server.values()
-    assert Result.from_json(run.summary[RESULT_KEY]).identity.run_id == run.id
-    assert run.summary["sparsity_achieved"] == pytest.approx(0.75) and run.exit_codes == [0]
-
-
 def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):
     point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
     run_experiment(point())
@@ -112,29 +101,3 @@ def test_a_run_that_fails_is_closed_as_failed(composed, monkeypatch, server):
     with pytest.raises(ZeroDivisionError):
         run_experiment(point())
     assert [run.exit_codes for run in server.values()] == [[1]]
-
-
-def test_offline_each_showing_lies_under_the_same_id(monkeypatch, tmp_path, make_result):
-    """For real: `wandb sync` of either uploads to one run."""
-    result = make_result()
-    for name, again in (("first", False), ("second", True)):
-        folder = Path(tmp_path / name)
-        folder.mkdir()
-        arguments = {
-            "run_name": "a",
-            "output_dir": folder,
-            "group": None,
-            "config": {},
-            "run_id": result.identity.run_id,
-        }
-        log_result(WandbLogging(mode="offline").build(LoggedRun(**arguments)), result, again=again)
-        (stored,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-        assert stored.name == f"run-{result.identity.run_id}.wandb"
-        # W&B's own process writes it a moment later
-        wait_until(lambda stored=stored: b"latency_sparse_ms" in stored.read_bytes())
-
-
-def test_a_disabled_wandb_takes_it_too(tmp_path, make_result):
-    arguments = {"run_name": "a", "output_dir": tmp_path, "group": None, "config": {}, "run_id": "0123456789abcdef"}
-    log_result(WandbLogging(mode="disabled").build(LoggedRun(**arguments)), make_result(), again=True)
-    assert not list(tmp_path.rglob("*.wandb"))

@@ -5,20 +5,14 @@ import io
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparsefront.cache.inventory import read_results as read_runs
 from sparsefront.errors import Obstacle
 from sparsefront.results.record import record_digest
 from sparsefront.results.store import (
     append_result,
-    escaped,
-    format_lines,
     parse_lines,
     read_results,
-    rebuild_store,
-    write_result_json,
 )
 
 
@@ -60,18 +54,6 @@ def test_what_a_spreadsheet_saved_is_read_and_goes_on_in_our_form(tmp_path, make
     assert reading.results[:2] == known
 
 
-def test_a_table_whose_text_was_quoted_gets_no_run_twice(tmp_path, make_result):
-    store, known = tmp_path / "rows.csv", make_result(run_id="a")
-    append_result(store, known)
-    rows = list(csv.reader(io.StringIO(store.read_text(encoding="utf-8"), newline="")))
-    with store.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
-    append_result(store, known)
-    append_result(store, make_result(run_id="b"))
-    _, lines = parse_lines(store.read_text(encoding="utf-8"))
-    assert [line["run_id"] for line in lines] == ["a", "b"] and read_results([store]).problems == []
-
-
 def test_columns_that_were_added_stay(tmp_path, make_result):
     store, result = tmp_path / "rows.csv", make_result(run_id="a")
     signed = result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
@@ -85,16 +67,6 @@ def test_columns_that_were_added_stay(tmp_path, make_result):
         reading = read_results([store])
         assert [one.identity.run_id for one in reading.results] == ["a", "b"] and reading.results[0] == signed
         assert reading.problems == [f"{store}: cells under {note[2]}, which is no field of a result"]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_what_a_spreadsheet_saved_is_rebuilt(tmp_path, make_result, form):
-    store, old = tmp_path / "rows.csv", make_result(run_id="without its row.json")
-    append_result(store, old)
-    store.write_bytes(saved(store.read_bytes(), **FORMS[form]))
-    write_result_json(tmp_path / "run" / "row.json", make_result(run_id="a"))
-    assert rebuild_store(tmp_path).old == {"without its row.json"}
-    assert {one.identity.run_id for one in read_results([store]).results} == {"a", "without its row.json"}
 
 
 @pytest.mark.parametrize(
@@ -118,32 +90,6 @@ def test_what_is_no_table_stays_as_it_is(tmp_path, make_result, content, why):
     )
     assert "\n" not in str(raised.value)
     assert store.is_dir() if content is None else store.read_bytes() == content
-
-
-FORMULAS = ["=1+1", "+1", "@sum", "\tx", "\rx", "-x", "-", "-1+1", "'=1", "''=1", "-1e5x", '=cmd|"/c calc"!A1', "=\n"]
-TEXTS = ["", "n_m", "-1", "-2.5", "-1e-05", "-7.", "'", "'quoted'", "a=b", "1+1", "ö", "'-1", "x'=1"]
-
-
-@pytest.mark.parametrize("text", FORMULAS)
-def test_no_cell_is_calculated(text):
-    assert escaped(text) == f"'{text}"
-
-
-@pytest.mark.parametrize("text", [*TEXTS, -1, -2.5, None, True])
-def test_what_is_no_formula_is_written_as_it_is(text):
-    assert escaped(text) is text
-
-
-@given(
-    st.lists(st.one_of(st.sampled_from([*FORMULAS, *TEXTS]), st.text("'=+-@\t\r\n1e.5x,;\"\0")), min_size=1, max_size=5)
-)
-def test_every_text_comes_back(texts):
-    columns = [f"column_{place}" for place in range(len(texts))]
-    lines = [dict(zip(columns, texts))]
-    text = format_lines(columns, lines, with_header=True)
-    assert parse_lines(text) == (columns, lines)
-    cells = next(csv.DictReader(io.StringIO(text.partition("\n")[2], newline=""), columns)).values()
-    assert not any(cell.startswith(("=", "+", "@", "\t", "\r", "\n")) for cell in cells)
 
 
 def test_formulas_in_a_result_come_back(tmp_path, make_result):

@@ -29,11 +29,6 @@ os.close(reader)
 os.dup2(writer, 1)
 sys.stdout.reconfigure(line_buffering={at_once})
 """
-ON_AN_ASCII_TERMINAL = """
-import runpy, sys
-sys.stdout.reconfigure(encoding="ascii")
-sys.stderr.reconfigure(encoding="ascii", errors="backslashreplace")
-"""
 RUN_FILE = "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 RUN_MODULE = "sys.argv = sys.argv[2:]; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 
@@ -124,21 +119,3 @@ def test_output_that_cannot_be_written_fails_no_run(make_result, composed, monke
 def test_what_fails_beside_the_output_still_fails():
     with pytest.raises(BrokenPipeError), ignore_output_errors():
         raise BrokenPipeError
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [*COMPARE, "größe"],
-        ["-m", "sparsefront", "verify", "größe/1", "--record-only"],
-        [str(ROOT / "run.py"), "seed=µ"],
-    ],
-    ids=["compare", "verify", "run"],
-)
-def test_a_program_on_an_ascii_terminal_shows_replacements(tmp_path, make_result, programs, words):
-    result = make_result(dense_layers={"µ": "–"}).with_values({"model_variant": "größe"})
-    signed = result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
-    write_result_json(tmp_path / "größe" / "1" / "row.json", signed)
-    done = programs.run(after(ON_AN_ASCII_TERMINAL, words), cwd=tmp_path)
-    shown = done.stdout + done.stderr
-    assert "Traceback" not in shown and shown.isascii() and ("?" in shown or r"\x" in shown)

@@ -68,14 +68,6 @@ def lines_of(store: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_results_come_back_as_they_were(tmp_path, make_result):
-    results = [make_result(run_id=f"run-{number}", seed=number) for number in range(3)]
-    for result in results:
-        append_result(tmp_path / "deep" / "rows.csv", result)
-    reading = read_results([tmp_path / "deep" / "rows.csv"])
-    assert reading.results == results and reading.problems == []
-
-
 def test_results_that_are_linked_into_one_folder_are_found(tmp_path, make_result):
     """Those of two machines, one of them not mounted: nothing was found, without a word."""
     for name in ("one", "two"):
@@ -132,34 +124,11 @@ def test_half_a_line_is_dropped_and_the_rest_kept(tmp_path, make_result, caplog,
     assert read_results([store]).problems == []
 
 
-def test_a_line_torn_inside_a_quoted_line_end_is_dropped(tmp_path, make_result):
-    store = tmp_path / "rows.csv"
-    append_result(store, make_result(run_id="whole"))
-    with store.open("a") as file:
-        file.write('torn,"a cell that goes\n')
-    append_result(store, make_result(run_id="next"))
-    assert [result.identity.run_id for result in read_results([store]).results] == ["whole", "next"]
-
-
 def test_a_run_has_one_line_and_the_newest_wins(tmp_path, make_result):
     store = tmp_path / "rows.csv"
     for run_id, speedup in (("a", 1.0), ("b", 1.0), ("a", 2.0)):
         append_result(store, make_result(run_id=run_id, speedup=speedup))
     assert [(line["run_id"], line["speedup"]) for line in lines_of(store)] == [("b", "1.0"), ("a", "2.0")]
-
-
-def test_cells_longer_than_the_csv_module_allows_by_itself(tmp_path, make_result):
-    result = make_result(dense_layers={"layer": "x" * 300_000})
-    append_result(tmp_path / "rows.csv", result)
-    append_result(tmp_path / "rows.csv", make_result(run_id="next"))
-    assert read_results([tmp_path / "rows.csv"]).results[0] == result
-
-
-def test_json_is_written_whole_and_leaves_no_other_file(tmp_path, make_result):
-    path = write_result_json(tmp_path / "run" / "row.json", make_result())
-    write_result_json(path, make_result(seed=8))
-    assert [file.name for file in path.parent.iterdir()] == ["row.json"]
-    assert read_results([path]).results == [make_result(seed=8)]
 
 
 def test_folders_are_searched_and_broken_files_reported(tmp_path, make_result):
@@ -172,21 +141,6 @@ def test_folders_are_searched_and_broken_files_reported(tmp_path, make_result):
     assert sorted(result.identity.run_id for result in reading.results) == ["one", "two"]
     assert len(reading.problems) == 2
     assert "broken" in reading.problems[0] and "nowhere" in reading.problems[1]
-
-
-def test_a_folder_without_result_files_falls_back_to_its_store(tmp_path, make_result):
-    append_result(tmp_path / "study" / "rows.csv", make_result())
-    assert read_results([tmp_path]).results == [make_result()]
-
-
-def test_one_bad_line_does_not_lose_the_others(tmp_path, make_result):
-    store = tmp_path / "rows.csv"
-    append_result(store, make_result(run_id="good"))
-    append_result(store, make_result(run_id="bad", seed=12321))
-    store.write_text(store.read_text().replace("12321", "three"))
-    reading = read_results([store])
-    assert [result.identity.run_id for result in reading.results] == ["good"]
-    assert "result 2" in reading.problems[0] and "seed" in reading.problems[0]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -40,16 +39,6 @@ def test_a_failure_that_says_nothing_does_not_cost_the_table(tmp_path, capsys, m
     print_sweep(tmp_path)
     shown = capsys.readouterr().out
     assert "1 point finished, 1 failed" in shown and "failure.json cannot be read" in shown and "n_m" in shown
-
-
-def test_points_that_share_a_result_are_counted_as_points(tmp_path, capsys, make_result):
-    for number, changes in enumerate([{}, {}, {"run_id": "run-1"}]):
-        write_result_json(tmp_path / f"00{number}_element_wise" / "row.json", make_result(**changes))
-    print_sweep(tmp_path)
-    assert "3 points finished with 2 different results, 0 failed" in capsys.readouterr().out
-    shutil.rmtree(tmp_path / "002_element_wise")
-    print_sweep(tmp_path)
-    assert "2 points finished with 1 different result, 0 failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", ["80", "130", "400"])

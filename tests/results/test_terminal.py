@@ -1,36 +1,7 @@
 """What is printed at the end of a run and of a sweep: paths can be copied from one line."""
 
-from pathlib import Path
-
-from rich.console import Console
-
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.tables import Failure, print_failures, print_group, print_results, print_run
-
-DEEP = Path("/") / "/".join(f"a_folder_with_a_long_name_{number}" for number in range(9)) / "row.json"
-
-
-def test_a_path_is_never_folded(make_result, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    print_run(make_result(), [DEEP, Path("results.csv").absolute()])
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert str(DEEP) in lines
-    assert "results.csv" in lines, "short where the user stands above it"
-
-
-def test_a_table_that_goes_to_a_file_is_not_squeezed(make_result, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    reason = "inputs 30 are not a multiple of granularity 128, nor of anything else that is asked for"
-    print_run(make_result(dense_layers={"layer": reason}), [])
-    assert reason in capsys.readouterr().out
-
-
-def test_failures_are_told_with_overrides_and_reason(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    reason = f"dataset.path={DEEP}: needs [K] a multiple of 8 [bold] [/red]"
-    print_failures([Failure("3", ["pattern=n_m", "sparsity=0.5"], reason), Failure("4", [], "why")])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == ["2 failed:", "  3: pattern=n_m sparsity=0.5", f"     {reason}", "  4: ", "     why"]
 
 
 def test_lines_of_a_comparison_end_in_no_blanks_and_are_whole_in_a_pipe(mixed, capsys, monkeypatch):
@@ -47,15 +18,6 @@ def test_lines_of_a_comparison_end_in_no_blanks_and_are_whole_in_a_pipe(mixed, c
     assert all(line.endswith("gathered") for line in lines if " gathered" in line), (
         "a long name is the last in its line"
     )
-
-
-def test_the_title_of_a_table_is_as_wide_as_the_terminal(make_result, capsys, monkeypatch):
-    monkeypatch.setattr(Console, "is_terminal", True)
-    monkeypatch.setenv("COLUMNS", "100")
-    named = {"model_variant": "of_a_long_name", "gpu": "NVIDIA H100 80GB HBM3", "latency_device": "cuda"}
-    (group,) = split_comparable([make_result(**named)])
-    print_group(group, [])
-    assert group.title in capsys.readouterr().out
 
 
 def test_names_and_messages_control_no_terminal(capsys, make_result):

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from sparsefront.__main__ import compare as main
-from sparsefront.results.comparable import split_comparable
-from sparsefront.results.compare import FRONTS, POINTS, front_lines, point_lines
 from sparsefront.results.loggers import read_wandb_results
 from sparsefront.results.store import write_result_json
 
@@ -34,19 +32,6 @@ def results(make_result):
         ),
         make_result(run_id="d", pattern="n_m", val_sparse=0.96, val_dense=0.98, **untimed),
     ]
-
-
-def test_a_line_for_each_candidate_says_whether_it_is_on_the_front(results):
-    (group,) = split_comparable(results)
-    lines = [dict(zip(POINTS, line, strict=True)) for line in point_lines(group)]
-    assert [(line["run_ids"], line["seeds"], line["on_front"]) for line in lines] == [
-        ("a b", 2, True),
-        ("c", 1, False),
-        ("d", 1, False),
-    ]
-    assert lines[0]["x"] == 1.5 and (lines[0]["x_low"], lines[0]["x_high"]) == (1.4, 1.6) and lines[2]["x"] is None
-    fronts = [dict(zip(FRONTS, line, strict=True)) for line in front_lines(group)]
-    assert [line["x"] for line in fronts] == [1.0, 1.5], "dense, and the tiles"
 
 
 def test_the_tables_and_the_page_are_kept_offline_beside_the_runs_of_the_sweep(results, tmp_path, programs):
@@ -86,12 +71,6 @@ def test_the_group_is_that_of_the_only_sweep(results, tmp_path, monkeypatch):
     assert [start["group"] for start in started] == ["one", None]
     assert {(start["project"], start["entity"], start["job_type"]) for start in started} == {("mine", "us", "compare")}
     assert main(["one", "out=out"]) == 0 and len(started) == 2, "only where it is asked for"
-
-
-def test_another_place_is_rejected(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["log=tensorboard"]) == 1
-    assert capsys.readouterr().err == "log=tensorboard: none or wandb\n"
 
 
 def test_a_comparison_is_no_run_that_lacks_a_result(monkeypatch, results):

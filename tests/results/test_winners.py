@@ -35,14 +35,6 @@ def test_recipe_and_winner_are_picked_by_the_held_out_part_alone(run):
     assert ("n_m 128", "recovery.lr=0.001") in told
 
 
-def test_whatever_the_reporting_split_says_the_choice_is_the_same(run):
-    def chosen(scores):
-        results = [run(f"p{index}", 0.8 + index / 100, score) for index, score in enumerate(scores)]
-        return [candidate.pattern for candidate in winners(candidates_of(results))[0.75]]
-
-    assert chosen([0.1, 0.9, 0.5]) == chosen([0.9, 0.1, 0.3]) == ["p2 128", "p1 128", "p0 128"]
-
-
 def test_a_sparsity_that_was_not_achieved_wins_nothing(run):
     """A network whose layers all stayed dense was the winner at 0.75; a mixed search won at its ceiling."""
     dense = run("block_wise", 0.99, 0.99, sparsity_achieved=0.0)
@@ -56,12 +48,6 @@ def test_a_sparsity_that_was_not_achieved_wins_nothing(run):
     apart = {("block_wise 128", "0.00 achieved"), ("mixed 128", "0.42 achieved"), ("mixed 1", "has a budget")}
     assert apart < told and ("n_m 128", "winner") in told and len(told) == 6
     assert all("picked before" not in line for line in verdicts(found[:3], lambda result: None))
-
-
-def test_runs_achieve_their_sparsity_in_the_mean(run):
-    runs = [run("n_m", 0.9, 0.9, seed=seed, sparsity_achieved=0.71 + 0.08 * seed) for seed in (0, 1)]
-    (candidate,) = candidates_of(runs)
-    assert candidate.achieved == pytest.approx(0.75) and candidate.why_apart is None
 
 
 def test_seeds_are_taken_together_as_mean_and_deviation(run):
@@ -81,25 +67,6 @@ def test_a_seed_that_was_run_again_counts_once(run):
         assert candidates_of(results)[0].results == (new,)
 
 
-def test_a_run_without_the_control_is_no_other_candidate(run):
-    """One lucky seed that was run without it stood beside the mean of three, and was picked."""
-    three = [run("n_m", 0.8, 0.8, seed=seed, control="dense_continued", dense_continued=0.9) for seed in (0, 1, 2)]
-    newer = "2027-01-01T00:00:00+00:00"
-    again = run("n_m", 0.9, 0.9, seed=0, control=None, time=newer)
-    for results in ([*three, again], [again, *three]):
-        (candidate,) = candidates_of(results)
-        assert set(candidate.runs) == {result.identity.run_id for result in three}, "the one with the control counts"
-
-
-def test_another_structure_is_no_recipe(run):
-    """A finer granularity would win every time: it is compared, not picked as a recipe."""
-    fine, coarse = (run("tile_wise", val, 0.9, granularity=unit) for val, unit in ((0.9, 8), (0.8, 128)))
-    assert [candidate.pattern for candidate in winners(candidates_of([fine, coarse]))[0.75]] == [
-        "tile_wise 8",
-        "tile_wise 128",
-    ]
-
-
 def test_nothing_is_picked_where_nothing_is_held_out(run):
     full = [run(name, None, 0.9, dataset_parameters={"valid_fraction": 0.0}) for name in ("n_m", "tile_wise")]
     assert winners(candidates_of(full)) == {} and len(candidate_table(candidates_of(full))) == 2
@@ -117,12 +84,6 @@ def test_what_a_checkpoint_may_have_seen_picks_nothing_and_the_reason_is_said(ru
     assert line.startswith(
         "2 of 2 results are of a checkpoint that may have been trained on the held-out part (val_seen)"
     )
-
-
-def test_old_results_are_shown_and_not_picked(run):
-    old = [run(name, None, 0.9, schema_version=5) for name in ("n_m", "tile_wise")]
-    (line,) = verdicts(candidates_of(old), lambda result: None)
-    assert winners(candidates_of(old)) == {} and "older versions: none of them is picked" in line
 
 
 def test_without_outcomes_nothing_is_claimed(run):
@@ -151,24 +112,6 @@ def test_other_samples_are_not_compared(run):
     results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
     (line,) = verdicts(candidates_of(results), lambda result: {"sparse": kept[result.choice.pattern]})
     assert "not claimed, since they were evaluated on other samples" in line
-
-
-def test_pairing_finds_what_two_standard_errors_would_hide():
-    """Of 1000 samples 12 are right on one side alone: 1.2 points, where each accuracy is known to 1.6."""
-    theirs = np.tile([1, 0], 500)
-    ours = theirs.copy()
-    ours[1:24:2] = 1
-    found = paired_difference([outcomes(ours)], [outcomes(theirs)], same_seeds=True)
-    assert found.value == pytest.approx(0.012) and found.clear and 0.004 < found.low < found.high < 0.02
-
-
-def test_runs_widen_the_interval():
-    """Three runs that differ by 10 points from each other say less than one would."""
-    generator = np.random.RandomState(1)
-    ours = [outcomes(generator.rand(2000) < share) for share in (0.7, 0.8, 0.9)]
-    theirs = [outcomes(generator.rand(2000) < 0.78) for _ in range(3)]
-    assert not paired_difference(ours, theirs, same_seeds=False).clear
-    assert paired_difference(ours[1:2], [outcomes(np.zeros(2000))], same_seeds=False).clear
 
 
 @pytest.mark.parametrize("same_seeds", [True, False])
@@ -219,20 +162,3 @@ def test_unequal_seed_sets_are_compared_where_they_meet(run):
     assert "n_m 128 is better" in line
     (line,) = verdicts(candidates_of([*ours[:2], *theirs]), kept)
     assert line.endswith("compared with 1"), "seed 0 has another dense network"
-
-
-@pytest.mark.usefixtures("one_seed_ranks")
-def test_pairs_have_names_of_their_own(run):
-    """Two candidates of one pattern stood in lines that said the opposite of one and the same pair."""
-    share = {"n_m": 90, 0.0: 60, 0.05: 90}
-    results = [run("n_m", 0.9, 0.9)]
-    results += [run("tile_wise", 0.8, 0.8, pattern_parameters={"element_overlay": one}) for one in (0.0, 0.05)]
-
-    def kept(result):
-        choice = result.choice
-        right = share[choice.pattern_parameters.get("element_overlay", choice.pattern)]
-        return {"sparse": outcomes([1] * right + [0] * (100 - right))}
-
-    better, unclear = verdicts(candidates_of(results), kept)
-    assert "n_m 128 picked before tile_wise 128 pattern.element_overlay=0.0: n_m 128 is better" in better
-    assert "n_m 128 picked before tile_wise 128 pattern.element_overlay=0.05: no clear difference" in unclear

@@ -11,9 +11,9 @@ from hydra.core.hydra_config import HydraConfig
 from sparsefront.config.validate import validate
 from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.measure.problems import batches_by_size, dataset_size_text
+from sparsefront.records import check_numbers
 from sparsefront.results.record import OF_DATASET
 from sparsefront.stages import latency
-from sparsefront.verify.stored import check_numbers
 
 QUICK = ("trainer=cpu", "measure.device=cpu", "measure.variants=[]", "measure.samples=5", "measure.repeats=2")
 DATASET = (*QUICK, "measure.lengths=dataset", "measure.batch_size=8", "measure.warmup=0")

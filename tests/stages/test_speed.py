@@ -38,13 +38,13 @@ def texts(path: Path) -> list[str]:
 
 def test_every_batch_size_is_swapped_and_timed_anew(full_run, monkeypatch):
     reports = []
-    real = measure.swap_network
+    real = measure.swap
 
     def swap(*arguments, **more):
         reports.append(real(*arguments, **more))
         return reports[-1]
 
-    monkeypatch.setattr(measure, "swap_network", swap)
+    monkeypatch.setattr(measure, "swap", swap)
     row = full_run(*SMALL, "measure.batch_size=[3,1,5]")
     assert row.speed.batch_size == 3 and row.speed.latency_sparse_ms > 0
     assert [(point["batch_size"], point["sequence_length"]) for point in row.speed.curve] == [(1, None), (5, None)]
@@ -61,6 +61,19 @@ def test_every_batch_size_is_swapped_and_timed_anew(full_run, monkeypatch):
     assert expected <= samples.keys() <= expected | {"fused_dense", "fused_dense 1", "fused_dense 5"}
     page = (folder() / "report.html").read_text()
     assert "Latency over batch size" in page and "fastest dense version" in page
+
+
+def test_run_without_sparse_layers_has_speedup_one(run, tmp_path, monkeypatch):
+    real = measure.swap
+    without = lambda *given, **more: real(*given, **more | {"kernel": "none", "packed": None})  # noqa: E731
+    monkeypatch.setattr(measure, "swap", without)
+    speed = run(
+        *ON_CPU, *texts(tmp_path / "data"), "measure.batch_size=[2,4]", "measure.lengths=dataset", "measure.samples=5"
+    ).speed
+    assert speed.latency_kernel == "dense" and speed.latency_sparse_ms == speed.latency_dense_ms
+    assert (speed.speedup_dataset, speed.speedup_dataset_low, speed.speedup_dataset_high) == (1.0, 1.0, 1.0)
+    for entry in (vars(speed), *speed.curve, *speed.dataset_lengths):
+        assert [entry[name] for name in ("speedup", "speedup_low", "speedup_high")] == [1.0, 1.0, 1.0]
 
 
 def test_lengths_and_batch_sizes_are_combined(run, tmp_path):
@@ -81,12 +94,14 @@ def test_a_dense_run_has_a_dense_curve(run):
 
 
 def test_points_share_the_search_for_dense(run, monkeypatch):
-    timed, real = [], measure.time_pair
-    monkeypatch.setattr(measure, "time_pair", lambda *given, **more: timed.append(real(*given, **more)) or timed[-1])
+    timed, real = [], measure.benchmark
+    monkeypatch.setattr(measure, "benchmark", lambda *given, **more: timed.append(real(*given, **more)) or timed[-1])
     for sparsity in (0.5, 0.75):
         run(*SMALL, f"sparsity={sparsity}")
-    assert [one.dense.execution.known for one in timed] == [False, True]
-    assert all(len(one.samples_ms["dense"]) == len(one.samples_ms["sparse"]) for one in timed), "timed at every point"
+    assert [one.timed.dense.execution.known for one in timed] == [False, True]
+    assert all(len(one.timed.samples_ms["dense"]) == len(one.timed.samples_ms["sparse"]) for one in timed), (
+        "timed at every point"
+    )
 
 
 def test_a_size_without_memory_says_so(run, monkeypatch):
@@ -114,16 +129,9 @@ def test_one_size_has_no_curve(full_run):
     assert row.speed.execution_mode_dense == "eager"
 
 
-def test_the_fused_graph_is_a_candidate_of_the_stage(full_run, monkeypatch):
-    real, given = measure.fused_dense_graph, []
-
-    def fuse(net, inputs):
-        given.append(len(inputs["x"]))
-        return real(net, inputs)
-
-    monkeypatch.setattr(measure, "fused_dense_graph", fuse)
+def test_the_fused_graph_is_a_candidate_of_the_stage(full_run):
     row = full_run(*SMALL, "measure.batch_size=[2,3]")
-    assert given == [2, 3] and row.speed.fused_dense_latency_ms > 0
+    assert row.speed.fused_dense_latency_ms > 0 and row.speed.curve[0]["fused_dense_latency_ms"] > 0
     assert "dense/eager+fused_graph" in row.speed.variant_medians_ms
     assert row.speed.variants_not_timed["sparse/fused_graph"].startswith("with kernels, blocks are rewritten")
 

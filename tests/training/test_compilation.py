@@ -215,43 +215,52 @@ def test_a_network_without_blocks_is_told_of(caplog):
 
 
 class Replaced(CompileSteps):
-    """Notes when forwards are replaced, without compiling."""
+    """Notes when forwards are replaced, without compiling or capturing."""
 
     made: list = []
 
     def __init__(self, what, *, graphs):
         super().__init__("none")
-        self.what, self.state = what, "made"
+        self.what, self.running = what, False
         Replaced.made.append(self)
 
     def on_train_start(self, trainer, module):
-        self.state = "on"
+        assert not any(one.running for one in Replaced.made)
+        self.running = True
 
     def on_train_end(self, trainer, module):
-        self.state = "off"
+        self.running = False
 
 
 @pytest.mark.parametrize(
-    ("launched_s", "faster_s", "steps", "state"),
-    [(1.0, 0.5, 1000, "on"), (1.0, 2.0, 1000, "off"), (0.01, 0.001, 100, None)],
+    ("seconds", "steps", "tried", "kept"),
+    [
+        ({None: 1.0, "none": 0.5, "blocks": 0.25}, 1000, ["none", "blocks"], "blocks"),
+        ({None: 1.0, "none": 0.5, "blocks": 0.75}, 1000, ["none", "blocks", "none"], "none"),
+        ({None: 1.0, "none": 2.0, "blocks": 3.0}, 1000, ["none", "blocks"], None),
+        ({None: 0.1, "none": 0.05, "blocks": 0.01}, 300, ["none"], "none"),  # code would not pay for itself
+        ({None: 0.01, "none": 0.001, "blocks": 0.001}, 60, [], None),  # nor would graphs
+    ],
 )
-def test_auto_keeps_the_faster_steps(monkeypatch, launched_s, faster_s, steps, state):
-    """The third training is too short to try."""
+def test_auto_keeps_the_fastest_steps(monkeypatch, seconds, steps, tried, kept):
     Replaced.made.clear()
     clock = [0.0]
     monkeypatch.setattr(compilation, "_now", lambda device: clock[0])
     trainer = SimpleNamespace(estimated_stepping_batches=steps, global_step=0)
     task = ImageClassification(Net(), num_classes=10)
-    choose = ChooseSteps(blocks=True, graphs=False, faster=Replaced)
+    choose = ChooseSteps(blocks=True, graphs=True, faster=Replaced)
+
+    def running():
+        return next((one.what for one in Replaced.made if one.running), None)
+
     for step in range(60):
         choose.on_train_batch_start(trainer, task, {"x": torch.zeros(4 + step % 3, 2)}, step % 20)
         if step % 20 == 19:
             clock[0] += 100  # validation
-        faster = bool(Replaced.made) and Replaced.made[0].state == "on"
-        clock[0] += (faster_s if faster else launched_s) * (4 + step % 3)
-    assert [one.state for one in Replaced.made] == ([] if state is None else [state])
+        clock[0] += seconds[running()] * (4 + step % 3)
+    assert [one.what for one in Replaced.made] == tried and running() == kept
     choose.on_train_end(None, task)
-    assert all(one.state == "off" for one in Replaced.made)
+    assert running() is None
 
 
 def test_auto_is_no_choice_on_a_cpu():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
@@ -196,6 +197,36 @@ def test_copies_from_the_cpu_precede_a_capture():
     assert torch.Tensor.to is plain and torch.tensor is make
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_copies_of_masks_are_those_of_a_capture(monkeypatch, full):
+    """transformers leaves out a mask that masks nothing, but not in a capture, where it cannot look into it."""
+    from transformers.utils import import_utils
+
+    config = transformers.MPNetConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    net, copies = transformers.MPNetModel(config).eval(), HostCopies()
+    ids, mask = torch.arange(2, 8)[None], torch.ones(1, 6, dtype=torch.long)
+    mask[:, -1] = int(full)
+    monkeypatch.setattr("sparsefront.training.graphs._moves", lambda values, named: torch.device("cpu") in values)
+    masks = []
+    real = transformers.models.mpnet.modeling_mpnet.create_bidirectional_mask
+
+    def noted(*values, **named):
+        masks.append(real(*values, **named))
+        return masks[-1]
+
+    monkeypatch.setattr(transformers.models.mpnet.modeling_mpnet, "create_bidirectional_mask", noted)
+    asks = import_utils.is_cuda_stream_capturing
+    with copies.patched(capturing=False):
+        expected = net(ids, attention_mask=mask).last_hidden_state
+    assert import_utils.is_cuda_stream_capturing is asks
+    monkeypatch.setattr(import_utils, "is_cuda_stream_capturing", lambda: True)  # as in a capture
+    with copies.patched(capturing=True):
+        torch.testing.assert_close(net(ids, attention_mask=mask).last_hidden_state, expected)
+    assert [one is None for one in masks] == [False, False]
+
+
 @pytest.mark.parametrize("draw", [lambda: float(torch.rand(())), random.random, np.random.rand])
 def test_choices_drawn_on_the_cpu_are_never_replayed(recorded, draw, caplog):
     """As LayerDrop: a replay would take the recorded call's choice for ever."""
@@ -301,3 +332,22 @@ def test_on_a_gpu_weights_are_those_of_launched_steps(precision):
         ends.append(one)
     for one, other in zip(*(end.parameters() for end in ends), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("full", [True, False])
+def test_on_a_gpu_mpnet_is_captured(full):
+    """It makes positions on the CPU, and a constant of its mask; the first capture finds that out."""
+    torch.manual_seed(0)
+    config = transformers.MPNetConfig(vocab_size=20, hidden_size=64, num_hidden_layers=2, num_attention_heads=2)
+    net = transformers.MPNetForSequenceClassification(config).cuda().train()
+    for part in net.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    forward, mask = GraphedForward(net, net.forward), torch.ones(4, 16, dtype=torch.long, device="cuda")
+    mask[:, -1] = int(full)
+    for _ in range(6):
+        ids = torch.randint(2, 20, (4, 16), device="cuda")
+        output = forward(input_ids=ids, attention_mask=mask).logits
+        torch.testing.assert_close(output, net(ids, attention_mask=mask).logits, rtol=1e-4, atol=1e-4)
+    assert not forward.failed and forward.replays == 3

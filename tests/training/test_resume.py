@@ -163,7 +163,8 @@ def training_process(folder: Path, programs: ProgramServer, before: str = "") ->
     script = (
         f"{before}import sys; sys.path.insert(0, {str(TESTS)!r})\n"
         "import torch; from pathlib import Path; from process_bodies import TrainerSettings, train_gradually\n"
-        f"trainer, folder = TrainerSettings(accelerator='cpu', progress_bar=False, limit_batches=6, checkpoint_seconds=0), Path({str(folder)!r})\n"
+        f"folder, settings = Path({str(folder)!r}), dict(progress_bar=False, limit_batches=6, checkpoint_seconds=0)\n"
+        "trainer = TrainerSettings(accelerator='cpu', **settings)\n"
         "torch.save(train_gradually(trainer, 15, folder, [])['ends'], folder / 'ends.pt')"
     )
     return programs.start(["-c", script])

@@ -1,7 +1,9 @@
 """Sparsities, patterns and layers that cannot be are rejected before any training."""
 
 import pytest
+from torch import nn
 
+import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 
@@ -100,13 +102,43 @@ def test_a_group_that_is_larger_than_every_layer_is_rejected_with_the_largest(co
 
 
 @pytest.mark.parametrize("pattern", ["tile_wise", "tile_2_4"])
-def test_tiles_wider_than_some_layers_are_told(composed, caplog, pattern):
-    with caplog.at_level("INFO"):
-        validate(composed(f"pattern={pattern}", "granularity=256"))
-        assert not [record for record in caplog.records if "granularity" in record.getMessage()]
-        validate(composed(f"pattern={pattern}", "granularity=1024"))
-    said = "granularity=1024: 20 of 24 pruned layers have fewer outputs: each of them is one narrower tile"
-    assert said in caplog.text
+def test_narrower_layers_are_counted(skeleton, pattern):
+    for granularity, narrower in ((256, False), (1024, True)):
+        messages = []
+        sf.prune(skeleton, pattern, 0.75, granularity=granularity, layers="blocks*", tell=messages.append)
+        line = "granularity=1024: 20 of 24 pruned layers have fewer outputs: each of them is one narrower tile"
+        assert any(line in message for message in messages) == narrower
+
+
+@pytest.fixture
+def skeleton(composed):
+    experiment = validate(composed())
+    net = experiment.model.skeleton(experiment.dataset.info).to_empty(device="cpu")
+    for parameter in net.parameters():
+        nn.init.ones_(parameter)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "key"),
+    [
+        ("vector_wise", {"granularity": 96}, "granularity"),
+        ("block_wise", {"granularity": 2048}, "granularity"),
+        ("block_wise", {"granularity": 256, "sparsity": 0.2}, "sparsity"),
+        ("depth", {"sparsity": 0.01}, "sparsity"),
+        ("n_m", {"ignore": ["blocks"]}, "ignore"),
+    ],
+)
+def test_program_and_library_refuse_alike(composed, skeleton, pattern, options, key):
+    typed = {"recipe.ignore" if name == "ignore" else name: value for name, value in options.items()}
+    with pytest.raises(InvalidSetting) as program:
+        validate(composed(f"pattern={pattern}", *(f"{name}={value}".replace("'", "") for name, value in typed.items())))
+    if "ignore" in options:
+        options = {"ignore": ["blocks.*"]}
+    with pytest.raises(InvalidSetting) as library:
+        sf.prune(skeleton, pattern, **{"sparsity": 0.75, "layers": "blocks*", "tell": len} | options)
+    assert library.value.allowed == program.value.allowed and library.value.key == key
+    assert program.value.key == ("recipe.ignore" if key == "ignore" else key)
 
 
 def test_a_sparsity_that_prunes_no_whole_group_is_rejected(composed):

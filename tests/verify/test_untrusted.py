@@ -1,22 +1,27 @@
 """A stranger's result runs no code: verify and load_run take the configuration that a run recorded as data."""
 
+import io
 import json
 import os
+import pickle
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 import sparsefront as sf
+from sparsefront.__main__ import compare
+from sparsefront.results.packed import MEMBERS, pack
 from sparsefront.results.page.run import run_details
-from sparsefront.results.run_folder import overrides_command
-from sparsefront.runs import linked_checkpoint
-from sparsefront.verify import retrain
+from sparsefront.results.run_folder import linked_checkpoint, overrides_command
+from sparsefront.verify import rows
 from sparsefront.verify.__main__ import main
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
@@ -110,7 +115,7 @@ def test_recorded_overrides_run_nothing(own_modules, run, tmp_path, capsys, monk
 def test_nothing_is_trained_by_recorded_overrides_that_set_more_than_options(
     own_modules, run, tmp_path, capsys, name, monkeypatch
 ):
-    monkeypatch.setattr(retrain, "run_overrides", lambda *given: pytest.fail(f"it trains with {given}"))
+    monkeypatch.setattr(rows, "run_overrides", lambda *given: pytest.fail(f"it trains with {given}"))
     marker, folder = set_trap(own_modules, tmp_path)
     recorded = run / ".hydra" / "overrides.yaml"
     recorded.write_text(yaml.safe_dump([*yaml.safe_load(recorded.read_text()), *overrides_of(marker, folder)[name]]))
@@ -118,20 +123,66 @@ def test_nothing_is_trained_by_recorded_overrides_that_set_more_than_options(
     assert len(answers(capsys.readouterr().err)) == 1 and not marker.exists()
 
 
-@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!!python/object/new:os.system"])
-@pytest.mark.parametrize("name", ["overrides.yaml", "config.yaml", "hydra.yaml"])
-def test_yaml_makes_no_objects(run, tmp_path, capsys, name, tag):
-    marker = tmp_path / "ran"
-    (run / ".hydra" / name).write_text(f'{tag} ["touch {marker}"]\n')
-    assert main([str(run)]) in (1, 2)
-    found = capsys.readouterr()
-    assert "Traceback" not in found.err and len(answers(found.err)) == 1, found.err
-    if name == "overrides.yaml":
-        with pytest.raises(sf.InvalidSetting):
-            _ = sf.load_run(run).network
-    else:
-        assert sf.load_run(run).network is not None, "it is not read"
-    assert not marker.exists()
+class Reduced:
+    """Unpickled, it runs a command."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple:
+        return os.system, (self.command,)
+
+
+def strangers_files(marker: Path) -> dict[str, tuple[str, bytes]]:
+    """Files of a run's folder that would run a command, or load code, if they were more than data."""
+    touch, arrays = f"touch {marker}", io.BytesIO()
+    np.savez(arrays, dense=np.array([Reduced(touch)], dtype=object))
+    pickled, tag = pickle.dumps({"weight": Reduced(touch)}), f'!!python/object/apply:os.system ["{touch}"]'
+    node = {"_target_": "os.system", "command": touch}
+    sources = [{"provider": "command-line", "schema": "file", "path": str(marker.parent)}]
+    hydra = {"callbacks": {"own": node}, "launcher": node, "runtime": {"config_sources": sources, "choices": node}}
+    script = f"<script>fetch('file://{marker}')</script>"
+    return {
+        **{f"a tag in {name}": (f".hydra/{name}.yaml", tag.encode()) for name in ("overrides", "config", "hydra")},
+        "classes in hydra.yaml": (".hydra/hydra.yaml", yaml.safe_dump({"hydra": hydra}).encode()),
+        "classes in config.yaml": (".hydra/config.yaml", yaml.safe_dump({"model": node, "pattern": node}).encode()),
+        "a resolver in config.yaml": (".hydra/config.yaml", b"model: {dim: '${oc.env:HOME}'}"),
+        "classes in overrides.yaml": (".hydra/overrides.yaml", yaml.safe_dump([f"model={node}"]).encode()),
+        "a command in checkpoint.txt": ("checkpoint.txt", f"$({touch})".encode()),
+        "a folder in checkpoint.txt": ("checkpoint.txt", str(marker.parent).encode()),
+        "pickled weights": ("checkpoint/model.safetensors", pickled),
+        "pickled masks": ("checkpoint/masks.safetensors", pickled),
+        "a class in the manifest": ("checkpoint/manifest.json", json.dumps({"pattern_class": "os.system"}).encode()),
+        "pickled outcomes": ("outcomes.npz", arrays.getvalue()),
+        "a pickle as outcomes": ("outcomes.npz", pickled),
+        "a script in samples.json": ("samples.json", json.dumps({script: [[1.0]]}).encode()),
+        "a script in failure.json": ("failure.json", json.dumps({"message": script}).encode()),
+        "a script in the command": (".hydra/overrides.yaml", yaml.safe_dump([f"recipe.lr={script}"]).encode()),
+    }
+
+
+@pytest.mark.parametrize("name", strangers_files(Path("marker")))
+def test_strangers_files_are_data(run, tmp_path, capsys, monkeypatch, name):
+    """In the folder and, where it holds such a file, in a packed record: for verify, load_run and the page of a comparison."""
+    marker, (file, content) = tmp_path / "ran", strangers_files(tmp_path / "ran")[name]
+    monkeypatch.setenv("HOME", "a secret of the reader")
+    monkeypatch.chdir(tmp_path)
+    (run / file).write_bytes(content)
+    sent = [run]
+    if file in MEMBERS:
+        members = {member: (run / member).read_bytes() for member in MEMBERS}
+        sent.append(tmp_path / "packed.record.zip")
+        sent[1].write_bytes(pack(members))
+    for place in sent:
+        assert main([str(place), "--cache-dir", str(tmp_path / "empty")]) in (1, 2, 3)
+        compare([str(place), "rows=all"])
+    with suppress(sf.InvalidSetting):
+        _ = sf.load_run(run).network
+    found, pages = capsys.readouterr(), [page.read_text() for page in tmp_path.rglob("compare.html")]
+    assert pages and "Traceback" not in found.err and not marker.exists()
+    assert "a secret of the reader" not in found.out + found.err + "".join(pages) and "<script>fetch" not in "".join(
+        pages
+    )
 
 
 def test_a_configuration_that_hydra_kept_is_not_built(own_modules, run, tmp_path, capsys):

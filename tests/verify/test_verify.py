@@ -1,12 +1,12 @@
 """A stored result is refused where it was edited, in whatever part; measured again it is the same, or it is said."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +17,9 @@ from tiny_files import write_cifar, write_pairs
 from tiny_translators import make_translator
 
 import sparsefront as sf
-from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.artifacts.content_digest import checksums, digest, file_digest
 from sparsefront.pruning.mask_spec import load_masks, save_masks
-from sparsefront.results.record import record_digest
+from sparsefront.results.record import SCHEMA_VERSION, record_digest
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 from sparsefront.verify import again
 from sparsefront.verify.__main__ import main
@@ -315,7 +314,7 @@ def test_the_help_says_what_digests_do_not_show(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "Against forging only measuring again helps" in said and " ".join(DESCRIPTION.split())[:60] in said
+    assert "against forging only measuring again helps" in said and " ".join(DESCRIPTION.split())[:60] in said
 
 
 def test_without_the_gpu_of_the_result_the_rest_is_verified(row, capsys, monkeypatch):
@@ -324,7 +323,7 @@ def test_without_the_gpu_of_the_result_the_rest_is_verified(row, capsys, monkeyp
         ("identity", "gpu", "NVIDIA H200"),
         ("identity", "processor", None),
         ("identity", "threads", None),
-        ("speed", "latency_device", "cuda"),
+        ("identity", "gpu", "NVIDIA H200"),
     ):
         edit(row, group, name, value, forge=True)
     assert main([str(row)]) == 3
@@ -336,11 +335,13 @@ def test_without_the_gpu_of_the_result_the_rest_is_verified(row, capsys, monkeyp
     )
 
 
-def test_other_threads_of_the_same_processor_are_told(row, capsys):
-    threads = torch.get_num_threads()
-    edit(row, "identity", "threads", threads + 1, forge=True)
-    assert main([str(row)]) == 3
-    assert "latency_dense_ms=" in (said := capsys.readouterr().out) and "latency" in said.splitlines()[-1]
+@pytest.mark.parametrize(("more", "timed"), [(0, True), (1, False)])
+def test_the_threads_of_the_row_are_used_where_there_are_so_many(row, capsys, more, timed):
+    edit(row, "identity", "threads", os.cpu_count() + more, forge=True)
+    before = torch.get_num_threads()
+    assert main([str(row)]) in (1, 3) and torch.get_num_threads() == before
+    found = capsys.readouterr()
+    assert ("timing dense and sparse" in found.err) == timed and ("latency_dense_ms=" in found.out) != timed
 
 
 def test_several_rows_have_a_last_line_each_and_the_worst_status(row, finished, tmp_path, capsys):
@@ -446,7 +447,7 @@ FOLLOWS = {
     "samples of a repeat": ("speed", "samples_per_repeat", 99, "samples_per_repeat=99, where samples.json gives 5"),
     "samples": ("quality", "evaluated_samples", 10**4, "evaluated_samples=10000, where outcomes.npz gives"),
     "dense": ("quality", "dense", 0.999, "dense=0.999, where outcomes.npz gives"),
-    "collapsed": ("sparsity", "collapsed_layers", {"x": 0.0}, "collapsed_layers={'x': 0.0}, where sparsity_per_layer"),
+    "collapsed": ("sparsity", "collapsed_layers", {"x": 0.0}, "collapsed_layers.x=0.0, where sparsity_per_layer"),
 }
 
 
@@ -530,9 +531,16 @@ def test_what_hydra_kept_of_the_command_line_is_compared(row, capsys):
         )
 
 
-def test_settings_that_an_older_version_did_not_have_are_as_by_default():
-    experiment, path = SimpleNamespace(allocation=GlobalThreshold()), ("allocation_parameters", "layer_groups")
-    assert again._is_default(experiment, path, []) and not again._is_default(experiment, path, ["conv"])
+def test_a_setting_that_came_later_is_named(row, capsys):
+    edit(row, "identity", "migrated_from", SCHEMA_VERSION - 1)
+    stated = json.loads(row.read_text())["choice"]["recovery_parameters"]
+    del stated["backend"]
+    edit(row, "choice", "recovery_parameters", stated, forge=True)
+    assert main([str(row)]) == 3
+    assert (
+        "choice: not verified, recovery_parameters.backend is None" in (said := capsys.readouterr().out)
+        and "DIFFERS" not in said
+    )
 
 
 def test_a_configuration_of_another_version_is_said_to_differ(row, capsys):

@@ -10,20 +10,32 @@ import heapq
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.pieces import Costs, PieceTables, estimated_end, piece_tables, shares
 from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
+from sparsefront_kernels.common.epilogue import check_activation
 from sparsefront_kernels.common.host_tables import keep_for_graphs
 from sparsefront_kernels.common.indices import partners_of
-from sparsefront_kernels.common.launch import TYPE_CODES, library_function, was_read_before
-from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue, has_aligned_rows
+from sparsefront_kernels.common.launch import (
+    TYPE_CODES,
+    address,
+    argument_fields,
+    clusters_at_once,
+    launch_with,
+    was_read_before,
+)
+from sparsefront_kernels.common.operands import (
+    Epilogue,
+    bias_for_kernel,
+    check_epilogue,
+    loadable,
+)
 from sparsefront_kernels.common.wgmma_layout import swizzled
 from sparsefront_kernels.gathered.sm90_schedule import MOST_SCHEDULES, tables_on_device
 from sparsefront_kernels.quantized.quantize import quantize_weight
@@ -478,17 +490,16 @@ def _words_of_halves(outputs: tuple[int, ...]) -> list[int]:
 class _Arguments(ctypes.Structure):
     """Arguments of the library function, in order."""
 
-    _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("x", "x_scales", "panels", "k_blocks", "work", "work_begin", "first_work")
+    _fields_ = argument_fields(
+        (
+            *("x", "x_scales", "panels", "k_blocks", "work", "work_begin", "first_work"),
+            *("w_scales", "bias", "residual", "y", "y_scales", "units", "cut_tiles", "sums"),
         ),
-        *((name, ctypes.c_void_p) for name in ("w_scales", "bias", "residual", "y", "y_scales")),
-        *((name, ctypes.c_void_p) for name in ("units", "cut_tiles", "sums")),
-        *((name, ctypes.c_longlong) for name in ("x_stride", "residual_stride", "y_stride")),
-        *((name, ctypes.c_int) for name in ("bias_type", "activation", "y_type", "x_groups", "halves", "m", "n", "k")),
-        *((name, ctypes.c_int) for name in ("warpgroups", "cluster", "splits", "clusters")),
-        *((name, ctypes.c_int) for name in ("cut_tile_count", "piece_units", "pdl")),
+        ("x_stride", "residual_stride", "y_stride"),
+        (
+            *("bias_type", "activation", "y_type", "x_groups", "halves", "m", "n", "k"),
+            *("warpgroups", "cluster", "splits", "clusters", "cut_tile_count", "piece_units", "pdl"),
+        ),
     )
 
 
@@ -514,11 +525,11 @@ def launch_blocked_fp8(
         RuntimeError: the launch failed.
     """
     m = len(x)
-    x, x_scales = _aligned(x), x_scales.contiguous()
-    bias, residual = bias_for_kernel(bias), None if residual is None else _aligned(residual)
+    x, x_scales = loadable(x), x_scales.contiguous()
+    epilogue = Epilogue(bias_for_kernel(bias), activation, residual).with_residual(loadable)
     with torch.cuda.device_of(x):
-        chosen = launch or choose_launch(packed, m, lambda cluster: clusters_at_once(cluster, x.device))
-        clusters = clusters_at_once(chosen.blocks, x.device)
+        chosen = launch or choose_launch(packed, m, partial(clusters_at_once, LIBRARY, device=x.device))
+        clusters = clusters_at_once(LIBRARY, chosen.blocks, x.device)
         units = cut = sums = None
         if chosen.cut:
             parts = (packed.lengths, packed.outputs, len(packed.panels))
@@ -530,16 +541,14 @@ def launch_blocked_fp8(
         else:
             whole = work_tensors(packed, m, chosen, clusters, x.device)
             work, begins, firsts = keep_for_graphs(packed.k_blocks, whole)
-        given = (x, x_scales, packed.panels, packed.k_blocks, work, begins, firsts, packed.scales)
+        operands = (x, x_scales, packed.panels, packed.k_blocks, work, begins, firsts, packed.scales)
+        results = (epilogue.bias, epilogue.residual, y, y_scales, units, cut, sums)
         arguments = _Arguments(
-            *(tensor.data_ptr() for tensor in given),
-            *(None if tensor is None else tensor.data_ptr() for tensor in (bias, residual, y, y_scales)),
-            *(None if tensor is None else tensor.data_ptr() for tensor in (units, cut, sums)),
+            *map(address, operands + results),
             x.stride(0),
-            0 if residual is None else residual.stride(0),
+            epilogue.residual_stride,
             y.stride(0),
-            0 if bias is None else TYPE_CODES[bias.dtype],
-            ACTIVATION_CODES[activation],
+            *epilogue.codes,
             TYPE_CODES.get(y.dtype, E4M3_CODE),
             x_scales.shape[1],
             int(packed.halves),
@@ -554,31 +563,4 @@ def launch_blocked_fp8(
             chosen.rows // ROWS,
             int(chosen.pdl and was_read_before(packed.k_blocks)),
         )
-        stream = torch.cuda.current_stream(x.device).cuda_stream
-        if error := library_function(LIBRARY, _Arguments)(ctypes.byref(arguments), stream):
-            raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
-
-
-def _aligned(matrix: Tensor) -> Tensor:
-    """Copy the matrix unless its rows are contiguous, do not overlap and are 16-byte aligned."""
-    if has_aligned_rows(matrix) and matrix.stride(0) >= matrix.shape[1]:
-        return matrix
-    copy = matrix.new_empty(matrix.shape).copy_(matrix)  # clone() may keep any stride for a single row
-    assert copy.data_ptr() % RUN_BYTES == 0
-    return copy
-
-
-@functools.cache
-def clusters_at_once(cluster: int, device: torch.device) -> int:
-    """Number of concurrent clusters with this many blocks.
-
-    Raises:
-        RuntimeError: the occupancy query failed.
-    """
-    function = cuda_library.load(LIBRARY).sparsefront_blocked_fp8_sm90_clusters
-    function.argtypes, function.restype = [ctypes.c_int], ctypes.c_int
-    with torch.cuda.device(device):
-        found = function(cluster)
-    if found <= 0:
-        raise RuntimeError(f"{LIBRARY}: clusters of {cluster} blocks cannot run (CUDA error {-found})")
-    return found
+        launch_with(LIBRARY, arguments, x.device)

@@ -13,7 +13,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.pieces import UNIT, Costs, PieceTables, estimated_end, piece_tables, shares
 from sparsefront_kernels.blocked.sm90_packing import (
     HALF,
@@ -25,21 +24,19 @@ from sparsefront_kernels.blocked.sm90_packing import (
     pack_for_blocked_sm90,
 )
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 from sparsefront_kernels.common.host_tables import keep_for_graphs
-from sparsefront_kernels.common.launch import was_read_before
+from sparsefront_kernels.common.launch import clusters_at_once, launch_kernel, was_read_before
 from sparsefront_kernels.common.operands import (
+    NO_EPILOGUE,
+    Epilogue,
     aligned_by_input,
-    bias_for_kernel,
-    check_epilogue,
-    check_operands,
-    empty_output,
-    has_aligned_rows,
+    hopper_product,
+    is_loadable,
+    loadable,
     run_length,
 )
 from sparsefront_kernels.common.wgmma_layout import HALVED_PANEL_BYTES
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.sm90 import BIAS_TYPES, epilogue_arguments
 from sparsefront_kernels.gathered.sm90_schedule import (
     ALL,
     COLUMN_BITS,
@@ -57,53 +54,25 @@ LIBRARY = "blocked_sm90"
 VERSION = 2  # increment when a change of the kernel invalidates measurements
 
 
-def blocked_sm90(
-    x: Tensor,
-    packed: BlockedSm90Weight,
-    bias: Tensor | None,
-    *,
-    residual: Tensor | None,
-    activation: str,
-    x_feature_major: bool,
-    y_feature_major: bool,
-) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual.
-
-    Args:
-        x: [M, K], or [K, M] if x_feature_major; float16 or bfloat16 like the weight, any strides: copied if neither rows nor
-            columns are contiguous and 16-byte aligned.
-        bias: [N], any float dtype, or None.
-        residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
-    Returns:
-        [M, N], or [N, M] if y_feature_major, contiguous, in x's dtype; accumulated in float32.
-    Raises:
-        ValueError: incompatible operands, or an unknown activation.
-    """
-    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
-    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
-    check_epilogue(y, activation, residual)
-    if y.numel() == 0:
-        return y
+def multiply_blocked(
+    x: Tensor, y: Tensor, packed: BlockedSm90Weight, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
+) -> None:
+    """`multiply` of `hopper_product`; X and the residual are copied if the kernel cannot read them as they are."""
     m = x.shape[1 if x_feature_major else 0]
-    with torch.cuda.device_of(x):
-        operand, by_input = _x_operand(x, feature_major=x_feature_major, box=packed.box)
-        problem = BlockedProblem.of(packed, m)
-        launches = launches_of(problem)
-        launch_blocked_sm90(
-            operand,
-            y,
-            packed,
-            m=m,
-            launch=launches.launch_for(problem, x.device),
-            quick_schedule=not launches.timed_alike(problem, x.device),
-            x_feature_major=by_input,
-            y_feature_major=y_feature_major,
-            bias=bias_for_kernel(bias),
-            activation=activation,
-            residual=None if residual is None else residual_operand(residual),
-        )
-    return y
+    operand, by_input = _x_operand(x, feature_major=x_feature_major, box=packed.box)
+    problem = BlockedProblem.of(packed, m)
+    launches = launches_of(problem)
+    launch_blocked_sm90(
+        operand,
+        y,
+        packed,
+        epilogue.with_residual(residual_operand),
+        m=m,
+        launch=launches.launch_for(problem, x.device),
+        quick_schedule=not launches.timed_alike(problem, x.device),
+        x_feature_major=by_input,
+        y_feature_major=y_feature_major,
+    )
 
 
 def _x_operand(x: Tensor, *, feature_major: bool, box: int) -> tuple[Tensor, bool]:
@@ -112,25 +81,20 @@ def _x_operand(x: Tensor, *, feature_major: bool, box: int) -> tuple[Tensor, boo
     Depends on X's actual strides: a transposed view is free.
     """
     by_row, by_input = (x.t(), x) if feature_major else (x, x.t())
-    if _is_loadable(by_row):
+    if is_loadable(by_row):
         return by_row, False
-    if box == K_BLOCK and _is_loadable(by_input):
+    if box == K_BLOCK and is_loadable(by_input):
         return by_input, True
     if box == K_BLOCK and feature_major:
         return aligned_by_input(by_input.contiguous(), feature_major=True), True
-    return by_row.new_empty(by_row.shape).copy_(by_row), False  # clone() may keep any stride for a single row
-
-
-def _is_loadable(matrix: Tensor) -> bool:
-    """Whether TMA can read it: rows are contiguous, do not overlap and are 16-byte aligned."""
-    return has_aligned_rows(matrix) and matrix.stride(0) >= matrix.shape[1]
+    return loadable(by_row), False
 
 
 def residual_operand(residual: Tensor) -> Tensor:
     """The residual as the kernel reads it: 16-byte aligned rows whose vectorized reads stay in bounds."""
     rows, columns = residual.shape
     run = run_length(residual.dtype)
-    if _is_loadable(residual) and columns % run == 0:
+    if is_loadable(residual) and columns % run == 0:
         return residual
     return residual.new_empty(rows, -(-columns // run) * run)[:, :columns].copy_(residual)
 
@@ -225,31 +189,27 @@ def launch_blocked_sm90(
     x: Tensor,
     y: Tensor,
     packed: BlockedSm90Weight,
+    epilogue: Epilogue = NO_EPILOGUE,
     *,
     m: int,
     launch: BlockedLaunch,
     quick_schedule: bool = False,
     x_feature_major: bool,
     y_feature_major: bool,
-    bias: Tensor | None = None,
-    activation: str = "none",
-    residual: Tensor | None = None,
     relu_last: bool = False,
     images: ctypes.Structure | None = None,
     panels: Tensor | None = None,
 ) -> None:
-    """Compute Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
+    """Compute Y on the current stream of x's device, which must be current.
 
     Sums with bias are rounded to Y's dtype before the activation, and again when a residual is added.
 
     Args:
         x: [M, K], or [K, M] if x_feature_major, which requires boxes of 64 inputs; rows contiguous and 16-byte aligned.
         y: [M, N], likewise, or [N, M] if y_feature_major, rows contiguous. Fully overwritten.
+        epilogue: rows of its residual are contiguous and 16-byte aligned.
         m: valid rows of X, if x has more.
         quick_schedule: see `schedule`.
-        bias: [N] contiguous, float16, bfloat16 or float32, or None.
-        activation: a name of `common.epilogue.ACTIVATION_CODES`.
-        residual: of y's shape, rows contiguous and 16-byte aligned, or None.
         relu_last: apply a ReLU after adding the residual.
         images: `sm90_convolution.Images` if x is their pixels, and X is its im2col matrix; else None.
         panels: replaces those of `packed`.
@@ -260,66 +220,39 @@ def launch_blocked_sm90(
     units = cut = sums = None
     if launch.cut:
         share = _panels_of_k_block(len(packed.panels), packed.lengths)
-        clusters = clusters_at_once(launch.cluster, x.device)
+        clusters = clusters_at_once(LIBRARY, launch.cluster, x.device)
         found = keep_for_graphs(packed.k_blocks, cut_tensors(*tables, share, packed.halved, clusters, x.device))
         work, begins, firsts = found.work, found.begins, found.firsts
         if len(found.cut):
             units, cut = found.units, found.cut
             sums = x.new_empty(found.units_in_all * UNIT * 2 * HALF, dtype=torch.float32)
     else:
-        together = partial(clusters_at_once, device=x.device)
+        together = partial(clusters_at_once, LIBRARY, device=x.device)
         whole = work_tensors(*tables, together, x.device, quick=quick_schedule)
         work, begins, firsts = keep_for_graphs(packed.k_blocks, whole)
     panels = packed.panels if panels is None else panels
-    error = _library().sparsefront_blocked_sm90(
-        *(tensor.data_ptr() for tensor in (x, panels, packed.k_blocks, work, begins, firsts, packed.outputs)),
-        *(None if tensor is None else tensor.data_ptr() for tensor in (units, cut, sums)),
-        *epilogue_arguments(x, y, bias, residual),
-        0 if bias is None else BIAS_TYPES[bias.dtype],
-        ACTIVATION_CODES[activation],
-        int(x_feature_major),
-        int(not y_feature_major),
-        int(x.dtype == torch.bfloat16),
-        m,
-        packed.n,
-        packed.k,
-        packed.box,
-        int(packed.halved),
-        launch.cluster,
-        len(begins) - 1,
-        0 if cut is None else len(cut),
-        launch.cluster * launch.cut // UNIT,
-        int(launch.pdl and was_read_before(packed.k_blocks)),
-        int(relu_last),
-        None if images is None else ctypes.byref(images),
-        torch.cuda.current_stream(x.device).cuda_stream,
+    tensors = (x, panels, packed.k_blocks, work, begins, firsts, packed.outputs, units, cut, sums)
+    launch_kernel(
+        LIBRARY,
+        x.device,
+        (*tensors, epilogue.bias, epilogue.residual, y),
+        (x.stride(0), epilogue.residual_stride, y.stride(0)),
+        (
+            *epilogue.codes,
+            x_feature_major,
+            not y_feature_major,
+            x.dtype == torch.bfloat16,
+            *(m, packed.n, packed.k, packed.box),
+            packed.halved,
+            launch.cluster,
+            len(begins) - 1,
+            0 if cut is None else len(cut),
+            launch.cluster * launch.cut // UNIT,
+            launch.pdl and was_read_before(packed.k_blocks),
+            relu_last,
+        ),
+        images=(images,),
     )
-    if error:
-        raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
-
-
-@functools.cache
-def clusters_at_once(cluster: int, device: torch.device) -> int:
-    """Number of concurrent clusters with this many blocks.
-
-    Raises:
-        RuntimeError: the occupancy query failed.
-    """
-    with torch.cuda.device(device):
-        found = _library().sparsefront_blocked_sm90_clusters(cluster)
-    if found <= 0:
-        raise RuntimeError(f"{LIBRARY}: clusters of {cluster} blocks cannot run (CUDA error {-found})")
-    return found
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
-    library = cuda_library.load(LIBRARY)
-    product, clusters = library.sparsefront_blocked_sm90, library.sparsefront_blocked_sm90_clusters
-    product.argtypes = [ctypes.c_void_p] * 13 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 16 + [ctypes.c_void_p] * 2
-    clusters.argtypes = [ctypes.c_int]
-    product.restype = clusters.restype = ctypes.c_int
-    return library
 
 
 _RASTER_SWIZZLES = (ALL, 32, 8)
@@ -507,7 +440,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "blocked",
     weight=BlockedSm90Weight,
-    run=blocked_sm90,
+    run=partial(hopper_product, multiply_blocked),
     dense=dense_weight,
     pack=pack_for_blocked_sm90,
     unsupported=blocked_sm90_unsupported_reason,

@@ -14,7 +14,7 @@ from sparsefront_kernels.blocked.sm90 import (
 )
 from sparsefront_kernels.blocked.sm90_packing import K_BLOCK, BlockedSm90Weight
 from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.operands import RUN_BYTES, bias_for_kernel, check_epilogue
+from sparsefront_kernels.common.operands import RUN_BYTES, Epilogue, bias_for_kernel, check_epilogue
 from sparsefront_kernels.problem import Convolution, Convolving
 
 # Limits of a TMA im2col descriptor: signed bytes for the filter's bounding box, unsigned ones for its offsets.
@@ -87,6 +87,7 @@ def blocked_conv2d(
     if y.numel() == 0:
         return y
     rows = y.view(-1, n)
+    epilogue = Epilogue(bias_for_kernel(bias), activation, None if residual is None else residual.reshape(-1, n))
     packed = BlockedSm90Weight(n, k, K_BLOCK, panels, k_blocks, outputs, tuple(lengths))
     problem = BlockedProblem.of(packed, len(rows))
     with torch.cuda.device_of(x):
@@ -94,14 +95,12 @@ def blocked_conv2d(
             x.view(-1, x.shape[3]),
             rows,
             packed,
+            epilogue.with_residual(residual_operand),
             m=len(rows),
             launch=LAUNCHES.launch_for(problem, x.device),
             quick_schedule=not LAUNCHES.timed_alike(problem, x.device),
             x_feature_major=False,
             y_feature_major=False,
-            bias=bias_for_kernel(bias),
-            activation=activation,
-            residual=None if residual is None else residual_operand(residual.reshape(-1, n)),
             relu_last=relu_last,
             images=Images.of(x, convolution),
         )

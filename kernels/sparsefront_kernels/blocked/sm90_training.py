@@ -1,6 +1,5 @@
 """Training kernels for blocks on compute capability 9.0: weight gradient and packing (`csrc/blocked_training_sm90.cu`)."""
 
-import ctypes
 import functools
 import itertools
 from dataclasses import dataclass
@@ -8,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.launch import num_sms
-from sparsefront_kernels.common.operands import has_aligned_rows
+from sparsefront_kernels.common.launch import launch_kernel, num_sms
+from sparsefront_kernels.common.operands import loadable
 
 LIBRARY = "blocked_training_sm90"
 SIDE = 64  # outputs per side, and inputs per box
@@ -78,13 +76,6 @@ def splits_for(m: int, counts: tuple[int, ...], num_sms: int) -> int:
     return min(range(1, max(1, m // FEWEST_ROWS) + 1), key=cycles)
 
 
-def loadable(rows: Tensor) -> Tensor:
-    """Copy the matrix unless TMA can read it: rows contiguous, without overlap, and 16-byte aligned."""
-    if has_aligned_rows(rows) and rows.stride(0) >= rows.shape[1]:
-        return rows
-    return rows.new_empty(rows.shape).copy_(rows)  # contiguous() may keep any stride for a single row
-
-
 def blocked_gradient_sm90(
     dy: Tensor, x: Tensor, packed: GradientBoxes, block: tuple[int, int], blocks: int, *, bias: bool
 ) -> tuple[Tensor, Tensor]:
@@ -107,27 +98,18 @@ def blocked_gradient_sm90(
     if m == 0:
         return gradient.zero_(), of_bias.zero_()  # TMA cannot describe an empty matrix
     sums = None if splits == 1 else gradient.new_empty(splits, gradient.numel() + of_bias.numel())
-    error = _library().sparsefront_blocked_gradient_sm90(
-        *(tensor.data_ptr() for tensor in (dy, x)),
-        None if sums is None else sums.data_ptr(),
-        gradient.data_ptr(),
-        of_bias.data_ptr() if bias else None,
-        *(tensor.data_ptr() for tensor in (packed.sides, packed.boxes)),
-        dy.stride(0),
-        x.stride(0),
-        gradient.numel(),
-        int(x.dtype == torch.bfloat16),
-        m,
-        n,
-        x.shape[1],
-        block[1],
-        pairs,
-        splits,
-        -(-m // (splits * ROWS)) * ROWS,
-        torch.cuda.current_stream(x.device).cuda_stream,
+    launch_kernel(
+        "blocked_gradient_sm90",
+        x.device,
+        (dy, x, sums, gradient, of_bias if bias else None, packed.sides, packed.boxes),
+        (dy.stride(0), x.stride(0), gradient.numel()),
+        (
+            x.dtype == torch.bfloat16,
+            *(m, n, x.shape[1], block[1]),
+            *(pairs, splits, -(-m // (splits * ROWS)) * ROWS),
+        ),
+        library=LIBRARY,
     )
-    if error:
-        raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
     return gradient, of_bias
 
 
@@ -144,23 +126,7 @@ def packed_panels(values: Tensor, targets: Tensor, dtype: torch.dtype) -> tuple[
     values = values.float().contiguous()
     panels, transposed = (values.new_empty(len(targets), SIDE, SIDE, dtype=dtype) for _ in range(2))
     if len(targets):
-        error = _library().sparsefront_blocked_pack_sm90(
-            *(tensor.data_ptr() for tensor in (values, targets, panels, transposed)),
-            int(dtype == torch.bfloat16),
-            values.shape[2],
-            len(targets),
-            torch.cuda.current_stream(values.device).cuda_stream,
-        )
-        if error:
-            raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+        numbers = (dtype == torch.bfloat16, values.shape[2], len(targets))
+        tensors = (values, targets, panels, transposed)
+        launch_kernel("blocked_pack_sm90", values.device, tensors, (), numbers, library=LIBRARY)
     return panels, transposed
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
-    library = cuda_library.load(LIBRARY)
-    gradient, pack = library.sparsefront_blocked_gradient_sm90, library.sparsefront_blocked_pack_sm90
-    gradient.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
-    pack.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * 3 + [ctypes.c_void_p]
-    gradient.restype = pack.restype = ctypes.c_int
-    return library

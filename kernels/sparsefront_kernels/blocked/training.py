@@ -30,14 +30,13 @@ from sparsefront_kernels.blocked.sm90_training import (
     GradientBoxes,
     blocked_gradient_sm90,
     boxes_for_gradient,
-    loadable,
     packed_panels,
 )
 from sparsefront_kernels.blocked.triton import BlockedTritonWeight, blocked_triton
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason, triton_unsupported_reason
 from sparsefront_kernels.common.epilogue import accumulation_dtype
 from sparsefront_kernels.common.launch import num_sms, power_of_two_within, supports_pdl
-from sparsefront_kernels.common.operands import bias_for_kernel
+from sparsefront_kernels.common.operands import Epilogue, bias_for_kernel, loadable
 from sparsefront_kernels.problem import Problem
 
 
@@ -307,12 +306,12 @@ def _sm90_product(x: Tensor, panels: Tensor, bias: Tensor | None, kept: KeptBloc
                 x,
                 y,
                 weight,
+                Epilogue(bias_for_kernel(bias)),
                 m=m,
                 launch=launch,
                 quick_schedule=quick,
                 x_feature_major=False,
                 y_feature_major=False,
-                bias=bias_for_kernel(bias),
                 panels=panels,
             )
     return y

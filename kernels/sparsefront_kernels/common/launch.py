@@ -2,7 +2,7 @@
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field, dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -100,9 +100,79 @@ def was_read_before(*parts: Tensor) -> bool:
     return now == before
 
 
+def argument_fields(pointers: Iterable[str], strides: Iterable[str], numbers: Iterable[str]) -> list[tuple[str, Any]]:
+    """`_fields_` of a structure of arguments, as CUDA sources declare them: addresses, strides in elements, numbers."""
+    return [
+        *((name, ctypes.c_void_p) for name in pointers),
+        *((name, ctypes.c_longlong) for name in strides),
+        *((name, ctypes.c_int) for name in numbers),
+    ]
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Of a tensor's first element."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def launch_with(kernel: str, arguments: ctypes.Structure, device: torch.device, launch: Any = "") -> None:
+    """Call `sparsefront_<kernel>(arguments, stream)` on the device's current stream; builds its library if necessary.
+
+    Args:
+        launch: launch parameters, for the message.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    stream = torch.cuda.current_stream(device).cuda_stream
+    _require_launched(
+        kernel, _function(kernel, kernel, (ctypes.c_void_p,) * 2)(ctypes.byref(arguments), stream), launch
+    )
+
+
+def launch_kernel(
+    kernel: str,
+    device: torch.device,
+    pointers: Sequence[Tensor | None],
+    strides: Sequence[int],
+    numbers: Sequence[int],
+    launch: Any = "",
+    *,
+    library: str | None = None,
+    images: tuple[ctypes.Structure | None, ...] = (),
+) -> None:
+    """As `launch_with`, for functions that take their arguments one by one: addresses, strides, numbers and a stream.
+
+    Args:
+        library: where it is not called as its kernel.
+        images: a structure, or None, that the function takes before the stream.
+    """
+    types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_longlong,) * len(strides) + (ctypes.c_int,) * len(numbers)
+    function = _function(library or kernel, kernel, types + (ctypes.c_void_p,) * (len(images) + 1))
+    structures = [None if one is None else ctypes.byref(one) for one in images]
+    stream = torch.cuda.current_stream(device).cuda_stream
+    _require_launched(kernel, function(*map(address, pointers), *strides, *numbers, *structures, stream), launch)
+
+
+def _require_launched(kernel: str, error: int, launch: Any) -> None:
+    if error:
+        raise RuntimeError(f"{kernel}: CUDA error {error} at launch" + (f" ({launch})" if launch else ""))
+
+
 @functools.cache
-def library_function(kernel: str, arguments: type[ctypes.Structure]) -> Callable[..., int]:
-    """(pointer to arguments, stream) → cudaError_t, from the library named like its kernel; builds it if necessary."""
-    function = getattr(cuda_library.load(kernel), f"sparsefront_{kernel}")
-    function.argtypes, function.restype = [ctypes.POINTER(arguments), ctypes.c_void_p], ctypes.c_int
+def _function(library: str, kernel: str, types: tuple[Any, ...]) -> Callable[..., int]:
+    function = getattr(cuda_library.load(library), f"sparsefront_{kernel}")
+    function.argtypes, function.restype = types, ctypes.c_int
     return function
+
+
+@functools.cache
+def clusters_at_once(library: str, cluster: int, device: torch.device) -> int:
+    """Number of concurrent clusters with this many blocks.
+
+    Raises:
+        RuntimeError: the occupancy query failed.
+    """
+    with torch.cuda.device(device):
+        clusters = _function(library, f"{library}_clusters", (ctypes.c_int,))(cluster)
+    if clusters <= 0:
+        raise RuntimeError(f"{library}: clusters of {cluster} blocks cannot run (CUDA error {-clusters})")
+    return clusters

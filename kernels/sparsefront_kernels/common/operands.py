@@ -4,11 +4,16 @@ A kernel with a wrong shape reads out of bounds, so every op checks its operands
 """
 
 import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.epilogue import check_activation
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
+from sparsefront_kernels.common.launch import TYPE_CODES
 
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
@@ -140,3 +145,105 @@ def has_aligned_rows(matrix: Tensor) -> bool:
     """Whether rows are contiguous and 16-byte aligned."""
     run = run_length(matrix.dtype)
     return matrix.stride(1) == 1 and matrix.stride(0) % run == 0 and matrix.data_ptr() % RUN_BYTES == 0
+
+
+def is_loadable(matrix: Tensor) -> bool:
+    """Whether TMA can read it: rows are contiguous, do not overlap and are 16-byte aligned."""
+    return has_aligned_rows(matrix) and matrix.stride(0) >= matrix.shape[1]
+
+
+def loadable(matrix: Tensor) -> Tensor:
+    """Copy the matrix unless TMA can read it."""
+    if is_loadable(matrix):
+        return matrix
+    return matrix.new_empty(matrix.shape).copy_(matrix)  # clone() may keep any stride for a single row
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a CUDA kernel does to sums: Y = activation(sums + bias) + residual.
+
+    Args:
+        bias: [N] contiguous, float16, bfloat16 or float32, or None.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+        residual: of Y's shape and dtype, or None.
+    """
+
+    bias: Tensor | None = None
+    activation: str = "none"
+    residual: Tensor | None = None
+
+    @property
+    def codes(self) -> tuple[int, int]:
+        """The bias's type and the activation, as CUDA sources number them."""
+        return 0 if self.bias is None else TYPE_CODES[self.bias.dtype], ACTIVATION_CODES[self.activation]
+
+    @property
+    def residual_stride(self) -> int:
+        """Elements between rows of the residual; 0 if there is none."""
+        return 0 if self.residual is None else self.residual.stride(0)
+
+    def with_residual(self, of: Callable[[Tensor], Tensor]) -> "Epilogue":
+        """With another residual, a function of this one if there is one."""
+        return self if self.residual is None else replace(self, residual=of(self.residual))
+
+
+NO_EPILOGUE = Epilogue()
+
+
+def hopper_product(
+    multiply: Callable[[Tensor, Tensor, Any, Epilogue, bool, bool], None],
+    x: Tensor,
+    packed: Any,
+    bias: Tensor | None,
+    *,
+    residual: Tensor | None,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual by a CUDA kernel.
+
+    Args:
+        multiply: (x, y, packed, epilogue, x_feature_major, y_feature_major) writes all of y on the current stream of x's device,
+            which is current.
+        x: [M, K], or [K, M] if x_feature_major; in the dtype of the weight's `panels`, any strides.
+        packed: a weight [n, k] with `panels`.
+        bias: [N], any float dtype, or None.
+        residual: of Y's shape and dtype, any strides, or None.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+    Returns:
+        [M, N], or [N, M] if y_feature_major, contiguous, in x's dtype; accumulated in float32.
+    Raises:
+        ValueError: incompatible operands, or an unknown activation.
+    """
+    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
+    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
+    check_epilogue(y, activation, residual)
+    if y.numel() > 0:
+        epilogue = Epilogue(bias_for_kernel(bias), activation, residual)
+        with torch.cuda.device_of(x):
+            multiply(x, y, packed, epilogue, x_feature_major, y_feature_major)
+    return y
+
+
+def multiply_by_feature(
+    multiply: Callable[[Tensor, Tensor, Any, Epilogue], None],
+    x: Tensor,
+    y: Tensor,
+    packed: Any,
+    epilogue: Epilogue,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> None:
+    """`multiply` of `hopper_product`, by a kernel that reads X [K, M] and writes Y [N, M], with aligned rows of whole runs.
+
+    Other layouts, an M that is no multiple of `run_length` and unaligned rows cost copies.
+    """
+    by_input = aligned_by_input(x, feature_major=x_feature_major)
+    direct = y_feature_major and by_input.shape[1] == y.shape[1]
+    target = y if direct else x.new_empty(packed.n, by_input.shape[1])
+    epilogue = epilogue if y_feature_major else epilogue.with_residual(Tensor.t)
+    multiply(by_input, target, packed, epilogue.with_residual(partial(aligned_like, target)))
+    if not direct:
+        deliver(target, y, feature_major=y_feature_major)

@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH, TYPE_CODES, best_first, library_function
+from sparsefront_kernels.common.launch import (
+    DEPENDENT_LAUNCH,
+    TYPE_CODES,
+    address,
+    argument_fields,
+    best_first,
+    launch_with,
+)
 from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
@@ -300,11 +307,7 @@ _LAUNCH = ("block_strips", "shares", "splits", "rows", "segment", "shared_bytes"
 class Arguments(ctypes.Structure):
     """`thread_per_output::Arguments` of cuda/thread_per_output_kernel.cuh."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_longlong) for name in _STRIDES),
-        *((name, ctypes.c_int) for name in (*_NUMBERS, *_LAUNCH)),
-    ]
+    _fields_ = argument_fields(_POINTERS, _STRIDES, (*_NUMBERS, *_LAUNCH))
 
 
 def launch_thread_per_output(
@@ -335,7 +338,7 @@ def launch_thread_per_output(
     assert fitting is not None, "the op's entry has checked that some launch is possible"
     tensors = dict(x=x, order=order, values=values, indices=indices, bias=bias, y=y)
     arguments = Arguments(
-        **{name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()},
+        **{name: address(tensor) for name, tensor in tensors.items()},
         row_stride=x.stride(0),
         input_stride=x.stride(1),
         vectors=int(order is None and _in_vectors(x)),
@@ -359,11 +362,7 @@ def launch_thread_per_output(
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
         stages=launch.stages,
     )
-    error = library_function(kernel, Arguments)(
-        ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream
-    )
-    if error:
-        raise RuntimeError(f"{kernel}: CUDA error {error} at launch ({launch})")
+    launch_with(kernel, arguments, x.device, launch)
 
 
 def _in_vectors(x: Tensor) -> bool:

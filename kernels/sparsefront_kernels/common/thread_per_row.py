@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import DEPENDENT_LAUNCH, TYPE_CODES, best_first, library_function
+from sparsefront_kernels.common.launch import (
+    DEPENDENT_LAUNCH,
+    TYPE_CODES,
+    address,
+    argument_fields,
+    best_first,
+    launch_with,
+)
 from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
@@ -292,11 +299,7 @@ _LAUNCH = ("sets", "warps", "splits", "k_blocks", "lane_units", "shared_bytes", 
 class Arguments(ctypes.Structure):
     """`thread_per_row::Arguments` of cuda/thread_per_row_kernel.cuh."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_longlong) for name in _STRIDES),
-        *((name, ctypes.c_int) for name in (*_NUMBERS, *_LAUNCH)),
-    ]
+    _fields_ = argument_fields(_POINTERS, _STRIDES, (*_NUMBERS, *_LAUNCH))
 
 
 def launch_thread_per_row(
@@ -329,7 +332,7 @@ def launch_thread_per_row(
         y=y,
     )
     arguments = Arguments(
-        **{name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()},
+        **{name: address(tensor) for name, tensor in tensors.items()},
         row_stride=x.stride(1),
         input_stride=x.stride(0),
         vectors=vectors_of(x),
@@ -349,11 +352,7 @@ def launch_thread_per_row(
         shared_bytes=shared_bytes(problem, launch),
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
     )
-    error = library_function(kernel, Arguments)(
-        ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream
-    )
-    if error:
-        raise RuntimeError(f"{kernel}: CUDA error {error} at launch ({launch})")
+    launch_with(kernel, arguments, x.device, launch)
 
 
 def vectors_of(x: Tensor) -> int:

@@ -61,15 +61,15 @@ class GatheredFormat(SparseFormat):
 
         Args:
             weight: [N, K], any float dtype and device.
-                mask: bool [N, K], True = keep; all rows of a tile must be equal, unless `fill`.
-                tile: outputs per tile, at least 1.
-                drop_empty_outputs: True omits outputs that keep nothing and forms tiles from the others, as in tile-wise
-                    pruning; False forms them from all N outputs in order, as in vector-wise pruning.
-                output_order: int [N], a permutation; the tiles are formed from outputs in this order. None: ascending.
-                fill: True stores every input that any output of a tile keeps, filled with zeros.
-            Raises:
-                ValueError: a tile below 1, an order that is not a permutation, or rows of one tile that keep different inputs
-                    (names tile and count).
+            mask: bool [N, K], True = keep; all rows of a tile must be equal, unless `fill`.
+            tile: outputs per tile, at least 1.
+            drop_empty_outputs: True omits outputs that keep nothing and forms tiles from the others, as in tile-wise
+                pruning; False forms them from all N outputs in order, as in vector-wise pruning.
+            output_order: int [N], a permutation; the tiles are formed from outputs in this order. None: ascending.
+            fill: True stores every input that any output of a tile keeps, filled with zeros.
+        Raises:
+            ValueError: a tile below 1, an order that is not a permutation, or rows of one tile that keep different inputs
+                (names tile and count).
         """
         check_weight_and_mask(weight, mask)
         if tile < 1:
@@ -79,14 +79,15 @@ class GatheredFormat(SparseFormat):
         kept = mask[stored]
         kept_weight = zero_where_pruned(weight[stored], kept)
         shared = _shared_inputs(kept, tile, fill=fill)  # [tiles, K]
-        # zip stops at the shorter one: if nothing is stored, split still returns one empty chunk
-        panels = [rows[:, inputs].t().flatten() for rows, inputs in zip(kept_weight.split(tile), shared, strict=False)]
-        offsets = torch.zeros(len(shared) + 1, dtype=torch.int64, device=mask.device)
-        offsets[1:] = shared.sum(dim=1).cumsum(dim=0)
+        offsets = pad(shared.sum(dim=1).cumsum(dim=0), (1, 0))
+        missing = -len(stored) % tile  # outputs in the last tile
+        filled = pad(kept_weight, (0, 0, 0, missing)).view(len(shared), tile, mask.shape[1])
+        rows = filled.transpose(1, 2)[shared]  # [kept inputs, tile]
+        last = rows[len(rows) - int(shared[-1:].sum()) :]
         return cls(
             shape=matrix_shape(weight),
             tile=tile,
-            values=torch.cat([weight.new_empty(0), *panels]),
+            values=torch.cat([rows[: len(rows) - len(last)].flatten(), last[:, : tile - missing].flatten()]),
             kept_inputs=shared.nonzero()[:, 1].to(torch.int32),
             tile_offsets=offsets,
             output_index=stored.to(torch.int32),

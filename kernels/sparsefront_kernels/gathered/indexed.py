@@ -4,32 +4,26 @@ The kernel, ../csrc/gathered_indexed.cu, shares rows of X among the 16 lists of 
 `gathered_simt`.
 """
 
-import ctypes
-import functools
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
-from sparsefront_kernels.common.launch import num_sms
-from sparsefront_kernels.common.operands import run_length
+from sparsefront_kernels.common.launch import launch_kernel, num_sms
+from sparsefront_kernels.common.operands import Epilogue, hopper_product, multiply_by_feature, run_length
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles
 from sparsefront_kernels.gathered.simt import (
-    BIAS_TYPES,
     CONSUMER_WARPS,
     FIXED_BYTES,
     MOST_SPLITS,
     MOST_STAGES,
     SHARED_BYTES,
     SimtLaunch,
-    fp32_product,
 )
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.performance_model.launch_costs import simt_us
@@ -209,32 +203,10 @@ def dense_weight(packed: IndexedPackedWeight) -> Tensor:
     return dense.index_put((packed.outputs.long()[tile], inputs[:, list_of_slot]), panels, accumulate=True)[: packed.n]
 
 
-def gathered_indexed(
-    x: Tensor,
-    packed: IndexedPackedWeight,
-    bias: Tensor | None,
-    *,
-    residual: Tensor | None,
-    activation: str,
-    x_feature_major: bool,
-    y_feature_major: bool,
-) -> Tensor:
-    """`fp32_product` with this kernel: same arguments, result and errors."""
-
-    def launch(by_input: Tensor, y: Tensor, **epilogue: Any) -> None:
-        chosen = LAUNCHES.launch_for(IndexedProblem.of(packed, by_input.shape[1]), x.device)
-        launch_gathered_indexed(by_input, y, packed, launch=chosen, **epilogue)
-
-    return fp32_product(
-        launch,
-        x,
-        packed,
-        bias,
-        residual=residual,
-        activation=activation,
-        x_feature_major=x_feature_major,
-        y_feature_major=y_feature_major,
-    )
+def multiply_indexed(x: Tensor, y: Tensor, packed: IndexedPackedWeight, epilogue: Epilogue) -> None:
+    """Write Y [N, M] from X [K, M], as `multiply_by_feature` hands them over."""
+    launch = LAUNCHES.launch_for(IndexedProblem.of(packed, x.shape[1]), x.device)
+    launch_gathered_indexed(x, y, packed, epilogue, launch)
 
 
 @dataclass(frozen=True, order=True)
@@ -276,57 +248,30 @@ class IndexedLaunch:
 
 
 def launch_gathered_indexed(
-    x: Tensor,
-    y: Tensor,
-    packed: IndexedPackedWeight,
-    *,
-    bias: Tensor | None,
-    activation: str,
-    residual: Tensor | None,
-    launch: IndexedLaunch,
+    x: Tensor, y: Tensor, packed: IndexedPackedWeight, epilogue: Epilogue, launch: IndexedLaunch
 ) -> None:
-    """Compute Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
-
-    Args:
-        x: [K, M] with M contiguous and 16-byte aligned rows; M a multiple of 4.
-        y: [N, M], likewise; fully overwritten.
-        bias: [N] contiguous, float16, bfloat16 or float32, or None.
-        activation: a name of `ACTIVATION_CODES`.
-        residual: [N, M] like y, or None.
-    Raises:
-        RuntimeError: the launch failed.
-    """
-    tensors = (x, packed.panels, packed.kept, packed.starts, packed.row_indices, packed.tiles, packed.outputs)
-    error = _function()(
-        *(tensor.data_ptr() for tensor in tensors),
-        None if bias is None else bias.data_ptr(),
-        None if residual is None else residual.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        y.stride(0),
-        0 if residual is None else residual.stride(0),
-        packed.most_steps,
-        0 if bias is None else BIAS_TYPES[bias.dtype],
-        ACTIVATION_CODES[activation],
-        x.shape[1],
-        x.shape[0],
-        len(packed.tiles),
-        launch.columns,
-        launch.stages(packed.most_steps),
-        launch.splits,
-        num_sms(x.device),
-        torch.cuda.current_stream(x.device).cuda_stream,
+    """As `simt.launch_gathered_simt`."""
+    launch_kernel(
+        KERNEL,
+        x.device,
+        (
+            *(x, packed.panels, packed.kept, packed.starts, packed.row_indices, packed.tiles, packed.outputs),
+            *(epilogue.bias, epilogue.residual, y),
+        ),
+        (x.stride(0), y.stride(0), epilogue.residual_stride),
+        (
+            packed.most_steps,
+            *epilogue.codes,
+            x.shape[1],
+            x.shape[0],
+            len(packed.tiles),
+            launch.columns,
+            launch.stages(packed.most_steps),
+            launch.splits,
+            num_sms(x.device),
+        ),
+        launch,
     )
-    if error:
-        raise RuntimeError(f"{KERNEL}: CUDA error {error} at launch ({launch})")
-
-
-@functools.cache
-def _function() -> ctypes._CFuncPtr:
-    function = cuda_library.load(KERNEL).sparsefront_gathered_indexed
-    function.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 10 + [ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    return function
 
 
 SPACE = tuple(itertools.starmap(IndexedLaunch, itertools.product((16, 8), (1, 2, 3, 4, 5, 6, 8))))
@@ -396,7 +341,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=IndexedPackedWeight,
-    run=gathered_indexed,
+    run=partial(hopper_product, partial(multiply_by_feature, multiply_indexed)),
     dense=dense_weight,
     pack=pack_for_indexed,
     unsupported=_unsupported,

@@ -1,31 +1,18 @@
 """`gathered_simt`: float32 products on Hopper's CUDA cores, for tiles that divide 32 or are multiples of it.
 
-The kernel, ../csrc/gathered_simt.cu, is feature-major; `fp32_product` brings operands of other layouts into its form.
+The kernel, csrc/gathered_simt.cu, is feature-major; `multiply_by_feature` brings operands of other layouts into its form.
 """
 
-import ctypes
-import functools
 import itertools
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
-from sparsefront_kernels.common.launch import num_sms
-from sparsefront_kernels.common.operands import (
-    aligned_by_input,
-    aligned_like,
-    bias_for_kernel,
-    check_epilogue,
-    check_operands,
-    deliver,
-    empty_output,
-    run_length,
-)
+from sparsefront_kernels.common.launch import launch_kernel, num_sms
+from sparsefront_kernels.common.operands import Epilogue, hopper_product, multiply_by_feature, run_length
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles, width_unsupported_reason
 from sparsefront_kernels.kernel_op import kernel_entry
@@ -41,7 +28,6 @@ SHARED_BYTES = 233_472  # per SM
 FIXED_BYTES = 1_024 + 768  # per block: reserved by the driver, barriers, lists of outputs
 CONSUMER_WARPS = 4
 MOST_STAGES, MOST_SPLITS = 16, 8
-BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,101 +102,10 @@ def dense_weight(packed: SimtPackedWeight) -> Tensor:
     return dense[: packed.n]
 
 
-def gathered_simt(
-    x: Tensor,
-    packed: SimtPackedWeight,
-    bias: Tensor | None,
-    *,
-    residual: Tensor | None,
-    activation: str,
-    x_feature_major: bool,
-    y_feature_major: bool,
-) -> Tensor:
-    """`fp32_product` with this kernel: same arguments, result and errors."""
-
-    def launch(by_input: Tensor, y: Tensor, **epilogue: Any) -> None:
-        chosen = LAUNCHES.launch_for(SimtProblem.of(packed, by_input.shape[1]), x.device)
-        launch_gathered_simt(by_input, y, packed, launch=chosen, **epilogue)
-
-    return fp32_product(
-        launch,
-        x,
-        packed,
-        bias,
-        residual=residual,
-        activation=activation,
-        x_feature_major=x_feature_major,
-        y_feature_major=y_feature_major,
-    )
-
-
-class Fp32Launch(Protocol):
-    """Writes all of y [N, M] from x [K, M] on x's device, which is current; both have aligned rows and an M of whole runs."""
-
-    def __call__(
-        self, x: Tensor, y: Tensor, *, bias: Tensor | None, activation: str, residual: Tensor | None
-    ) -> None: ...
-
-
-class Fp32Weight(Protocol):
-    """A packed weight [n, k] with a float32 tensor `panels`."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def k(self) -> int: ...
-    @property
-    def panels(self) -> Tensor: ...
-
-
-def fp32_product(
-    launch: Fp32Launch,
-    x: Tensor,
-    packed: Fp32Weight,
-    bias: Tensor | None,
-    *,
-    residual: Tensor | None,
-    activation: str,
-    x_feature_major: bool,
-    y_feature_major: bool,
-) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual.
-
-    Args:
-            x: float32 [M, K], or [K, M] if x_feature_major, any strides. The kernel reads aligned [K, M]: other layouts, an M
-                that is not a multiple of 4 and unaligned rows cost a copy of X.
-            bias: [N], any float dtype, or None.
-            residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
-            activation: a name of `common.epilogue.ACTIVATIONS`.
-        Returns:
-            float32 [M, N], or [N, M] if y_feature_major, contiguous. Row-major Y and an M that is not a multiple of 4 cost a
-            copy of Y.
-        Raises:
-            ValueError: incompatible operands, or an unknown activation.
-    """
-    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
-    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
-    check_epilogue(y, activation, residual)
-    if y.numel() == 0:
-        return y
-    m = x.shape[1 if x_feature_major else 0]
-    if residual is not None and not y_feature_major:
-        residual = residual.t()
-    with torch.cuda.device_of(x):
-        by_input = aligned_by_input(x, feature_major=x_feature_major)
-        padded_m = by_input.shape[1]
-        direct = y_feature_major and padded_m == m
-        target = y if direct else x.new_empty(packed.n, padded_m)
-        launch(
-            by_input,
-            target,
-            bias=bias_for_kernel(bias),
-            activation=activation,
-            residual=None if residual is None else aligned_like(target, residual),
-        )
-        if not direct:
-            deliver(target, y, feature_major=y_feature_major)
-    return y
+def multiply_simt(x: Tensor, y: Tensor, packed: SimtPackedWeight, epilogue: Epilogue) -> None:
+    """Write Y [N, M] from X [K, M], as `multiply_by_feature` hands them over."""
+    launch = LAUNCHES.launch_for(SimtProblem.of(packed, x.shape[1]), x.device)
+    launch_gathered_simt(x, y, packed, epilogue, launch)
 
 
 @dataclass(frozen=True, order=True)
@@ -261,58 +156,37 @@ class SimtLaunch:
 
 
 def launch_gathered_simt(
-    x: Tensor,
-    y: Tensor,
-    packed: SimtPackedWeight,
-    *,
-    bias: Tensor | None,
-    activation: str,
-    residual: Tensor | None,
-    launch: SimtLaunch,
+    x: Tensor, y: Tensor, packed: SimtPackedWeight, epilogue: Epilogue, launch: SimtLaunch
 ) -> None:
     """Compute Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
 
     Args:
         x: [K, M] with M contiguous and 16-byte aligned rows; M a multiple of 4.
         y: [N, M], likewise; fully overwritten.
-        bias: [N] contiguous, float16, bfloat16 or float32, or None.
-        activation: a name of `ACTIVATION_CODES`.
-        residual: [N, M] like y, or None.
+        epilogue: its residual is [N, M] like y.
     Raises:
         RuntimeError: the launch failed.
     """
-    error = _function()(
-        *(tensor.data_ptr() for tensor in (x, packed.panels, packed.kept, packed.tiles, packed.outputs)),
-        None if bias is None else bias.data_ptr(),
-        None if residual is None else residual.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        y.stride(0),
-        0 if residual is None else residual.stride(0),
-        packed.kept_of_each,
-        0 if bias is None else BIAS_TYPES[bias.dtype],
-        ACTIVATION_CODES[activation],
-        x.shape[1],
-        x.shape[0],
-        len(packed.tiles),
-        packed.width,
-        launch.warp_split_k,
-        launch.columns,
-        launch.stages,
-        launch.splits,
-        num_sms(x.device),
-        torch.cuda.current_stream(x.device).cuda_stream,
+    launch_kernel(
+        KERNEL,
+        x.device,
+        (x, packed.panels, packed.kept, packed.tiles, packed.outputs, epilogue.bias, epilogue.residual, y),
+        (x.stride(0), y.stride(0), epilogue.residual_stride),
+        (
+            packed.kept_of_each,
+            *epilogue.codes,
+            x.shape[1],
+            x.shape[0],
+            len(packed.tiles),
+            packed.width,
+            launch.warp_split_k,
+            launch.columns,
+            launch.stages,
+            launch.splits,
+            num_sms(x.device),
+        ),
+        launch,
     )
-    if error:
-        raise RuntimeError(f"{KERNEL}: CUDA error {error} at launch ({launch})")
-
-
-@functools.cache
-def _function() -> ctypes._CFuncPtr:
-    function = cuda_library.load(KERNEL).sparsefront_gathered_simt
-    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 12 + [ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    return function
 
 
 def _space(width: int) -> tuple[SimtLaunch, ...]:
@@ -399,7 +273,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=SimtPackedWeight,
-    run=gathered_simt,
+    run=partial(hopper_product, partial(multiply_by_feature, multiply_simt)),
     dense=dense_weight,
     pack=pack_for_simt,
     unsupported=_unsupported,

@@ -6,28 +6,25 @@ up to 256 columns at once, in an order scheduled on the host: whole tiles for ma
 inputs are shared by blocks, if there are few or their lists are uneven (`sm90_sharing.py`).
 """
 
-import ctypes
-import functools
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common import operands
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, accumulation_dtype, with_epilogue
+from sparsefront_kernels.common.epilogue import accumulation_dtype, with_epilogue
 from sparsefront_kernels.common.host_tables import keep_for_graphs
-from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.common.launch import launch_kernel, num_sms
 from sparsefront_kernels.common.operands import (
+    NO_EPILOGUE,
+    Epilogue,
     aligned_by_input,
     aligned_like,
-    bias_for_kernel,
-    check_epilogue,
-    check_operands,
     deliver,
-    empty_output,
+    hopper_product,
 )
 from sparsefront_kernels.common.wgmma_layout import is_halved
 from sparsefront_kernels.format import SparseFormat
@@ -52,7 +49,6 @@ VERSION = 2  # increment when a change of the kernel invalidates measurements
 ALIGNMENT = 8  # elements: X is read and Y written 16 bytes at a time
 SHARED_BYTES = 233_472  # per SM
 FIXED_BYTES = 5_888  # per block: reserved by the driver, barriers, lists, and alignment
-BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 # compiled (columns, blocks per SM) -> minimum number of stages: at least one per group of producer warps
 _FEWEST_STAGES = {(64, 1): 2, (64, 2): 2, (128, 1): 4, (128, 2): 2, (256, 1): 4}
 
@@ -114,84 +110,63 @@ class Sm90Launch:
         )
 
 
-def gathered_sm90(
+def multiply_sm90(
     x: Tensor,
+    y: Tensor,
     packed: Sm90PackedWeight,
-    bias: Tensor | None,
-    *,
-    residual: Tensor | None,
-    activation: str,
+    epilogue: Epilogue,
     x_feature_major: bool,
     y_feature_major: bool,
-) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual.
-
-    Args:
-            x: [M, K], or [K, M] if x_feature_major; float16 or bfloat16 like the weight, any strides. The kernel reads aligned
-                [K, M]: other layouts, an M that is not a multiple of 8 and unaligned rows cost a copy of X.
-            bias: [N], any float dtype, or None.
-            residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
-            activation: a name of `common.epilogue.ACTIVATIONS`.
-        Returns:
-            [M, N], or [N, M] if y_feature_major, contiguous, in x's dtype; accumulated in float32. Costs a copy of Y in
-            feature-major layout if M is not a multiple of 8, and in row-major layout if outputs are dropped or permuted (not
-            `whole_runs`): computed outputs are then written compactly, feature-major, and a second kernel makes rows of them.
-        Raises:
-            ValueError: incompatible operands, or an unknown activation.
-    """
-    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
-    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
-    check_epilogue(y, activation, residual)
-    if y.numel() == 0:
-        return y
-    m = x.shape[1 if x_feature_major else 0]
-    with torch.cuda.device_of(x):
-        by_input = aligned_by_input(x, feature_major=x_feature_major)
-        padded_m = by_input.shape[1]
-        problem = Sm90Problem.of(packed, padded_m)
-        launches = launches_of(problem)
-        launch, quick_schedule = launches.launch_for(problem, x.device), not launches.timed_alike(problem, x.device)
-        if not y_feature_major and not packed.whole_runs:
-            sums = x.new_empty(packed.compact.numel(), padded_m)
-            if kept := len(packed.compact):
-                computed = replace(
-                    packed,
-                    n=packed.compact.numel(),
-                    cta_tiles=packed.cta_tiles[:kept],
-                    outputs=packed.compact,
-                    lengths=packed.lengths[:kept],
-                    k_blocks_of_each=0,
-                )
-                launch_gathered_sm90(by_input, sums, computed, launch=launch, quick_schedule=quick_schedule)
-            _expand(sums, packed.compact_index, y, bias_for_kernel(bias), activation, residual)
-            return y
-        direct = padded_m == m or not y_feature_major
-        target = y if direct else x.new_empty(packed.n, padded_m)
-        launch_gathered_sm90(
-            by_input,
-            target,
-            packed,
-            launch=launch,
-            quick_schedule=quick_schedule,
-            bias=bias_for_kernel(bias),
-            y_row_major=not y_feature_major,
-            activation=activation,
-            residual=None if residual is None else aligned_like(target, residual),
-        )
-        if not direct:
-            deliver(target, y, feature_major=y_feature_major)
-    return y
-
-
-def _expand(
-    sums: Tensor, index: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None
 ) -> None:
+    """Write Y; see `hopper_product`.
+
+    The kernel reads aligned [K, M]: other layouts, an M that is not a multiple of 8 and unaligned rows cost a copy of X. Costs a
+    copy of Y in feature-major layout if M is not a multiple of 8, and in row-major layout if outputs are dropped or permuted (not
+    `whole_runs`): computed outputs are then written compactly, feature-major, and a second kernel makes rows of them.
+    """
+    m = x.shape[1 if x_feature_major else 0]
+    by_input = aligned_by_input(x, feature_major=x_feature_major)
+    padded_m = by_input.shape[1]
+    problem = Sm90Problem.of(packed, padded_m)
+    launches = launches_of(problem)
+    launch, quick_schedule = launches.launch_for(problem, x.device), not launches.timed_alike(problem, x.device)
+    if not y_feature_major and not packed.whole_runs:
+        sums = x.new_empty(packed.compact.numel(), padded_m)
+        if nonempty := len(packed.compact):
+            computed = replace(
+                packed,
+                n=packed.compact.numel(),
+                cta_tiles=packed.cta_tiles[:nonempty],
+                outputs=packed.compact,
+                lengths=packed.lengths[:nonempty],
+                k_blocks_of_each=0,
+            )
+            launch_gathered_sm90(by_input, sums, computed, NO_EPILOGUE, launch, quick_schedule=quick_schedule)
+        _expand(sums, packed.compact_index, y, epilogue)
+        return
+    direct = padded_m == m or not y_feature_major
+    target = y if direct else x.new_empty(packed.n, padded_m)
+    launch_gathered_sm90(
+        by_input,
+        target,
+        packed,
+        epilogue.with_residual(partial(aligned_like, target)),
+        launch,
+        quick_schedule=quick_schedule,
+        y_row_major=not y_feature_major,
+    )
+    if not direct:
+        deliver(target, y, feature_major=y_feature_major)
+
+
+def _expand(sums: Tensor, index: Tensor, y: Tensor, epilogue: Epilogue) -> None:
     """Write rows of Y, activation(sums + bias) + residual, with zero sums for outputs that are not computed.
 
     Args:
         sums: [computed outputs, at least M].
         index: int32 [N], the row of each output in `sums`, or -1.
     """
+    bias, activation, residual = epilogue.bias, epilogue.activation, epilogue.residual
     if not operands.TRITON_IS_INSTALLED:  # with more passes over memory
         computed = (
             sums[index.clamp(min=0).long(), : y.shape[0]] if len(sums) else sums.new_zeros(len(index), y.shape[0])
@@ -210,13 +185,11 @@ def launch_gathered_sm90(
     x: Tensor,
     y: Tensor,
     packed: Sm90PackedWeight,
-    *,
+    epilogue: Epilogue,
     launch: Sm90Launch,
+    *,
     quick_schedule: bool = False,
-    bias: Tensor | None = None,
     y_row_major: bool = False,
-    activation: str = "none",
-    residual: Tensor | None = None,
 ) -> None:
     """Compute Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
 
@@ -224,61 +197,52 @@ def launch_gathered_sm90(
         x: [K, M] with M contiguous and 16-byte aligned rows; M a multiple of 8.
         y: [N, M], likewise; or [M, N] if y_row_major, likewise, with at most M rows. Fully overwritten.
         packed: must have `whole_runs` if y_row_major.
-        quick_schedule: of the persistent kernel, see `schedule`.
-        bias: [N] contiguous, float16, bfloat16 or float32, or None. The persistent kernel rounds sums to Y's dtype before the
+        epilogue: its residual is of y's shape and aligned like y. The persistent kernel rounds sums to Y's dtype before the
             activation, and again when a residual is added.
-        activation: a name of `common.epilogue.ACTIVATION_CODES`.
-        residual: of y's shape and dtype, aligned like y, or None.
+        quick_schedule: of the persistent kernel, see `schedule`.
     Raises:
         RuntimeError: the launch failed.
     """
-    if launch.persistent:
-        _launch_persistent(x, y, packed, launch, quick_schedule, bias, y_row_major, activation, residual)
+    added, strides = (epilogue.bias, epilogue.residual, y), (x.stride(0), epilogue.residual_stride, y.stride(0))
+    kinds = (*epilogue.codes, int(y_row_major), int(x.dtype == torch.bfloat16))
+    m, columns = x.shape[1], y.shape[0 if y_row_major else 1]
+    if not launch.persistent:
+        panels, k_blocks, cta_tiles = packed.panels, packed.k_blocks, packed.cta_tiles
+        work_tiles = len(cta_tiles) * -(-m // launch.block_m)
+        # a cluster that splits k-blocks has one work tile; others process several, as many as run at once
+        clusters = work_tiles if launch.splits > 1 else min(work_tiles, launch.blocks_per_sm * num_sms(x.device))
+        numbers = (
+            packed.k_blocks_of_each,
+            len(k_blocks) - packed.k_blocks_of_each * len(cta_tiles),
+            *kinds,
+            m,
+            columns,
+            len(cta_tiles),
+            launch.block_m,
+            launch.stages,
+            launch.raster_swizzle,
+            launch.splits,
+            int(launch.pdl),
+            _mma_tiles_of_each_half(panels, k_blocks, cta_tiles) if launch.prefetch else -1,
+            launch.blocks_per_sm,
+            clusters,
+        )
+        pointers = (x, panels, k_blocks, cta_tiles, packed.outputs, *added)
+        launch_kernel(CLUSTER_LIBRARY, x.device, pointers, strides, numbers, launch)
+        return
+    blocks, shared, partials = num_sms(x.device), None, None
+    if launch.shares:
+        tables = keep_for_graphs(packed.k_blocks, shared_tables(packed.lengths, m, blocks, launch.block_m, x.device))
+        work, begins, shared = tables.work, tables.begins, tables.shared
+        partials = x.new_empty(tables.parts, packed.outputs.shape[1] * launch.block_m, dtype=torch.float32)
     else:
-        _launch_cluster(x, y, packed, launch, bias, y_row_major, activation, residual)
-
-
-def _launch_cluster(
-    x: Tensor,
-    y: Tensor,
-    packed: Sm90PackedWeight,
-    launch: Sm90Launch,
-    bias: Tensor | None,
-    y_row_major: bool,
-    activation: str,
-    residual: Tensor | None,
-) -> None:
-    panels, k_blocks, cta_tiles = packed.panels, packed.k_blocks, packed.cta_tiles
-    m = x.shape[1]
-    work_tiles = len(cta_tiles) * -(-m // launch.block_m)
-    # a cluster that splits k-blocks has one work tile; others process several, as many as run at once
-    clusters = work_tiles
-    if launch.splits == 1:
-        clusters = min(work_tiles, launch.blocks_per_sm * num_sms(x.device))
-    error = _cluster_function()(
-        *(tensor.data_ptr() for tensor in (x, panels, k_blocks, cta_tiles, packed.outputs)),
-        *epilogue_arguments(x, y, bias, residual),
-        packed.k_blocks_of_each,
-        len(k_blocks) - packed.k_blocks_of_each * len(cta_tiles),
-        0 if bias is None else BIAS_TYPES[bias.dtype],
-        ACTIVATION_CODES[activation],
-        int(y_row_major),
-        int(x.dtype == torch.bfloat16),
-        m,
-        y.shape[0 if y_row_major else 1],
-        len(cta_tiles),
-        launch.block_m,
-        launch.stages,
-        launch.raster_swizzle,
-        launch.splits,
-        int(launch.pdl),
-        _mma_tiles_of_each_half(panels, k_blocks, cta_tiles) if launch.prefetch else -1,
-        launch.blocks_per_sm,
-        clusters,
-        torch.cuda.current_stream(x.device).cuda_stream,
-    )
-    if error:
-        raise RuntimeError(f"gathered_sm90_cluster: CUDA error {error} at launch ({launch})")
+        swizzle = launch.raster_swizzle
+        whole = schedule_tensors(packed.lengths, m, blocks, swizzle, x.device, quick=quick_schedule)
+        work, begins, _ = keep_for_graphs(packed.k_blocks, whole)
+    pointers = (x, packed.panels, packed.k_blocks, work, begins, shared, partials, packed.outputs, *added)
+    shared_tiles = 0 if shared is None else len(shared)
+    sizes = (int(is_halved(packed.panels)), m, columns, launch.block_m, len(begins) - 1, shared_tiles, int(launch.pdl))
+    launch_kernel(PERSISTENT_LIBRARY, x.device, pointers, strides, (*kinds, *sizes), launch)
 
 
 def _mma_tiles_of_each_half(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor) -> int:
@@ -288,79 +252,6 @@ def _mma_tiles_of_each_half(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor)
     """
     mma_tiles, rest = divmod(len(panels), 2 * len(cta_tiles))
     return mma_tiles if rest == 0 and -(-mma_tiles // K_BLOCK_MMA_TILES) * len(cta_tiles) == len(k_blocks) else 0
-
-
-def _launch_persistent(
-    x: Tensor,
-    y: Tensor,
-    packed: Sm90PackedWeight,
-    launch: Sm90Launch,
-    quick_schedule: bool,
-    bias: Tensor | None,
-    y_row_major: bool,
-    activation: str,
-    residual: Tensor | None,
-) -> None:
-    m, blocks = x.shape[1], num_sms(x.device)
-    shared, partials, shared_tiles = None, None, 0
-    if launch.shares:
-        tables = keep_for_graphs(packed.k_blocks, shared_tables(packed.lengths, m, blocks, launch.block_m, x.device))
-        work, begins, shared_tiles = tables.work, tables.begins, len(tables.shared)
-        shared = tables.shared.data_ptr()
-        partials = x.new_empty(tables.parts, packed.outputs.shape[1] * launch.block_m, dtype=torch.float32)
-    else:
-        swizzle = launch.raster_swizzle
-        whole = schedule_tensors(packed.lengths, m, blocks, swizzle, x.device, quick=quick_schedule)
-        work, begins, _ = keep_for_graphs(packed.k_blocks, whole)
-    error = _persistent_function()(
-        *(tensor.data_ptr() for tensor in (x, packed.panels, packed.k_blocks, work, begins)),
-        shared,
-        None if partials is None else partials.data_ptr(),
-        packed.outputs.data_ptr(),
-        *epilogue_arguments(x, y, bias, residual),
-        0 if bias is None else BIAS_TYPES[bias.dtype],
-        ACTIVATION_CODES[activation],
-        int(y_row_major),
-        int(x.dtype == torch.bfloat16),
-        int(is_halved(packed.panels)),
-        m,
-        y.shape[0 if y_row_major else 1],
-        launch.block_m,
-        len(begins) - 1,
-        shared_tiles,
-        int(launch.pdl),
-        torch.cuda.current_stream(x.device).cuda_stream,
-    )
-    if error:
-        raise RuntimeError(f"gathered_sm90_persistent: CUDA error {error} at launch")
-
-
-def epilogue_arguments(x: Tensor, y: Tensor, bias: Tensor | None, residual: Tensor | None) -> tuple[int | None, ...]:
-    """Addresses of bias, residual and y, and row strides of x, residual and y in elements, as both libraries take them."""
-    return (
-        None if bias is None else bias.data_ptr(),
-        None if residual is None else residual.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        0 if residual is None else residual.stride(0),
-        y.stride(0),
-    )
-
-
-@functools.cache
-def _cluster_function() -> ctypes._CFuncPtr:
-    function = cuda_library.load(CLUSTER_LIBRARY).sparsefront_gathered_sm90_cluster
-    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 17 + [ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    return function
-
-
-@functools.cache
-def _persistent_function() -> ctypes._CFuncPtr:
-    function = cuda_library.load(PERSISTENT_LIBRARY).sparsefront_gathered_sm90_persistent
-    function.argtypes = [ctypes.c_void_p] * 11 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 11 + [ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    return function
 
 
 _RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products
@@ -562,7 +453,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=Sm90PackedWeight,
-    run=gathered_sm90,
+    run=partial(hopper_product, multiply_sm90),
     dense=dense_weight,
     pack=pack_for_sm90,
     unsupported=_unsupported,

@@ -1,20 +1,17 @@
 """`gathered_small_m`: up to 64 rows of X on Hopper's tensor cores, in any layout; ../csrc/gathered_small_m.cu."""
 
-import ctypes
-import functools
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
-from sparsefront_kernels.common.launch import was_read_before
-from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
+from sparsefront_kernels.common.launch import TYPE_CODES, launch_kernel, was_read_before
+from sparsefront_kernels.common.operands import Epilogue, hopper_product
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, in_rows
 from sparsefront_kernels.kernel_op import kernel_entry
@@ -40,7 +37,6 @@ MOST_STAGES = 8
 PREFETCH_BYTES = 131_072  # of what a block's rings do not hold of the weight: brought into L2 while it waits, at most
 GATHERS = ("lanes", "shared")
 PDL_MODES = ("off", "early", "prefetch", "prefetch_late")
-_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,52 +186,27 @@ def rows_unsupported_reason(m: int) -> str | None:
     return None if m <= MOST_ROWS else f"takes up to {MOST_ROWS} rows of X, not {m}"
 
 
-def gathered_small_m(
+def multiply_small_m(
     x: Tensor,
+    y: Tensor,
     packed: SmallMPackedWeight,
-    bias: Tensor | None,
-    *,
-    residual: Tensor | None,
-    activation: str,
+    epilogue: Epilogue,
     x_feature_major: bool,
     y_feature_major: bool,
-) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual for up to 64 rows of X.
+) -> None:
+    """Write Y for up to 64 rows of X; see `hopper_product`.
 
-    Args:
-        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as the weight, any strides. For M > 8
-            the kernel reads rows side by side (feature-major, M a multiple of 2, 4 or 8): otherwise a first small
-            kernel packs X.
-        bias: [N], any float dtype, or None.
-        residual: of Y's shape and dtype, any strides, or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
-    Returns:
-        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.
-    Raises:
-        ValueError: operands that do not fit together, or no such activation.
+    For M > 8 the kernel reads rows side by side (feature-major, M a multiple of 2, 4 or 8): otherwise a first small kernel packs
+    X.
     """
-    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
-    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
-    check_epilogue(y, activation, residual)
-    if y.numel() == 0:
-        return y
     rows, out = (x.t() if x_feature_major else x), (y.t() if y_feature_major else y)
     if max(rows.stride()) >= 2**30:  # the kernel counts bytes from input to input in 32 bits
         rows = rows.contiguous()
-    if residual is not None and y_feature_major:
-        residual = residual.t()
     problem = SmallMProblem.of(packed, rows.shape[0], x_feature_major=x_feature_major)
-    with torch.cuda.device_of(x):
-        launch_gathered_small_m(
-            rows,
-            out,
-            packed,
-            bias=bias_for_kernel(bias),
-            activation=activation,
-            residual=residual,
-            launch=(LAUNCHES if x_feature_major else ROW_X_LAUNCHES).launch_for(problem, x.device),
-        )
-    return y
+    launch = (LAUNCHES if x_feature_major else ROW_X_LAUNCHES).launch_for(problem, x.device)
+    launch_gathered_small_m(
+        rows, out, packed, epilogue.with_residual(Tensor.t) if y_feature_major else epilogue, launch
+    )
 
 
 @dataclass(frozen=True, order=True)
@@ -323,63 +294,50 @@ def column_blocks(m: int) -> int:
 
 
 def launch_gathered_small_m(
-    x: Tensor,
-    y: Tensor,
-    packed: SmallMPackedWeight,
-    *,
-    bias: Tensor | None,
-    activation: str,
-    residual: Tensor | None,
-    launch: SmallMLaunch,
+    x: Tensor, y: Tensor, packed: SmallMPackedWeight, epilogue: Epilogue, launch: SmallMLaunch
 ) -> None:
     """Write Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
 
     Args:
         x: [M, K], 1 to 64 rows, float16, bfloat16 or float32, any strides below 2**30.
         y: [M, N], any strides; every element is written.
-        bias: [N] contiguous, float16, bfloat16 or float32, or None.
-        residual: [M, N] in x's dtype, any strides, or None.
+        epilogue: its residual is [M, N], any strides.
     Raises:
         RuntimeError: the launch failed.
     """
     m, k = x.shape
     shared, blocks = launch.gather == "shared", column_blocks(m)
     packed_x = None if _side_by_side(x, 8 if shared else blocks) else x.new_empty(k, 8 * blocks)
-    outputs = None if packed.in_order else packed.outputs
-    pointers = (x, packed_x, packed.lists, packed.panels, packed.row_tiles, outputs, bias, residual, y)
-    residual_strides = (0, 0) if residual is None else residual.stride()
+    outputs, residual = None if packed.in_order else packed.outputs, epilogue.residual
     parts = (packed.panels, packed.lists, packed.row_tiles, packed.outputs)
-    error = _function()(
-        *(None if tensor is None else tensor.data_ptr() for tensor in pointers),
-        x.stride(1),
-        x.stride(0),
-        *residual_strides,
-        *y.stride(),
-        _spanned_bytes(x),
-        len(packed.panels),
-        _TYPES[x.dtype],
-        0 if bias is None else _TYPES[bias.dtype],
-        ACTIVATION_CODES[activation],
-        m,
-        y.shape[1],
-        k,
-        len(packed.row_tiles),
-        _row_tiles_with_blocks(packed, m),
-        packed.chunks_of_each,
-        packed.most_chunks,
-        packed.width,
-        int(shared),
-        launch.fragments,
-        launch.splits,
-        launch.warps,
-        launch.stages,
-        launch.stage_chunks,
-        PDL_MODES.index(launch.pdl if was_read_before(*parts) else "off"),
-        PREFETCH_BYTES,
-        torch.cuda.current_stream(x.device).cuda_stream,
+    residual_strides = (0, 0) if residual is None else residual.stride()
+    launch_kernel(
+        KERNEL,
+        x.device,
+        (x, packed_x, packed.lists, packed.panels, packed.row_tiles, outputs, epilogue.bias, residual, y),
+        (x.stride(1), x.stride(0), *residual_strides, *y.stride(), _spanned_bytes(x), len(packed.panels)),
+        (
+            TYPE_CODES[x.dtype],
+            *epilogue.codes,
+            m,
+            y.shape[1],
+            k,
+            len(packed.row_tiles),
+            _row_tiles_with_blocks(packed, m),
+            packed.chunks_of_each,
+            packed.most_chunks,
+            packed.width,
+            int(shared),
+            launch.fragments,
+            launch.splits,
+            launch.warps,
+            launch.stages,
+            launch.stage_chunks,
+            PDL_MODES.index(launch.pdl if was_read_before(*parts) else "off"),
+            PREFETCH_BYTES,
+        ),
+        launch,
     )
-    if error:
-        raise RuntimeError(f"gathered_small_m: CUDA error {error} at launch ({launch})")
 
 
 def _row_tiles_with_blocks(packed: SmallMPackedWeight, m: int) -> int:
@@ -400,14 +358,6 @@ def _spanned_bytes(x: Tensor) -> int:
     """Bytes from X's first element to its last, or 0 where it holds less than half of them."""
     spanned = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return spanned * x.element_size() if spanned <= 2 * x.numel() else 0
-
-
-@functools.cache
-def _function() -> ctypes._CFuncPtr:
-    function = cuda_library.load(KERNEL).sparsefront_gathered_small_m
-    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 8 + [ctypes.c_int] * 19 + [ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    return function
 
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
@@ -555,7 +505,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=SmallMPackedWeight,
-    run=gathered_small_m,
+    run=partial(hopper_product, multiply_small_m),
     dense=dense_weight,
     pack=pack_for_small_m,
     unsupported=_unsupported,

@@ -42,48 +42,12 @@ def gathered_overlay_reference(x: Tensor, stored: GatheredOverlayFormat, bias: T
     return y.to(x.dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class ComposedWeight:
-    """Both parts, each packed for its kernel.
-
-    Args:
-        by_sm90: whether the kernels are those for compute capability 9.0.
-        tiles, overlay: what `pack` of the kernels gave.
-    """
-
-    by_sm90: bool
-    tiles: Any
-    overlay: Any
-
-
-def pack_for_composed(stored: GatheredOverlayFormat) -> ComposedWeight:
-    """Pack both parts for the kernels of the GPU that holds the weight."""
-    by_sm90 = _by_sm90(stored, stored.dtype, stored.device)
-    tiles, overlay = _kernels(by_sm90)
-    return ComposedWeight(by_sm90, tiles.pack(stored.tiles), overlay.pack(stored.overlay))
-
-
-def gathered_overlay_composed(x: Tensor, packed: ComposedWeight, bias: Tensor | None = None, *, layout: str) -> Tensor:
-    """Y = X · Wᵀ + bias with x and y in the layout's order; in 16 bits the overlay's product is rounded before it is added."""
-    tiles, overlay = _kernels(packed.by_sm90)
-    if layout in overlay.layouts:
-        rest = overlay.run(x, packed.overlay, layout=layout)
-    else:  # feature-major by the kernel that takes rows in any strides
-        rest = overlay.run(x.t(), packed.overlay).t()
-    by_feature = rest if layout == "feature_major" else rest.t()
-    y = tiles.run(x, packed.tiles, bias, layout=_TILES_LAYOUT[layout], residual=by_feature)
-    return y if layout == "feature_major" else y.t()
-
-
-def _by_sm90(stored: GatheredOverlayFormat, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernels for compute capability 9.0 take the weight there, however many rows X has."""
-    n, k = stored.shape
-    return _unsupported_by(_kernels(by_sm90=True), stored, Problem(1, k, n, dtype, device)) is None
-
-
-def _kernels(by_sm90: bool) -> tuple[KernelEntry, KernelEntry]:
-    """Of the tiles and of the overlay."""
-    return (GATHERED_SM90, CSR_SM90) if by_sm90 else (GATHERED_TRITON, CSR_TORCH)
+def kernels_for(
+    stored: GatheredOverlayFormat, dtype: torch.dtype, device: torch.device
+) -> tuple[KernelEntry, KernelEntry]:
+    """Of the tiles and of the overlay: those for compute capability 9.0 where they take the weight, else those for any GPU."""
+    hopper, problem = (GATHERED_SM90, CSR_SM90), Problem(1, *reversed(stored.shape), dtype, device)
+    return (GATHERED_TRITON, CSR_TORCH) if _unsupported_by(hopper, stored, problem) else hopper
 
 
 def _unsupported_by(
@@ -94,9 +58,36 @@ def _unsupported_by(
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Unsupported where either part is."""
     weight = cast(GatheredOverlayFormat, stored)
-    return _unsupported_by(_kernels(_by_sm90(weight, problem.dtype, problem.device)), weight, problem)
+    return _unsupported_by(kernels_for(weight, problem.dtype, problem.device), weight, problem)
+
+
+@dataclass(frozen=True, eq=False)
+class ComposedWeight:
+    """Both parts' kernels, and the parts as these packed them."""
+
+    kernels: tuple[KernelEntry, KernelEntry]
+    tiles: Any
+    overlay: Any
+
+
+def pack_for_composed(stored: GatheredOverlayFormat) -> ComposedWeight:
+    """Pack both parts for the kernels of the GPU that holds the weight."""
+    tiles, overlay = kernels_for(stored, stored.dtype, stored.device)
+    return ComposedWeight((tiles, overlay), tiles.pack(stored.tiles), overlay.pack(stored.overlay))
+
+
+def gathered_overlay_composed(x: Tensor, packed: ComposedWeight, bias: Tensor | None = None, *, layout: str) -> Tensor:
+    """Y = X · Wᵀ + bias with x and y in the layout's order; in 16 bits the overlay's product is rounded before it is added."""
+    tiles, overlay = packed.kernels
+    by_feature = layout == "feature_major"
+    if layout in overlay.layouts:
+        rest = overlay.run(x, packed.overlay, layout=layout)
+    else:  # feature-major by the kernel that takes rows in any strides
+        rest = overlay.run(x.t(), packed.overlay).t()
+    rest = rest if by_feature else rest.t()
+    y = tiles.run(x, packed.tiles, bias, layout=_TILES_LAYOUT[layout], residual=rest)
+    return y if by_feature else y.t()
 
 
 REFERENCE = KernelEntry(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.device_support import unloadable_reason
-from sparsefront_kernels.common.launch import TYPE_CODES, library_function
+from sparsefront_kernels.common.launch import TYPE_CODES, address, argument_fields, launch_with
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -267,12 +267,7 @@ _NUMBERS = ("x_bias_type", "weight_type", "bias_type", "is_bfloat16", "d", "m", 
 class Arguments(ctypes.Structure):
     """`Arguments` of the CUDA source."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_longlong) for name in _STRIDES),
-        *((name, ctypes.c_int) for name in _NUMBERS),
-        ("eps", ctypes.c_float),
-    ]
+    _fields_ = [*argument_fields(_POINTERS, _STRIDES, _NUMBERS), ("eps", ctypes.c_float)]
 
 
 def _cuda_unsupported_reason(
@@ -334,7 +329,7 @@ def launch_cuda_norm(
     tensors = {"x": x, "residual": residual, "sums": sums, "y": y, **vectors}
     d, m = x.shape
     arguments = Arguments(
-        **{name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()},
+        **{name: address(tensor) for name, tensor in tensors.items()},
         **{f"{name}_type": 0 if vector is None else TYPE_CODES[vector.dtype] for name, vector in vectors.items()},
         x_stride=x.stride(0),
         residual_stride=0 if residual is None else residual.stride(0),
@@ -347,11 +342,7 @@ def launch_cuda_norm(
         pdl=1,
         eps=eps,
     )
-    error = library_function(LIBRARY, Arguments)(
-        ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream
-    )
-    if error:
-        raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+    launch_with(LIBRARY, arguments, x.device)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.device_support import unloadable_reason
 from sparsefront_kernels.common.epilogue import accumulation_dtype
-from sparsefront_kernels.common.launch import TYPE_CODES, library_function
+from sparsefront_kernels.common.launch import TYPE_CODES, argument_fields, launch_with
 from sparsefront_kernels.quantized.quantize import quantize
 
 LIBRARY = "layer_norm_rows"
@@ -148,12 +148,7 @@ _NUMBERS = ("x_bias_type", "weight_type", "bias_type", "is_bfloat16", "m", "d", 
 class Arguments(ctypes.Structure):
     """`Arguments` of the CUDA source."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_longlong) for name in _STRIDES),
-        *((name, ctypes.c_int) for name in _NUMBERS),
-        ("eps", ctypes.c_float),
-    ]
+    _fields_ = [*argument_fields(_POINTERS, _STRIDES, _NUMBERS), ("eps", ctypes.c_float)]
 
 
 def launch_norm_rows(
@@ -187,11 +182,7 @@ def launch_norm_rows(
         pdl=1,
         eps=eps,
     )
-    error = library_function(LIBRARY, Arguments)(
-        ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream
-    )
-    if error:
-        raise RuntimeError(f"{LIBRARY}: CUDA error {error} at launch")
+    launch_with(LIBRARY, arguments, x.device)
 
 
 def _aligned(tensor: Tensor) -> Tensor:

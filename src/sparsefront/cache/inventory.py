@@ -149,6 +149,7 @@ UNFINISHED = ".unfinished"
 # In pipeline order: a stage that shares files (hard links) with an earlier one is not charged for them.
 ORDER = (
     "dense",
+    "teacher",
     "prune",
     "recover",
     "dense_continued",

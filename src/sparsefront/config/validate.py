@@ -28,6 +28,7 @@ from sparsefront.config.settings import (
     plain,
     searched_folders,
 )
+from sparsefront.data.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting, did_you_mean, first_line
 from sparsefront.inference.precision import MULTIPLE, unsupported_reason
 from sparsefront.measure.decode import int8_unavailable_reason
@@ -38,19 +39,9 @@ from sparsefront.options import options_where
 from sparsefront.patterns.base import to_record
 from sparsefront.patterns.depth import Depth
 from sparsefront.patterns.width import units_to_prune
-from sparsefront.pruning.block_by_block import require_chain
-from sparsefront.pruning.layers import (
-    narrower_than_tiles,
-    nothing_fits,
-    plan_pruning,
-    require_matches,
-    require_no_groups,
-    require_whole_groups,
-)
-from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared
+from sparsefront.pruning.layers import plan_pruning, require_matches, require_no_groups
+from sparsefront.pruning.prune import check_pruning
 from sparsefront.pruning.prune_blocks import removable_blocks
-from sparsefront.pruning.rounding import require_effect
-from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.structure import remove_units
 from sparsefront.pruning.structured import Structured
 from sparsefront.schedule.one_shot import OneShot
@@ -112,6 +103,19 @@ def with_labels(experiment: Experiment) -> Experiment:
         allowed = "learns from labels, and dataset.unlabeled=true adds rows without: dense_distilled"
         raise InvalidSetting("control", experiment.control, allowed)
     return experiment
+
+
+def check_stored_teacher(experiment: Experiment) -> None:
+    """Logits are stored by row: a row's inputs must be the same in every batch, and its prediction of one size.
+
+    Raises:
+        InvalidSetting: `recovery.store_teacher` with images, which are augmented, or another task.
+    """
+    dataset, choices = experiment.dataset, experiment.choices
+    is_fixed = isinstance(dataset, TextDataset) and dataset.info.kind == "sequence_classification"
+    if experiment.recovery.store_teacher and not is_fixed:
+        allowed = f"needs texts with one label each, whose inputs never change; dataset {choices['dataset']} has others"
+        raise InvalidSetting("recovery.store_teacher", True, allowed)
 
 
 # Combinations without timing.
@@ -298,6 +302,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     check_precision(experiment)
     check_checkpoint(experiment)
     _check_structured(experiment)
+    check_stored_teacher(experiment)
     _check_recovery(experiment)
     experiment = with_possible_control(with_labels(experiment))
     _check_pattern(experiment)
@@ -507,66 +512,28 @@ def _check_pattern(experiment: Experiment) -> None:
     if not pattern.prunes:
         return
     ignored = experiment.recipe.ignored(prunable)
-    plan = plan_pruning(
-        net,
-        prunable,
-        pattern=pattern,
-        sparsity=experiment.sparsity,
-        ignored=ignored,
-        reads_inputs=experiment.pruning.reads_inputs,
-    )
+    try:
+        plan = check_pruning(net, prunable, experiment.pruning, ignored, experiment.recipe.ignore)
+    except InvalidSetting as error:
+        raise error.within("recipe") if error.key == "ignore" else error from None
     if experiment.recovery.reads_inputs:
         require_no_groups(net, plan.layers, experiment.recovery.name)
-    try:
-        require_whole_groups(plan, pattern, ignored)
-    except InvalidSetting as error:
-        raise error if error.key == "granularity" else error.within("pattern") from error
-    if not plan.layers:
-        raise nothing_fits(plan, pattern, experiment.recipe.ignore)
-    if (narrower := narrower_than_tiles(plan, pattern)) is not None:
-        log.info("%s", narrower)
-    _call("recipe", require_none_dense, net, plan.layers, "ignore", experiment.recipe.ignore)
-    shapes = {name: plan.shapes[name] for name in plan.layers}
-    _call("report", experiment.report.check_layers, shapes)
-    _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
-    weight_shapes = {name: tuple(net.get_submodule(name).weight.shape) for name in plan.layers}
+    _call("report", experiment.report.check_layers, plan.pruned_shapes)
     if isinstance(pattern, Depth):
-        try:
-            removable_blocks(net, plan.layers, ignored, pattern, experiment.sparsity)
-        except InvalidSetting as error:
-            raise error.within("recipe") if error.key == "ignore" else error from None
         return
-    require_chain(experiment.importance, net, plan.layers)
-    require_effect(pattern, experiment.allocation, weight_shapes, experiment.sparsity)
-    require_storable(pattern, shapes.values(), experiment.sparsity)
-    _check_search(experiment, net, plan.layers)
+    if isinstance(experiment.allocation, MeasuringAllocation) and experiment.kernel.swaps_nothing:
+        allowed = (
+            f"swaps no kernel in: nothing gets faster, so that allocation={experiment.allocation.name} finds nothing"
+        )
+        raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
     try:
         experiment.kernel.check_against(
             pattern=pattern,
             sparsity=experiment.sparsity,
-            shapes=shapes,
+            shapes=plan.pruned_shapes,
             device=experiment.measure.torch_device,
             dtype=experiment.measure.torch_dtype,
             precision=experiment.precision.of_dense or "none",
         )
     except InvalidSetting as error:
         raise error.within("kernel") from error
-
-
-def _check_search(experiment: Experiment, net: nn.Module, layers: Iterable[str]) -> None:
-    """Check that a latency search has kernels to choose from and can choose for each layer independently.
-
-    Args:
-        net: may be on the meta device.
-        layers: its layers that will be pruned.
-    Raises:
-        InvalidSetting: kernels are not swapped in, or layers share a weight.
-    """
-    if not isinstance(experiment.allocation, MeasuringAllocation):
-        return
-    require_none_shared(net, layers, experiment.allocation.name)
-    if experiment.kernel.swaps_nothing:
-        allowed = (
-            f"swaps no kernel in: nothing gets faster, so that allocation={experiment.allocation.name} finds nothing"
-        )
-        raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -235,33 +235,45 @@ class PairData(SplitData):
         name = f"{self.sentences.name}-{split}-{digest(key)}.safetensors"
         tensors = load_file(build_once(self._cache_dir / "features" / name, make))
         sides, special = (_side(tensors, side) for side in ("source", "target")), self.tokenizer
-        return Pairs(*sides, special.pad, special.start, special.end)
+        pairs = Pairs(*sides, special.pad, special.start, special.end)
+        return pairs if split == "train" else self._evaluated(pairs, split)
+
+    def _evaluated(self, pairs: Pairs, split: str) -> Pairs:
+        """The pairs of val or test before the first one that is too long.
+
+        Raises:
+            InvalidSetting: an evaluation reaches it.
+        """
+        lengths, longest = pairs.lengths, self._max_length
+        if not (lengths > longest).any():
+            return pairs
+        first, limit = int((lengths > longest).int().argmax()), self.evaluate_limit
+        reached = len(pairs) if limit is None else -(-limit // self.batch_size) * self.batch_size
+        if first < reached:
+            allowed = f"pair {first + 1} of {split} has a sentence of {lengths[first]} tokens, and it is evaluated"
+            raise InvalidSetting("max_length", longest, f"{allowed}: give at least {lengths[:reached].max()}")
+        told = "data: pair %d of %s is longer than dataset.max_length=%d tokens: only those before it are read, enough for %s"
+        log.info(told, first + 1, split, longest, f"measure.evaluate_limit={limit}")
+        return replace(pairs, sources=pairs.sources.first(first), targets=pairs.targets.first(first))
 
     def _encoded(self, split: str) -> list[EncodedText]:
         """Both sides of a split; of train, without pairs that are too long.
 
         Raises:
-            InvalidSetting: a sentence of val or test is too long, or all of train are.
+            InvalidSetting: all pairs of train are too long.
         """
         pairs, longest = self.sentences.pairs(split), self._max_length
         sides = [self._numbers(texts, split, side) for side, texts in zip(("source", "target"), pairs, strict=True)]
         lengths = np.array([[len(row) for row in rows] for rows in sides]).max(0)
         fits = lengths <= longest
-        if split == "train" and fits.any():
-            if not fits.all():
-                log.info(
-                    "data: %d of %d pairs of train are longer than dataset.max_length=%d tokens: left out",
-                    int((~fits).sum()),
-                    len(fits),
-                    longest,
-                )
-            sides = [[row for row, kept in zip(rows, fits, strict=True) if kept] for rows in sides]
-        elif not fits.all():
-            row = int(lengths.argmax())
-            allowed = (
-                f"pair {row + 1} of {split} has a sentence of {lengths[row]} tokens, and all of them are evaluated"
+        if split == "train" and not fits.any():
+            raise InvalidSetting(
+                "max_length", longest, f"is less than all pairs of train have, {lengths.min()} and more"
             )
-            raise InvalidSetting("max_length", longest, f"{allowed}: give at least {lengths.max()}")
+        if split == "train" and not fits.all():
+            told = "data: %d of %d pairs of train are longer than dataset.max_length=%d tokens: left out"
+            log.info(told, int((~fits).sum()), len(fits), longest)
+            sides = [[row for row, kept in zip(rows, fits, strict=True) if kept] for rows in sides]
         return [
             EncodedText(
                 {"input_ids": torch.from_numpy(np.concatenate(rows))}, row_starts([len(row) for row in rows]), {}

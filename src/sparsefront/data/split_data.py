@@ -48,7 +48,11 @@ class SplitData(LightningDataModule):
         batch_size: rows per batch.
         seed: of the order of `train`; `val` and `test` are never shuffled.
         num_workers: loader processes.
+    Attributes:
+        evaluate_limit: rows of val and test after which an evaluation stops, at the end of a batch; None: it reads all.
     """
+
+    evaluate_limit: int | None = None
 
     def __init__(self, load: Callable[[str], Part], *, batch_size: int, seed: int, num_workers: int = 0) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -67,6 +67,12 @@ class EncodedText:
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    def first(self, rows: int) -> "EncodedText":
+        """The first rows alone."""
+        tokens = {name: values[: self.starts[rows]] for name, values in self.tokens.items()}
+        columns = {name: values[:rows] for name, values in self.columns.items()}
+        return EncodedText(tokens, self.starts[: rows + 1], columns)
 
     def lengths(self, rows: Tensor) -> Tensor:
         """Number of tokens of each row, int64."""
@@ -332,6 +338,11 @@ class TextData(SplitData):
             return super().training_batches(part, drop_last=drop_last, generator=generator)
         lengths = part.text.starts.diff()
         return LengthGroupedBatches(lengths, self.batch_size, drop_last=drop_last, generator=generator)
+
+    def add_column(self, split: str, name: str, values: Tensor) -> None:
+        """Add one value per row, [rows, ...], to the batches of a split."""
+        part = self.part(split)
+        self._parts[split] = replace(part, text=replace(part.text, columns=part.text.columns | {name: values}))
 
     def _load_part(self, split: str) -> Part:
         if split == "val" and not self._holds_out:

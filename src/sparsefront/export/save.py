@@ -215,7 +215,8 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
 
 def require_packages(trust: object) -> None:
     """Raise InvalidSetting if `trust` is no list of packages."""
-    if isinstance(trust, str) or not isinstance(trust, Collection) or not all(isinstance(one, str) for one in trust):
+    names = list(trust) if isinstance(trust, Collection) and not isinstance(trust, str) else [None]
+    if not all(isinstance(one, str) and all(map(str.isidentifier, one.split("."))) for one in names):
         raise InvalidSetting("trust", trust, 'is a list of packages, such as ["mylab.patterns"]')
 
 

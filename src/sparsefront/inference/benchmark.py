@@ -1,6 +1,8 @@
 """Time a dense and a sparse network in turn: `sf.benchmark`."""
 
 import math
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,9 +20,9 @@ from sparsefront.measure.decode import (
     time_prefill,
     time_steps,
 )
-from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, EndToEnd, time_pair
 from sparsefront.measure.execution_mode import suppress_treespec_warning
-from sparsefront.measure.search_time import MOST_SECONDS, SearchTime, Tell, searching
+from sparsefront.measure.search_time import SearchTime, Tell, searching
 from sparsefront.measure.settings import DTYPES, INT8_WEIGHT_ONLY, Measure
 from sparsefront.measure.speedup import FEWEST_REPEATS, ratio_apart
 from sparsefront.measure.timers import LatencySummary
@@ -106,6 +108,8 @@ class Comparison:
         repeats = len(self.timed.samples_ms["sparse"])
         few = repeats < FEWEST_REPEATS
         sure = f"n={repeats}: no interval" if few else f"95 % interval {low:.2f} to {high:.2f}"
+        if self.timed.left_dense:
+            sure = NO_LAYER_IS_SPARSE
         lines = [
             _line("dense", self.timed.dense.latency, self.timed.dense.execution.name),
             _line("sparse", self.timed.sparse, self.timed.execution.name),
@@ -130,6 +134,8 @@ def benchmark(
     *,
     settings: Measure | None = None,
     fuse: Fuse | None = fused_dense_graph,
+    low: Mapping[str, nn.Module] | None = None,
+    prompt_net: nn.Module | None = None,
     seconds: float | None = None,
     tell: Tell = print,
 ) -> Comparison:
@@ -142,6 +148,9 @@ def benchmark(
             search; device, dtype and sizes come from the networks and inputs. With mode="decode" the input is a prompt,
             `input_ids` [B, T]: single-token steps after it are timed and, separately, its prefill; swap kernels for [B, 1].
         fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None: no such candidate.
+        low: low precision -> the dense network in it, a separate baseline, of which the fastest is timed. None: with
+            mode="decode" int8_weight_only, as `settings.dense_low` says.
+        prompt_net: the sparse network with kernels for prompts, whose prefill is timed; None: that of `net`.
         seconds: budget of both searches: work that is not expected to finish in time is skipped, but not the versions that
             are usually the fastest. None: twice `settings.autotune_seconds`, 60 by default. Results of earlier searches with
             these networks and input shapes, of `sf.swap` or an earlier process too, are reused: a swapped network runs in
@@ -176,8 +185,7 @@ def benchmark(
     device = device_of(dense_net)
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
     search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds, tell)
-    settings = replace(settings, autotune_seconds=min(search.seconds / 2, MOST_SECONDS))
-    called = inputs if settings.mode == "forward" else {"input_ids": _prompt(dense_net, inputs)[:, :1]}
+    called = step_inputs(dense_net, inputs, settings, "dense_net")
     with restore_modes_on_error(dense_net, net):
         expected = _output_shapes(dense_net, called, "example_inputs", inputs_in_words(inputs), "dense_net")
         given = _output_shapes(net, called, "net", type(net).__name__, "it")
@@ -187,28 +195,47 @@ def benchmark(
         tell(f"benchmark: the fastest execution mode of each network on {on}, {search.limit()}")
         prefill = None
         with searching(search), suppress_treespec_warning():
-            if settings.mode == "forward":
-                timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
-            else:
-                prompt, low = inputs["input_ids"], _int8(dense_net.eval(), settings, tell)
-                with search.part(PROMPTS_FROM, "steps"):
-                    timed = time_steps(dense_net, net.eval(), prompt, settings, low=low)
+            decodes = settings.mode == "decode"
+            if low is None and decodes:
+                low = _int8(dense_net, settings, tell)
+            with search.part(PROMPTS_FROM, "steps") if decodes else nullcontext():
+                timed = time_networks(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse, low=low or {})
+            if decodes:
                 with search.part(1.0, "prompt"):
-                    prefill = time_prefill(dense_net, net, prompt, settings)
-        tell(f"benchmark: {search.summary()}")
+                    prefill = time_prefill(dense_net, prompt_net or net, inputs["input_ids"], settings)
+        tell(f"benchmark: {search.summary()}{f'; {NO_LAYER_IS_SPARSE}' if timed.left_dense else ''}")
     return Comparison(on, timed, prefill)
 
 
 PROMPTS_FROM = 0.7  # of the search's time: the part for steps of three networks
 
 
-def _prompt(net: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """The prompt's token ids [B, T]."""
-    require_decoder(net, "dense_net")
+def time_networks(
+    dense_net: nn.Module,
+    net: nn.Module,
+    inputs: dict[str, Tensor],
+    settings: Measure,
+    *,
+    fuse: Fuse | None,
+    low: Mapping[str, nn.Module],
+) -> EndToEnd:
+    """`time_pair`; with mode=decode, in steps after the prompt."""
+    if settings.mode == "decode":
+        return time_steps(dense_net, net, inputs["input_ids"], settings, low=low)
+    return time_pair(dense_net, net, inputs, settings, fuse=fuse, low=low)
+
+
+def step_inputs(
+    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, argument: str = "net"
+) -> dict[str, Tensor]:
+    """What one timed forward is called with: with mode=decode one token [B, 1] per row of the prompt."""
+    if settings.mode == "forward":
+        return inputs
+    require_decoder(net, argument)
     if list(inputs) != ["input_ids"] or inputs["input_ids"].dim() != 2:
         allowed = "is a prompt of whole rows with mode=decode: input_ids [batch, tokens] alone"
         raise InvalidSetting("example_inputs", inputs_in_words(inputs), allowed)
-    return inputs["input_ids"]
+    return {"input_ids": inputs["input_ids"][:, :1]}
 
 
 def _int8(net: nn.Module, settings: Measure, tell: Tell) -> dict[str, nn.Module]:

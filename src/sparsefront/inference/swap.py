@@ -25,6 +25,7 @@ from sparsefront.inference.autotune import (
     find_candidates,
     most_promising,
 )
+from sparsefront.inference.benchmark import step_inputs
 from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
@@ -51,22 +52,38 @@ from sparsefront.inference.precision import (
 )
 from sparsefront.inference.recurrent import STEPS, swap_lstms
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
-from sparsefront.inference.whole_network import StoredSwap, SwapSnapshot, kept_dense, swap_key
+from sparsefront.inference.whole_network import StoredSwap, SwapSnapshot, swap_key
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
+    checked_before,
     floating_tensors,
     has_low_precision,
     network_error_limit,
     output_error,
 )
+from sparsefront.measure.end_to_end import set_left_dense
 from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.memory import stored_bytes
-from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops, weight_flops
+from sparsefront.measure.problems import (
+    LayerInput,
+    counted_flops,
+    observe_problems,
+    observed_problems,
+    theoretical_dense_flops,
+)
 from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, timed_work, too_late
+from sparsefront.measure.settings import Measure
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
-from sparsefront.networks import ReadTensors, layer_weight, load_state, restore_modes_on_error, unwrapped
+from sparsefront.networks import (
+    ReadTensors,
+    architecture_text,
+    layer_weight,
+    load_state,
+    restore_modes_on_error,
+    unwrapped,
+)
 from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
@@ -85,6 +102,7 @@ from sparsefront.tasks.plain_task import (
     named_inputs_on,
     require_callable,
     require_finite_weights,
+    require_instance,
     require_network,
 )
 
@@ -410,7 +428,9 @@ def swap(
     packed: PackedWeights | None = None,
     precision: str = "none",
     calibration: Mapping[str, float] | None = None,
+    settings: Measure | None = None,
     seconds: float = 60.0,
+    reuse: bool = True,
     tell: Tell = print,
 ) -> SwapReport:
     """Replace every masked layer by its fastest kernel, in place; the network is then for inference only.
@@ -418,8 +438,8 @@ def swap(
     On a GPU each kernel that can store a layer's mask is compared with the fp64 product of its masked weight and timed on
     the shapes of the example inputs; the fastest is kept, dense if that is faster. Encoder blocks may be rewritten as a
     whole. With kernel="auto" the whole network is then timed next to the dense one, each in its fastest execution mode, and
-    made dense again if it is more than 2 % slower. On a CPU the reference of the pattern's family runs, untimed. Tied layers
-    become narrower (`sf.narrow`).
+    made dense again, in low precision if that is allowed and faster, if it is more than 2 % slower. On a CPU the reference of
+    the pattern's family runs, untimed. Tied layers become narrower (`sf.narrow`).
 
     Args:
         net: pruned; its tensors keep their device and dtypes, and it is in eval mode afterwards.
@@ -433,10 +453,13 @@ def swap(
             Attention, norms, convolutions and the last Linear stay in 16 bits.
         calibration: for fp8_static, Linear -> largest absolute value of its inputs, from
             `inference.precision.activation_amax`; other Linears stay in 16 bits.
+        settings: those of `sf.benchmark`, for the execution modes and variants of whole networks. With mode="decode" the
+            example input is a prompt, `input_ids` [B, T], and kernels are chosen for single-token steps after it.
         seconds: time budget of the search on a GPU, without the builds of CUDA libraries, which come first, once per machine:
             work that is not expected to finish in time is skipped, and untimed layers take the kernel that was fastest in a
             similar one, or that usually is. Another call with the same masks and input shapes reuses the result, or goes on
             where this one ran out of time, in later processes on such a GPU too.
+        reuse: False times the kernels anew whatever an earlier call found, so that the report has all times.
         tell: called with a line of text when a search begins, and when it ends: its duration, and what was skipped.
     Returns:
         the kernel of each layer, why others stayed dense, and what took the time: `print(report)`.
@@ -450,37 +473,43 @@ def swap(
     _require_swappable(net, masks)
     require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
     given: dict[str, Any] = {"kernel": choice, "packed": packed, "precision": precision, "calibration": calibration}
+    require_instance("settings", settings, Measure)
+    settings, inputs = settings or Measure(), named_inputs_on(net, example_inputs)
+    called = step_inputs(net, inputs, settings)
     if device_of(net).type != "cuda" or choice.swaps_nothing:
-        return swap_network(net, masks, example_inputs, **given)
+        return swap_network(net, masks, called, **given)
     before = SwapSnapshot.of(net) if choice.dense_allowed else None
     with searching(search), suppress_treespec_warning():
         what = "kernels, then the whole network beside the dense one" if before else "kernels"
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
-        device, inputs = device_of(net), named_inputs_on(net, example_inputs)
-        stored = StoredSwap.of(key := swap_key(net, masks, example_inputs, given), device)
+        device, compared = device_of(net), (settings.mode, settings.execution_modes, settings.variants)
+        key = swap_key(net, masks, inputs, given | {"compared": compared})
+        stored = StoredSwap.of(key, device) if reuse else None
         if stored is not None and stored.left_out:
             tell(
                 f"swap: goes on where a search ran out of time, with {counted(len(stored.left_out), 'thing')} left out"
             )
             stored = None
-        with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"):
-            report = swap_network(net, masks, example_inputs, **given, plan=None if stored is None else stored.plan)
+        known = nullcontext() if stored is None else checked_before()
+        with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"), known:
+            report = swap_network(net, masks, called, **given, plan=None if stored is None else stored.plan)
         left_out = tuple(search.left_out)
         decision = None if stored is None else stored.decision
-        if before is not None and decision is None and (report.sparse_flops_share or report.fusion.rewritten):
+        changed = report.sparse_flops_share or report.fusion.rewritten or has_low_precision(net)
+        if before is not None and decision is None and changed:
             with search.spending(NETWORKS):
-                decision = before.compare(inputs, search.left / 2)
+                decision = before.compare(inputs, settings, report.precision)
         if stored is None:
             StoredSwap(report.plan, decision, left_out).keep(key, device)
         if decision is not None:
             tell(f"swap: {decision.text}")
             report = replace(report, whole_network=decision.text)
-            decision.apply(net, inputs)
+            decision.apply(net, inputs, settings)
             if decision.why_dense is not None and before is not None:
-                before.restore()
-                report = kept_dense(report, net, f'{decision.why_dense}; kernel="sparse" keeps its kernels')
+                why = f'{decision.why_dense}; kernel="sparse" keeps its kernels'
+                report = before.undo(report, why, inputs, low=decision.low)
         tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
     return replace(report, seconds=search.taken)
 
@@ -548,18 +577,22 @@ def _swap(
     plan: FusionPlan | None,
 ) -> SwapReport:
     net.eval()
-    limit = network_error_limit(net)
+    limit, architecture = network_error_limit(net), architecture_text(net)
     packed = packed or _packed(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
-    with named_in_errors("example_inputs", inputs_in_words(inputs), "the network cannot be called with it"):
-        problems = observe_problems(net, inputs, layers)
-    read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers if name not in problems})
+    read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers})
+    with (
+        named_in_errors("example_inputs", inputs_in_words(inputs), "the network cannot be called with it"),
+        counted_flops(net) as flops,
+        observed_problems(net, layers) as problems,
+        read,
+        torch.inference_mode(),
+    ):
+        output = net(**inputs)
+    expected = floating_tensors(output)
     others = {found.name: found.why for found in dense_weights(net, set(layers), unchosen="it has no mask")}
-    flops = weight_flops(net, inputs)
     parameters: dict[Tensor, str] = {parameter: name for name, parameter in net.named_parameters()}
     weights = {name: parameters[layer_weight(net.get_submodule(name))] for name in packed.manifest.layers}
-    with torch.inference_mode(), read:
-        expected = floating_tensors(net(**inputs))
     device, recorded = next(iter(inputs.values())).device, recorded_outputs(net)
     with keys_of("kernel"):
         report = swap_layers(
@@ -581,7 +614,9 @@ def _swap(
             f"the swapped network disagrees with the masked one{likewise}: relative error {error:.1e}, at most "
             f"{limit:.0e} is rounding; nothing is measured"
         )
-    return report.counting(flops, weights, read.names, others)
+    report = report.counting(flops, weights, read.names, others)
+    set_left_dense(net, architecture if report.sparse_flops_share == 0 and not quantised else None)
+    return report
 
 
 def _packed(net: nn.Module, masks: Masks) -> PackedWeights:

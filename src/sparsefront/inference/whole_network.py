@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -11,16 +12,16 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.inference.autotune import dense_name
-from sparsefront.inference.benchmark import measured_dtype
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.benchmark import measured_dtype, time_networks
+from sparsefront.inference.fusion.block_pass import fused_dense_graph, rewrite_dense
 from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.inference.precision import Precision
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.measure.end_to_end import set_decided_versions, time_pair
+from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, set_decided_versions, set_left_dense, was_left_dense
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_cache import SearchCache
-from sparsefront.measure.search_time import MOST_SECONDS
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.variants import copy_sharing_weights
+from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights
 from sparsefront.networks import architecture_text, tensors_digest
 from sparsefront.tasks.plain_task import inputs_in_words, named_inputs_on
 
@@ -75,21 +76,23 @@ class Decision:
     Args:
         text: both latencies, or why there are none.
         why_dense: why it stays dense; None where it keeps its kernels.
-        versions: `Execution.versions` of the network with kernels.
+        versions: `Execution.versions` of the network with kernels, in a whole forward.
+        low: where it stays dense, the low precision runs, being faster than 16 bits.
     """
 
     text: str
     why_dense: str | None = None
     versions: Sequence[str] = ()
+    low: bool = False
 
-    def apply(self, net: nn.Module, inputs: dict[str, Tensor]) -> None:
+    def apply(self, net: nn.Module, inputs: dict[str, Tensor], settings: Measure) -> None:
         """Make `sf.benchmark` start with the execution that this network was decided in."""
         if self.versions:
-            set_decided_versions(net, inputs, _settings(net), self.versions)
+            set_decided_versions(net, inputs, _settings(net, settings), self.versions)
 
 
-def _settings(net: nn.Module) -> Measure:
-    return Measure(device="cuda", dtype=measured_dtype(net), warmup=5, samples=20, repeats=3)
+def _settings(net: nn.Module, settings: Measure) -> Measure:
+    return replace(settings, device="cuda", dtype=measured_dtype(net), warmup=5, samples=20, repeats=3)
 
 
 class SwapSnapshot:
@@ -118,25 +121,51 @@ class SwapSnapshot:
             )
             return None
 
-    def compare(self, inputs: dict[str, Tensor], seconds: float) -> Decision:
-        """Time both networks in their fastest execution modes, in turn.
+    def compare(self, inputs: dict[str, Tensor], settings: Measure, precision: Precision) -> Decision:
+        """Time both networks in their fastest execution modes, in turn; without a sparse layer, nothing has to be timed.
 
         Args:
-            seconds: of the search for the fastest mode of each.
+            inputs, settings: as in `sf.benchmark`.
+            precision: in which the dense network is timed too, if it is low.
         """
+        if was_left_dense(self._net, self._dense):
+            return Decision(NO_LAYER_IS_SPARSE, NO_LAYER_IS_SPARSE)
         try:
-            settings = replace(_settings(self._net), autotune_seconds=min(seconds, MOST_SECONDS))
-            timed = time_pair(self._dense.eval(), self._net, inputs, settings, fuse=fused_dense_graph)
+            low = {}
+            with suppress(DoesNotApply):
+                if precision.is_low and settings.mode == "forward":
+                    low[precision.name] = fused_dense_graph(self._dense, inputs, precision.name, precision.calibration)
+            measured = _settings(self._net, settings)
+            timed = time_networks(self._dense.eval(), self._net, inputs, measured, fuse=fused_dense_graph, low=low)
         except Exception as error:  # the kernels are correct, only their gain is unknown
             torch.cuda.synchronize()
             return Decision(f"the whole network was not compared with the dense one: {failure_reason(error)}")
-        sparse_ms, dense_ms = timed.sparse.median_ms, timed.dense.latency.median_ms
-        ways = f"{timed.execution.name} and {timed.dense.execution.name}"
-        text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense, as {ways}"
-        return Decision(text, why_dense(sparse_ms, dense_ms), timed.execution.versions)
+        sparse_ms, rival = timed.sparse.median_ms, timed.dense.low or timed.dense
+        if timed.dense.latency.median_ms <= rival.latency.median_ms:
+            rival = timed.dense
+        dense_ms, is_low = rival.latency.median_ms, rival is not timed.dense
+        dense = f"{dense_ms:.3f} ms dense{f' in {precision.name}' if is_low else ''}"
+        text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense}"
+        ways = f"{timed.execution.name} and {rival.execution.name}"
+        versions = timed.execution.versions if settings.mode == "forward" else ()
+        return Decision(f"{text}, as {ways}", why_dense(sparse_ms, dense_ms) and text, versions, is_low)
 
-    def restore(self) -> None:
-        """Restore the network, with the same module and parameter objects."""
+    def undo(self, report: SwapReport, why: str, inputs: dict[str, Tensor], *, low: bool) -> SwapReport:
+        """The report after the swap is undone: the masked network runs dense, with the same module and parameter objects.
+
+        Args:
+            why: it is undone.
+            low: it runs in the low precision of the swap.
+        """
+        self._restore()
+        report = kept_dense(report, self._net, why)
+        set_left_dense(self._net, None if low else architecture_text(self._net))
+        if low:
+            precisions = report.low_precision_layers | rewrite_dense(self._net, inputs, report.precision)
+            report = replace(report, low_precision_layers=precisions)
+        return report
+
+    def _restore(self) -> None:
         for module, state in self._states:
             vars(module).clear()
             vars(module).update(_copied(state))

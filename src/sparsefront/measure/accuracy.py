@@ -26,6 +26,7 @@ class Evaluation:
         samples: number of inputs, or questions, evaluated.
         outcomes: each sample's part of the tracked metric; None where that was not kept.
         signature: variant of the tracked metric, where there are several.
+        texts: what a network wrote, if its task is to write.
     """
 
     metrics: dict[str, float]
@@ -33,6 +34,7 @@ class Evaluation:
     samples: int
     outcomes: Outcomes | None = None
     signature: str | None = None
+    texts: list[str] | None = None
 
 
 def evaluate(
@@ -72,8 +74,8 @@ def evaluate(
             output = task.predict(net, inputs)
             evaluator.update(output if getattr(evaluator, "reduces_outputs", False) else as_float(output), batch)
     outcomes = evaluator.outcomes(task.metric_name)
-    signature = getattr(evaluator, "signature", None)
-    return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples, outcomes, signature)
+    said = {name: getattr(evaluator, name, None) for name in ("signature", "texts")}
+    return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples, outcomes, **said)
 
 
 def cast_inputs(inputs: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:

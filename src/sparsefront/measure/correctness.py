@@ -1,7 +1,9 @@
 """Relative error between outputs, its limits, and the correctness check of single layers."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 
 import torch
@@ -95,6 +97,24 @@ def _floating_tensors(output: object) -> list[Tensor]:
 CPU_ROWS = 64  # M on a CPU: references treat every row alike, and fp64 products of a whole batch take minutes
 IMAGES = 16  # compared per batch: fp64 convolutions of all images would take longer than all timings
 CHUNK_ELEMENTS = 1 << 25  # fp64 elements of input and output at a time: 256 MiB
+ROWS_AGAIN = 16  # compared of a product that was compared whole before
+_most: ContextVar[int | None] = ContextVar("_most", default=None)
+
+
+@contextmanager
+def checked_before() -> Iterator[None]:
+    """Inside, products are compared in a few rows, and must be finite in all: all were compared when the kernel was chosen."""
+    token = _most.set(ROWS_AGAIN)
+    try:
+        yield
+    finally:
+        _most.reset(token)
+
+
+def rows_to_compare(x: Tensor, most: int | None = None) -> Tensor | None:
+    """At most `most` rows of x, evenly spaced, int64, fewer inside `checked_before`; None for all of them."""
+    fewest = min((limit for limit in (most, _most.get()) if limit is not None), default=len(x))
+    return None if fewest >= len(x) else torch.linspace(0, len(x) - 1, fewest, device=x.device).round().long()
 
 
 class CorrectnessCheck:
@@ -164,10 +184,9 @@ class CorrectnessCheck:
 
     def _distance(self, output: Tensor, x: Tensor, low: SparseLayer | None) -> float:
         """Relative error on one input; against the product of the quantized operands of `low`, if given."""
-        if isinstance(self.layer, nn.Conv2d) and len(x) > IMAGES:
+        if (some := rows_to_compare(x, IMAGES if isinstance(self.layer, nn.Conv2d) else None)) is not None:
             if len(output) != len(x) or not output.isfinite().all():
                 return math.inf
-            some = torch.linspace(0, len(x) - 1, IMAGES, device=x.device).round().long()
             output, x = output[some], x[some]
         rows = max(1, CHUNK_ELEMENTS * len(x) // max(1, x.numel(), output.numel()))
         difference, scale, first = 0.0, 0.0, 0

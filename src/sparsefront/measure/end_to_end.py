@@ -22,11 +22,12 @@ from sparsefront.measure.execution_mode import (
 )
 from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuilt_execution
 from sparsefront.measure.search_cache import SearchCache
-from sparsefront.measure.search_time import NOT_TRIED, current, part
+from sparsefront.measure.search_time import NOT_TRIED, SearchTime, current, part, searching
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
-from sparsefront.measure.variants import DoesNotApply, Fuse
+from sparsefront.measure.variants import DoesNotApply, Fuse, copy_sharing_weights
+from sparsefront.models.linears import as_linears
 from sparsefront.networks import architecture_text
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class EndToEnd:
         speedup: dense / sparse with its interval.
         execution: how the sparse network ran.
         samples_ms: as in `DenseTiming`, plus "sparse".
+        left_dense: no layer is sparse: the dense network is what runs, and its samples are those of "sparse" too.
     """
 
     dense: DenseTiming
@@ -116,6 +118,7 @@ class EndToEnd:
     speedup: Speedup
     execution: Execution
     samples_ms: dict[str, list[list[float]]]
+    left_dense: bool = False
 
     @property
     def throughput_sparse_samples_per_s(self) -> float:
@@ -156,7 +159,8 @@ def time_pair(
     fuse: Fuse | None = None,
     low: Mapping[str, nn.Module] | None = None,
 ) -> EndToEnd:
-    """Find the fastest way to run each network, then time all in turn.
+    """Find the fastest way to run each network, then time all in turn. A network that a swap left dense (`set_left_dense`) is
+    not timed apart from the dense one: zeros in its weights alone would give it a speedup.
 
     Args:
         dense, sparse: in eval mode, on the inputs' device, in `settings.torch_dtype`.
@@ -168,16 +172,20 @@ def time_pair(
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
     _forget_compiled(inputs)
-    has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
-    networks = {"dense": (dense, fuse), "sparse": (sparse, None if has_kernels else fuse)}
+    networks, left_dense = {"dense": (dense, fuse)}, was_left_dense(sparse, dense)
+    if not left_dense:
+        has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
+        networks["sparse"] = (sparse, None if has_kernels else fuse)
     executions = _find_executions(networks, inputs, settings)
     found = _find_low(low or {}, inputs, settings)
     calls = _low_calls(found)
     for side, execution in executions.items():
         calls |= _versions(side, execution)
     samples_ms, clock_mhz = _time(calls, inputs, settings)
-    timed, ours = (_fastest_version(side, executions[side], samples_ms, inputs) for side in ("dense", "sparse"))
-    samples_ms["sparse"], versions = ours.samples_ms["sparse"], executions["dense"].versions
+    timed = _fastest_version("dense", executions["dense"], samples_ms, inputs)
+    ours = timed if left_dense else _fastest_version("sparse", executions["sparse"], samples_ms, inputs)
+    samples_ms["sparse"] = ours.samples_ms["dense" if left_dense else "sparse"]
+    versions = executions["dense"].versions
     timed = replace(timed, clock_mhz=clock_mhz, versions=versions, **_low_fields(found, samples_ms, timed))
     return EndToEnd(
         dense=timed,
@@ -185,6 +193,7 @@ def time_pair(
         speedup=speedup_of(timed.samples_ms["dense"], samples_ms["sparse"]),
         execution=ours.execution,
         samples_ms=timed.samples_ms | {"sparse": samples_ms["sparse"]},
+        left_dense=left_dense,
     )
 
 
@@ -214,15 +223,18 @@ def time_size(
     Args:
         ways: "dense" or "sparse" -> the network, and its fastest execution.
     Returns:
-        side -> samples in milliseconds, one list per repeat, taken in turn.
+        side -> samples in milliseconds, one list per repeat, taken in turn; the same for two sides of one execution.
     Raises:
         NothingRuns: a network fails in this execution mode, or gives a wrong output.
     """
     device = _device(inputs)
     _forget_compiled(inputs)
     calls: dict[str, Callable[[], Any]] = {}
+    sides: dict[int, str] = {}  # of each execution, the first
     with shared(device), within_recompile_limit(device):
         for side, (net, execution) in ways.items():
+            if sides.setdefault(id(execution), side) != side:
+                continue
             yield_gpu(device)
             way = execution.fastest
             found = fastest_execution_mode(
@@ -234,7 +246,8 @@ def time_size(
                 original=None if way.net is net else net,
             )
             calls[side] = found.call
-    return _time_calls(calls, device, settings)[0]
+    samples_ms, _ = _time_calls(calls, device, settings)
+    return {side: samples_ms[sides[id(execution)]] for side, (_, execution) in ways.items()}
 
 
 def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
@@ -257,11 +270,14 @@ def _find_executions(
     networks: Mapping[str, tuple[nn.Module, Fuse | None]], inputs: dict[str, Tensor], settings: Measure
 ) -> dict[str, Execution]:
     """The fastest way to run each network. What an earlier search found is rebuilt; of the others first the likely versions
-    of all are tried, then others, as far as time allows.
+    of all are tried, then others, as far as time allows: the enclosing search's, or else `autotune_seconds` per network.
 
     Args:
         networks: prefix of its candidates in reports -> the network, and what makes its fused graph.
     """
+    if current() is None:
+        with searching(SearchTime(len(networks) * settings.autotune_seconds, log.info)):
+            return _find_executions(networks, inputs, settings)
     device = _device(inputs)
     executions: dict[str, Execution] = {}
     searches: dict[str, ExecutionSearch] = {}
@@ -281,7 +297,6 @@ def _find_executions(
                     inputs,
                     execution_modes=settings.execution_modes,
                     variants=settings.variants,
-                    seconds=settings.autotune_seconds,
                     device=device,
                     dtype=settings.torch_dtype,
                     fuse=fuse,
@@ -299,11 +314,11 @@ def _find_executions(
             net = networks[side][0]
             if device.type == "cuda" and (slow := math_path_report(executions[side].fastest.net, inputs)) is not None:
                 log.warning("%s: %s", type(net).__name__, slow)
-            known_searches.keep(keys[side], _to_store(executions[side], settings), device)
+            known_searches.keep(keys[side], _to_store(executions[side]), device)
         for side, key in keys.items():
             if side not in executions:
                 net, fuse = networks[side]
-                known = _to_store(executions[alike[key]], settings)
+                known = _to_store(executions[alike[key]])
                 rebuilt = _rebuilt(net, inputs, settings, fuse, known)
                 executions[side] = rebuilt or find_execution(net, inputs, settings, fuse)
     return executions
@@ -326,24 +341,20 @@ def _known_search(
     if (versions := decided.get(_conditions(inputs, settings, fuse))) is not None:
         return {"versions": versions, "not_timed": {}}
     known = known_searches.get(key, _device(inputs))
-    in_time = known is not None and (known["seconds"] is None or known["seconds"] >= _seconds(settings))
+    budget = current()
+    in_time = known is not None and (known["seconds"] is None or budget is None or known["seconds"] >= budget.seconds)
     return known if in_time else None
 
 
-def _to_store(execution: Execution, settings: Measure) -> dict[str, Any]:
+def _to_store(execution: Execution) -> dict[str, Any]:
     """A search's result: its versions, what it did not time, and its limit, None where more time would find the same."""
-    left_out = _late_modes(execution) or ((budget := current()) is not None and budget.left_out)
-    seconds = _seconds(settings)
+    budget = current()
+    limited = budget is not None and not math.isinf(budget.seconds) and (_late_modes(execution) or budget.left_out)
     return {
         "versions": list(execution.versions),
         "not_timed": execution.not_timed,
-        "seconds": seconds if left_out and not math.isinf(seconds) else None,
+        "seconds": budget.seconds if budget is not None and limited else None,
     }
-
-
-def _seconds(settings: Measure) -> float:
-    """The limit of a search: of the library call, or in a run of the program of each network."""
-    return settings.autotune_seconds if (budget := current()) is None else budget.seconds
 
 
 def _rebuilt(
@@ -378,14 +389,35 @@ def set_decided_versions(
     vars(net).setdefault(DECIDED, {})[_conditions(inputs, settings, fuse)] = tuple(versions)
 
 
+# Attribute of a swapped network without a sparse layer -> `architecture_text` before the swap.
+LEFT_DENSE = "_left_dense"
+NO_LAYER_IS_SPARSE = "no layer is sparse: the dense network is what runs"
+
+
+def set_left_dense(net: nn.Module, architecture: str | None) -> None:
+    """Make `time_pair` report the dense network of this architecture for this one, in which a swap left no layer sparse; None:
+    some layer is.
+    """
+    vars(net)[LEFT_DENSE] = architecture
+
+
+def was_left_dense(net: nn.Module, dense: nn.Module) -> bool:
+    """Whether this network, or the one that it is a part of, runs what the dense one does."""
+    others = dict(dense.named_modules())
+    for name, module in net.named_modules():
+        if (architecture := vars(module).get(LEFT_DENSE)) is not None and name in others:
+            as_pruned = copy_sharing_weights(others[name])
+            as_linears(as_pruned, copies=True)
+            return architecture == architecture_text(as_pruned)
+    return False
+
+
 # Results of earlier searches, of other points of a sweep and other processes too: network, inputs and settings -> `_to_store`.
 known_searches = SearchCache("modes", ("sparsefront.measure.fastest", "sparsefront.inference.fusion.block_pass"))
 
 
 def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
-    # a library call limits all searches together, and leaves out more than a run of the program, which limits each
-    limited = "each" if current() is None else "together"
-    return "\n".join((architecture_text(net), _conditions(inputs, settings, fuse), limited))
+    return "\n".join((architecture_text(net), _conditions(inputs, settings, fuse)))
 
 
 def _conditions(inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:

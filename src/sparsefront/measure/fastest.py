@@ -7,7 +7,6 @@ compiler, and only the winner is compiled. A budget in seconds bounds the rest.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +21,16 @@ from sparsefront.measure.execution_mode import (
     fastest_execution_mode,
     is_compiled,
 )
-from sparsefront.measure.search_time import COMPILE, NOT_TRIED, VARIANT, timed_work, too_late
+from sparsefront.measure.search_time import AUTOTUNE, COMPILE, VARIANT, timed_work, too_late
 from sparsefront.measure.timers import summarise, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
-from sparsefront.progress import SEARCH, spent_on, working_time
+from sparsefront.progress import SEARCH, spent_on
 
 log = logging.getLogger(__name__)
 # Candidates kept for the final timing, plus the best fused graph; others are dropped at once to free their graphs' memory.
 FINALISTS = 3
 FINAL_WARMUP, FINAL_SAMPLES = 5, 20
 TURN_WARMUP, TURN_SAMPLES = 1, 10  # when two variants are compared
-AUTOTUNE_SECONDS = 30.0  # what max_autotune is expected to take on top of a plain compilation
 
 
 @dataclass(frozen=True)
@@ -69,18 +67,6 @@ def candidate_name(mode: str, variants: Sequence[str]) -> str:
     return SEPARATOR.join((mode, *variants))
 
 
-def fastest_execution(net: nn.Module, inputs: dict[str, Tensor], **settings: Any) -> Execution:
-    """Search the execution modes and variants of one network; arguments as in `ExecutionSearch`.
-
-    Raises:
-        NothingRuns: no execution mode could run the original network.
-    """
-    search = ExecutionSearch(net, inputs, **settings)
-    search.try_likely()
-    search.try_others()
-    return search.result()
-
-
 def rebuilt_execution(
     net: nn.Module,
     inputs: dict[str, Tensor],
@@ -91,7 +77,7 @@ def rebuilt_execution(
     fuse: Fuse | None = None,
     not_timed: dict[str, str],
 ) -> Execution:
-    """Rebuild what `fastest_execution` found for a network of this architecture, without a search.
+    """Rebuild what an `ExecutionSearch` found for a network of this architecture, without a search.
 
     Args:
         versions, not_timed: `Execution.versions` and `Execution.not_timed` of that search.
@@ -140,8 +126,6 @@ class ExecutionSearch:
         inputs: keyword arguments of the net, on `device`.
         execution_modes: out of EXECUTION_MODES.
         variants: out of VARIANTS; tried in the order of that tuple.
-        seconds: once spent, the original and max_autotune are not compiled on top. A timing is never cut short. Inside
-            `search_time.searching` all of `try_others` that cannot finish within that budget is skipped.
         fuse: makes the fused graph of the network; None where there is none.
     """
 
@@ -152,7 +136,6 @@ class ExecutionSearch:
         *,
         execution_modes: Sequence[str],
         variants: Sequence[str],
-        seconds: float,
         device: torch.device,
         dtype: torch.dtype,
         fuse: Fuse | None = None,
@@ -170,12 +153,11 @@ class ExecutionSearch:
         self.variants = [name for name in VARIANTS if name in variants]
         self.best: tuple[_Form, FastestMode] | None = None  # unfused, in a quick mode
         self.fused: tuple[_Form, FastestMode | None] | None = None
-        self._seconds, self._ends, self._skips, self._compile_seconds = seconds, 0.0, False, 0.0
+        self._skips = False
 
     @spent_on(SEARCH)
     def try_likely(self) -> None:
         """Time the versions that are usually the fastest. Raises NothingRuns."""
-        start = working_time()
         plain = self.run(_Form(self.net), self.quick)
         others = [name for name in self.variants if name not in (FUSED_GRAPH, *BACKENDS)]
         self.best = self.improve(_Form(self.net), plain, others)
@@ -188,13 +170,12 @@ class ExecutionSearch:
             self.fused = (fused, None) if found is None else self.improve(fused, found, again)
             if found is None or set(found.medians_ms) == {"eager"}:  # not recorded, it is only fast when compiled
                 self._compile(self.fused[0])
-        self._seconds -= working_time() - start
 
     @spent_on(SEARCH)
     def try_others(self) -> None:
-        """Time the other versions, as far as time allows."""
+        """Time the other versions that are expected to finish within the enclosing `search_time.searching`."""
         assert self.best is not None  # `try_likely` comes first
-        self._ends, self._skips = working_time() + self._seconds, True
+        self._skips = True
         backends = [name for name in self.variants if name in BACKENDS]
         best, _ = self.improve(*self.best, backends, only_one=True)
         if best is not self.best[0]:
@@ -202,18 +183,15 @@ class ExecutionSearch:
         if self.fused is not None:
             fused, found = self.fused
             self._compile(fused if found is None else self.improve(fused, found, backends, only_one=True)[0])
-        if self.compiled and best.variants:
-            self.attempt(_Form(self.net), self.compiled, expected_seconds=self._compile_seconds)
+        self._compile(_Form(self.net))
         if self.slowest:
-            self.attempt(self.found[0][0], self.slowest, expected_seconds=self._compile_seconds + AUTOTUNE_SECONDS)
+            self.attempt(self.found[0][0], self.slowest)
 
     def _compile(self, form: _Form) -> None:
         seen = self.medians_ms | self.not_timed
         modes = [mode for mode in self.compiled if candidate_name(mode, form.variants) not in seen]
         if modes:
-            start = working_time()
             self.attempt(form, modes)
-            self._compile_seconds = max(self._compile_seconds, working_time() - start)
 
     def run(self, form: _Form, modes: Sequence[str]) -> FastestMode:
         """The fastest of these modes for this form; records medians and reasons. Raises NothingRuns."""
@@ -237,22 +215,9 @@ class ExecutionSearch:
         self.found = kept + [one for one in fused if one not in kept]
         return fastest
 
-    def attempt(
-        self, form: _Form, modes: Sequence[str], *, expected_seconds: float | None = None
-    ) -> FastestMode | None:
-        """The fastest of these modes for this form; None where none works or too little time is left.
-
-        Args:
-            expected_seconds: of a timing that may be skipped; None for one that is always done.
-        """
-        left = self._ends - working_time()
-        if expected_seconds is not None and expected_seconds > left:
-            reason = (
-                f"{NOT_TRIED}: about {expected_seconds:.0f} s are needed, {max(0.0, left):.0f} s of the search are left"
-            )
-            self.not_timed |= {candidate_name(mode, form.variants): reason for mode in modes}
-            return None
-        kind = COMPILE if any(map(is_compiled, modes)) else VARIANT
+    def attempt(self, form: _Form, modes: Sequence[str]) -> FastestMode | None:
+        """The fastest of these modes for this form; None where none works or too little time is left."""
+        kind = AUTOTUNE if modes is self.slowest else COMPILE if any(map(is_compiled, modes)) else VARIANT
         if (late := self._too_late(candidate_name(modes[0], form.variants), kind)) is not None:
             self.not_timed |= {candidate_name(mode, form.variants): late for mode in modes}
             return None
@@ -305,8 +270,9 @@ class ExecutionSearch:
         return medians_ms["found"] < medians_ms["fastest"]
 
     def _too_late(self, what: str, kind: str) -> str | None:
-        """Why this is skipped; a variant leaves time to compile it."""
-        return too_late(what, kind, COMPILE if kind == VARIANT and self.compiled else None) if self._skips else None
+        """Why this is skipped; a variant leaves time to compile it, and max_autotune compiles first."""
+        compiles = kind == AUTOTUNE or (kind == VARIANT and self.compiled)
+        return too_late(what, kind, COMPILE if compiles else None) if self._skips else None
 
     def result(self) -> Execution:
         """The fastest of the finalists, all timed in turn, with the best fused graph next to it."""

@@ -1,7 +1,8 @@
 """Problem sizes of the layers, flops of all weights, the timed batch, and the roofline bound of a product."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
@@ -46,6 +47,14 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
         layer -> its largest call in this forward (a shared layer may be called more than once); a layer that is not
         called is absent.
     """
+    with observed_problems(net, layers) as seen, torch.inference_mode():
+        net(**inputs)
+    return seen
+
+
+@contextmanager
+def observed_problems(net: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, LayerInput]]:
+    """`observe_problems` of the forwards inside the context, which fill the dict."""
     seen: dict[str, LayerInput] = {}
     modules = {name: net.get_submodule(name) for name in layers}
 
@@ -58,9 +67,8 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
             # nn.TransformerEncoder makes nested tensors of padded inputs, which have rows and no shape
             seen[name] = LayerInput(problem, (m, k) if received.is_nested else tuple(received.shape))
 
-    with after_forward(modules, note), torch.inference_mode():
-        net(**inputs)
-    return seen
+    with after_forward(modules, note):
+        yield seen
 
 
 def theoretical_dense_flops(problem: Problem) -> int:
@@ -79,22 +87,30 @@ GROUPED = {aten._grouped_mm, aten._scaled_grouped_mm}
 def weight_flops(net: nn.Module, inputs: dict[str, Any]) -> dict[str, int]:
     """Run the net once and count the dense flops of all products with its weights, over all calls; biases are not counted.
 
-    PyTorch's attention fast path is disabled meanwhile: it is one operator that gets all weights of an encoder layer.
-
     Args:
         net: in eval mode, on the inputs' device.
         inputs: keyword arguments of the net.
     Returns:
         parameter (by its first name) -> 2 * M * K * N of its products; one in no product, such as an embedding, is absent.
     """
+    with counted_flops(net) as flops, torch.inference_mode():
+        net(**inputs)
+    return dict(flops)
+
+
+@contextmanager
+def counted_flops(net: nn.Module) -> Iterator[Mapping[str, int]]:
+    """`weight_flops` of the forwards inside the context, which fill the dict.
+
+    PyTorch's attention fast path is disabled meanwhile: it is one operator that gets all weights of an encoder layer.
+    """
     products, fast = WeightProducts(net.named_parameters()), torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.inference_mode(), products:
-            net(**inputs)
+        with products:
+            yield products.flops
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    return dict(products.flops)
 
 
 class WeightProducts(TorchDispatchMode):

@@ -21,10 +21,11 @@ from sparsefront.artifacts.code_digest import (
     native_digest,
     native_sources,
 )
-from sparsefront.artifacts.content_digest import versions
+from sparsefront.artifacts.content_digest import remembering, versions
 from sparsefront.artifacts.durable import whole_file
 
 FOLDER = "searches"  # next to the measured launch parameters
+SOURCES_READ = "sources.json"  # digests of sources, which later processes need not parse
 DRIVER = Path("/sys/module/nvidia/version")
 
 
@@ -66,10 +67,10 @@ class SearchCache:
 
     def _file(self, key: str, device: torch.device) -> Path:
         gpu = torch.cuda.get_device_name(device)
-        name = hashlib.sha256("\0".join((self.kind, key, gpu, _environment_digest(self.code))).encode()).hexdigest()[
-            :32
-        ]
-        return user_file(gpu, FOLDER).with_name(f"{self.kind}-{name}.json")
+        folder = user_file(gpu, FOLDER).parent
+        with remembering(folder / SOURCES_READ):
+            parts = self.kind, key, gpu, _environment_digest(self.code)
+        return folder / f"{self.kind}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}.json"
 
 
 @functools.cache

@@ -9,16 +9,15 @@ from sparsefront_kernels import cuda_library
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted, working_time
 
-COMPILE, BLOCK, VARIANT, LAYER = "compile", "block", "variant", "layer"
+COMPILE, AUTOTUNE, BLOCK, VARIANT, LAYER = "compile", "max_autotune", "block", "variant", "layer"
 """Kinds of work. Each is expected to take as long as the shortest of its kind so far, without nested work of other kinds: the
 first of a process also loads libraries and fills caches, and would leave out all others."""
 BUILDS, CHECKS, PRODUCTS, NETWORKS = "builds", "correctness checks", "product and block times", "whole networks"
 """What a search spends its time on; the rest goes to packing weights and rewriting blocks."""
 MOST_SHOWN = 3
 NOT_TRIED = "not tried"
-# Seconds that the first of a kind is expected to take: a process's first compilation loads the compiler.
-FIRST = {BLOCK: 10.0}
-MOST_SECONDS = 86_400.0  # stands for no limit where a finite number is needed
+# Seconds that the first of a kind is expected to take; of max_autotune, on top of a plain compilation.
+FIRST = {BLOCK: 10.0, AUTOTUNE: 30.0}
 
 Tell = Callable[[str], None]
 
@@ -90,7 +89,7 @@ class SearchTime:
     def too_late(self, what: str, kind: str, before: str | None = None) -> str | None:
         needed, left = self._shortest.get(kind, 0.0), self.left
         if before is not None:
-            left = max(0.0, left - self._shortest.get(before, 0.0))
+            needed += self._shortest.get(before, 0.0)
         if left > needed:
             return None
         return self.skip(what, f"{NOT_TRIED}: about {needed:.0f} s are needed, {left:.0f} s of the search are left")
@@ -155,7 +154,7 @@ def searching(search: SearchTime) -> Iterator[SearchTime]:
 
 
 def current() -> SearchTime | None:
-    """The budget of the enclosing search; None where there is none, as in a run of the program."""
+    """The budget of the enclosing search, or None."""
     return _current
 
 

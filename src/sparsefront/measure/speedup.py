@@ -43,6 +43,8 @@ def speedup_of(
             a side.
         confidence: mass between the two ends.
         draws: bootstrap draws; the generator's seed is fixed, so equal samples give an equal interval.
+    Returns:
+        exactly 1, without a spread, where both sides have the same samples: those of one network.
     """
     return _speedup([(1, dense_ms, sparse_ms)], confidence, draws)
 
@@ -84,6 +86,8 @@ def _speedup(
         if len(dense_ms) != len(sparse_ms):
             counts = f"{len(dense_ms)} and {len(sparse_ms)}"
             raise ValueError(f"expected as many repeats of dense as of sparse, got {counts}")
+    if all(dense_ms == sparse_ms for _, dense_ms, sparse_ms in sizes):
+        return Speedup(1.0, 1.0, 1.0)
     generator = torch.Generator().manual_seed(0)
     repeats = len(sizes[0][1])
     chosen = torch.randint(repeats, (draws, repeats), generator=generator)

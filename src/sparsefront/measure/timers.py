@@ -76,6 +76,9 @@ def summarise(samples_ms: list[float]) -> LatencySummary:
     return LatencySummary(median_ms=median, p20_ms=p20, p80_ms=p80, n=len(samples_ms))
 
 
+TOLD_EVERY_S = 10.0  # a large network takes minutes on a CPU
+
+
 def time_interleaved(
     functions: dict[str, Callable[[], object]], *, device: torch.device, warmup: int, samples: int
 ) -> dict[str, list[float]]:
@@ -98,6 +101,7 @@ def time_interleaved(
     """
     timer = _timer(device)
     taken: dict[str, list[float]] = {name: [] for name in functions}
+    told = time.perf_counter()
     rounds = islice(cycle(balanced_orders(list(functions))), warmup + samples)
     with exclusive(device):
         for turn, order in enumerate(rounds):
@@ -105,6 +109,9 @@ def time_interleaved(
                 duration_ms = timer(functions[name])
                 if turn >= warmup:
                     taken[name].append(duration_ms)
+            if device.type == "cpu" and time.perf_counter() - told > TOLD_EVERY_S:
+                told = time.perf_counter()
+                log.info("timing on the CPU: %d of %d rounds", turn + 1, warmup + samples)
     return taken
 
 

@@ -127,11 +127,12 @@ def has_own_weight(module: nn.Module) -> bool:
     return "weight" in module._parameters
 
 
-def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> InvalidSetting:
+def nothing_fits(plan: PruningPlan, pattern: Pattern, ignored: Mapping[str, str], ignore: object) -> InvalidSetting:
     """The error for a plan that prunes nothing: each reason once, with its first layer and the number of others.
 
     Args:
-        ignore: expressions of layers that stay dense, as in `recipe.ignore`.
+        ignored: layers that the user keeps dense.
+        ignore: the argument that names them.
     """
     if not plan.shapes:
         return InvalidSetting("pattern", pattern.name, "finds no layer: prunable of the model names none")
@@ -142,16 +143,14 @@ def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> 
     for reason, (first, *others) in layers_of.items():
         more = f" and {len(others)} more" if others else ""
         reasons.append(f"{first} {list(plan.shapes[first])}{more}: {reason}")
-    if all(any(re.search(expression, name) for expression in ignore) for name in plan.dense_reasons):
-        kept = ",".join(ignore)
-        return InvalidSetting(
-            "recipe.ignore", f"[{kept}]", f"keeps all {len(plan.shapes)} prunable layers dense: nothing is left"
-        )
+    if plan.dense_reasons.keys() <= ignored.keys():
+        names = ignore if isinstance(ignore, str) or not isinstance(ignore, Iterable) else f"[{','.join(ignore)}]"
+        return InvalidSetting("ignore", names, f"keeps all {len(plan.shapes)} prunable layers dense: nothing is left")
     key: str
     value: object
     key, value = "pattern", pattern.name
-    if pattern.uses_granularity:
-        key, value = "granularity", getattr(pattern, "granularity", None)
+    if (granularity := getattr(pattern, "granularity", None)) is not None:
+        key, value = "granularity", granularity
     elif (m := getattr(pattern, "m", None)) is not None:
         key, value = "pattern.m", m
     return InvalidSetting(key, value, f"fits no prunable layer ({'; '.join(reasons)})")
@@ -163,7 +162,7 @@ def require_whole_groups(plan: PruningPlan, pattern: Pattern, ignored: Iterable[
     Args:
         ignored: layers that the user keeps dense.
     Raises:
-        InvalidSetting: key `granularity`, `m` or `candidates`: no layer is that large; names the largest.
+        InvalidSetting: key `granularity`, `pattern.m` or `pattern.candidates`: no layer is that large; names the largest.
     """
     names = plan.layers or [name for name in plan.shapes if name not in set(ignored)]
     shapes = {name: plan.shapes[name] for name in names}
@@ -176,8 +175,9 @@ def require_whole_groups(plan: PruningPlan, pattern: Pattern, ignored: Iterable[
             limit = "" if side is None else f": at most {shapes[largest][side]} {('outputs', 'inputs')[side]}"
             allowed = f"is larger than every layer; the largest is {largest} {list(shapes[largest])}{limit}"
             if part is pattern:
-                raise InvalidSetting(setting, getattr(pattern, setting), allowed)
-            raise InvalidSetting("candidates", label(part), f"{setting}={getattr(part, setting)} {allowed}")
+                key = setting if setting == "granularity" else f"pattern.{setting}"
+                raise InvalidSetting(key, getattr(pattern, setting), allowed)
+            raise InvalidSetting("pattern.candidates", label(part), f"{setting}={getattr(part, setting)} {allowed}")
 
 
 def narrower_than_tiles(plan: PruningPlan, pattern: Pattern) -> str | None:

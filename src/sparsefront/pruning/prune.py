@@ -11,14 +11,15 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor, nn
 
-from sparsefront.allocation.base import Allocation, MeasuringAllocation
-from sparsefront.errors import InvalidSetting
+from sparsefront.allocation.base import Allocation, MeasuringAllocation, PerLayerAllocation
+from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.importance.base import Importance
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.models.linears import as_linears
 from sparsefront.networks import require_finite, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.depth import Depth
 from sparsefront.patterns.width import planned_sparsities
 from sparsefront.progress import counted
 from sparsefront.pruning.block_by_block import require_chain
@@ -34,6 +35,8 @@ from sparsefront.pruning.layers import (
     dense_at_swap,
     dense_weights,
     ignored_layers,
+    narrower_than_tiles,
+    nothing_fits,
     plan_pruning,
     require_whole_groups,
     weight_of,
@@ -42,7 +45,7 @@ from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_m
 from sparsefront.pruning.mask_spec import fix_spec
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
-from sparsefront.pruning.prune_blocks import prune_blocks
+from sparsefront.pruning.prune_blocks import prune_blocks, removable_blocks
 from sparsefront.pruning.rounding import require_effect
 from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.structure import record_zeros, require_no_zeros, structure_of
@@ -133,14 +136,7 @@ def prune(
     with calling() if layers is None else nullcontext():
         chosen, left_out = choose_layers(net, layers, inputs)
     kept_dense = ignored_layers(chosen, ignore)
-    plan = plan_pruning(
-        net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=kept_dense, reads_inputs=pruning.reads_inputs
-    )
-    require_whole_groups(plan, pruning.pattern, kept_dense)
-    _require_layers(net, plan, pruning)
-    require_none_dense(net, plan.layers, "ignore", ignore)
-    if not pruning.pattern.tied:
-        require_no_zeros(net, plan.layers)
+    plan = check_pruning(net, chosen, pruning, kept_dense, ignore)
     ignored = left_out | plan.dense_reasons
     task = PlainTask(net, loss, argument="calibration") if task is None else task
     if pruning.pattern.takes_blocks:
@@ -149,7 +145,8 @@ def prune(
     with calling():
         stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
     tell(_told(pruning, len(plan.layers), ignored, stays))
-    require_chain(pruning.importance, net, plan.layers)
+    if (narrower := narrower_than_tiles(plan, pruning.pattern)) is not None:
+        tell(f"prune: {narrower}")
     scores = score_weights(
         task,
         plan.layers,
@@ -247,17 +244,44 @@ def _require_types(loss: object, layers: object, tell: object, task: object, sea
         raise InvalidSetting("search", given, "is a sf.Search(...), or None")
 
 
-def _require_layers(net: nn.Module, plan: PruningPlan, pruning: PruningSettings) -> None:
+def check_pruning(
+    net: nn.Module, layers: list[str], pruning: PruningSettings, ignored: Mapping[str, str], ignore: object
+) -> PruningPlan:
+    """Plan which layers are pruned, and check all that follows from the architecture, before anything is trained.
+
+    Args:
+        net: may be on the meta device.
+        layers: names of the prunable Linear and Conv2d layers.
+        ignored: those that stay dense -> why.
+        ignore: the argument that they come from, for messages.
+    Raises:
+        InvalidSetting: nothing would be pruned, or not as asked; names the setting.
+    """
+    pattern, allocation, sparsity = pruning.pattern, pruning.allocation, pruning.sparsity
+    plan = plan_pruning(
+        net, layers, pattern=pattern, sparsity=sparsity, ignored=ignored, reads_inputs=pruning.reads_inputs
+    )
+    require_whole_groups(plan, pattern, ignored)
     if not plan.layers:
-        reasons = "; ".join(f"{name} {list(plan.shapes[name])}: {why}" for name, why in plan.dense_reasons.items())
-        raise InvalidSetting("pattern", pruning.pattern.name, f"prunes no layer ({reasons})")
-    shapes = {name: plan.shapes[name] for name in plan.layers}
-    pruning.allocation.check_layers(pruning.pattern, shapes, pruning.sparsity)
+        raise nothing_fits(plan, pattern, ignored, ignore)
+    require_none_dense(net, plan.layers, "ignore", ignore)
+    if not pattern.tied:
+        require_no_zeros(net, plan.layers)
+    with keys_of("allocation"):
+        allocation.check_layers(pattern, plan.pruned_shapes, sparsity)
+    if isinstance(pattern, Depth):
+        removable_blocks(net, plan.layers, ignored, pattern, sparsity)
+        return plan
+    require_chain(pruning.importance, net, plan.layers)
     weight_shapes = {name: tuple(weight_of(net, name).shape) for name in plan.layers}
-    require_effect(pruning.pattern, pruning.allocation, weight_shapes, pruning.sparsity)
-    if isinstance(pruning.allocation, MeasuringAllocation):
-        require_none_shared(net, plan.layers, pruning.allocation.name)
-    require_storable(pruning.pattern, shapes.values(), pruning.sparsity)
+    require_effect(pattern, allocation, weight_shapes, sparsity)
+    if isinstance(allocation, MeasuringAllocation):
+        require_none_shared(net, plan.layers, allocation.name)
+    if isinstance(allocation, PerLayerAllocation) and not (allocation.fixed_by_first_scores or plan.ties):
+        sparsities = allocation.layer_sparsities(weight_shapes, sparsity, lambda layer, level: 0.0)
+        require_one_sparsity(net, plan.layers, allocation.name, sparsities)
+    require_storable(pattern, plan.pruned_shapes.values(), sparsity)
+    return plan
 
 
 def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str], stays: Mapping[str, str]) -> str:

@@ -138,6 +138,8 @@ class Recovery(ABC):
     """Whether its loss compares the predictions of two networks."""
     has_teacher: ClassVar[bool] = False
     """Whether it has a teacher network (see `taught_by`)."""
+    store_teacher: ClassVar[bool] = False
+    """Whether it takes the teacher's logits from its batches instead of running the teacher."""
 
     @property
     def leaves_dense(self) -> bool:

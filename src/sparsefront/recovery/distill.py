@@ -30,6 +30,8 @@ class Distill(TaughtRecovery):
         hidden_states: weight of the mean squared difference of hidden states; 0 = outputs only.
         hidden_layers: names of the modules whose outputs are compared; null = every block.
         teacher: checkpoint of a network of the same architecture, including the head; null = the weights of the dense run.
+        store_teacher: compute the teacher's logits once for every training row, for all points with this teacher, instead of
+            in each step; for texts of one label, since other inputs or predictions change from batch to batch.
         quantize, backend, dense_after: as in that recovery, for the student only.
     """
 
@@ -41,6 +43,7 @@ class Distill(TaughtRecovery):
     hidden_states: NonNegativeFloat = 0.0
     hidden_layers: OneOrMore[str] | None = None
     teacher: str | None = None
+    store_teacher: bool = False  # type: ignore[misc]  # of the instance
     quantize: bool = False
     backend: Backend = "dense"
     dense_after: DenseAfter = None
@@ -53,6 +56,8 @@ class Distill(TaughtRecovery):
         super().__post_init__()
         if self.hidden_layers is not None and not self.hidden_states:
             raise InvalidSetting("hidden_layers", self.hidden_layers, "needs hidden_states above 0")
+        if self.store_teacher and self.hidden_states:
+            raise InvalidSetting("store_teacher", True, "stores logits alone: it needs hidden_states=0")
 
     @property
     def compares_hidden_states(self) -> bool:
@@ -61,8 +66,8 @@ class Distill(TaughtRecovery):
     def taught_by(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
     ) -> pl.Callback:
-        teacher = self.make_teacher(dense_net)
-        taught, learnt = self.compared_pairs(teacher, setup, spec)
+        teacher = None if self.store_teacher else self.make_teacher(dense_net)
+        taught, learnt = ([], []) if teacher is None else self.compared_pairs(teacher, setup, spec)
         return Distillation(
             teacher,
             hardness=self.hardness,

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import pytorch_lightning as pl
@@ -19,7 +20,7 @@ from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.schedule.base import Schedule
-from sparsefront.tasks.base import Batch, Task, mean_counted, with_square_mask
+from sparsefront.tasks.base import TEACHER_LOGITS, Batch, Task, mean_counted, with_square_mask
 from sparsefront.training.graphs import HiddenStates
 from sparsefront.training.recipe import Recipe
 
@@ -35,15 +36,15 @@ class TeacherCallback(pl.Callback, ABC):
     training step. It is not part of the task and so of no checkpoint.
 
     Args:
-        teacher: takes the same inputs as the student.
+        teacher: takes the same inputs as the student; None = its logits are in the batches, as `TEACHER_LOGITS`.
         hidden_layers: names of the teacher's modules whose outputs are compared.
         learnt_layers: the corresponding names in the student; None = the same names.
     """
 
     def __init__(
-        self, teacher: nn.Module, hidden_layers: list[str] | None = None, learnt_layers: list[str] | None = None
+        self, teacher: nn.Module | None, hidden_layers: list[str] | None = None, learnt_layers: list[str] | None = None
     ) -> None:
-        self.teacher = teacher.eval().requires_grad_(False)
+        self.teacher = None if teacher is None else teacher.eval().requires_grad_(False)
         self.hidden_layers = hidden_layers or []
         self.learnt_layers = self.hidden_layers if learnt_layers is None else learnt_layers
 
@@ -58,23 +59,26 @@ class TeacherCallback(pl.Callback, ABC):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, Task)
-        self.teacher.to(module.device)
-        self._taught = HiddenStates(self.teacher, self.hidden_layers)
         self._learnt = HiddenStates(module.net, self.learnt_layers)
-        module.objective = self.objective
-        module.states, module.teacher = self._learnt, (self.teacher, self._taught)
+        module.objective, module.states = self.objective, self._learnt
+        if self.teacher is not None:
+            self._taught = HiddenStates(self.teacher.to(module.device), self.hidden_layers)
+            module.teacher = (self.teacher, self._taught)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         self._learnt.listen()
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, Task)
-        module.objective = module.states = module.teacher = None
-        self._taught.remove()
         self._learnt.remove()
+        if self.teacher is not None:
+            self._taught.remove()
+        module.objective = module.states = module.teacher = None
 
     def objective(self, task: Task, output: Any, batch: Batch) -> Tensor:
         """See `loss`; `output` is what the student returned in this training step."""
+        if self.teacher is None:
+            return self.loss(task, output, SimpleNamespace(logits=batch[TEACHER_LOGITS]), [], batch)
         self._taught.listen()
         with torch.no_grad():
             target = task.call(self.teacher, with_square_mask(task.net_inputs(batch), self.teacher))
@@ -124,7 +128,7 @@ class Distillation(TeacherCallback):
 
     def __init__(
         self,
-        teacher: nn.Module,
+        teacher: nn.Module | None,
         *,
         hardness: float,
         temperature: float,

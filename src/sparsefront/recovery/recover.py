@@ -149,6 +149,10 @@ def recover(
     for name in chosen.needs:
         if given[name] is None:
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
+    if chosen.store_teacher and task is None:
+        raise InvalidSetting(
+            "store_teacher", True, "is of runs, which know the rows of a batch: give a teacher as dense_net"
+        )
     for name, value in (("epochs", epochs), ("lr", lr)):
         _require_heeded(name, value, chosen)
     trainer = trainer or TrainerSettings(checkpoint=False)

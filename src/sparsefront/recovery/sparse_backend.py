@@ -88,7 +88,7 @@ def _converted(round: Round) -> Iterator["TrainedMasks"]:
             undo.callback(_restore, net, name, held.linears[name])
         if round.setup.pruning.schedule.in_training:
             undo.enter_context(held.in_checkpoints())
-        _require_right(net, trained, _dtype(round), torch.device(round.setup.trainer.device))
+        _require_right(net, trained, round.setup.trainer.product_dtype, torch.device(round.setup.trainer.device))
         fast = [part for part in net.modules() if isinstance(part, nn.TransformerEncoderLayer)]
         for layer in fast:  # the fast path reads dense weights: see `inference.network_modules.disable_fast_path`
             undo.callback(setattr, layer, "activation_relu_or_gelu", layer.activation_relu_or_gelu)
@@ -314,7 +314,7 @@ def _kernels_unsupported_reason(round: Round) -> str | None:
     pattern = round.setup.pruning.pattern
     if not any(isinstance(part, BlockWise) for part in (pattern.parts if pattern.mixed else (pattern,))):
         return None
-    return training_unsupported_reason(_dtype(round), torch.device(round.setup.trainer.device))
+    return training_unsupported_reason(round.setup.trainer.product_dtype, torch.device(round.setup.trainer.device))
 
 
 def _has_kernels(round: Round) -> bool:
@@ -324,13 +324,6 @@ def _has_kernels(round: Round) -> bool:
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _dtype(round: Round) -> torch.dtype:
-    """The dtype of the training's products."""
-    return {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}.get(
-        round.setup.trainer.real_precision, torch.float32
-    )
 
 
 def _faster(round: Round, optimization: Optimization) -> Backend:
@@ -368,7 +361,7 @@ def _step_seconds(
     optimizer = optimization.make_optimizer(net)
     masked.attach(optimizer)
     batches = [task.transfer_batch_to_device(batch, device, 0) for batch in batches]
-    dtype, seconds = _dtype(round), []
+    dtype, seconds = round.setup.trainer.product_dtype, []
     faster = trainer.faster_steps(tries=False)
     with keep_modes(net):
         if not net.training:

@@ -163,7 +163,7 @@ _NOT_FILLED = ("record_sha256", "outcomes_file", "samples_file")  # refer to rec
 _READ_APART = ("choice", "level", "distribution", "overrides", "unsupported")
 _NOT_RECORDED = "not recorded"
 # Columns that identify other tables -> their content, and the program that draws them.
-_OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
+_OTHER_TABLES: tuple[tuple[set[str], str, str | None], ...] = (
     ({"shape", "latency_us", "baseline_us"}, "latencies of single products", "operators.draw"),
     ({"kernel", "block", "latency_us"}, "latencies of single products", "low_precision.operators"),
     ({"dense_graph_ms", "sparse_graph_ms"}, "times of a training step", "sparse_training.study"),
@@ -177,7 +177,7 @@ _OTHER_TABLES: tuple[tuple[set[str], str, str], ...] = (
     ({"side", "us_per_forward"}, "times of the kernels of a forward pass", "end_to_end.summary"),
     ({"thread", "way", "verdict"}, "latencies of single layers", "complaints.page"),
     ({"level", "seeds", "difference"}, "differences between a search and single patterns", "search.summary"),
-    ({"call", "workers", "wall_s"}, "wall times of sweeps", "sweeps.minilm"),
+    ({"call", "workers", "wall_s"}, "wall times of sweeps", None),
     ({"devices", "samples_per_s"}, "training throughput", "ddp.throughput"),
     ({"devices", "wall_ms", "exchange_ms"}, "times of a training step", "ddp.throughput"),
     ({"rank", "masks_sha256"}, "digests of masks and weights on every rank", "ddp.throughput"),
@@ -214,8 +214,8 @@ def _published(file: Path) -> _Published | None:
         return None
     for columns, what, module in _OTHER_TABLES:
         if columns <= set(header):
-            drawn = f"python -m experiments.{module} makes or draws it"
-            return _Published([], another=f"holds {what}, not accuracy and latency of networks; {drawn}")
+            drawn = f"; python -m experiments.{module} makes or draws it" if module else ""
+            return _Published([], another=f"holds {what}, not accuracy and latency of networks{drawn}")
     fields = {item.name for item in result_fields()}.difference(_NOT_FILLED, _shortened_mappings(lines))
     named = {name: name if name in fields else _OTHER_NAMES.get(name) for name in header}
     filled = set(named.values())

@@ -185,3 +185,13 @@ def differences(path: tuple, stated: Any, here: Any) -> Iterator[tuple[tuple, An
             yield from differences((*path, index), *pair)
     elif stated != here or type(stated) is bool is not type(here):
         yield path, stated, here
+
+
+def part_at(value: Any, path: tuple) -> Any:
+    """The entry of nested mappings and lists; None if there is none."""
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value

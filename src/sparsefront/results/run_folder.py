@@ -18,6 +18,7 @@ from sparsefront.artifacts.bounded_files import (
     MOST_YAML_BYTES,
     parse_yaml_bounded,
     read_json_bounded,
+    read_text_bounded,
 )
 from sparsefront.artifacts.durable import PARTIAL, free_bytes, in_units, whole_file
 from sparsefront.artifacts.lease import ALONE, GONE_S, hold_in, working_under
@@ -169,10 +170,29 @@ def link_checkpoint(checkpoint: Path, directory: Path) -> str:
     return str(checkpoint)
 
 
+MOST_PATH_BYTES = 2**14
+EXPORT = re.compile(r"/export/[0-9a-f]{16}$")
+
+
+def linked_checkpoint(folder: Path) -> Path | None:
+    """The folder of the run's export; None if it does not exist. A link or path that leads to anything but an export of a cache
+    is not followed.
+    """
+    path, written = folder / LINK, folder / PATH_FILE
+    if os.path.lexists(written):
+        with suppress(ValueError):
+            path = Path(read_text_bounded(written, max_bytes=MOST_PATH_BYTES).strip())
+    with suppress(OSError, ValueError):  # a loop of links; a null character
+        if path.is_dir() and (path.resolve().parent == folder.resolve() or EXPORT.search(path.resolve().as_posix())):
+            return path
+    return None
+
+
 # The command of a run.
 
 OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
 HYDRA_FILE = Path(".hydra") / "hydra.yaml"
+CONFIG_FILE = Path(".hydra") / "config.yaml"
 # How Hydra names the origin of a folder of the user's own options -> the argument that adds it.
 OWN_OPTIONS = {"command-line": "--config-dir", "hydra.searchpath in": "hydra.searchpath"}
 REFERENCE = re.compile(

@@ -66,10 +66,15 @@ class EvalContext:
         prompt = inputs["input_ids"]
         return replace(self, inputs={"input_ids": prompt[:, :1]}, prompt=prompt)
 
+    @property
+    def called_with(self) -> dict[str, Tensor]:
+        """Example inputs of `sf.swap` and `sf.benchmark`."""
+        return self.inputs if self.prompt is None else {"input_ids": self.prompt}
+
     def of_prompts(self) -> "EvalContext":
-        """The same context with prompts as timed inputs."""
-        assert self.prompt is not None  # with mode=decode
-        return replace(self, inputs={"input_ids": self.prompt})
+        """The same context with prompts as timed inputs, of whole forwards."""
+        measure = replace(self.experiment.measure, mode="forward", cache_length=None, dense_low=None)
+        return replace(self, experiment=replace(self.experiment, measure=measure), inputs=self.called_with, prompt=None)
 
     def of_the_dataset(self) -> list[tuple["EvalContext", int]]:
         """A context for each batch size and length of the reporting split, with the number of batches of that size."""
@@ -147,7 +152,7 @@ log = logging.getLogger(__name__)
 
 # Accuracy of a run's networks on two splits: the reported one, and the held-out part of train used for choices.
 
-OUTCOMES = "outcomes.npz"
+OUTCOMES, TEXTS = "outcomes.npz", "translations.*.txt"
 
 
 @dataclass(frozen=True)
@@ -194,8 +199,14 @@ def evaluate_stored(
 
 
 def save_all_outcomes(folder: Path, qualities: dict[str, SplitQuality]) -> None:
-    """Write the per-sample outcomes of every network on the reporting split into one file."""
+    """Write the per-sample outcomes of every network on the reporting split into one file, and what each wrote into its own,
+    one text per line.
+    """
     save_outcomes(folder / OUTCOMES, {side: found.test.outcomes for side, found in qualities.items()})
+    for side, found in qualities.items():
+        if found.test.texts is not None:
+            lines = "".join(" ".join(text.split()) + "\n" for text in found.test.texts)
+            (folder / TEXTS.replace("*", side)).write_text(lines, encoding="utf-8")
 
 
 def quality_fields(bench: EvalContext, qualities: dict[str, SplitQuality]) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.recovery.training import TrainingPlan
 from sparsefront.stages.bench import OUTCOMES, EvalContext, evaluate_splits
-from sparsefront.stages.keys import recovery_stage_seed, reseed
-from sparsefront.stages.network import load_net, make_task, open_data, unfinished_from, weights_digest
+from sparsefront.stages.keys import StageKeys, recovery_stage_seed, reseed
+from sparsefront.stages.network import load_net, make_task, unfinished_from, weights_digest
+from sparsefront.stages.teacher import get_or_compute_logits, open_taught
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.ranks import other_ranks_running
@@ -49,18 +50,16 @@ class RepeatedCurve(Optimization):
         return super().factor(step % self.period)
 
 
-def begin(
-    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any] | None, dense: Artifact, loggers: list
-) -> None:
+def begin(experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: Artifact, loggers: list) -> None:
     """Train the control before the recovery, unless another run is training it; this run then recovers meanwhile."""
-    if cache_key is not None and not store.is_made_elsewhere(_kind(experiment), cache_key):
-        _trained(experiment, store, cache_key, dense, loggers)
+    if keys.control is not None and not store.is_made_elsewhere(_kind(experiment), keys.control):
+        _trained(experiment, store, keys, dense, loggers)
 
 
 def run(
     experiment: Experiment,
     store: ArtifactStore,
-    cache_key: dict[str, Any] | None,
+    keys: StageKeys,
     dense: Artifact,
     recovered: Artifact,
     loggers: list,
@@ -70,9 +69,9 @@ def run(
     Raises:
         InvalidSetting: the control took other steps than the recovery, whose budget has fewer steps than rounds.
     """
-    if cache_key is None:
+    if keys.control is None:
         return None
-    continued = _trained(experiment, store, cache_key, dense, loggers)
+    continued = _trained(experiment, store, keys, dense, loggers)
     given = sum(record["steps"] for record in recovered.read_json("training.json")["rounds"])
     taken = continued.read_json("training.json")["steps"]
     if taken != given:
@@ -81,12 +80,13 @@ def run(
     return continued
 
 
-def _trained(
-    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], dense: Artifact, loggers: list
-) -> Artifact:
-    kind = _kind(experiment)
+def _trained(experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: Artifact, loggers: list) -> Artifact:
+    kind, cache_key = _kind(experiment), keys.control
+    assert cache_key is not None
     while (continued := store.get(kind, cache_key, stage="recover")) is None:
-        given = experiment, dense.path, unfinished_from(store, kind, cache_key, dense.path / WEIGHTS)
+        teacher_key = keys.teacher if experiment.control == DISTILLED else None
+        logits = get_or_compute_logits(experiment, store, teacher_key, dense)
+        given = experiment, dense.path, logits, unfinished_from(store, kind, cache_key, dense.path / WEIGHTS)
         with (
             store.making(kind, cache_key) as new,
             other_ranks_running(train, *given, trainer=experiment.trainer, shared=experiment.cache_dir),
@@ -123,18 +123,21 @@ def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:
     return TrainingPlan(math.ceil(total / steps), curve, plan.lr_key, total)
 
 
-def train(experiment: Experiment, dense: Path, resume_dir: Path, folder: Path, loggers: list) -> float:
+def train(
+    experiment: Experiment, dense: Path, logits: Path | None, resume_dir: Path, folder: Path, loggers: list
+) -> float:
     """The body that every process of the training runs.
 
     Args:
         dense: folder of the dense network's stage.
+        logits: file of the teacher's logits; None = the teacher runs in each step, or there is none.
         resume_dir: for state that survives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
         the seconds that a killed run spent before the point from which this one resumed.
     """
     net = load_net(experiment, dense / WEIGHTS)
-    data = open_data(experiment, seed=recovery_stage_seed(experiment, "recover 0, order"), unlabeled=True)
+    data = open_taught(experiment, logits, seed=recovery_stage_seed(experiment, "recover 0, order"))
     plan = control_plan(experiment, steps_per_epoch(data, experiment.trainer))
     reseed(recovery_stage_seed(experiment, "recover 0"))
     teacher, recovery = (), experiment.continued_recovery

@@ -1,23 +1,28 @@
-"""Stage export: write the masked weights as plain and compressed checkpoints with a manifest."""
+"""Stage export: write the masked weights as plain and compressed checkpoints with a manifest, and check those of a record."""
 
 import json
 import logging
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.artifacts.content_digest import digest, find_damage
+from sparsefront.artifacts.store import RECORD, Artifact, ArtifactStore, read_record
 from sparsefront.config.experiment import Experiment
-from sparsefront.errors import Edited
-from sparsefront.export.checkpoint import MANIFEST, Export, damage_as_value_error
+from sparsefront.errors import Edited, InvalidSetting
+from sparsefront.export.checkpoint import MANIFEST, Export, damage_as_value_error, read_export
 from sparsefront.export.packed_layers import pack_layers
 from sparsefront.export.save import save
-from sparsefront.networks import load_state
+from sparsefront.networks import load_state, tensors_digest
 from sparsefront.options import shortened
 from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
 from sparsefront.pruning.narrow import save_narrower
 from sparsefront.results.field_types import differences
+from sparsefront.results.record import Result
+from sparsefront.results.run_folder import linked_checkpoint
 from sparsefront.stages.network import build_net, load_net
 from sparsefront.stages.recover import load_masks_of
 from sparsefront.training.resume import WEIGHTS
@@ -39,6 +44,57 @@ def run(
             if experiment.pattern.tied and not experiment.leaves_dense:
                 save_narrower(new.folder / "narrower", net, masks)
     return exported
+
+
+CHECKPOINT = re.compile(r"export/([0-9a-f]{16})")
+
+
+def find(result: Result, row: Path, checkpoint: Path | None, cache_dir: Path) -> Export | None:
+    """The exported network of a stored result, whose files are those that it was measured with; None if it pruned nothing.
+
+    Args:
+        row: file of the result, next to which there may be a link to the export.
+        checkpoint: the folder, if given explicitly.
+        cache_dir: of the stages on this machine.
+    Raises:
+        InvalidSetting: it is not available.
+        Edited: the record names none, it cannot be read, or digests of weights, masks or other files differ.
+    """
+    identity = result.identity
+    if result.choice.pattern == "dense" and identity.checkpoint is None:
+        return None
+    for field in ("checkpoint", "masks_sha256", "weights_sha256"):
+        if getattr(identity, field) is None:
+            raise Edited("record", f"was edited: {field} is null, and pattern={result.choice.pattern} prunes a network")
+    if not CHECKPOINT.fullmatch(str(identity.checkpoint)):
+        raise Edited("record", f"was edited: checkpoint is {shortened(identity.checkpoint)}, which no run is stored as")
+    places = [checkpoint] if checkpoint else [linked_checkpoint(row.parent), cache_dir / str(identity.checkpoint)]
+    # a relative link is dangling after the run's folder was moved
+    folder = next((place for place in places if place is not None and place.is_dir()), None)
+    if folder is None:
+        allowed = (
+            "is not there any more: name the exported network with --checkpoint, or the cache that has it with --cache-dir "
+            "(no path of a record is followed), or train it again with --retrain"
+        )
+        raise InvalidSetting("checkpoint", checkpoint or identity.checkpoint, allowed)
+    try:
+        with damage_as_value_error():
+            export = read_export(folder)
+            digests = {"masks": tensors_digest(export.masks), "weights": tensors_digest(export.state_dict())}
+            record = read_record(folder)
+            damage, name = find_damage(folder, record.get("files", {})), digest(record["determined_by"])
+    except InvalidSetting:
+        raise
+    except ValueError as error:
+        raise Edited(str(folder), f"cannot be read: {error}") from error
+    for part, found in digests.items():
+        if found != getattr(identity, f"{part}_sha256"):
+            raise Edited(part, f"are not those that were measured: their sha256 is not the {part}_sha256 of the record")
+    if damage is not None:
+        raise Edited(str(folder), f"is not what was stored: {damage}")
+    if identity.checkpoint != f"export/{name}":
+        raise Edited(RECORD, f"was edited: it is of export/{name}, where {identity.checkpoint} was measured")
+    return export
 
 
 def check(experiment: Experiment, export: Export, reasons: dict[str, str], trust: Sequence[str]) -> MaskSpec:

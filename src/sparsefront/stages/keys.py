@@ -109,12 +109,14 @@ RESULT_CODE = ("sparsefront.results.record", "sparsefront.stages.report")
 class StageKeys:
     """JSON-able key per stage; equal keys mean equal stages. `dense_quality` is for the dense network's metric.
 
+    `teacher`: for the teacher's stored logits, without the digest of its weights.
     `structure`: for the smaller network that is pruned, made by another stage prune.
     `choice_times` and `choice_table`: for a latency search's measurements, without and with the errors of one network.
     `control` and `control_quality`: for the further trained dense network and its metric. Each is None if not needed.
     """
 
     dense: dict[str, Any]
+    teacher: dict[str, Any] | None
     structure: dict[str, Any] | None
     prune: dict[str, Any]
     choice_times: dict[str, Any] | None
@@ -209,6 +211,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
     }
     return StageKeys(
         dense,
+        _teacher(experiment, dense),
         structure,
         prune,
         choice_times,
@@ -245,6 +248,18 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
         "versions": versions(
             "torch", "torchvision", "transformers", "pytorch-lightning", *experiment.dataset.libraries
         ),
+    }
+
+
+def _teacher(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | None:
+    if (recovery := experiment.continued_recovery) is None or not recovery.store_teacher:
+        return None
+    return {
+        "dense": digest(dense),
+        "teacher": recovery.fingerprint(),
+        "dataset": by_content(experiment.dataset.fingerprint()),
+        "batch_size": experiment.recipe.batch_size,
+        "code": code_digest(stage_modules(experiment, ("model", "dataset", "recovery"), "sparsefront.stages.teacher")),
     }
 
 

@@ -1,7 +1,7 @@
-"""Latencies of a run at several sizes, as fields of the result: the curve, and the evaluation set's own batches."""
+"""Latencies as fields of the result: from the samples of one size, and at the sizes of the curve and of the evaluation set."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -17,7 +17,8 @@ from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import dataset_size_text, size_text
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
-from sparsefront.measure.timers import LatencySummary, summarise
+from sparsefront.measure.timers import summarise
+from sparsefront.results.record import OF_DATASET
 from sparsefront.stages.bench import EvalContext
 from sparsefront.tasks.decoding import DecoderStep, Decoding, SourceEncoder, TranslationNetwork, WholeTranslation
 
@@ -98,12 +99,7 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
 
     def speed_at(inputs: dict[str, Tensor]) -> tuple[dict[str, Any], Samples]:
         taken = time_size(ways, inputs, settings)
-        found: dict[str, Any] = {}
-        for side, samples_ms in taken.items():
-            found |= latency_fields(side, summarise(sum(samples_ms, [])))
-        for side in taken.keys() & SPEEDUP_OVER if "sparse" in taken else ():
-            found |= speedup_of(taken[side], taken["sparse"]).to_json(SPEEDUP_OVER[side])
-        return found, taken
+        return timing_fields(taken), taken
 
     lengths, timed, samples = [], [], {}
     for point, batches in bench.of_the_dataset():
@@ -133,24 +129,22 @@ def part_latency(
         size = {"batch_size": len(next(iter(inputs.values()))), "sequence_length": part_length(bench, part)}
 
         def speed(
-            part: str = part, inputs: dict[str, Tensor] = inputs, settings: Measure = settings
+            part: str = part,
+            inputs: dict[str, Tensor] = inputs,
+            settings: Measure = settings,
+            tokens: int | None = tokens_of_part(size | {"part": part}),
         ) -> tuple[dict[str, Any], Samples]:
             if sparse is None:
                 alone = time_alone(part_of(bench, dense, part), inputs, settings)
-                return latency_fields("dense", alone.latency) | {
-                    "dense_variant": alone.execution.name
-                }, alone.samples_ms
-            timed = time_pair(part_of(bench, dense, part), part_of(bench, sparse, part), inputs, settings)
-            variants = {"dense_variant": timed.dense.execution.name, "sparse_variant": timed.execution.name}
-            both = latency_fields("dense", timed.dense.latency) | latency_fields("sparse", timed.sparse)
-            return both | timed.speedup.to_json() | variants, timed.samples_ms
+                variants, taken = {"dense_variant": alone.execution.name}, alone.samples_ms
+            else:
+                timed = time_pair(part_of(bench, dense, part), part_of(bench, sparse, part), inputs, settings)
+                variants = {"dense_variant": timed.dense.execution.name, "sparse_variant": timed.execution.name}
+                taken = timed.samples_ms
+            return timing_fields(taken, tokens, TOKENS_PER_S) | variants, taken
 
         log.info("measure: latency of the %s, %s", part.replace("_", " "), size_text(size))
         entry, taken = _timed_size(size, speed)
-        if part == "translation":
-            tokens = bench.batch_size * part_length(bench, part)
-            sides = (side for side in ("dense", "sparse") if f"latency_{side}_ms" in entry)
-            entry |= {f"tokens_per_s_{side}": tokens / entry[f"latency_{side}_ms"] * 1e3 for side in sides}
         parts.append({"part": part} | entry)
         samples |= {f"{side} {part} {size_text(entry)}": values for side, values in taken.items()}
     return parts, samples
@@ -192,13 +186,67 @@ def part_of(bench: EvalContext, net: nn.Module, part: str) -> nn.Module:
     return DecoderStep(net, source, mask, given).eval()
 
 
-def latency_fields(side: str, latency: LatencySummary) -> dict[str, float]:
-    """The latency of "dense", "dense_low" or "sparse" as fields of the result."""
-    return {
-        f"latency_{side}_ms": latency.median_ms,
-        f"latency_{side}_p20_ms": latency.p20_ms,
-        f"latency_{side}_p80_ms": latency.p80_ms,
+# Formats of the fields with the rate of one network; in decoding, a step produces one token per row.
+SAMPLES_PER_S, TOKENS_PER_S = "throughput_{}_samples_per_s", "tokens_per_s_{}"
+
+
+def timing_fields(
+    samples: Samples, count: int | None = None, rate: str = SAMPLES_PER_S, *, fused: bool = False
+) -> dict[str, float | None]:
+    """All fields of the result that follow from the latency samples of one size; None of what was not timed.
+
+    Args:
+        count, rate: samples or tokens of a call, and the format of the field with their number per second; None: no rate.
+        fused: dense has a fused graph, whose samples are those of dense where it is the fastest version.
+    """
+    fields: dict[str, float | None] = {"fused_dense_latency_ms": None}
+    for side in ("dense", "dense_low", "sparse"):
+        taken = summarise(sum(samples[side], [])) if side in samples else None
+        for end, value in (("", "median_ms"), ("_p20", "p20_ms"), ("_p80", "p80_ms")):
+            fields[f"latency_{side}{end}_ms"] = None if taken is None else getattr(taken, value)
+        if count is not None and taken is not None:
+            fields[rate.format(side)] = count / taken.median_ms * 1e3
+    if fused and "dense" in samples:
+        fields["fused_dense_latency_ms"] = summarise(sum(samples.get("fused_dense", samples["dense"]), [])).median_ms
+    for side, name in SPEEDUP_OVER.items():
+        fields |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+        if {side, "sparse"} <= samples.keys():
+            fields |= speedup_of(samples[side], samples["sparse"]).to_json(name)
+    return fields
+
+
+def with_timings(speed: Mapping[str, Any], samples: Samples) -> dict[str, Any]:
+    """Group `speed` of a result, with all fields that follow from its samples.json computed again."""
+
+    def at(size: str) -> Samples:
+        return {side.partition(" ")[0]: taken for side, taken in samples.items() if side.partition(" ")[2] == size}
+
+    def of(entry: Mapping[str, Any], size: str, count: int | None = None, rate: str = TOKENS_PER_S) -> dict[str, Any]:
+        fused = entry.get("fused_dense_latency_ms") is not None
+        fields = timing_fields(at(size), count, rate, fused=fused).items()
+        return {**entry, **{name: value for name, value in fields if not size or name in ON_THE_CURVE}}
+
+    rate = SAMPLES_PER_S if speed["timed_mode"] is None else TOKENS_PER_S
+    dataset = [(entry, dataset_size_text(entry)) for entry in speed["dataset_lengths"]]
+    timed = [(entry["batches"], at(size)) for entry, size in dataset]
+    again = of(speed, "", speed["batch_size"], rate) | {
+        "curve": [of(entry, size_text(entry), entry.get("batch_size"), rate) for entry in speed["curve"]],
+        "dataset_lengths": [of(*entry) for entry in dataset],
+        "parts": [of(entry, f"{entry['part']} {size_text(entry)}", tokens_of_part(entry)) for entry in speed["parts"]],
+        **dict.fromkeys(OF_DATASET),
+        **(latency_over_batches(timed) if timed and all(taken for _, taken in timed) else {}),
     }
+    counts = {
+        (len(at("")[side]), len(one)) for side in ("dense", "dense_low", "sparse") for one in at("").get(side, ())
+    }
+    for other in counts - {(speed["repeats"], speed["samples_per_repeat"])}:
+        again["repeats"], again["samples_per_repeat"] = other
+    return again
+
+
+def tokens_of_part(part: Mapping[str, Any]) -> int | None:
+    """The tokens of a whole translation; None of other parts."""
+    return part["batch_size"] * part["sequence_length"] if part["part"] == "translation" else None
 
 
 def with_prefill(speed: dict[str, Any], prefill: Prefilled) -> dict[str, Any]:
@@ -209,35 +257,17 @@ def with_prefill(speed: dict[str, Any], prefill: Prefilled) -> dict[str, Any]:
     return speed | found | {"variants_not_timed": speed["variants_not_timed"] | not_timed}
 
 
-def throughput_name(side: str, bench: EvalContext) -> str:
-    """Name of the throughput field; in decoding, a step produces one token per row."""
-    return f"throughput_{side}_samples_per_s" if bench.prompt is None else f"tokens_per_s_{side}"
-
-
-def dense_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
-    """Fields of the dense network in group `speed`, except its latency."""
-    return {
-        throughput_name("dense", bench): timed.throughput_samples_per_s,
+def untimed_fields(timed: DenseTiming) -> dict[str, Any]:
+    """Fields of the dense network in group `speed` that do not follow from samples."""
+    fields: dict[str, Any] = {
         "execution_mode_dense": timed.execution.fastest.name,
         "dense_variant": timed.execution.name,
-        "fused_dense_latency_ms": None if timed.fused_latency is None else timed.fused_latency.median_ms,
         "gpu_clock_mhz": timed.clock_mhz,
-        **_low_side(timed, bench),
     }
-
-
-def _low_side(timed: DenseTiming, bench: EvalContext) -> dict[str, Any]:
-    """Fields of the dense network in a low precision, if it was timed."""
-    if (low := timed.low) is None:
-        return {}
-    return {
-        **latency_fields("dense_low", low.latency),
-        **({} if low.speedup is None else low.speedup.to_json(SPEEDUP_OVER["dense_low"])),
-        throughput_name("dense_low", bench): timed.batch_size / low.latency.median_ms * 1e3,
-        "execution_mode_dense_low": low.execution.fastest.name,
-        "dense_low_variant": low.execution.name,
-        "dense_low_precision": low.precision,
-    }
+    if (low := timed.low) is not None:
+        fields["execution_mode_dense_low"] = low.execution.fastest.name
+        fields |= {"dense_low_variant": low.execution.name, "dense_low_precision": low.precision}
+    return fields
 
 
 def _timed_size(
@@ -251,7 +281,7 @@ def _timed_size(
         log.warning("measure: batch %d, length %s: %s", *size.values(), why)
         return size | {"not_measured": why}, {}
     kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
-    return size | {name: speed[name] for name in kept if name in speed}, taken
+    return size | {name: speed[name] for name in kept if speed.get(name) is not None}, taken
 
 
 def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:

@@ -17,13 +17,13 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.gpu import shared
+from sparsefront.inference.benchmark import benchmark
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
-from sparsefront.inference.swap import save_choices, swap_network
+from sparsefront.inference.swap import save_choices, swap
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.inference.whole_network import kept_dense, why_dense
 from sparsefront.measure.correctness import has_low_precision
-from sparsefront.measure.decode import time_prefill, time_step, time_steps
-from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair
+from sparsefront.measure.decode import time_prefill, time_step
+from sparsefront.measure.end_to_end import DenseTiming, time_alone
 from sparsefront.measure.memory import (
     AchievedSparsity,
     achieved_sparsity,
@@ -48,14 +48,15 @@ from sparsefront.stages.bench import (
 )
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.latency import (
+    SAMPLES_PER_S,
+    TOKENS_PER_S,
     Samples,
     Ways,
     dataset_latency,
-    dense_side,
     latency_curve,
-    latency_fields,
     part_latency,
-    throughput_name,
+    timing_fields,
+    untimed_fields,
     with_prefill,
 )
 from sparsefront.stages.low_precision import calibration_of, dense_in, evaluate_low, low_networks
@@ -100,8 +101,19 @@ def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork
     )
     log.info("swap: %s on %s", kernels, bench.device.type)
     precision, calibration = bench.experiment.precision.mode, calibration_of(bench, bench.ready(net))
-    report = swap_network(
-        net, masks, bench.inputs, kernel=kernel, packed=export, precision=precision, calibration=calibration
+    settings = bench.experiment.measure
+    report = swap(
+        net,
+        masks,
+        bench.called_with,
+        kernel=kernel,
+        packed=export,
+        precision=precision,
+        calibration=calibration,
+        settings=settings,
+        seconds=2 * settings.autotune_seconds,
+        reuse=False,
+        tell=log.info,
     )
     return SparseNetwork(net, report.renamed({export.spec.name_left(name): name for name in masks}))
 
@@ -121,7 +133,7 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
         timed = time_step(net, bench.prompt, settings, low=low)
     if ways is not None:
         ways |= _dense_ways(net, timed)
-    speed = bench.conditions() | latency_fields("dense", timed.latency) | dense_side(timed, bench)
+    speed = _conditions_and_timings(bench, timed.samples_ms, timed)
     speed |= {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}
     if bench.prompt is not None:
         speed = with_prefill(speed, time_prefill(net, None, bench.prompt, settings))
@@ -139,29 +151,33 @@ def sparse_speed(
         speed, samples_ms = dense_speed(bench, dense_net, ways)
         return speed | _kernels_side(bench, sparse), samples_ms
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size_in_words(bench), bench.device.type)
-    low, settings = _timed_low(bench, dense_net), bench.experiment.measure
-    if bench.prompt is None:
-        timed = time_pair(dense_net, sparse.net, bench.inputs, settings, fuse=fused_dense_graph, low=low)
-    else:
-        timed = time_steps(dense_net, sparse.net, bench.prompt, settings, low=low)
+    comparison = benchmark(
+        dense_net,
+        sparse.net,
+        bench.called_with,
+        settings=bench.experiment.measure,
+        low=_timed_low(bench, dense_net),
+        prompt_net=sparse.prompts,
+        tell=log.info,
+    )
+    timed = comparison.timed
     if ways is not None:
         ways |= _dense_ways(dense_net, timed.dense) | {"sparse": (sparse.net, timed.execution)}
-    speed = (
-        bench.conditions()
-        | latency_fields("dense", timed.dense.latency)
-        | latency_fields("sparse", timed.sparse)
-        | timed.speedup.to_json()
-        | dense_side(timed.dense, bench)
-        | {
-            throughput_name("sparse", bench): timed.throughput_sparse_samples_per_s,
-            "execution_mode_sparse": timed.execution.fastest.name,
-            "sparse_variant": timed.execution.name,
-            "variants_not_timed": timed.not_timed,
-            "variant_medians_ms": timed.medians_ms,
-        }
-        | _kernels_side(bench, sparse)
-    )
-    return speed, timed.samples_ms
+    speed = _conditions_and_timings(bench, timed.samples_ms, timed.dense) | {
+        "execution_mode_sparse": timed.execution.fastest.name,
+        "sparse_variant": timed.execution.name,
+        "variants_not_timed": timed.not_timed,
+        "variant_medians_ms": timed.medians_ms,
+    }
+    if comparison.prefill is not None:
+        speed = with_prefill(speed, comparison.prefill)
+    return speed | _kernels_side(bench, sparse), timed.samples_ms
+
+
+def _conditions_and_timings(bench: EvalContext, samples_ms: Samples, dense: DenseTiming) -> dict[str, Any]:
+    rate = SAMPLES_PER_S if bench.prompt is None else TOKENS_PER_S
+    fused = dense.fused_latency is not None
+    return bench.conditions() | timing_fields(samples_ms, bench.batch_size, rate, fused=fused) | untimed_fields(dense)
 
 
 def _kernels_side(bench: EvalContext, sparse: SparseNetwork) -> dict[str, Any]:
@@ -185,9 +201,8 @@ def measured_swap(
     export: Export,
     ways: Ways | None = None,
 ) -> tuple[SparseNetwork, dict[str, Any], Samples]:
-    """Return a network with kernels and its group `speed`, without latencies if none are measured. With kernel=auto, return the
-    masked network instead if it is faster as a whole (in the run's low precision, if any). For text generation, also swap and
-    time a network with kernels for prompts.
+    """Return a network with kernels and its group `speed`, without latencies if none are measured. For text generation, also swap
+    and time a network with kernels for prompts.
 
     Args:
         make_net: returns the network to swap kernels into, with masked weights.
@@ -198,34 +213,10 @@ def measured_swap(
     if not bench.experiment.measure.latency:
         at = bench if bench.prompt is None else bench.of_prompts()
         return swap_in(at, make_net(), export), bench.evaluation_conditions() | {"gpu_clock_mhz": None}, {}
-    sparse, speed, samples_ms = _faster_whole(bench, dense_net, make_net, export, ways)
-    if bench.prompt is None:
-        return sparse, speed, samples_ms
-    prompts = swap_in(bench.of_prompts(), make_net(), export).net
-    speed = with_prefill(speed, time_prefill(dense_net, prompts, bench.prompt, bench.experiment.measure))
-    return replace(sparse, prompts=prompts), speed, samples_ms
-
-
-def _faster_whole(
-    bench: EvalContext, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export, ways: Ways | None
-) -> tuple[SparseNetwork, dict[str, Any], Samples]:
     sparse = swap_in(bench, make_net(), export)
-    speed, samples_ms = sparse_speed(bench, dense_net, sparse, ways)
-    changed = sparse.report.sparse_flops_share or sparse.report.fusion.rewritten
-    if bench.device.type != "cuda" or not bench.experiment.kernel.dense_allowed or not changed:
-        return sparse, speed, samples_ms
-    precision, dense_ms = bench.experiment.precision, speed["latency_dense_ms"]
-    if precision.is_low and speed.get("dense_low_precision") == precision.of_dense:
-        dense_ms = speed["latency_dense_low_ms"]
-    if (why := why_dense(speed["latency_sparse_ms"], dense_ms)) is None:
-        return sparse, speed, samples_ms
-    log.info("swap: every layer stays dense: %s", why)
-    masked = bench.ready(make_net())
-    low = precision.is_low and has_low_precision(sparse.net)
-    runs = dense_in(bench, masked, precision.mode) if low else masked
-    kept = SparseNetwork(runs, kept_dense(sparse.report, masked, why))
-    del sparse  # free its memory for the masked network
-    return kept, *sparse_speed(bench, dense_net, kept, ways)
+    if bench.prompt is not None:
+        sparse = replace(sparse, prompts=swap_in(bench.of_prompts(), make_net(), export).net)
+    return sparse, *sparse_speed(bench, dense_net, sparse, ways)
 
 
 def kernel_names(report: SwapReport, device: torch.device) -> str:

@@ -143,7 +143,10 @@ def open_data(
             cache_dir=experiment.cache_dir / "data",
             tokenizer_from=None if tokenizer is None else keys_of("model")(tokenizer),
         )
-    return module if isinstance(module, SplitData) else PreparedData(module, experiment, seed)
+    if not isinstance(module, SplitData):
+        return PreparedData(module, experiment, seed)
+    module.evaluate_limit = experiment.measure.evaluate_limit
+    return module
 
 
 # User data modules that know nothing of sparsefront.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytorch_lightning as pl
 from safetensors.torch import load_file
@@ -20,8 +19,9 @@ from sparsefront.pruning.masks import Masks
 from sparsefront.recovery.base import StateDict
 from sparsefront.recovery.recover import recover
 from sparsefront.recovery.rounds import RunContext
-from sparsefront.stages.keys import recovery_stage_seed, reseed
+from sparsefront.stages.keys import StageKeys, recovery_stage_seed, reseed
 from sparsefront.stages.network import build_net, device_of, load_net, make_task, open_data, unfinished_from
+from sparsefront.stages.teacher import get_or_compute_logits, open_taught
 from sparsefront.training.compilation import deterministic_algorithms
 from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.resume import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
@@ -69,28 +69,38 @@ def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
 def run(
     experiment: Experiment,
     store: ArtifactStore,
-    cache_key: dict[str, Any],
+    keys: StageKeys,
     dense: Artifact,
     pruned: Artifact,
     loggers: list,
 ) -> Artifact:
     """Write weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
-    while (recovered := store.get("recover", cache_key)) is None:
-        resume_dir = unfinished_from(store, "recover", cache_key, dense.path / WEIGHTS, pruned.path / MASKS)
-        given = experiment, dense.path, pruned.path, resume_dir
+    while (recovered := store.get("recover", keys.recover)) is None:
+        resume_dir = unfinished_from(store, "recover", keys.recover, dense.path / WEIGHTS, pruned.path / MASKS)
+        logits = get_or_compute_logits(experiment, store, keys.teacher, dense)
+        given = experiment, dense.path, pruned.path, logits, resume_dir
         with (
-            store.making("recover", cache_key) as new,
+            store.making("recover", keys.recover) as new,
             other_ranks_running(train, *given, trainer=experiment.trainer, shared=experiment.cache_dir),
         ):
             new.earlier_seconds = train(*given, new.folder, loggers)
     return recovered
 
 
-def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, folder: Path, loggers: list) -> float:
+def train(
+    experiment: Experiment,
+    dense: Path,
+    pruned: Path,
+    logits: Path | None,
+    resume_dir: Path,
+    folder: Path,
+    loggers: list,
+) -> float:
     """The body that every process of the training runs.
 
     Args:
         dense, pruned: folders of the stages that this one starts from.
+        logits: file of the teacher's logits; None = the teacher runs in each step.
         resume_dir: for state that survives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
@@ -103,7 +113,7 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
         masks = recover(
             net,
             first,
-            partial(_data_of_round, experiment),
+            partial(_data_of_round, experiment, logits),
             recovery=experiment.recovery,
             recipe=experiment.recipe,
             trainer=experiment.trainer,
@@ -129,9 +139,9 @@ def train(experiment: Experiment, dense: Path, pruned: Path, resume_dir: Path, f
     return sum(record.earlier_seconds for record in masks.rounds)
 
 
-def _data_of_round(experiment: Experiment, index: int) -> pl.LightningDataModule:
+def _data_of_round(experiment: Experiment, logits: Path | None, index: int) -> pl.LightningDataModule:
     """A round's data, with an order and augmentations that depend only on the seeds, so that a resumed round sees the same."""
-    return open_data(experiment, seed=recovery_stage_seed(experiment, f"recover {index}, order"), unlabeled=True)
+    return open_taught(experiment, logits, seed=recovery_stage_seed(experiment, f"recover {index}, order"))
 
 
 def _labeled_loader(experiment: Experiment, index: int) -> Callable[[], Iterable]:

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path, PurePath
@@ -39,7 +39,7 @@ from sparsefront.results.run_folder import link_checkpoint
 from sparsefront.results.run_report import write_report
 from sparsefront.results.store import RESULT_FILE, STORE_FILE, append_result, write_result_json
 from sparsefront.results.tables import print_run
-from sparsefront.stages.bench import OUTCOMES
+from sparsefront.stages.bench import OUTCOMES, TEXTS
 from sparsefront.stages.keys import StageKeys, dense_recipe
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 from sparsefront.stages.network import open_data
@@ -92,7 +92,8 @@ def run(
     while (finished := store.get("result", keys.result, stage="report")) is None:
         with store.making("result", keys.result) as new:
             result = _compose(experiment, dense, pruned, recovered, exported, measured).with_values(control[0])
-            shutil.copy(measured.path / SAMPLES, new.folder / SAMPLES)
+            for file in (measured.path / SAMPLES, *measured.path.glob(TEXTS)):
+                shutil.copy(file, new.folder / file.name)
             save_outcomes(new.folder / OUTCOMES, load_outcomes(measured.path / OUTCOMES) | control[1])
             write_result_json(new.folder / RESULT_FILE, _sealed(result, new.folder))
     result = _publish(experiment, finished, pruned, recovered)
@@ -140,9 +141,9 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     result = Result.from_json((finished.path / RESULT_FILE).read_text(encoding="utf-8"))
     directory = experiment.output_dir
     require_all()  # after a suspend, a restarted run may own the folder now
-    for name in (SAMPLES, OUTCOMES):
-        with whole_file(directory / name) as copy:
-            shutil.copyfile(finished.path / name, copy)
+    for file in (finished.path / SAMPLES, finished.path / OUTCOMES, *finished.path.glob(TEXTS)):
+        with whole_file(directory / file.name) as copy:
+            shutil.copyfile(file, copy)
     masks = _pruned_layers(experiment, result, pruned, recovered) if experiment.report.mask_pictures else None
     files = write_report(result, directory, experiment.report, masks)
     checkpoint = None
@@ -329,11 +330,13 @@ def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact
     if pruned is None or recovered is None:
         return None
     spec = MaskSpec.load(pruned.path, trust=modules_of(experiment.pattern))
-    shapes = mask_shapes(recovered.path / MASKS)
-    return windows_text(
-        experiment.pattern,
-        {layer: (shape, spec.sparsity_of(layer, experiment.sparsity)) for layer, shape in shapes.items()},
-    )
+    return windows_of(experiment, spec, mask_shapes(recovered.path / MASKS))
+
+
+def windows_of(experiment: Experiment, spec: MaskSpec, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """The n:m windows of pruned layers with these shapes of their weights; None if there are none."""
+    own = {layer: (shape, spec.sparsity_of(layer, experiment.sparsity)) for layer, shape in shapes.items()}
+    return windows_text(experiment.pattern, own)
 
 
 def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:

@@ -45,6 +45,8 @@ def with_square_mask(inputs: dict[str, Tensor], net: nn.Module) -> dict[str, Ten
 
 
 Batch = dict[str, Tensor]
+TEACHER_LOGITS = "teacher_logits"
+"""Name in batches of the teacher's stored logits, fp32 [B, classes]."""
 
 
 class Evaluator(Protocol):
@@ -53,10 +55,12 @@ class Evaluator(Protocol):
     Attributes:
         reduces_outputs: takes the output of `Task.predict` on its device, in its dtype; others get it in fp32 on the CPU.
         signature: how the metric was computed, if it has variants; else None.
+        texts: what the network wrote, if that is its task; else None.
     """
 
     reduces_outputs: bool = False
     signature: str | None = None
+    texts: list[str] | None = None
 
     def update(self, output: Any, batch: Batch) -> None:
         """Add the output of `Task.predict` for one batch, on any device."""

@@ -107,6 +107,7 @@ class BleuEvaluator:
         data: `Translates`.
     Attributes:
         signature: sacreBLEU's, with which its numbers can be compared.
+        texts: the translations so far.
     """
 
     reduces_outputs = True
@@ -116,7 +117,7 @@ class BleuEvaluator:
 
         self._data, self._references = data, data.references(split)
         self._scorer = SacreBleu(effective_order=True)  # only affects scores of single sentences
-        self._found: list[str] = []
+        self.texts: list[str] = []
         self._counts: list[tuple[int, int]] = []  # per sentence: packed counts, words of the reference
         whole = SacreBleu()
         whole.corpus_score(["a"], [["a"]])  # otherwise the signature lacks the number of references
@@ -124,19 +125,19 @@ class BleuEvaluator:
 
     def update(self, output: Tensor, batch: Batch) -> None:
         for text in self._data.text(output.cpu()):
-            scored = self._scorer.sentence_score(text, [self._references[len(self._found)]])
+            scored = self._scorer.sentence_score(text, [self._references[len(self.texts)]])
             if max(scored.sys_len, scored.ref_len) > MOST_WORDS:
                 longest = max(scored.sys_len, scored.ref_len)
                 raise InvalidSetting(
                     "dataset.max_length", longest, f"words in a sentence, at most {MOST_WORDS} are scored"
                 )
             self._counts.append((packed_counts(scored.sys_len, scored.counts), scored.ref_len))
-            self._found.append(text)
+            self.texts.append(text)
 
     def compute(self) -> dict[str, float]:
         from sacrebleu.metrics import CHRF
 
-        chrf = CHRF().corpus_score(self._found, [self._references[: self.samples]])
+        chrf = CHRF().corpus_score(self.texts, [self._references[: self.samples]])
         return {BLEU: corpus_bleu(*self._columns()), "chrf": chrf.score / 100}
 
     def standard_errors(self) -> dict[str, float]:
@@ -151,7 +152,7 @@ class BleuEvaluator:
 
     @property
     def samples(self) -> int:
-        return len(self._found)
+        return len(self.texts)
 
     def _columns(self) -> tuple[np.ndarray, np.ndarray]:
         packed, words = np.array(self._counts, dtype=np.int64).reshape(-1, 2).T

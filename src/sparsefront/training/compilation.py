@@ -1,6 +1,7 @@
 """torch.compile for training steps, memory formats, and deterministic algorithms."""
 
 import logging
+import math
 import os
 import shutil
 import time
@@ -195,15 +196,17 @@ def _blocks(net: nn.Module) -> list[str]:
 # auto: time the first steps as they are and faster, and keep what is faster.
 
 WARM_UP, WATCHED = 3, 8  # steps: before the timing; timed
-COMPILING_S, CAPTURING_S = 60, 5  # seconds that a training must have left for code, or graphs, to pay for themselves
+CAPTURING_S, COMPILING_S = 5, 150  # seconds that a training must have left for graphs, or code, to pay for themselves
 LONGEST_TRIAL = 300  # steps, if batches are of so many sizes that few repeat
 
 
 class ChooseSteps(pl.Callback):
     """Lightning callback of `trainer.compile=auto` and `trainer.cuda_graphs=auto`: times the first steps launched from Python,
-    then with compiled blocks and CUDA graphs if enough steps are left, and keeps the faster version, with a line in the log.
+    then as CUDA graphs, then with compiled blocks too, and keeps the fastest version. A line in the log compares each with the
+    fastest before it.
 
-    Times are seconds per input value, from the start of one step to that of the next, so that steps of different sizes compare;
+    A version is tried if enough steps are left for it: code compiles for up to a minute, graphs are captured in seconds. Times
+    are seconds per input value, from the start of one step to that of the next, so that steps of different sizes compare;
     steps that compile or capture do not count.
 
     Args:
@@ -213,10 +216,16 @@ class ChooseSteps(pl.Callback):
     """
 
     def __init__(self, *, blocks: bool, graphs: bool, faster: Callable[..., CompileSteps] = CompileSteps) -> None:
-        self._blocks, self._graphs, self._faster = blocks, graphs, faster
-        self._steps: CompileSteps | None = None
-        self._finished = not (blocks or graphs)
-        self._launched_s = 0.0  # per value
+        self._faster = faster
+        self._untried = [("none", CAPTURING_S)] * graphs + [("blocks", COMPILING_S)] * blocks
+        self._graphs = graphs
+        self._finished = False
+        self._steps: CompileSteps | None = None  # of the version that runs; None: launched from Python
+        self._fastest: tuple[float, float, str | None] = (
+            math.inf,
+            math.inf,
+            None,
+        )  # seconds per value and step; its `what`
         self._begun = 0  # steps of this version
         self._current: tuple[Any, int, int] | None = None  # start of the current step, its values, replays before it
         self._timed: list[tuple[Any, Any, int]] = []  # start and end of a step, its values
@@ -228,10 +237,8 @@ class ChooseSteps(pl.Callback):
         if self._current is not None and batch_idx > 0:  # validation precedes an epoch's first batch
             self._add(now)
         self._begun += 1
-        if self._steps is None and len(self._timed) == WATCHED:
-            self._try(trainer, module)
-        elif self._steps is not None and (len(self._timed) == WATCHED or self._begun > LONGEST_TRIAL):
-            self._decide(module)
+        if len(self._timed) == WATCHED or (self._steps is not None and self._begun > LONGEST_TRIAL):
+            self._compare(trainer, module)
         values = sum(one.numel() for one in tree_leaves(batch) if isinstance(one, torch.Tensor))
         self._current = now, values, self._replays()
 
@@ -256,34 +263,46 @@ class ChooseSteps(pl.Callback):
     def _replays(self) -> int:
         return sum(one.replays for one in self._graphed())
 
-    def _try(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Replace forwards if the steps that are left take long enough."""
-        self._launched_s, step_s = self._seconds()
-        left_s = step_s * (trainer.estimated_stepping_batches - trainer.global_step)
-        compiled = [module.net.get_submodule(name) for name in _blocks(module.net)]
-        possible = bool(compiled) and all(_obstacle(block) is None for block in compiled)
-        blocks = self._blocks and left_s >= COMPILING_S and possible
-        graphs = self._graphs and left_s >= CAPTURING_S
-        self._finished = not (blocks or graphs)
-        if not self._finished:
-            self._begun, self._timed = 0, []
-            self._steps = self._faster("blocks" if blocks else "none", graphs=graphs)
-            self._steps.on_train_start(trainer, module)
-
-    def _decide(self, module: pl.LightningModule) -> None:
-        assert self._steps is not None
+    def _compare(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Compare the version that runs with the fastest one so far; go on to the next, or end with the fastest."""
+        per_value, per_step = self._seconds() if self._timed else (math.inf, math.inf)
+        what = None if self._steps is None else self._steps.what
+        if self._steps is not None:
+            speedup = self._fastest[0] / per_value
+            parts = ["compiled blocks"] * (what == "blocks") + ["CUDA graphs"] * bool(self._graphed())
+            choice = "used" if speedup > 1 else "not used"
+            log.info("training steps: %s give %.2fx, %s", " and ".join(parts) or "nothing captured", speedup, choice)
+            self._graphs &= bool(self._graphed())  # what cannot be captured cannot be with compiled blocks either
+        if per_value < self._fastest[0]:
+            self._fastest = per_value, per_step, what
+        left_s = self._fastest[1] * (trainer.estimated_stepping_batches - trainer.global_step)
+        while self._untried:
+            following, needed_s = self._untried.pop(0)
+            if left_s >= needed_s and (following == "none" or _compiles(module.net)):
+                return self._run(following, module)
         self._finished = True
-        speedup = self._launched_s / self._seconds()[0] if self._timed else 0.0
-        parts = ["compiled blocks"] * (self._steps.what == "blocks") + ["CUDA graphs"] * bool(self._graphed())
-        choice = "used" if speedup > 1 else "not used"
-        log.info("training steps: %s give %.2fx, %s", " and ".join(parts) or "nothing captured", speedup, choice)
-        if speedup <= 1:
+        if self._fastest[2] != what:
+            self._run(self._fastest[2], module)
+
+    def _run(self, what: str | None, module: pl.LightningModule) -> None:
+        """Replace the version that runs; None: steps are launched from Python."""
+        if self._steps is not None:
             self._steps.on_train_end(None, module)
+        self._begun, self._timed, self._current = 0, [], None
+        self._steps = None if what is None else self._faster(what, graphs=self._graphs)
+        if self._steps is not None:
+            self._steps.on_train_start(None, module)
 
     def _seconds(self) -> tuple[float, float]:
         """Seconds per value and per step of the timed steps."""
         total = sum(_elapsed_s(start, end) for start, end, _ in self._timed)
         return total / max(1, sum(values for *_, values in self._timed)), total / len(self._timed)
+
+
+def _compiles(net: nn.Module) -> bool:
+    """Whether the network has blocks, all of which can be compiled."""
+    blocks = [net.get_submodule(name) for name in _blocks(net)]
+    return bool(blocks) and all(_obstacle(block) is None for block in blocks)
 
 
 def _now(device: torch.device) -> Any:

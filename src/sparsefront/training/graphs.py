@@ -5,6 +5,7 @@ Steps with small batches are limited by Python, and even more so with sparse lay
 
 import logging
 import random
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -113,9 +114,27 @@ class HostCopies:
 
         Tensor.to, torch.tensor = to, tensor  # type: ignore[method-assign, assignment]
         try:
-            yield
+            with nullcontext() if capturing else _branches_of_a_capture():
+                yield
         finally:
             Tensor.to, torch.tensor = move, make  # type: ignore[method-assign]
+
+
+@contextmanager
+def _branches_of_a_capture() -> Iterator[None]:
+    """Context in which transformers builds masks as in a capture, which cannot look into them. In other calls it leaves out a
+    mask that masks nothing, and so copies other values from the CPU.
+    """
+    transformers, name = sys.modules.get("transformers.utils.import_utils"), "is_cuda_stream_capturing"
+    asks = getattr(transformers, name, None)
+    if asks is None:
+        yield
+        return
+    setattr(transformers, name, lambda: True)
+    try:
+        yield
+    finally:
+        setattr(transformers, name, asks)
 
 
 def _moves(values: Sequence[Any], named: Mapping[str, Any]) -> bool:

@@ -170,6 +170,11 @@ class TrainerSettings:
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "16-mixed"
 
     @property
+    def product_dtype(self) -> torch.dtype:
+        """The dtype of the training's products."""
+        return {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}.get(self.real_precision, torch.float32)
+
+    @property
     def fuses_optimizer(self) -> bool:
         """Whether a fused optimizer may be used: on a GPU without a loss scaler, which would hand it scaled gradients that
         must be read and clipped before.

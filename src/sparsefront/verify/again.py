@@ -2,44 +2,52 @@
 
 import copy
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
 from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.artifacts.content_digest import digest
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting, Obstacle, printable
 from sparsefront.export.checkpoint import Export
-from sparsefront.networks import layer_weight, load_state
+from sparsefront.networks import load_state
+from sparsefront.options import CONF
 from sparsefront.patterns.base import label
-from sparsefront.patterns.blocks import windows_text
 from sparsefront.progress import counted
 from sparsefront.provenance import Provenance, provenance
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.field_types import differences
 from sparsefront.results.record import Cost, Identity, Result, result_fields
-from sparsefront.runs import composable_overrides
+from sparsefront.runs import composable_overrides, configured
 from sparsefront.stages import control
 from sparsefront.stages.bench import evaluate_splits
 from sparsefront.stages.keys import dense_recipe, stage_keys
 from sparsefront.stages.measure import measure_networks
 from sparsefront.stages.network import build_net, load_net, weights_digest
-from sparsefront.stages.report import choice_of, compose_result, planned_budgets
+from sparsefront.stages.report import choice_of, compose_result, planned_budgets, windows_of
 from sparsefront.tasks.outcomes import Outcomes
 from sparsefront.training.resume import WEIGHTS
+from sparsefront.verify.compared import DIFFERS, Comparison
 
-Composed = tuple[Experiment, dict[str, Any]]
 ON_CPU = {"measure.device": "cpu", "measure.dtype": "fp32", "trainer": "cpu"}
+FIELDS = {item.name: item for item in result_fields()}
+OF_DEVICE = {name for name, item in FIELDS.items() if item.group in ("speed", "size", "kernels")}
+KEYS = {"dataset_split": "dataset.split_by", "sparsity_target": "sparsity"}
+# trainer settings that depend on the device, or only affect rounding
+TRAINER_OF_DEVICE = ("device", "precision", "deterministic", "compile", "cuda_graphs", "exchange_gradients")
 
 
 def tell(doing: str) -> None:
@@ -49,71 +57,68 @@ def tell(doing: str) -> None:
 
 @contextmanager
 def experiment_of(
-    result: Result,
-    row: Path,
-    overrides: Sequence[str],
-    composed: Callable[[Sequence[str]], AbstractContextManager[Composed]],
-) -> Iterator[Composed]:
+    result: Result, row: Path, overrides: Sequence[str], trust: Sequence[str], *, training: bool = False
+) -> Iterator[tuple[Experiment, dict[str, Any]]]:
     """Context with the experiment composed from the overrides recorded next to the result, followed by these, and with its
-    configuration. If the result is of a GPU and there is none here, everything runs on the CPU in fp32.
+    configuration. If the result is of a GPU and there is none here, everything runs on the CPU in fp32; if it is of a CPU, with
+    its number of threads, where there are so many.
 
+    Args:
+        trust: packages whose classes it may name.
+        training: it will train, so that settings of the trainer count.
     Raises:
         InvalidSetting: they cannot be composed, or give another experiment than that of the result.
     """
-    with composed(overrides_of(result, row, overrides)) as (experiment, configuration):
-        _require_same(experiment, result)
-        yield experiment, configuration
+    before, threads = torch.get_num_threads(), result.identity.threads or 0
+    try:
+        if 0 < threads <= (os.cpu_count() or 1):
+            torch.set_num_threads(threads)
+        with _composed(trust, overrides_of(result, row, overrides)) as (experiment, configuration):
+            _require_same(experiment, result, training)
+            yield experiment, configuration
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _composed(trust: Sequence[str], overrides: Sequence[str]) -> Iterator[tuple[Experiment, dict[str, Any]]]:
+    with configured(overrides, CONF) as (config, _):
+        plain: Any = OmegaConf.to_container(config, resolve=False)
+        yield validate(config, trust=trust), plain
 
 
 def overrides_of(result: Result, row: Path, overrides: Sequence[str]) -> list[str]:
     """The overrides that compose the experiment of a stored result. Arguments and errors as in `experiment_of`."""
-    without_gpu = result.speed.latency_device == "cuda" and not torch.cuda.is_available()
+    without_gpu = result.identity.gpu is not None and not torch.cuda.is_available()
     on_cpu = [f"{key}={value}" for key, value in ON_CPU.items()] if without_gpu else []
     return [*composable_overrides(row.parent, [*on_cpu, *overrides]), "logger=none"]
 
 
-def _require_same(experiment: Experiment, result: Result) -> None:
-    """Check that the choices equal those in the record, but for what its weights do not depend on, or another run may have set
-    otherwise: trainer, name of an equal recipe, location of the data, the kernel if none ran, a dense network's recovery.
-    """
-    composed = asdict(choice_of(experiment, experiment.model.network_facts(build_net(experiment))))
-    stated = asdict(result.choice) | {"sparsity": result.sparsity.sparsity_target, "seed": result.identity.seed}
-    composed |= {"sparsity": experiment.sparsity, "seed": experiment.seed}
-    stated["recovery_seed"] = result.identity.recovery_seed
-    composed["recovery_seed"] = experiment.recovery_seed if experiment.pattern.prunes else None
-    if result.quality.sparse is None:
-        composed["kernel_mode"] = stated["kernel_mode"]
+def _require_same(experiment: Experiment, result: Result, training: bool) -> None:
+    """Check that the choices equal those in the record, but for what neither weights nor measurements depend on."""
+    chosen = asdict(choice_of(experiment, experiment.model.network_facts(build_net(experiment))))
+    chosen |= {"sparsity_target": experiment.sparsity, "seed": experiment.seed}
+    chosen["recovery_seed"] = experiment.recovery_seed if experiment.pattern.prunes else None
     if not experiment.pattern.prunes:
-        stated["recipe_parameters"] = dense_recipe(stated["recipe_parameters"])
-    for path, there, here in differences((), stated, composed):
-        free = path[0] in ("trainer_parameters", "recipe") or path[-1] in experiment.dataset.elsewhere
-        old = result.identity.migrated_from is not None
-        if free or old and there is None and _is_default(experiment, path, here):
-            continue
-        name = "dataset.split_by" if path[0] == "dataset_split" else ".".join(map(str, path))
-        raise InvalidSetting(name, here, f"is {there} in the record: add the run's own overrides to the command")
-
-
-def _is_default(experiment: Experiment, path: tuple, here: Any) -> bool:
-    """Whether a part's setting that an older record lacks has its default value."""
-    part = getattr(experiment, str(path[0]).removesuffix("_parameters"), None)
-    for item in fields(part) if is_dataclass(part) else ():
-        if item.name == path[-1]:
-            return here == (item.default if item.default_factory is MISSING else item.default_factory())
-    return False
-
-
-@dataclass(frozen=True)
-class Again:
-    """A result made again: `unknown` are fields that the run fills with values that are not known here."""
-
-    now: Result
-    unknown: set[str]
-    outcomes: dict[str, Outcomes]
+        result = result.with_values({"recipe_parameters": dense_recipe(result.choice.recipe_parameters)})
+    if result.quality.sparse is None:
+        chosen["kernel_mode"] = result.choice.kernel_mode
+    comparison = Comparison(result, result.with_values(chosen))
+    for name in chosen:
+        for path, there, here, verdict, _ in comparison.differing(FIELDS[name]):
+            if verdict == DIFFERS or name.endswith("seed") and there is not None:
+                key = KEYS.get(name, ".".join(map(str, path)))
+                raise InvalidSetting(key, here, f"is {there} in the record: add the run's own overrides to the command")
+    stored, trainer = result.choice.trainer_parameters, experiment.trainer.cache_key()
+    free = TRAINER_OF_DEVICE if stored.get("device") != trainer["device"] else ()
+    for (setting, *_), there, here in differences((), stored, trainer) if training else ():
+        if setting not in free:
+            how = f"is {there} in the record, and another training gives other weights: name it in the command"
+            raise InvalidSetting(f"trainer.{setting}", here, how)
 
 
 def planned(experiment: Experiment, result: Result) -> dict[str, Any]:
-    """The initial weights, and steps, epochs and samples of both trainings as planned for this data; None: not known.
+    """Steps, epochs and samples of both trainings as planned for this data; None: not known.
 
     Raises:
         Obstacle: the data is not that of the record: metrics on it would mean nothing.
@@ -123,102 +128,93 @@ def planned(experiment: Experiment, result: Result) -> dict[str, Any]:
     if stated not in (None, here):
         how = f"is not what the result was measured on: dataset_digest is {stated} in the record, {here} here"
         raise Obstacle("data", None, f"{how}; name the run's own data (dataset.path=...), in the same files")
-    return planned_budgets(experiment) | {"initial_weights": experiment.model.fingerprint()}
+    return planned_budgets(experiment)
 
 
-def measure_again(experiment: Experiment, result: Result, export: Export | None, spec: MaskSpec) -> Again:
+def measure_again(
+    experiment: Experiment, result: Result, export: Export | None, spec: MaskSpec
+) -> tuple[Result, set[str], dict[str, Outcomes]]:
     """Evaluate the networks that are here as the run did, and time them if this is its device.
 
     Args:
         export: checked against the record; None for pattern=dense.
         spec: of its masks.
+    Returns:
+        the result now, the fields that the run fills with values that are not known here, and the outcomes of each network.
     Raises:
         Obstacle: the data differs from that of the result.
     """
     if result.choice.kernel_mode == "none":  # `stages` of a record are not followed
         experiment = replace(experiment, stages=tuple(stage for stage in experiment.stages if stage != "swap"))
     budgets, keys = planned(experiment, result), stage_keys(experiment)
-    del budgets["initial_weights"]  # as `compose_result` has them
     tell("looking for the dense weights ...")
     dense = _stored_net(experiment, "dense", keys.dense, result.identity.dense_weights_sha256)
-    net, masked = dense or build_net(experiment), build_net(experiment)
+    masked = build_net(experiment)
     if export is not None:
         export.spec.shrink(masked)
         load_state(masked, export.state_dict())
     here = provenance(experiment.measure.torch_device)
     same_device = device_of(here) == device_of(result.identity)
     if not same_device:
-        measure = experiment.measure
+        measure = replace(experiment.measure, latency=False, lengths="fixed", parts=[])
         first = {"batch_size": measure.batch_sizes[0], "sequence_length": measure.sequence_lengths[0]}
-        experiment = replace(experiment, measure=replace(measure, latency=False, lengths="fixed", parts=[], **first))
+        experiment = replace(experiment, measure=replace(measure, **first))
     samples = counted(result.quality.evaluated_samples or 0, "sample")
     tell(f"evaluating {samples}{' and timing dense and sparse' if same_device else ''} ...")
     with TemporaryDirectory() as folder:
         content, _, qualities = measure_networks(
             experiment,
-            net,
+            dense or build_net(experiment),
             None if export is None else partial(copy.deepcopy, masked),
             export,
             lambda bench, make_net, low: evaluate_splits(bench, make_net(), "dense"),
             Path(folder),
         )
-    searched = {"layers": {name: {"pattern": label(own)} for name, own in (spec.patterns or {}).items()}}
-    pruned = set(result.sparsity.sparsity_per_layer or {}) & {name for name, _ in masked.named_modules()}
-    shapes = {name: tuple(layer_weight(masked.get_submodule(name)).shape) for name in sorted(pruned)}
-    stated = MaskSpec() if experiment.leaves_dense else spec  # lifted masks keep everything
-    own = {name: (shape, stated.sparsity_of(name, experiment.sparsity)) for name, shape in shapes.items()}
+    shapes = {} if export is None else {name: tuple(mask.shape) for name, mask in export.masks.items()}
     now = compose_result(
         experiment,
         json.loads(json.dumps(content)),  # as stored
         run_id=digest(keys.measure),
         checkpoint=result.identity.checkpoint,
-        n_of_m=windows_text(experiment.pattern, own) if own else None,
-        searched=searched,
+        n_of_m=windows_of(experiment, MaskSpec() if experiment.leaves_dense else spec, shapes),
+        searched={"layers": {name: {"pattern": label(own)} for name, own in (spec.patterns or {}).items()}},
         cost=Cost(**budgets),
     )
     outcomes = {side: found.test.outcomes for side, found in qualities.items()}
-    unknown = _never_known(experiment) | {name for name, value in budgets.items() if value is None}
-    unknown -= {"recovery_samples_per_s"} if budgets.get("recovery_samples") == 0 else set()
+    # fields of what happened once
+    unknown = {"time", "train_dense_seconds", "dense_reused"}
+    unknown |= {f"{kind}_seconds" for kind in ("measure", "search", "timing", "evaluation")}
+    if experiment.pattern.prunes:
+        unknown |= {"prune_seconds", "recover_seconds"}
+        unknown |= set() if budgets.get("recovery_samples") == 0 else {"recovery_samples_per_s"}
     sometimes = ("recovery_gpu_busy_share", "migrated_from")
     unknown |= {name for name in sometimes if result.value_of(name) is not None}
-    seals = ("record_sha256", "samples_sha256", "outcomes_sha256")  # checked before
-    changes: dict[str, Any] = {name: result.value_of(name) or "" for name in seals}
-    if experiment.control is not None:
-        net = _stored_net(
-            experiment, experiment.control, keys.control, result.value_of(f"{experiment.control}_weights_sha256")
-        )
-        if net is None:
-            unknown |= {name for name in _names() if experiment.control in name}
-            unknown -= set() if experiment.dataset.valid_fraction else {name for name in unknown if "val_" in name}
-        else:
+    unknown |= {"latency_predicted_ms"} if isinstance(experiment.allocation, MeasuringAllocation) else set()
+    unknown |= {name for name, value in budgets.items() if value is None}
+    seals = ("record_sha256", "samples_sha256", "outcomes_sha256")
+    changes: dict[str, Any] = {name: result.value_of(name) or "" for name in seals}  # checked before
+    if (kind := experiment.control) is not None:
+        unknown.add(f"{kind}_seconds")
+        net = _stored_net(experiment, kind, keys.control, result.value_of(f"{kind}_weights_sha256"))
+        if net is not None:
             found, more = control.evaluate(experiment, net)
             changes, outcomes = changes | found, outcomes | more
+        else:
+            held_out = experiment.dataset.valid_fraction
+            unknown |= {name for name in FIELDS if kind in name and (held_out or not name.startswith("val_"))}
     if dense is None:
-        outcomes = {side: one for side, one in outcomes.items() if not side.startswith("dense")}
         sides = ("dense", "dense_low")
-        known = {name for name in _names() if name.removeprefix("val_").removesuffix("_standard_error") in sides}
-        unknown |= {name for name in known if now.value_of(name) is not None} | {"dense_weights_sha256"}
-        of_dense = {side: result.quality.extra_metrics.get(side) for side in sides if side in now.quality.extra_metrics}
-        changes["extra_metrics"] = now.quality.extra_metrics | of_dense
+        outcomes = {side: one for side, one in outcomes.items() if side not in sides}
+        ours = {name for name in FIELDS if name.removeprefix("val_").removesuffix("_standard_error") in sides}
+        unknown |= {name for name in ours if now.value_of(name) is not None} | {"dense_weights_sha256"}
+        extra = now.quality.extra_metrics
+        of_dense = {side: result.quality.extra_metrics.get(side) for side in sides if side in extra}
+        changes["extra_metrics"] = extra | of_dense
     if dense is None or export is not None and result.identity.checkpoint != f"export/{digest(keys.export)}":
         unknown |= {"seed", "recovery_seed"} if experiment.pattern.prunes else {"seed"}
     if not same_device:
-        unknown |= {item.name for item in result_fields() if item.group in ("speed", "size", "kernels")}
-        unknown |= asdict(here).keys() | {"gpu_clock_mhz"}
-    return Again(now.with_values(changes), unknown, outcomes)
-
-
-def _names() -> list[str]:
-    return [item.name for item in result_fields()]
-
-
-def _never_known(experiment: Experiment) -> set[str]:
-    """Fields of what happened once: times, and what a latency search predicted."""
-    names = {"time", "train_dense_seconds", "measure_seconds", "dense_reused"}
-    names |= {"search_seconds", "timing_seconds", "evaluation_seconds"}
-    names |= {"prune_seconds", "recover_seconds", "recovery_samples_per_s"} if experiment.pattern.prunes else set()
-    names |= set() if experiment.control is None else {f"{experiment.control}_seconds"}
-    return names | ({"latency_predicted_ms"} if isinstance(experiment.allocation, MeasuringAllocation) else set())
+        unknown |= OF_DEVICE | asdict(here).keys() | {"gpu_clock_mhz"}
+    return now.with_values(changes), unknown, outcomes
 
 
 def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any] | None, sha256: str | None) -> nn.Module | None:
@@ -229,7 +225,6 @@ def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any] | None, s
     return None if net is None or weights_digest(net) != sha256 else net
 
 
-def device_of(facts: Identity | Provenance) -> str:
+def device_of(facts: Identity | Provenance) -> tuple[str | None, int | None]:
     """The measured device: GPU, or processor with threads (missing in older records)."""
-    threads = "" if facts.threads is None else f" with {counted(facts.threads, 'thread')}"
-    return f"{facts.gpu or facts.processor}{threads}"
+    return facts.gpu or facts.processor, facts.threads

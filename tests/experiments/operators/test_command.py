@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.operators import crossover, winners
+from experiments.operators import crossover, kernels_by_m
 from experiments.operators.draw import main
 from experiments.operators.measurements import read_measurements
 
 SHIPPED = Path(__file__).resolve().parents[3] / "experiments" / "operators"
-PICTURES = ("roofline-fp16.png", "winners-fp16-gathered.png", "predictions.png", "crossover.png", "kernels_by_m.png")
+FIGURES = ("sweep-fp16.svg", "predictions.svg")
 TABLES = ("crossover.csv", "kernels_by_m.csv")
 
 
@@ -26,41 +26,22 @@ def drawn(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def test_pictures_and_tables(drawn):
-    assert {path.name for path in drawn.iterdir()} >= {*PICTURES, *TABLES}
-
-
-def test_pictures_of_each_dtype(measured, results_file, tmp_path):
-    rows = [measured(), measured(dtype="fp32"), measured(dtype="tf32", predicted_us=40.0)]
-    assert main([str(results_file(rows)), "-o", str(tmp_path / "out")]) == 0
-    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {
-        *(
-            f"{kind}.png"
-            for dtype in ("fp16", "fp32", "tf32")
-            for kind in (f"roofline-{dtype}", f"winners-{dtype}-gathered")
-        ),
-        "predictions.png",
-    }
-
-
-def test_dense_alone_has_no_winners(measured, dense_weight, results_file, tmp_path):
-    path = results_file([measured(weight=dense_weight, kernel="cublas", sparsity=0.0)])
-    assert main([str(path), "-o", str(tmp_path / "out")]) == 0
-    assert not list((tmp_path / "out").glob("winners-*"))
+def test_figures_and_tables(drawn):
+    assert {path.name for path in drawn.iterdir()} >= {*FIGURES, *TABLES}
 
 
 def test_shipped_tables_are_those_of_the_shipped_measurements(tmp_path):
     again, measurements = "python -m experiments.operators.draw", read_measurements(SHIPPED / "h200.csv").measurements
     crossover.write_csv(crossover.crossovers(measurements), tmp_path / "crossover.csv")
-    winners.write_by_m_csv(winners.times_by_m(measurements), tmp_path / "kernels_by_m.csv")
+    kernels_by_m.write_by_m_csv(kernels_by_m.times_by_m(measurements), tmp_path / "kernels_by_m.csv")
     for name in TABLES:
         assert (SHIPPED / name).read_text() == (tmp_path / name).read_text(), f"after new measurements: {again}"
 
 
-def test_pictures_are_small(drawn):
-    for folder in (drawn, SHIPPED):
-        for path in folder.glob("*.png"):
-            assert path.stat().st_size <= 150_000
+def test_page_has_the_table_of_crossovers():
+    measurements = read_measurements(SHIPPED / "h200.csv").measurements
+    table = crossover.markdown(crossover.crossovers(measurements), "fp16")
+    assert "\n".join(table) in (SHIPPED / "README.md").read_text()
 
 
 def test_wrong_rows_are_counted(measured, results_file, tmp_path, capsys):

@@ -1,12 +1,11 @@
-"""Reading the benchmark's CSV, what it refuses, names of masks, and newer rows replace older ones."""
+"""Reading the benchmark's CSV, what it refuses, names of masks."""
 
 import re
 
 import pytest
 from sparsefront_kernels.bench.rows import COLUMNS, read_rows, write_texts
 
-from experiments.operators.draw import main
-from experiments.operators.measurements import Weight, distribution_names, fastest, m_class, merged, read_measurements
+from experiments.operators.measurements import Weight, distribution_names, fastest, m_class, read_measurements
 
 
 def test_read_back_as_written(measured, results_file):
@@ -43,20 +42,13 @@ def test_a_file_keeps_columns_that_are_not_written(tmp_path):
     assert file.read_bytes() == before
 
 
-def test_useful_work_and_bytes(measured):
-    one = measured(m=2, k=8, n=4, sparsity=0.75)
-    assert one.useful_flops == 2 * 2 * 8 * 4 * 0.25
-    assert one.bytes_moved == 2 * (8 + 2 * 8 + 2 * 4)
-    assert measured(m=2, k=8, n=4, sparsity=0.75, dtype="tf32").bytes_moved == 2 * one.bytes_moved
-
-
 def test_what_newer_files_tell(measured, results_file):
     rows = [measured(asked_sparsity=0.0, predicted_us=45.0), measured(k=2048)]
     assert read_measurements(results_file(rows)).measurements == rows
 
 
 def test_many_sizes_are_few_classes():
-    assert [m_class(m).label for m in (1, 2, 64, 65, 1024, 4096, 50432)] == [
+    assert [m_class(m) for m in (1, 2, 64, 65, 1024, 4096, 50432)] == [
         "M = 1",
         "M = 2 to 64",
         "M = 2 to 64",
@@ -104,7 +96,6 @@ def test_missing_columns_are_named(results_file, measured):
         ("dense_us", "fast", "above 0"),
         ("latency_us", "0", "above 0"),
         ("m", "1.5", "above 0"),
-        ("roofline_fraction", "", "above 0"),
         ("sparsity", "nan", "of at least 0"),
         ("dtype", "fp8", "one of fp16, bf16, fp32, tf32"),
     ],
@@ -152,45 +143,3 @@ def test_measurements_of_two_patterns_stay_apart(results_file, measured):
     path.write_text("\n".join([header, first, tile, vector]) + "\n")
     found = [one.weight.distribution for one in read_measurements(path).measurements]
     assert found == ["equal", "tile_wise", "vector_wise"]
-
-
-ROW = dict.fromkeys(COLUMNS, "") | {
-    "kernel": "blocked_sm90",
-    "dtype": "fp16",
-    "m": "256",
-    "k": "64",
-    "n": "64",
-    "layout": "row_major",
-    "sparsity": "0.751",
-    "asked_sparsity": "0.75",
-    "gpu": "NVIDIA H200",
-    "latency_us": "3",
-}
-
-
-def latencies(rows):
-    return [row["latency_us"] for row in rows]
-
-
-def test_the_newest_row_of_a_product_stays_in_its_place():
-    other, newer = ROW | {"m": "512", "latency_us": "4"}, ROW | {"sparsity": "0.749", "latency_us": "2"}
-    assert latencies(merged([ROW, other], [newer])) == ["2", "4"]
-
-
-def test_other_layouts_sparsities_and_gpus_are_other_rows():
-    others = [{"layout": "feature_major"}, {"asked_sparsity": "0.5"}, {"gpu": "NVIDIA H100"}, {"kernel": "csr_sm90"}]
-    later = [ROW | other | {"latency_us": "5"} for other in others]
-    assert latencies(merged([ROW], later)) == ["3", *["5"] * 4]
-
-
-def test_a_wrong_product_replaces_a_right_one():
-    assert latencies(merged([ROW], [ROW | {"correct": "False", "latency_us": ""}])) == [""]
-
-
-def test_files_are_merged_in_place_before_they_are_drawn(tmp_path, capsys):
-    first, later = tmp_path / "h200.csv", tmp_path / "later.csv"
-    write_texts(first, [ROW])
-    write_texts(later, [ROW | {"latency_us": "1"}, ROW | {"m": "1"}])
-    assert main([str(first), "--merge", str(later)]) == 1, "none of these rows is right"
-    assert latencies(read_rows(first)) == ["1", "3"]
-    assert "1 rows before, 2 measured since, 2 now" in capsys.readouterr().out

@@ -5,7 +5,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from sparsefront_kernels.bench import __main__ as bench
 from sparsefront_kernels.bench.rows import write_rows
 
@@ -78,8 +77,7 @@ def test_pages_and_pictures(results, tmp_path, capsys):
     assert "| ResNet50 | 128 | 81% | 1.31 | 1.01 | 3.00 | 1 sizes not measured |" in page
     assert "| 1 | 3.00 | 3.00 | 3.00 | 3.00 |" in page and "| 4 | 3.00" in page
     assert "| 7 | K = N = 1024 | M 16384 | 1.62 | 3.00 |" in page
-    with Image.open(tmp_path / "out" / "uniform.png") as picture:
-        assert picture.width >= 1000
+    assert (tmp_path / "out" / "uniform.svg").exists()
 
 
 def test_the_page_has_the_tables_of_the_shipped_measurements():

@@ -1,27 +1,25 @@
 """Choices by time, with times that the test gives: what is timed, what counts as equal work, what stays as it is."""
 
 import copy
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
+from sparsefront_kernels import FORMATS, KernelEntry, Problem
 from sparsefront_kernels.bench.correctness import products_in
 from sparsefront_kernels.gathered.sm90 import PERSISTENT
 
 from sparsefront.inference import autotune
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import product_choice, timed_products
 from sparsefront.inference.fusion import products as candidates
-from sparsefront.inference.fusion import products as product_tuning
-from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense, representatives
+from sparsefront.inference.fusion import timed_products
+from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.product_choice import ProductChooser
-from sparsefront.inference.fusion.products import FusedCorrectnessCheck, ProductTuning
+from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
-from sparsefront.inference.fusion.timed_products import SHORT, equal_work, tile_lengths
+from sparsefront.inference.fusion.timed_products import equal_work
 from sparsefront.measure.search_time import SearchTime, searching
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -47,33 +45,6 @@ def test_the_fastest_kernel_that_is_allowed_runs(mode, sparse_us, expected, bert
         for product in block.products:
             assert product.timed_like or product.candidates.keys() == {"dense_linear", "gathered_reference"}
             assert product.latency_us == product.candidates[expected]
-
-
-def test_other_processes_stop_once_for_all_kernels_of_a_product(bert, clock, monkeypatch):
-    inside, timed = [], []
-
-    @contextmanager
-    def alone(device):
-        inside.append(True)
-        timed.append(0)
-        yield
-        inside.pop()
-
-    def time_layer(*args, **options):
-        timed[-1] += 1
-        assert inside
-        return clock.product(*args, **options)
-
-    def build(self, name, candidate):
-        assert not inside, "kernels are compiled and checked beside other processes"
-        return plainly(self, name, candidate)
-
-    plainly = ProductTuning._try
-    monkeypatch.setattr(ProductTuning, "_try", build)
-    monkeypatch.setattr(product_choice, "exclusive", alone)
-    monkeypatch.setattr(product_choice, "time_layer", time_layer)
-    fused(bert(TileWise(32)), KernelChoice("auto"))
-    assert sum(timed) == len(clock.timed_products) > 0 and max(timed) == 2
 
 
 @pytest.mark.parametrize(
@@ -116,12 +87,6 @@ def test_the_faster_layout_stays(faster, bert, clock):
     assert sum(isinstance(part, FusedBlock) for part in net.modules()) == 2
 
 
-def test_row_major_blocks_count_as_fast_as_they_are_compiled(bert, clock):
-    clock.blocks_ms["row_major, compiled"] = 0.5
-    _, report = fused(bert(TileWise(32)), KernelChoice("sparse"))
-    assert report.layout == "row_major"
-
-
 def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
     clock.blocks_ms["plain"] = 0.1
     pruned = bert(TileWise(32))
@@ -137,27 +102,11 @@ def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
     assert not second.blocks and not any(isinstance(part, FusedBlock) for part in again.modules())
 
 
-def test_blocks_as_they_are_multiply_once_for_q_k_and_v_as_dense_does(bert, clock):
-    clock.blocks_ms["plain, q k v in one"] = 0.1
-    _, report = fused(bert(TileWise(32)), KernelChoice())
-    assert len(report.faster_dense) == 2
-    (times,) = report.variants_ms.values()
-    assert times[UNCHANGED] == pytest.approx(0.2)
-    plain = [kind for kind in clock.timed_blocks if kind.startswith("plain")]
-    assert plain == ["plain", "plain, q k v in one", "plain, q k v in one"], "the faster form alone is compiled"
-
-
 @pytest.mark.parametrize(("plain_ms", "stays"), [(0.99, True), (1.01, True), (1.03, False)])
 def test_a_tie_goes_to_dense(plain_ms, stays, bert, clock):
     clock.blocks_ms["plain"] = plain_ms
     _, report = fused(bert(TileWise(32)), KernelChoice())
     assert bool(report.faster_dense) == stays and bool(report.rewritten) != stays
-
-
-def test_a_way_that_cannot_be_timed_is_not_chosen(bert, clock):
-    clock.blocks_ms["feature_major"] = None
-    _, report = fused(bert(TileWise(32)), KernelChoice("sparse"))
-    assert report.layout == "row_major" and report.variants_ms["bert.encoder.layer"].keys() == {"row_major"}
 
 
 def test_equal_products_are_timed_once_and_checked_each(bert, clock):
@@ -184,13 +133,6 @@ def with_lighter_second_block(bert, sparsity):
             pruned.masks[name], pruned.formats[name] = lighter.masks[name], lighter.formats[name]
             pruned.net.get_submodule(name).load_state_dict(lighter.net.get_submodule(name).state_dict())
     return pruned
-
-
-def test_other_tile_lengths_are_timed_anew(bert, clock):
-    """The second block keeps a quarter of the inputs of the first."""
-    _, report = fused(with_lighter_second_block(bert, 0.9), KernelChoice("sparse"))
-    products = [product for block in report.blocks.values() for product in block.products]
-    assert all(product.timed_as is None and product.timed_like is None for product in products)
 
 
 @pytest.mark.parametrize(("dense_us", "beside"), [(14.0, True), (16.0, False)])
@@ -239,12 +181,6 @@ def test_a_kernel_that_fails_when_it_is_timed_leaves_the_others(bert, clock):
     assert all("gathered_reference" not in product.candidates for product in products)
 
 
-def test_where_no_kernel_can_be_timed_blocks_stay_as_they_are(bert, clock):
-    clock.failures |= dict.fromkeys(clock.products_us, "out of memory")
-    _, report = fused(bert(TileWise(32)), KernelChoice("auto"))
-    assert not report.blocks and all("out of memory" in reason for reason in report.unsupported.values())
-
-
 @pytest.fixture
 def spec():
     """A product of 16 x 16 weights, stored in tiles."""
@@ -266,30 +202,6 @@ def test_a_fused_product_may_be_rounded_to_tf32_where_the_user_lets_pytorch_do_i
     for precision, limit in (("fp32", 4e-6), ("tf32", 1e-3)):
         with products_in(precision):
             assert check.limit == limit
-
-
-def test_a_launch_that_was_assumed_for_a_wrong_product_is_taken_back(spec, monkeypatch):
-    """Or else it would run whatever is multiplied by this kernel next."""
-    tuning, log = ProductTuning(spec, 4, False), []
-    tuning.launches = {"gathered_reference": ["Launch(1)"]}
-    monkeypatch.setattr(tuning.check, "evaluate", lambda product: log.append("checked") or (1.0, "wrong"))
-    monkeypatch.setattr(product_tuning, "assume_launch", lambda product, problem, launch: log.append(launch))
-    monkeypatch.setattr(product_tuning, "forget_launch", lambda product, problem: log.append("taken back"))
-    kernel = candidates.Candidate(entry("gathered_reference"), "row_major", spec.weight.stored)
-    assert tuning.product(kernel) is None and tuning.unsupported == {"gathered_reference": "wrong"}
-    assert log == ["Launch(1)", "checked", "taken back"]
-
-
-def test_another_choice_of_the_same_network_times_nothing_anew(bert, clock):
-    pruned, timed = bert(TileWise(32)), timed_products.TimedProducts()
-    clock.products_us["gathered_reference"] = 25.0
-    _, chosen = fused(pruned, KernelChoice("auto"), timed=timed)
-    before = len(clock.timed_products)
-    _, forced = fused(pruned, KernelChoice("sparse"), timed=timed)
-    assert len(clock.timed_products) == before > 0
-    assert (kernels(chosen), kernels(forced)) == ({"dense_linear"}, {"gathered_reference"})
-    forced = [product for block in forced.blocks.values() for product in block.products]
-    assert all(product.latency_us == 25.0 and product.relative_error is not None for product in forced)
 
 
 @pytest.fixture
@@ -339,51 +251,11 @@ def test_untimed_products_take_what_is_usually_faster(bert, clock, later, monkey
     assert kernels(report) == {usually[0] if usually else "dense_linear"}
 
 
-def test_untimed_products_take_what_was_faster_in_others(bert, clock, later, monkeypatch):
-    """The second block's products are nearly equal to the first's, and there is no time for them."""
-    monkeypatch.setattr(timed_products, "NEARLY", 3.0)
-    late = lambda what, kind, before=None: "not tried" if "layer.1." in what else None  # noqa: E731
-    monkeypatch.setattr(product_choice, "too_late", late)
-    _, report = fused(with_lighter_second_block(bert, 0.75), KernelChoice("auto"))
-    assert kernels(report) == {"gathered_reference"}
-    for product in report.blocks["bert.encoder.layer.1"].products:
-        assert "layer.0" in product.timed_as and product.latency_us == 10.0
-
-
-def test_equal_work():
-    assert equal_work([1000, 500, 3], [960, 480, 10], SHORT)
-    assert not equal_work([1000, 500], [940, 500], SHORT)
-    assert not equal_work([1000, 500], [1000], SHORT)
-    assert equal_work([], [], SHORT)
-
-
 def test_rows_of_blocks_may_differ_by_one_block():
     """Of 64 inputs, as long as all rows together have as many within 5 %."""
     assert equal_work([640, 640, 576], [640, 576, 576], grain=64)
     assert not equal_work([640, 640, 576], [640, 640, 448], grain=64)
     assert not equal_work([640, 640, 576], [576, 576, 512], grain=64)
-
-
-def test_lengths_count_inputs_whatever_a_tile_is_made_of():
-    mask = torch.zeros(128, 256, dtype=torch.bool)
-    mask[:64, :192], mask[64:, 64:128] = True, True
-    for family, parameters in (("gathered", {"tile": 64}), ("blocked", {"block": (64, 64)})):
-        stored = FORMATS[family].from_dense(torch.randn(128, 256) * mask, mask, **parameters)
-        assert tile_lengths(stored) == [192, 64]
-
-
-def test_representatives_stand_for_the_others():
-    groups = {f"a{place}": "a" for place in range(9)} | {"b": "b"}
-    assert representatives(groups, groups) == {"a0": 3.0, "a4": 3.0, "a8": 3.0, "b": 1.0}
-
-
-def test_fused_dense_takes_the_faster_layout(vit, clock):
-    clock.blocks_ms["row_major"] = 0.5
-    pruned = vit(TileWise(32))
-    report = fuse_dense(copy.deepcopy(pruned.net), pruned.inputs[0])
-    assert report.layout == "row_major" and kernels(report) == {"dense_linear"}
-    asked = fuse_dense(copy.deepcopy(pruned.net), pruned.inputs[0], layout="feature_major")
-    assert asked.layout == "feature_major" and not asked.variants_ms
 
 
 @pytest.mark.parametrize("mode", ["auto", "sparse"])

@@ -1,7 +1,6 @@
 """Blocks of decoders: called with tuples and caches, gated activations, RMSNorm, rotary embedding, grouped-query attention."""
 
 import copy
-from types import MethodType
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import fused
 from sparsefront.inference.fusion.block_pass import fuse_blocks
-from sparsefront.inference.fusion.calls import Unfusable
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
@@ -83,33 +81,6 @@ def test_a_cache_is_served_by_the_code_of_the_block(prune_layers, caplog):
     assert moved.last_hidden_state.dtype == torch.float64
 
 
-def test_code_that_is_not_right_serves_no_call(stack, monkeypatch):
-    monkeypatch.setattr(fused, "original_code", lambda bare, *_: Counts())
-    pruned = stack([Counts()], TileWise(8))
-    pruned.net.blocks[0].forward = MethodType(
-        lambda self, x, cache=None: x + self.down(self.up(x)), pruned.net.blocks[0]
-    )
-    fuse_blocks(pruned.net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())
-    block = pruned.net.blocks[0]
-    assert isinstance(block, FusedBlock) and block(pruned.inputs[0]["x"]) is not None
-    with pytest.raises(Unfusable, match=r"it is called with a object; fuse=False leaves"):
-        block(pruned.inputs[0]["x"], cache=object())
-
-
-def test_caches_of_the_observed_call_are_left_out(prune_layers):
-    """As networks have it by default; a graph is there for calls without one."""
-    torch.manual_seed(0)
-    net = transformers.LlamaModel(transformers.LlamaConfig(**TEXT)).eval()
-    formats, masks = prune_layers(net, ["layers.0.mlp.up_proj"], TileWise(16))
-    rewritten = copy.deepcopy(net)
-    report = fuse_blocks(rewritten, formats, masks, {"input_ids": CALLS[0]["input_ids"]}, KernelChoice())
-    assert list(report.rewritten) == ["layers.0"]
-    with torch.inference_mode():
-        for more in ({}, {"use_cache": False}):
-            outputs = [model(**CALLS[1], **more).last_hidden_state for model in (rewritten, net)]
-            assert output_error(*outputs) < 1e-5
-
-
 OTHERS = {
     # attention and the rest side by side
     "GPTJModel": {"vocab_size": 100, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4},
@@ -135,25 +106,6 @@ def test_other_networks_of_text(name, prune_layers):
         for inputs in (CALLS[1], tokens(2, 5, True)):
             outputs = [model(**inputs, **uncached).last_hidden_state for model in (rewritten, net)]
             assert output_error(*outputs) < 1e-5
-
-
-class Counts(nn.Module):
-    """Another operator on a CPU than where there are no values, as the experts of Mixtral have it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(32, 48), nn.Linear(48, 32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        counted = x.int() if x.is_meta else x
-        return x + self.down(self.up(x)) + torch.histc(counted, 2, 0, 1).sum()
-
-
-def test_a_graph_that_cannot_run_leaves_the_block(stack):
-    pruned = stack([Counts()], TileWise(8))
-    report = fuse_blocks(pruned.net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())
-    assert report.unsupported["blocks.0"].startswith("cannot run when rewritten: NotImplementedError: ")
-    assert not report.blocks and isinstance(pruned.net.blocks[0], Counts)
 
 
 class Places(nn.Module):

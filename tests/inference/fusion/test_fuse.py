@@ -65,12 +65,6 @@ def test_a_fused_network_computes_the_masked_one(model, pattern, request):
         )
 
 
-@pytest.mark.parametrize("pattern", ["tile_wise", "vector_wise", "block_wise", "n_m", "element_wise"])
-def test_query_key_and_value_are_one_product(pattern, bert):
-    _, report = fused(bert(PATTERNS[pattern]))
-    assert [len(block.products) for block in report.blocks.values()] == [4, 4]
-
-
 def test_hidden_features_that_are_pruned_vanish(bert):
     pruned = bert(TileWise(32), 0.75)
     net, report = fused(pruned)
@@ -133,17 +127,6 @@ def test_only_averages_over_tokens_pass_constants(between, passes, stack):
     assert worst_error(net, pruned) < 1e-5
 
 
-@pytest.mark.parametrize("model", ["bert", "vit"])
-def test_float64_agrees_to_rounding(model, request):
-    pruned = request.getfixturevalue(model)(TileWise(16), 0.75)
-    pruned.net.double()
-    if model == "vit":
-        pruned.inputs = [{"x": inputs["x"].double()} for inputs in pruned.inputs]
-    net, report = fused(pruned)
-    assert not report.unsupported
-    assert worst_error(net, pruned) < 1e-13
-
-
 def test_copies_and_casts(bert):
     pruned = bert(TileWise(32))
     net, _ = fused(pruned)
@@ -160,31 +143,6 @@ def doubled(pruned):
     return type(pruned)(copy.deepcopy(pruned.net).double(), pruned.formats, pruned.masks, pruned.inputs)
 
 
-def test_bfloat16_is_rounded_no_worse_than_before(bert):
-    """Both networks against float64: over 1500 seeds the fused one had 0.67 to 1.30 times the error of the other."""
-    pruned = bert(TileWise(32))
-    pruned.net.bfloat16()
-    net, report = fused(pruned)
-    assert not report.unsupported
-    exact = doubled(pruned)
-    assert worst_error(net, exact) < 2 * worst_error(pruned.net, exact)
-
-
-def test_the_signature_and_the_outputs_of_a_block_stay(bert):
-    pruned = bert(TileWise(32))
-    net, _ = fused(pruned)
-    block, original = net.bert.encoder.layer[0], pruned.net.bert.encoder.layer[0]
-    hidden = torch.randn(2, 6, 128)
-    with torch.no_grad():
-        for call in ({"hidden_states": hidden}, {"hidden_states": hidden, "attention_mask": None}):
-            assert output_error(block(**call), original(**call)) < 2e-6
-        assert type(block(hidden)) is type(original(hidden))
-        y = block(hidden)  # the next block is one too, so it is handed a feature-major tensor
-    assert y.shape == hidden.shape and y.stride() == (6, 1, 12)
-    with torch.no_grad():
-        assert net.bert.encoder.layer[1](y).is_contiguous()  # the next one is none
-
-
 def test_a_plan_does_the_same_again(bert, tmp_path):
     pruned = bert(TileWise(32))
     first, report = fused(pruned)
@@ -195,15 +153,6 @@ def test_a_plan_does_the_same_again(bert, tmp_path):
     assert second.plan == plan
     with torch.inference_mode():
         assert output_error(again(**pruned.inputs[0]), first(**pruned.inputs[0])) == 0
-
-
-def test_a_plan_of_other_masks_leaves_the_block_alone(bert):
-    pruned = bert(TileWise(32))
-    _, report = fused(pruned)
-    other = FusionPlan({name: type(block)(block.layout, {"x": "y"}) for name, block in report.plan.blocks.items()})
-    net, second = fused(pruned, plan=other)
-    assert not second.blocks and all("in the plan" in why for why in second.unsupported.values())
-    assert not any(isinstance(module, FusedBlock) for module in net.modules())
 
 
 @pytest.mark.parametrize("layout", [None, "feature_major", "row_major"])
@@ -231,15 +180,6 @@ def test_kernels_in_four_layouts_and_one_compiled_graph(bert):
     with torch.inference_mode():
         expected = block(hidden)  # a kind of call without a mask: captured here, outside of the compiler
         assert output_error(compiled(hidden), expected) < 1e-6
-
-
-def test_dense_blocks_are_one_compiled_graph(vit):
-    pruned = vit(TileWise(32))
-    net = copy.deepcopy(pruned.net)
-    fuse_dense(net, pruned.inputs[0])
-    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
-    with torch.inference_mode():
-        assert output_error(compiled(**pruned.inputs[1]), pruned.net(**pruned.inputs[1])) < 2e-6
 
 
 class Perceptron(nn.Module):
@@ -276,13 +216,6 @@ def test_orders_of_the_residual(order, activation, bias, stack):
         assert (up.vanished_outputs > 0) == (
             activation is not torch.tanh
         )  # tanh is not fused, so up's reader is no product
-    assert worst_error(net, pruned) < 1e-5
-
-
-def test_gelu_by_tanh(stack):
-    pruned = stack([Perceptron(activation=nn.GELU(approximate="tanh"))], TileWise(8))
-    net, report = fused(pruned)
-    assert report.blocks["blocks.0"].products[0].activation == "gelu_tanh"
     assert worst_error(net, pruned) < 1e-5
 
 
@@ -361,14 +294,6 @@ def test_blocks_that_cannot_be_rewritten_stay(kind, why, stack):
     assert not report.blocks and all(why in reason for reason in report.unsupported.values()), report.unsupported
     assert len(report.unsupported) == 2 and type(net.blocks[0]) is kind
     assert list(report.summary().values()) == [2]
-
-
-def test_only_pruned_chains_are_rewritten(stack):
-    pruned = stack([Perceptron(), Perceptron()], TileWise(8))
-    pruned.formats = {name: stored for name, stored in pruned.formats.items() if name.startswith("blocks.1")}
-    net, report = fused(pruned)
-    assert list(report.blocks) == ["blocks.1"] and isinstance(net.blocks[0], Perceptron)
-    assert worst_error(net, pruned) < 1e-5
 
 
 def test_gradients_reach_the_input(vit):

@@ -8,7 +8,7 @@ from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
-from sparsefront.inference.fusion.capture import GraphSizes, capture, skeleton
+from sparsefront.inference.fusion.capture import GraphSizes
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -67,23 +67,6 @@ def test_where_limits_cannot_say_it_each_size_has_a_graph(doubled, stack):
     with torch.inference_mode():
         for inputs in pruned.inputs * 2:
             assert output_error(net(**inputs), pruned.net(**inputs)) < 1e-5
-
-
-def test_in_many_sizes_the_code_of_the_block_runs(stack, monkeypatch, caplog):
-    monkeypatch.setattr("sparsefront.inference.fusion.fused.MOST_GRAPHS", 2)
-    pruned = stack([Branches(lambda batch, length: length % 2 == 0)], TileWise(8))
-    net, _ = fused(pruned)
-    with caplog.at_level("INFO"), torch.inference_mode():
-        for inputs in [{"x": torch.randn(2, length, 32)} for length in range(4, 9)]:
-            assert output_error(net(**inputs), pruned.net(**inputs)) < 1e-5
-    assert len(net.blocks[0].graphs) == 2
-    assert "a rewritten Branches is called in many ways: its own code runs" in caplog.text
-
-
-def test_a_batch_of_1_is_no_larger_one():
-    bare = skeleton(Branches(lambda batch, length: batch == 2).eval())
-    sizes = [capture(bare, (torch.zeros(batch, 5, 32),), {}).sizes.shapes[0] for batch in (2, 1, 3)]
-    assert sizes[:2] == [(2, 5, 32), (1, 5, 32)]
 
 
 @pytest.mark.parametrize(

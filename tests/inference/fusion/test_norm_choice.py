@@ -15,9 +15,8 @@ from sparsefront_kernels.tuning import store
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import fused as fused_norm
 from sparsefront.inference.fusion import norms as norm_choice
-from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.norms import NormChooser
-from sparsefront.inference.fusion.plan import FusionParts
 from sparsefront.measure.timers import KernelTime
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -131,22 +130,6 @@ def test_a_wrong_kernel_is_left_out_however_fast_it_is(fault, reason, bert, norm
     assert TWO not in {launch for launch, *_ in norms.timed} and reason in caplog.text
 
 
-def test_wrong_sums_are_seen(vit, clock, norms):
-    clock.products_us["dense_linear"] = 5.0
-
-    def breaks_sums(y, sums):
-        if sums is not None:
-            sums[0, 0] += 0.01
-
-    norms.faults[TWO] = breaks_sums
-    _, report = fused(vit(TileWise(32)), "auto")
-    with_sums = {name: norm for name, norm in report.norms.items() if " sums " in name}
-    assert 0 < len(with_sums) < len(report.norms)
-    for name, norm in report.norms.items():
-        assert norm.launch["cluster"] == (1 if name in with_sums else 2)
-        assert (name in with_sums) == ("keeps sums" in norm.unsupported.get(str(TWO), ""))
-
-
 def test_where_no_kernel_is_right_nothing_is_kept(bert, norms):
     """As a kernel that fails when it is timed."""
     norms.faults |= dict.fromkeys(CUDA_DIVISIONS, breaks_last_column)
@@ -155,35 +138,6 @@ def test_where_no_kernel_is_right_nothing_is_kept(bert, norms):
     for norm in report.norms.values():
         assert norm.kernel == "triton" and norm.candidates == {} and len(norm.unsupported) == 4
     assert not store.user_file("").exists()
-
-
-def test_where_one_kernel_takes_it_nothing_is_timed(bert, norms):
-    norms.reasons = dict.fromkeys(CUDA_DIVISIONS, "needs another GPU")
-    _, report = fused(bert(TileWise(32)))
-    assert norms.timed == [] and not store.user_file("").exists()
-    for norm in report.norms.values():
-        assert norm.kernel == "triton" and set(norm.unsupported.values()) == {"needs another GPU"}
-
-
-def test_row_major_blocks_time_nothing(bert, norms):
-    _, report = fused(bert(TileWise(32)), parts=FusionParts(layouts=("row_major",)))
-    assert report.rewritten and norms.timed == [] and report.norms == {}
-
-
-def test_a_plan_times_nothing(bert, norms, nothing_tuned):
-    pruned = bert(TileWise(32))
-    _, report = fused(pruned)
-    store.user_file("").unlink()
-    nothing_tuned()
-    before = len(norms.timed)
-    _, again = fused(pruned, plan=report.plan)
-    assert len(norms.timed) == before and {norm.kernel for norm in again.norms.values()} == {"triton"}
-
-
-def test_the_dense_baseline_chooses_too(bert, norms):
-    pruned = bert(TileWise(32))
-    report = fuse_dense(pruned.net, pruned.inputs[0])
-    assert {norm.kernel for norm in report.norms.values()} == {"cuda"} and norms.timed
 
 
 def test_a_cpu_times_and_records_nothing(bert, nothing_tuned):

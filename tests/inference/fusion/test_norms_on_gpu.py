@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from sparsefront_kernels.common.device_support import unloadable_reason
 from sparsefront_kernels.norm import layer_norm
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 
@@ -112,18 +111,3 @@ def test_a_network_with_norms_of_rows_computes_the_masked_one(pruned, dense):
         rounded = output_error(pruned.net(**first), expected)
         for found in (eager, torch.compile(net)(**first)):
             assert output_error(found, expected) <= max(TWO_STEPS, 1.5 * rounded)
-
-
-@pytest.mark.usefixtures("nothing_tuned")
-def test_a_swap_times_the_kernels_of_norms_once(pruned):
-    first, second = (fuse_dense(copy.deepcopy(pruned.net), pruned.inputs[0], layout="feature_major") for _ in range(2))
-    timed = (
-        set(map(str, LAUNCHES))
-        if unloadable_reason(torch.empty(0, device=CUDA).device, layer_norm.LIBRARY) is None
-        else set()
-    )
-    assert first.norms.keys() == second.norms.keys() != set()
-    for problem, norm in first.norms.items():
-        assert set(norm.candidates) == timed and (timed or norm.kernel == "triton")
-        assert not timed or norm.latency_us == min(norm.candidates.values())
-        assert second.norms[problem].launch == norm.launch and second.norms[problem].candidates == {}

@@ -4,14 +4,11 @@ import copy
 
 import pytest
 import torch
-import torchvision
 import transformers
 from torch import nn
 
-from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_dense
 from sparsefront.inference.fusion.capture import capture, skeleton
-from sparsefront.inference.fusion.product_choice import ProductTimes
 from sparsefront.measure.correctness import output_error
 
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -79,19 +76,6 @@ def test_blocks_that_clamp_what_is_not_finite_are_rewritten_in_half(kind, bias):
         whole = net(**inputs).last_hidden_state
         assert whole.isfinite().all() and (whole.max() == 65504 - 1000) == (bias > 0)
         assert output_error(fused(**inputs).last_hidden_state, whole) < 1e-2
-
-
-def test_blocks_that_read_a_weight_without_a_call_stay():
-    """As nn.MultiheadAttention does, of which no forward says what its product is."""
-    net = torchvision.models.VisionTransformer(16, 8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64).eval()
-    inputs = {"x": torch.randn(2, 3, 16, 16)}
-    assert not ProductTimes(net, inputs, KernelChoice()).chains
-    report = fuse_dense(net, inputs)
-    assert not report.blocks and len(report.unsupported) == 2
-    assert all(
-        reason == "reads the weight of self_attention.out_proj without a call of that layer"
-        for reason in report.unsupported.values()
-    )
 
 
 class WrittenOut(nn.Module):

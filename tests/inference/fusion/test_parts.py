@@ -49,19 +49,6 @@ def test_norms_add_what_kernels_cannot(request, monkeypatch, network, by_norms, 
     assert [place for place in (1, 3) if not block.products[place].residual] == by_norms
 
 
-def test_residuals_have_a_pass_of_their_own(bert, monkeypatch):
-    monkeypatch.setattr(product_choice, "labeled", lambda label: pytest.fail("no norm may add it"))
-    block = rewritten(bert(TileWise(16), 0.75), FusionParts(residual_in_norm=False))
-    assert (block.norms, block.residual_norms) == (2, 0)
-    assert block.products[1].residual and block.products[3].residual
-
-
-def test_row_major_blocks_keep_their_norms(bert, monkeypatch):
-    monkeypatch.setattr(product_choice, "labeled", lambda label: pytest.fail("no norm may add it"))
-    block = rewritten(bert(TileWise(16), 0.75), FusionParts(layouts=("row_major",)))
-    assert block.products[1].residual and block.products[3].residual and block.norms == 0
-
-
 @pytest.mark.parametrize("fuses", [True, False])
 @pytest.mark.parametrize(("network", "by_norms"), [("bert", [1, 3]), ("vit", [1])])
 def test_norms_of_rows(request, monkeypatch, network, by_norms, fuses):

@@ -53,24 +53,11 @@ def test_whole_chains_decide(fastest, bert, fp8_clock):
         }
 
 
-def test_a_forced_kernel_in_fp8_is_the_only_way(bert, fp8_clock):
-    _, report = fused(bert(BlockWise("64x128")), KernelChoice("sparse", name="blocked_fp8_reference"))
-    kernels = {product.kernel for block in report.rewritten.values() for product in block.products}
-    assert kernels == {"blocked_fp8_reference"} and not report.variants_ms
-
-
 def test_the_baseline_runs_in_fp8_wherever_it_can(bert, fp8_clock):
     fp8_clock.products_us["dense_fp8_reference"] = 30.0
     report = fuse_dense(bert(BlockWise("64x128")).net, bert(BlockWise("64x128")).inputs[0], precision=FP8)
     kernels = {product.kernel for block in report.rewritten.values() for product in block.products}
     assert kernels == {"dense_fp8_reference"} and not report.variants_ms
-
-
-def test_sparse_alone_leaves_out_dense_kernels(bert, fp8_clock):
-    fp8_clock.products_us |= {"dense_fp8_reference": 1.0}
-    _, report = fused(bert(BlockWise("64x128")), KernelChoice("sparse"))
-    kernels = {product.kernel for block in report.rewritten.values() for product in block.products}
-    assert not any(kernel.startswith("dense") for kernel in kernels)
 
 
 def test_norms_of_rows_quantise_for_the_products_behind_them(bert, monkeypatch):

@@ -40,15 +40,6 @@ def test_tiles_of_joined_layers_stay_whole(outputs):
     assert len(kept) == sum(-(-int(part.mask.any(1).sum()) // 8) for part in parts)  # no tile more than before
 
 
-def test_a_narrow_tile_of_one_layer_comes_last():
-    parts = [weight_of(20, 24, tile_mask(20, 24, 8, 20), tile=8), weight_of(24, 24, tile_mask(24, 24, 8, 24), tile=8)]
-    joined = join(parts)
-    assert torch.equal(joined.stored.to_dense(), joined.weight)
-    members = [set((tile[0] // 20).tolist()) for tile in joined.stored.panels()]
-    assert len(joined.stored.panels()[-1][0]) == 4 and members[-1] == {0}
-    assert join([parts[0], parts[0]]) is None  # two narrow tiles: one would mix layers
-
-
 def test_layers_that_one_format_cannot_hold_are_not_joined():
     mask = tile_mask(32, 24, 8, 32)
     tiles, wide = weight_of(32, 24, mask, tile=8), weight_of(32, 24, tile_mask(32, 24, 16, 32), tile=16)
@@ -93,15 +84,6 @@ def test_pruned_hidden_features_are_folded_into_the_next_bias(alive, down_family
     torch.testing.assert_close(after, before, rtol=1e-12, atol=1e-12)
 
 
-def test_the_folded_bias_of_a_16_bit_layer_is_float32():
-    up, down = (weight_of(n, k, tile_mask(n, k, 8, 8), tile=8) for n, k in ((64, 24), (24, 64)))
-    halves = [
-        ProductWeight.of("layer", nn.Linear(k, n).half(), part.stored, part.mask)
-        for part, (n, k) in zip((up, down), ((64, 24), (24, 64)), strict=True)
-    ]
-    assert compact_hidden(*halves, "relu")[1].bias.dtype == torch.float32
-
-
 def test_nothing_vanishes_where_every_output_has_weights():
     up, down = weight_of(64, 24, tile_mask(64, 24, 8, 64), tile=8), weight_of(24, 64, tile_mask(24, 64, 8, 20), tile=8)
     assert compact_hidden(up, down, "gelu") is None
@@ -129,15 +111,6 @@ def test_tiles_of_2_4_join_where_none_is_narrow(alive):
     mask[0] = False
     narrow = weight_of(32, 24, mask, family="gathered_2_4", tile=8)
     assert join([narrow, parts[0]]) is None and join([parts[0], narrow]) is not None
-
-
-def test_inputs_that_vanish_leave_windows():
-    pattern = Tile24(8)
-    up = weight_of(64, 24, tile_mask(64, 24, 8, 33), tile=8)
-    down = weight_of(24, 64, pattern.mask(torch.rand(24, 64), 0.75), family="gathered_2_4", tile=8)
-    smaller_up, smaller_down = compact_hidden(up, down, "relu")
-    assert smaller_down.family == "gathered_2_4" and smaller_down.weight.shape[1] == len(smaller_up.weight) < 64
-    assert torch.equal(smaller_down.stored.to_dense(), smaller_down.weight)
 
 
 def test_outputs_in_another_order_keep_their_tiles():

@@ -11,7 +11,6 @@ from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fused import FusedBlock
-from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.swap import load_sparse, save_choices, swap_layers
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
@@ -61,26 +60,6 @@ def test_no_block_is_rewritten_where_that_is_not_wanted(case, choice):
     net, report = swapped(case, choice)
     assert not report.fusion.blocks and not any(isinstance(part, FusedBlock) for part in net.modules())
     assert report.kernels == {"dense_linear" if choice.mode == "none" else "gathered_reference": 13}
-
-
-def test_without_inputs_layers_are_swapped_one_by_one(case):
-    net, report = swapped(case, inputs=None)
-    assert not report.fusion.blocks and report.kernels == {"gathered_reference": 13}
-
-
-def test_a_plan_names_every_choice_and_is_followed(case, tmp_path):
-    net, report = swapped(case)
-    assert report.plan.layers == {"bert.pooler.dense": "gathered_reference"} and len(report.plan.blocks) == 2
-    report.plan.save(tmp_path / "plan.json")
-    plan = FusionPlan.load(tmp_path / "plan.json")
-    again, second = swapped(case, plan=plan)
-    assert second.plan == plan
-    with torch.inference_mode():
-        assert output_error(again(**TOKENS), net(**TOKENS)) == 0
-    kept = FusionPlan(plan.blocks, layers={"bert.pooler.dense": "dense_linear"})
-    _, third = swapped(case, plan=kept)
-    assert third.layers["bert.pooler.dense"].kernel == "dense_linear"
-    assert "chosen before" in third.dense_layers["bert.pooler.dense"]
 
 
 def test_a_saved_swap_is_loaded_and_times_nothing(case, monkeypatch):

@@ -18,7 +18,7 @@ from sparsefront.inference.fusion.calls import (
     Unfusable,
     call_tensors,
     find_chains,
-    observe_calls,
+    observe_blocks,
     observe_traced_calls,
 )
 from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm, FusedRowNorm
@@ -46,7 +46,6 @@ from sparsefront.measure.correctness import (
     output_error,
 )
 from sparsefront.measure.execution_mode import compile_unshared, first_call, within_recompile_limit
-from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.search_time import BLOCK, LAYER, current, timed_work, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
@@ -248,9 +247,8 @@ class BlockPass:
         """
         chains = find_chains(self.net)
         wanted = [name for blocks in chains.values() for name in blocks if self._is_wanted(name)]
-        calls = observe_calls(self.net, wanted, self.inputs)
+        calls, self._rows = observe_blocks(self.net, wanted, self.inputs)
         traced = observe_traced_calls(self.net, wanted, self.inputs) if wanted else {}
-        self._rows = {name: seen.problem.m for name, seen in self._problems(wanted).items()}
         for chain, blocks in chains.items():
             prepared = {name: found for name in blocks if name in wanted and (found := self._prepare(name, calls))}
             if not prepared:
@@ -273,15 +271,6 @@ class BlockPass:
             return name in self.plan.blocks
         every = self.chooser.dense or self.chooser.precision.is_low
         return every or any(layer.startswith(f"{name}.") for layer in self.formats)
-
-    def _problems(self, blocks: Sequence[str]) -> dict[str, LayerInput]:
-        layers = [
-            f"{name}.{layer}"
-            for name in blocks
-            for layer, module in self.net.get_submodule(name).named_modules()
-            if isinstance(module, nn.Linear)
-        ]
-        return observe_problems(self.net, dict(self.inputs), layers)
 
     def _prepare(self, name: str, calls: Mapping[str, BlockCall]) -> PreparedBlock | None:
         """Prepare a block; None, with the reason in the report, if it stays unchanged."""
@@ -565,14 +554,24 @@ def fused_dense_graph(
     """
     chosen = Precision(precision, calibration or {})
     require_supported(chosen, next(iter(inputs.values())).device, network_dtype(net))
-    shorten_compiler_messages()
     fused = copy_sharing_weights(net)
     as_linears(fused, copies=True)
-    linears = called_linears(fused, inputs) if chosen.is_low else {}
-    report = fuse_dense(fused, inputs, precision=chosen)
-    reasons = quantize_linears(fused, linears, report.product_of, chosen)
-    if chosen.is_low and not has_low_precision(fused):
-        raise DoesNotApply("; ".join({*reasons.values(), *report.summary()}) or "the network has no Linear")
-    if not chosen.is_low and not report.rewritten:
-        raise DoesNotApply("; ".join(report.summary()) or "the network has no encoder blocks")
+    rewrite_dense(fused, inputs, chosen)
     return fused.eval()
+
+
+def rewrite_dense(net: nn.Module, inputs: dict[str, Tensor], precision: Precision) -> dict[str, str]:
+    """`fused_dense_graph` of this network, in place.
+
+    Returns:
+        in low precision, Linear that is called -> the precision, or why it stays in 16 bits.
+    """
+    shorten_compiler_messages()
+    linears = called_linears(net, inputs) if precision.is_low else {}
+    report = fuse_dense(net, inputs, precision=precision)
+    reasons = quantize_linears(net, linears, report.product_of, precision)
+    if precision.is_low and not has_low_precision(net):
+        raise DoesNotApply("; ".join({*reasons.values(), *report.summary()}) or "the network has no Linear")
+    if not precision.is_low and not report.rewritten:
+        raise DoesNotApply("; ".join(report.summary()) or "the network has no encoder blocks")
+    return dict.fromkeys(linears, precision.name) | reasons

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 from sparsefront.errors import failure_reason
+from sparsefront.measure.problems import observed_problems
 from sparsefront.networks import before_forward
 
 log = logging.getLogger(__name__)
@@ -140,6 +141,19 @@ def observe_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) 
     with before_forward({name: net.get_submodule(name) for name in blocks}, note), torch.no_grad():
         net(**inputs)
     return seen
+
+
+def observe_blocks(
+    net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]
+) -> tuple[dict[str, BlockCall], dict[str, int]]:
+    """`observe_calls`, and the rows of X of each Linear in the blocks that this forward calls, by its name in the net."""
+    named = {name: net.get_submodule(name).named_modules() for name in blocks}
+    linears = [
+        f"{name}.{layer}" for name, parts in named.items() for layer, part in parts if isinstance(part, nn.Linear)
+    ]
+    with observed_problems(net, linears) as problems:
+        calls = observe_calls(net, blocks, inputs)
+    return calls, {name: received.problem.m for name, received in problems.items()}
 
 
 def _linears(module: nn.Module) -> int:

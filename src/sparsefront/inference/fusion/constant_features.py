@@ -204,11 +204,11 @@ def _whole_units(alive: Tensor, unit: int) -> Tensor:
 
 def _round_up(read: Tensor, unit: int) -> Tensor:
     """The read features plus enough other units for a multiple of ROUNDING, and at least one unit."""
-    kept = read.clone()
+    kept = read.cpu().clone()  # on a GPU each question would wait for it
     while not kept.all() and (not kept.any() or int(kept.sum()) % ROUNDING):
         first = int((~kept).nonzero()[0]) // unit * unit
         kept[first : first + unit] = True
-    return kept
+    return kept.to(read.device)
 
 
 def _rows(up: ProductWeight, kept: Tensor) -> ProductWeight:

@@ -16,7 +16,7 @@ from sparsefront.errors import failure_reason
 from sparsefront.gpu import exclusive
 from sparsefront.inference.autotune import untimed_rank
 from sparsefront.inference.choice import DENSE, KernelChoice, is_dense
-from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_calls
+from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_blocks
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, ProductSpec
@@ -31,7 +31,6 @@ from sparsefront.inference.fusion.products import (
 )
 from sparsefront.inference.fusion.timed_products import MOST_LAUNCHES, SLOWER, TimedProduct, TimedProducts, Work
 from sparsefront.inference.precision import IN_16_BITS, Precision
-from sparsefront.measure.problems import observe_problems
 from sparsefront.measure.search_time import LAYER, timed_work, too_late
 from sparsefront.measure.timers import KernelTime, launch_of, time_layer, time_on_any_device
 
@@ -257,14 +256,7 @@ class ProductTimes:
         self._chooser = ProductChooser(choice, on_cpu=True)
         found = find_chains(net)
         blocks = [name for names in found.values() for name in names]
-        self._calls = observe_calls(net, blocks, inputs)
-        linears = [
-            f"{block}.{name}"
-            for block in blocks
-            for name, module in net.get_submodule(block).named_modules()
-            if isinstance(module, nn.Linear)
-        ]
-        self._rows = {name: seen.problem.m for name, seen in observe_problems(net, dict(inputs), linears).items()}
+        self._calls, self._rows = observe_blocks(net, blocks, inputs)
         self.products: dict[str, list[Layers]] = {}
         for name in blocks:
             try:

@@ -24,7 +24,7 @@ from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.inference.fusion.timed_products import TimedProduct
 from sparsefront.inference.precision import IN_16_BITS, Precision
-from sparsefront.measure.correctness import limit_of, product_error_limit, scale_to_amax
+from sparsefront.measure.correctness import limit_of, product_error_limit, rows_to_compare, scale_to_amax
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_time import CHECKS, spending
 from sparsefront.measure.timers import assume_launch, forget_launch, launch_in_use
@@ -260,8 +260,12 @@ class FusedCorrectnessCheck:
             return math.inf
         low = candidate if candidate is not None and _is_low(candidate) else None
         difference, scale = 0.0, 0.0
-        for first in range(0, len(self.x), CHUNK_ROWS):
-            part = slice(first, first + CHUNK_ROWS)
+        parts: list[Any] = [slice(first, first + CHUNK_ROWS) for first in range(0, len(self.x), CHUNK_ROWS)]
+        if (some := rows_to_compare(self.x)) is not None:
+            if not y.isfinite().all():
+                return math.inf
+            parts = [some]
+        for part in parts:
             rows = Quantized(x.values[part], x.scales[part]) if isinstance(x, Quantized) else x[part]
             residual = None if self.residual is None else self.residual[part]
             expected = self._expected(low, rows, residual)  # type: ignore[arg-type]

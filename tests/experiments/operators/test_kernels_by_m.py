@@ -1,0 +1,83 @@
+"""The fastest kernel at each M of one weight, and where it changes."""
+
+import csv
+
+import pytest
+
+from experiments.operators.draw import main
+from experiments.operators.kernels_by_m import CSV_COLUMNS, Times, times_by_m
+from experiments.operators.measurements import FEWEST_SIZES, Weight
+
+BY_M_WEIGHT = Weight("n_m", "n_m", 4, "balanced")
+SIZES = (1, 4, 16, 64, 256, 1024)
+TIMES = {  # of a kernel at each of these M, None where it was not measured
+    "n_m_small_m": (5, 10, 40, 160, None, None),
+    "n_m_mma": (10, 10, 10, 20, None, None),
+    "n_m_rebuilt": (90, 90, 90, 90, 90, 180),
+}
+DENSE = (10, 10, 10, 20, 45, 160)
+
+
+@pytest.fixture
+def rows(measured):
+    """The kernels above on one weight, row-major."""
+    shape = {"weight": BY_M_WEIGHT, "k": 4096, "n": 4096, "layout": "row_major"}
+    return [
+        measured(kernel=kernel, m=m, latency_us=float(time), dense_us=float(dense), **shape)
+        for kernel, times in TIMES.items()
+        for m, time, dense in zip(SIZES, times, DENSE)
+        if time is not None
+    ]
+
+
+def test_the_fastest_and_its_speedup(rows):
+    (times,) = times_by_m(rows).values()
+    assert [times.fastest(m) for m in (1, 16, 64, 256)] == ["n_m_small_m", "n_m_mma", "n_m_mma", "n_m_rebuilt"]
+    assert [times.speedup(m) for m in (1, 16, 1024)] == [2.0, 1.0, pytest.approx(160 / 180)]
+
+
+def test_kernels_cross_where_they_take_the_same_time(rows):
+    (times,) = times_by_m(rows).values()
+    first, second = times.crossings()
+    assert (first.before, first.after, first.at) == ("n_m_small_m", "n_m_mma", pytest.approx(4.0))
+    assert (second.before, second.after, second.low, second.high, second.at) == (
+        "n_m_mma",
+        "n_m_rebuilt",
+        64,
+        256,
+        None,
+    )
+
+
+def test_halfway_in_both_logarithms():
+    times = Times({4: {"a": 1.0, "b": 3.0}, 64: {"a": 3.0, "b": 1.0}}, {4: 2.0, 64: 1.0})
+    (crossing,) = times.crossings()
+    assert crossing.at == pytest.approx(16.0)
+
+
+def test_dense_takes_over_once(rows):
+    (times,) = times_by_m(rows).values()
+    (crossing,) = times.dense_crossings()
+    assert (crossing.before, crossing.after) == ("sparse", "dense")
+    assert crossing.at == pytest.approx(64.0), "a tie at 64, twice as slow at 256"
+
+
+def test_what_has_few_sizes_or_one_kernel_is_left_out(rows, measured, dense_weight):
+    few = [one for one in rows if one.m in SIZES[: FEWEST_SIZES - 1]]
+    alone = [one for one in rows if one.kernel == "n_m_rebuilt"]
+    dense = [measured(weight=dense_weight, kernel=name, m=m) for name in ("cublas", "cublas_wt") for m in SIZES]
+    assert not times_by_m(few) and not times_by_m(alone) and not times_by_m(dense)
+
+
+def test_the_command_writes_a_table(rows, results_file, tmp_path):
+    assert main([str(results_file(rows)), "-o", str(tmp_path / "out")]) == 0
+    with (tmp_path / "out" / "kernels_by_m.csv").open() as file:
+        lines = {int(line["m"]): line for line in csv.DictReader(file)}
+    assert list(lines[1]) == CSV_COLUMNS and list(lines) == list(SIZES)
+    found = [
+        (lines[m]["kernel"], lines[m]["speedup"], lines[m]["next_kernel"], lines[m]["crosses_at_m"]) for m in SIZES
+    ]
+    assert found[0] == ("n_m_small_m", "2", "", "")
+    assert ("n_m_mma", "1", "n_m_rebuilt", "") in found, "not measured at both M"
+    assert ("n_m_small_m", "1", "n_m_mma", "4") in found
+    assert lines[64]["crosses_dense_at_m"] == "64"

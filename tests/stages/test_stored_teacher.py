@@ -1,0 +1,77 @@
+"""Stored logits of a teacher: computed once, equal to what the teacher says in each step, and never another teacher's."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_files import write_imdb
+
+from sparsefront.config.validate import validate
+from sparsefront.errors import InvalidSetting
+from sparsefront.recovery.distill import Distill
+
+STORED = "recovery.store_teacher=true"
+
+
+@pytest.fixture
+def settings(tmp_path) -> list[str]:
+    data = ["dataset=imdb", "dataset.complete=false", "dataset.unlabeled=true", "dataset.group_by_length=true"]
+    data += [f"dataset.path={write_imdb(tmp_path / 'imdb')}", "dataset.max_length=16", "measure.sequence_length=16"]
+    network = [
+        "model=bert",
+        "model.size=tiny",
+        "pattern=element_wise",
+        "trainer=cpu",
+        "measure.device=cpu",
+        "kernel=none",
+    ]
+    steps = [
+        "recipe.batch_size=8",
+        "recipe.epochs=1",
+        "recipe.recovery_epochs=null",
+        "recipe.recovery_steps=3",
+        "trainer.limit_batches=null",
+    ]
+    return [*data, *network, *steps, "recovery=distill", "control=dense_distilled", f"cache_dir={tmp_path / 'cache'}"]
+
+
+def folders(tmp_path, stage):
+    return sorted((tmp_path / "cache" / stage).glob("[0-9a-f]*"))
+
+
+def test_stored_logits_train_alike(run, settings, tmp_path):
+    for more in ([], [STORED]):
+        run(*settings, *more)
+    for stage in ("recover", "dense_distilled"):
+        plain, stored = (load_file(folder / "weights.safetensors") for folder in folders(tmp_path, stage))
+        assert all(torch.allclose(plain[name], stored[name], atol=1e-6) for name in plain)
+    run(*settings, STORED, "sparsity=0.5", "schedule=gradual")
+    (teacher,) = folders(tmp_path, "teacher")
+    logits = load_file(teacher / "logits.safetensors")["teacher_logits"]
+    assert logits.shape == (31 + 38, 2) and bool(logits.isfinite().all())
+    assert len(folders(tmp_path, "dense_distilled")) == 2
+
+
+def test_other_dense_weights_have_logits_of_their_own(run, settings, tmp_path):
+    for lr in ("1e-3", "2e-3"):
+        run(*settings, STORED, f"recipe.lr={lr}")
+    first, second = (
+        load_file(folder / "logits.safetensors")["teacher_logits"] for folder in folders(tmp_path, "teacher")
+    )
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model=vit_small", "dataset=digits"),
+        ("model=bert", "model.size=tiny", "dataset=squad"),
+    ],
+)
+def test_changing_inputs_are_not_stored(composed, overrides):
+    with pytest.raises(InvalidSetting, match="^recovery.store_teacher=True: needs texts with one label each"):
+        validate(composed(*overrides, "recovery=distill", STORED))
+
+
+def test_hidden_states_are_not_stored():
+    with pytest.raises(InvalidSetting, match="^store_teacher=True: stores logits alone"):
+        Distill(store_teacher=True, hidden_states=1.0)
