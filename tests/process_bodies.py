@@ -1,6 +1,5 @@
 """What tests run in other processes than their own: importable by name, as those need it."""
 
-import atexit
 import os
 import signal
 import time
@@ -50,13 +49,6 @@ def fail(how: str, folder: Path, loggers: list) -> None:
     if how == "rank 0" and distributed.rank() == 0:
         raise KeyError("rank 0's own")
     distributed.all_reduce_sum(torch.ones(1))
-
-
-def crash_when_the_interpreter_ends(folder: Path, loggers: list) -> int:
-    """Rank 1 does its part, and would be aborted in the interpreter's own end, as libraries' threads now and then do."""
-    if distributed.rank() == 1:
-        atexit.register(os.abort)
-    return int(distributed.all_reduce_sum(torch.ones(1)))
 
 
 def wait_to_be_killed(pids: Path, folder: Path, loggers: list) -> None:
@@ -130,12 +122,7 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
         importance = Movement() if way == "movement" else Magnitude()
 
         score = partial(
-            score_weights,
-            task,
-            LAYERS,
-            importance=importance,
-            open_loader=data.train_dataloader,
-            accumulator=movement,
+            score_weights, task, LAYERS, importance=importance, open_loader=data.train_dataloader, accumulator=movement
         )
 
         def masks_at(sparsity, previous=None, score=score):

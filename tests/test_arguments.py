@@ -17,11 +17,6 @@ def test_a_group_with_a_plus_is_the_group(chosen):
     assert normalize_arguments([f"+{chosen}", "seed=1"]) == [chosen, "seed=1"]
 
 
-def test_other_additions_stay_what_they_are():
-    typed = ["+pattern.width=3", "+hydra.job.env_set.A=1", "++seed=3", "~recovery.lr", "pattern=n_m", "+other=1"]
-    assert normalize_arguments(typed) == typed
-
-
 @pytest.mark.parametrize(
     "flags", [["--config-dir", "DIR"], ["--config-dir=DIR"], ["-cd", "DIR", "-m"], ["--cfg", "job"], ["--info", "all"]]
 )
@@ -57,25 +52,10 @@ def test_a_root_value_of_another_type_is_told_with_what_its_key_takes(typed, mes
 
 @pytest.mark.parametrize(
     "typed",
-    [
-        "seed='5'",
-        "sparsity=0,'0.5'",
-        "sparsity=interval(0,0.9)",
-        "seed=${recovery.seed}",
-        "granularity=4x64,null",
-    ],
+    ["seed='5'", "sparsity=0,'0.5'", "sparsity=interval(0,0.9)", "seed=${recovery.seed}", "granularity=4x64,null"],
 )
 def test_what_the_typed_root_takes_or_hydra_tells_stays_what_it_is(typed):
     assert normalize_arguments(["-m", typed]) == ["-m", typed]
-
-
-def test_a_root_of_ones_own_may_have_further_groups():
-    typed = ["--config-name", "own", "studies=first"]
-    assert normalize_arguments(typed) == typed
-
-
-def test_no_experiment_and_no_debugging_are_the_default():
-    assert normalize_arguments(["experiment=null", "debug=null", "granularity=null"]) == ["granularity=null"]
 
 
 def test_a_group_needs_an_option():
@@ -88,11 +68,6 @@ def test_a_group_needs_an_option():
 def test_a_group_takes_one_option_and_no_list(group, value):
     with pytest.raises(InvalidSetting, match=rf"^{group}={re.escape(value)}: takes one option: {group}=NAME; .*-m"):
         normalize_arguments(["-m", f"{group}={value}"])
-
-
-def test_lists_of_other_keys_stay_what_they_are():
-    typed = ["-m", "stages=[dense]", "recipe.ignore=[head]", "experiment=[a,b]", "pattern=n_m,tile_wise"]
-    assert normalize_arguments(typed) == typed
 
 
 BROKEN = {
@@ -134,16 +109,3 @@ def test_a_missing_plugin_is_told_with_what_installs_it(monkeypatch, argument, m
         normalize_arguments(["-m", argument, "seed=1,2"])
     monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
     assert normalize_arguments([argument]) == [argument]
-
-
-def test_a_sweep_on_slurm_needs_its_commands(monkeypatch):
-    monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
-    sweep, here = ["-m", "hydra/launcher=submitit_slurm", "seed=1,2"], {"python": "/usr/bin/python"}
-    monkeypatch.setattr(arguments.shutil, "which", here.get)
-    expected = "^hydra/launcher=submitit_slurm: Slurm's sbatch and srun are not found here: start .*submitit_local and .*joblib"
-    with pytest.raises(InvalidSetting, match=expected):
-        normalize_arguments(sweep)
-    shown = ["--cfg", "hydra", "hydra/launcher=submitit_slurm"]
-    assert normalize_arguments(shown) == shown, "what is only shown starts nothing"
-    here |= {"sbatch": "/usr/bin/sbatch", "srun": "/usr/bin/srun"}
-    assert normalize_arguments(sweep) == sweep

@@ -1,14 +1,11 @@
 """Options go together by what they declare about themselves, so that one of a user's own is treated like ours."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-import sparsefront
 from sparsefront.allocation.base import LostImportance, PerLayerAllocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.movement import Movement
@@ -21,14 +18,6 @@ from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.none import NoRecovery
 from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.iterative import Iterative
-
-SOURCE = Path(sparsefront.__file__).parent
-GROUPS = ("patterns", "importance", "allocation", "schedule", "recovery")
-
-
-@pytest.mark.parametrize("file", [file for group in GROUPS for file in (SOURCE / group).rglob("*.py")], ids=str)
-def test_no_option_asks_for_the_name_of_another(file: Path):
-    assert not re.findall(r"\.name (?:==|!=|in|not in) ", file.read_text())
 
 
 @dataclass(frozen=True)
@@ -76,10 +65,6 @@ def test_an_own_schedule_is_followed_by_what_lets_masks_change():
     for recovery in (NoRecovery(), LearningRateRewind()):
         with pytest.raises(InvalidSetting, match=rf"recovery={recovery.name}: goes with .*, not with halfway"):
             recovery.check_schedule(Halfway(), 0.5)
-
-
-def test_one_round_is_one_round_whatever_the_schedule():
-    assert NoRecovery().follows(Iterative(rounds=1), 0.5) and not NoRecovery().follows(Iterative(rounds=2), 0.5)
 
 
 def test_what_reads_scores_once_is_rejected_by_scores_that_come_later():

@@ -9,14 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import OmegaConf
 from program_server import ProgramServer
 from quick_settings import QUICK
 
-from sparsefront.config import command_line, schema
-from sparsefront.config.schema import Config
-from sparsefront.results import run_folder
 from sparsefront.results.record import Result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,17 +39,6 @@ def rows(tmp_path: Path) -> list[Result]:
     return [Result.from_json(file.read_text()) for file in sorted((tmp_path / "results").rglob("row.json"))]
 
 
-def test_help_lists_the_groups():
-    done = python(str(ROOT / "run.py"), "--help", timeout=600)
-    assert done.returncode == 0
-    for folder in ("model", "dataset", "pattern", "recovery", "kernel"):
-        options = sorted(file.stem for file in (ROOT / "conf" / folder).glob("*.yaml"))
-        assert f"{folder}: {', '.join(options)}\n" in done.stdout
-    for key in set(vars(Config())) - set(schema.GROUPS):
-        assert re.search(rf"Root keys .*\n.*\b{key}\b", done.stdout)
-    assert done.stdout.count("  python ") >= 5
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -79,38 +63,6 @@ def test_bad_input_is_one_message(tmp_path, overrides, message, finish):
     assert "Traceback" not in done.stderr + done.stdout and "points finished" not in done.stdout
     assert "HYDRA_FULL_ERROR" not in done.stderr, "a stack trace is no help here"
     assert not (tmp_path / "results").exists(), "a run that was rejected leaves no folder"
-
-
-@pytest.mark.parametrize(
-    ("failure", "full_error", "ends"),
-    [
-        (command_line.BadInput("a=1: is 2"), None, SystemExit),
-        (command_line.BadInput("a=1: is 2"), "1", command_line.BadInput),
-        (RuntimeError("unexpected"), None, RuntimeError),
-    ],
-    ids=["bad input", "bad input, with the stack trace", "unexpected"],
-)
-def test_hydra_adds_its_advice_to_unexpected_failures_alone(monkeypatch, failure, full_error, ends):
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    if full_error is not None:
-        monkeypatch.setenv("HYDRA_FULL_ERROR", full_error)
-    returned = JobReturn(overrides=[], status=JobStatus.FAILED, _return_value=failure)
-    with pytest.raises(ends) as raised:
-        command_line.Sweep().on_job_end(OmegaConf.create(), returned)
-        _ = returned.return_value
-    assert str(raised.value) == str(failure)
-
-
-def test_a_disk_without_room_for_a_result_is_told_before_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "free_bytes", lambda folder: 12_300)
-    schema = OmegaConf.create(
-        {"results_dir": str(tmp_path / "new"), "hydra": {"run": {"dir": str(tmp_path / "new" / "1")}}}
-    )
-    with pytest.raises(SystemExit) as ended:
-        command_line.Sweep().on_run_start(schema)
-    expected = f"results_dir={tmp_path / 'new'}: cannot be written (No space left on device, 12.3 kB free)"
-    assert str(ended.value).startswith(expected)
-    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -151,14 +103,6 @@ def test_a_sweep_goes_on_past_a_failed_point_and_is_not_repeated(tmp_path, finis
     assert "training" not in again.stdout
 
 
-def test_points_in_parallel_train_dense_once(tmp_path, programs):
-    patterns = ["tile_wise", "block_wise"]
-    running = [programs.start(command(tmp_path, f"pattern={name}")) for name in patterns]
-    assert [program.wait() for program in running] == [0, 0]
-    assert sorted(row.choice.pattern for row in rows(tmp_path)) == sorted(patterns)
-    assert sorted(row.cost.dense_reused for row in rows(tmp_path)) == [False, True]
-
-
 KILLED_IN_STAGE = """
 import contextlib, os, runpy, sys
 from sparsefront.artifacts.store import ArtifactStore
@@ -193,14 +137,6 @@ def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path, finish, pr
     assert after_kills.quality == uninterrupted.quality
     assert after_kills.sparsity == uninterrupted.sparsity
     assert after_kills.choice == uninterrupted.choice
-
-
-def test_a_disk_that_is_full_before_the_run_begins_leaves_no_folder(tmp_path):
-    """Hydra's own files come first: here none may hold a byte."""
-    limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", sys.executable, *command(tmp_path)]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=600)
-    assert done.returncode != 0
-    assert not (tmp_path / "results").exists() and not list(tmp_path.rglob("*.partial-*"))
 
 
 def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path, programs):
@@ -246,18 +182,6 @@ def test_sigterm_to_group_ends_program(tmp_path, programs, sweep):
     assert ended.returncode == 143 and ended.stderr == said, ended.stderr
     assert len(list(tmp_path.glob("results/**/failure.json"))) == 1, "nothing else began"
     assert programs.run(words).returncode == 0 and len(rows(tmp_path)) == (2 if sweep else 1)
-
-
-@pytest.mark.parametrize("sweep", [[], ["-m", "sparsity=0.5,0.75"]], ids=["a run", "a sweep"])
-def test_ctrl_c_ends_the_program_with_a_line(tmp_path, programs, sweep):
-    interrupted = (
-        "import os, runpy, signal, sys; from sparsefront import pipeline; "
-        "pipeline.run_experiment = lambda config: os.kill(os.getpid(), signal.SIGINT)"
-    )
-    done = programs.run(["-c", f"{interrupted}; {MAIN}", *command(tmp_path, *sweep)])
-    said = "interrupted: what is finished is stored, and the same command resumes from there\n"
-    assert done.returncode == 130 and done.stderr.startswith(said) and "Traceback" not in done.stderr
-    assert ("0 points finished, 1 failed" in done.stdout) == bool(sweep)
 
 
 PRESSED_WHILE_IMPORTING = f"""

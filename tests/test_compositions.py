@@ -59,20 +59,6 @@ def test_both_prunings_are_saved_as_one(how, tmp_path, caplog):
     assert all(torch.equal(before[name], tensor) for name, tensor in other.state_dict().items())
 
 
-def test_units_still_in_place_are_refused():
-    """Width at 0.5 and 2:4 over its zeros said 0.5 where 70.5 % of the weights were zero."""
-    net = bert()
-    masks = sf.prune(net, WIDTH, 0.5, tell=len)
-    with pytest.raises(InvalidSetting, match=r"net=Bert.*: still has the units .* call sf\.narrow"):
-        sf.prune(net, "n_m", 0.5, tell=len)
-    sf.narrow(net, masks)
-    assert sf.prune(net, "n_m", 0.5, tell=len).sparsity == 0.5
-    again = bert()
-    sf.prune(again, WIDTH, 0.5, tell=len)
-    again.load_state_dict(bert().state_dict())
-    assert sf.prune(again, "n_m", 0.5, tell=len).sparsity == 0.5, "the units are back"
-
-
 def test_the_larger_network_teaches():
     teacher, net = bert(), bert()
     make_smaller(net, "depth, width")
@@ -82,14 +68,6 @@ def test_the_larger_network_teaches():
     taught = {"recovery": Distill(hidden_states=1.0), "dense_net": teacher, "epochs": 1, "trainer": trainer}
     after = sf.recover(net, masks, batches, **taught)
     assert after.sparsity == 0.5 and after.spec.structure == masks.spec.structure != ()
-
-
-def test_masks_of_two_networks_do_not_join():
-    net = bert()
-    first = sf.prune(net, "n_m", 0.5, layers="*query", tell=len)
-    make_smaller(net, "depth")
-    with pytest.raises(InvalidSetting, match="masks=given: are of two networks"):
-        _ = first | sf.prune(net, "n_m", 0.5, layers="*key", tell=len)
 
 
 @pytest.mark.parametrize(

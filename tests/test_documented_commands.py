@@ -162,7 +162,7 @@ VERIFY = {RECORD, f"{RECORD} --record-only", f"{RECORD} model.path=DIR dataset.p
 VERIFY |= {f"{RECORD} --retrain dataset.path=DIR", "python -P -m sparsefront.verify"}
 POINTS = "python run.py -m sweep.points=points.yaml sweep.seconds=3600 sweep.pack=packed"  # see test_points.py
 FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
-STORES = {  # of several machines: see tests/results/test_rebuild.py
+STORES = {  # of several machines: see tests/results/test_store.py
     "python compare.py laptop/results cluster/results",
     "python compare.py --rebuild a b store=all.csv",
 }
@@ -177,10 +177,7 @@ def test_options_of_a_folder_of_ones_own(tmp_path):
     assert done.returncode == 0 and "ElementWise" in done.stdout, done.stderr
 
 
-WITHOUT_GPU = {
-    "optuna": ["hydra.sweeper.n_trials=2"],
-    "submitit_local": ["hydra.launcher.gpus_per_node=0"],
-}
+WITHOUT_GPU = {"optuna": ["hydra.sweeper.n_trials=2"], "submitit_local": ["hydra.launcher.gpus_per_node=0"]}
 
 
 def plugin_commands() -> list[str]:

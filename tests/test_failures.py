@@ -2,16 +2,12 @@
 
 import errno
 import os
-import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from sparsefront.artifacts import durable, lease
+from sparsefront.artifacts import lease
 from sparsefront.artifacts.lease import require_all
 from sparsefront.config.command_line import BadInput, job, report_errors_briefly
 from sparsefront.errors import InvalidSetting, NoRoom
@@ -34,27 +30,6 @@ def no_space(name: str | None = None) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
 
-@pytest.fixture
-def disks(tmp_path, monkeypatch):
-    """disks(cache=bytes, results=bytes, tmp=bytes): as if these folders lay on disks of their own with so much free."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-
-    def make(**free: int) -> None:
-        def disk_of(place: Path) -> str:
-            below = Path(place).relative_to(tmp_path).parts if Path(place).is_relative_to(tmp_path) else ()
-            return below[0] if below and below[0] in free else "another"
-
-        for name in free:
-            (tmp_path / name).mkdir(exist_ok=True)
-        usage = {name: SimpleNamespace(free=size) for name, size in free.items()} | {
-            "another": SimpleNamespace(free=10**12)
-        }
-        monkeypatch.setattr(durable.shutil, "disk_usage", lambda place: usage[disk_of(place)])
-        monkeypatch.setattr(durable, "_disk", disk_of)
-
-    return make
-
-
 @pytest.mark.parametrize(("folder", "setting"), [("cache", "cache_dir"), ("results/1", "results_dir")])
 def test_a_full_disk_names_the_folder_what_is_free_and_the_setting(composed, tmp_path, folder, setting):
     composed()
@@ -65,62 +40,9 @@ def test_a_full_disk_names_the_folder_what_is_free_and_the_setting(composed, tmp
     assert message.endswith(f" free now): {remedy}")
 
 
-@pytest.mark.parametrize(
-    ("full", "folder", "setting"),
-    [("cache", "cache", "cache_dir"), ("results", "results/1", "results_dir"), ("tmp", "tmp", "TMPDIR")],
-)
-def test_a_full_disk_without_a_name_is_the_one_that_is_full(composed, disks, tmp_path, full, folder, setting):
-    disks(**{"cache": 5_000_000, "results": 5_000_000, "tmp": 5_000_000} | {full: 12_300})
-    message = told(no_space(), composed)
-    assert message.startswith(f"{tmp_path / folder}: the disk is full (12.3 kB free now)")
-    assert f"with {setting}; the same command" in message
-
-
-def test_what_libraries_keep_may_fill_a_disk_of_its_own(composed, disks, tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "generated"))
-    disks(cache=10**9, results=10**9, tmp=10**9, generated=0)
-    message = told(no_space(), composed)
-    assert message.startswith(f"{tmp_path / 'generated'}: ") and "with TORCHINDUCTOR_CACHE_DIR; " in message
-
-
-@pytest.mark.parametrize("text", ["I/O error: No space left on device (os error 28)", "code: 28, kind: StorageFull"])
-def test_a_library_that_says_so_in_its_own_words(composed, disks, text):
-    disks(cache=0)
-    assert "the disk is full" in told(RuntimeError(text), composed)
-
-
-def test_an_error_that_a_full_disk_led_to(composed, disks):
-    disks(cache=0)
-    error = RuntimeError("could not store")
-    error.__cause__ = no_space()
-    assert "the disk is full" in told(error, composed)
-
-
-def test_torch_only_says_that_writing_failed(composed, monkeypatch):
-    error = RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
-    monkeypatch.setattr(durable.shutil, "disk_usage", lambda place: SimpleNamespace(free=4096))
-    assert "the disk is full (4.1 kB free now)" in told(error, composed)
-    monkeypatch.setattr(durable.shutil, "disk_usage", lambda place: SimpleNamespace(free=10**12))
-    with pytest.raises(RuntimeError, match="PytorchStreamWriter"), report_errors_briefly(composed(), output_dir()):
-        raise error
-
-
 def test_a_missing_package_is_told_with_what_installs_it(composed):
     assert told(ModuleNotFoundError("No module", name="sklearn.datasets"), composed) == (
         "Python package scikit-learn: is not installed: pip install scikit-learn"
-    )
-
-
-def test_a_root_key_that_cannot_be_resolved(composed):
-    with pytest.raises(OmegaConfBaseException) as unresolved:
-        OmegaConf.create({"sparsity": "${nowhere}"}).sparsity  # noqa: B018
-    assert told(unresolved.value, composed) == "sparsity: Interpolation key 'nowhere' not found"
-
-
-def test_a_file_that_may_not_be_read(composed):
-    error = PermissionError(errno.EACCES, "Permission denied", "/data/train.tsv")
-    assert told(error, composed) == (
-        "/data/train.tsv: Permission denied: make it readable and writable for you, or name another cache_dir or results_dir"
     )
 
 

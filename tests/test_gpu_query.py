@@ -4,7 +4,6 @@ A script stands in for nvidia-smi, and a function for what CUDA says of the devi
 """
 
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -109,28 +108,6 @@ def test_what_was_timed_runs_in_turn(gpus):
 def test_the_driver_of_the_gpu_in_use_is_asked_for(gpus, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     assert GpuQuery("driver_version", CUDA).answer() == "580.65"
-
-
-def test_a_gpu_that_the_tool_does_not_know_has_no_clock(gpus, monkeypatch):
-    (gpus / "00000000:17:00.0" / "idle").unlink()
-    (gpus / "00000000:17:00.0" / "busy").unlink()
-    assert clock_under_load([lambda: time.sleep(0.01)], CUDA) is None
-
-
-@pytest.mark.parametrize("text", ["[N/A]", "1980\n345", ""])
-def test_an_answer_that_is_no_clock_is_none(gpus, text):
-    (gpus / "00000000:17:00.0" / "idle").write_text(text)
-    assert clock_under_load([lambda: time.sleep(0.01)], CUDA) is None
-
-
-def test_a_tool_that_hangs_is_given_up(gpus, monkeypatch):
-    (gpus / "bin" / "nvidia-smi").write_text(f"#!{sys.executable}\nimport time; time.sleep(600); print(1980)")
-    monkeypatch.setattr("sparsefront.gpu.TIMEOUT_S", 0.3)
-    assert clock_under_load([lambda: time.sleep(0.01)], CUDA) is None
-
-
-def test_a_cpu_has_no_clock():
-    assert clock_under_load([lambda: pytest.fail("nothing is run for it")], torch.device("cpu")) is None
 
 
 @pytest.mark.gpu

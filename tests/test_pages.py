@@ -1,9 +1,17 @@
-"""Pages stay short, their links lead somewhere, and their prose names no commits."""
+"""Pages stay short, their links lead somewhere, and their prose names no commits.
+
+docs/tour.md names the files of the main job: they are there, are few, and hold the way from the command to the training.
+"""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
+from quick_settings import QUICK
+
+from sparsefront.pipeline import run_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
@@ -65,3 +73,33 @@ def test_the_python_of_readme_is_that_of_the_library_page():
         for page in (ROOT / "README.md", ROOT / "docs" / "library.md")
     )
     assert readme and set(readme) <= set(library)
+
+
+PAGE = (ROOT / "docs" / "tour.md").read_text()
+
+
+def test_each_place_to_look_for_is_there():
+    named = re.findall(r"`((?:src|conf|kernels|docs)/[\w/.]*)`", PAGE)
+    assert named and all((ROOT / name).exists() for name in named), named
+
+
+def test_few_calls_lead_from_the_command_to_the_training(composed, monkeypatch):
+    """Functions of ours between the one that the command calls and Lightning's: what a reader of a training goes through."""
+    calls: list[list[str]] = []
+
+    def fit(self, *arguments, **named):
+        own, frame = [], sys._getframe(1)
+        while frame.f_code.co_name != "test_few_calls_lead_from_the_command_to_the_training":
+            if frame.f_code.co_filename.startswith(str(ROOT / "src")):
+                own.insert(0, frame.f_code.co_qualname)
+            frame = frame.f_back
+        calls.append(own)
+        return real(self, *arguments, **named)
+
+    real = pl.Trainer.fit
+    monkeypatch.setattr(pl.Trainer, "fit", fit)
+    run_experiment(composed("debug=tiny", *QUICK, "granularity=16", "stages=[dense,prune,recover]"))
+    dense, recover = calls
+    assert dense[0] == recover[0] == "run_experiment" and dense[-1] == recover[-1] == "fit"
+    assert len(dense) <= 6, dense
+    assert len(recover) <= 9, recover

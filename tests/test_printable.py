@@ -23,11 +23,6 @@ def test_controls_are_shown_as_escapes(text, shown):
     printable(text).encode()
 
 
-def test_line_ends_stay_where_lines_are_wanted():
-    assert printable("a\nb\rc", lines=True) == "a\nb\\rc"
-    assert printable("a\nb") == r"a\nb"
-
-
 def test_messages_of_bad_input_are_printable():
     assert str(InvalidSetting("name", "\x1b]0;title\x07", "letters")) == r"name=\x1b]0;title\x07: letters"
     assert str(Obstacle("a\x1bb", None, "is \u202egone")) == r"a\x1bb: is \u202egone"

@@ -47,11 +47,6 @@ def test_a_repository_around_the_package_is_not_its_checkout(monkeypatch, tmp_pa
     assert provenance.code_commit().endswith("-dirty"), "a checkout that holds it, changed"
 
 
-def test_commit_of_a_copy(monkeypatch):
-    monkeypatch.setenv("SPARSEFRONT_COMMIT", "0" * 40)
-    assert provenance.provenance(CPU).commit == "0" * 40
-
-
 def test_the_commit_is_what_the_process_began_with(monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_COMMIT", "a" * 40)
     provenance.code_commit()
@@ -73,20 +68,3 @@ def test_without_git_or_driver_nothing_is_claimed(monkeypatch):
     assert provenance.provenance(CPU).commit is None
     on_gpu = provenance.provenance(torch.device("cuda"))
     assert on_gpu.gpu == "H200" and on_gpu.driver is on_gpu.processor is on_gpu.threads is None
-
-
-def test_a_cpu_is_named_with_its_threads(monkeypatch, tmp_path):
-    info = tmp_path / "cpuinfo"
-    info.write_text("processor\t: 0\nmodel name\t: Xeon 8480+ @ 2.0GHz\nflags\t\t: fpu vme\n\nprocessor\t: 1\n")
-    monkeypatch.setattr(provenance, "CPU_INFO", info)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    found = provenance.provenance(CPU)
-    assert (found.processor, found.threads) == ("Xeon 8480+ @ 2.0GHz", 7)
-
-
-def test_a_nameless_cpu_is_told_by_its_kind(monkeypatch, tmp_path):
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\n")
-    monkeypatch.setattr(provenance, "CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(provenance.platform, "processor", lambda: "")
-    monkeypatch.setattr(provenance.platform, "machine", lambda: "riscv64")
-    assert provenance.processor_name() == "riscv64"

@@ -13,7 +13,7 @@ import pytest
 from waiting import wait_until
 
 from sparsefront.artifacts import lease
-from sparsefront.artifacts.lease import GONE_S, LEASE_S, LeaseLost, require_all
+from sparsefront.artifacts.lease import GONE_S, require_all
 from sparsefront.results import run_folder
 from sparsefront.results.run_folder import close_killed_runs, discard_if_empty, occupied, record_failure
 
@@ -72,18 +72,6 @@ def test_a_killed_run_is_closed_by_the_next_one_and_a_living_one_left_alone(tmp_
     assert (folders["alive"] / ".running").exists() and (folders["alive"] / ".partial-1-report.html").exists()
 
 
-def test_a_run_that_begins_at_this_moment_is_left_alone(tmp_path):
-    folder = begin(tmp_path / "run")
-    (folder / ".running").mkdir()  # made, and not held yet
-    close_killed_runs(tmp_path)
-    assert folder.is_dir()
-    with occupied(folder):
-        assert len(list(folder.glob(".running/*"))) == 1
-        close_killed_runs(tmp_path)
-        assert folder.is_dir()
-    assert not (folder / ".running").exists()
-
-
 def test_a_run_that_is_discarded_at_this_moment_does_not_come_back(tmp_path, monkeypatch):
     folder = begin(tmp_path / "results" / "run")
     (folder / ".running").mkdir()
@@ -96,26 +84,6 @@ def test_a_run_that_is_discarded_at_this_moment_does_not_come_back(tmp_path, mon
     monkeypatch.setattr(run_folder, "hold_in", late)
     close_killed_runs(tmp_path / "results")
     assert not (tmp_path / "results").exists()
-
-
-def test_folders_that_come_and_go_beside_the_runs_are_no_obstacle(tmp_path, monkeypatch):
-    """Others append to the store: its leases are a hidden folder, which is not looked into; a run's folder may vanish too."""
-    killed_run = begin(tmp_path / "sweep" / "0")
-    (tmp_path / ".rows.csv.leases").mkdir()
-    (tmp_path / "gone").mkdir()
-    list_folder = os.scandir
-
-    def scandir(path):
-        if Path(path).name in (".rows.csv.leases", "gone"):
-            raise FileNotFoundError(path)
-        return list_folder(path)
-
-    seen = []
-    monkeypatch.setattr(run_folder.os, "scandir", scandir)
-    monkeypatch.setattr(run_folder, "_close_killed_run", lambda marker: seen.append(marker.parent))
-    (killed_run / ".running").mkdir()
-    close_killed_runs(tmp_path)
-    assert seen == [killed_run]
 
 
 def test_a_run_of_another_host_is_closed_when_it_gives_no_sign_of_life(tmp_path, monkeypatch):
@@ -137,20 +105,6 @@ def sleep(folder: Path, seconds: float) -> None:
     os.utime(file, (time.time() - seconds,) * 2)
 
 
-@pytest.mark.parametrize("log", ["", "dense: training"], ids=["nothing yet", "at work"])
-def test_a_run_of_another_host_that_sleeps_is_left_alone_and_goes_on(tmp_path, monkeypatch, log):
-    folder = begin(tmp_path / "results" / "run", log)
-    (folder / ".partial-1-row.json").write_text("{")
-    monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
-    with occupied(folder):
-        monkeypatch.undo()
-        sleep(folder, LEASE_S + 60)
-        close_killed_runs(tmp_path / "results")
-        assert {path.name for path in folder.iterdir()} == {".hydra", ".running", "run.log", ".partial-1-row.json"}
-        require_all()
-    assert not (folder / ".running").exists()
-
-
 @pytest.mark.parametrize("log", ["", "dense: training"], ids=["discarded", "closed"])
 def test_one_that_wakes_after_a_day_has_its_folder_and_did_not_fail(tmp_path, monkeypatch, log):
     folder = begin(tmp_path / "results" / "run", log)
@@ -166,24 +120,6 @@ def test_one_that_wakes_after_a_day_has_its_folder_and_did_not_fail(tmp_path, mo
         close_killed_runs(tmp_path / "results")
         (folder / "row.json").write_text("{}")
     assert not (folder / "failure.json").exists() and not (folder / ".running").exists()
-
-
-def test_one_that_wakes_while_another_runs_in_its_folder_is_told(tmp_path, monkeypatch):
-    folder = begin(tmp_path / "run", "dense: training")
-    monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
-    with occupied(folder):
-        monkeypatch.undo()
-        sleep(folder, LEASE_S + 60)
-        with occupied(folder):
-            with pytest.raises(LeaseLost, match="another process took over"):
-                require_all()
-
-
-def test_a_job_that_is_started_again_in_its_folder_is_no_failure_any_more(tmp_path):
-    folder = begin(tmp_path / "run", "dense: training")
-    record_failure(folder, RuntimeError("preempted"))
-    with occupied(folder):
-        assert not (folder / "failure.json").exists()
 
 
 def test_only_a_folder_that_holds_nothing_is_discarded(tmp_path):
@@ -207,8 +143,3 @@ def test_a_full_disk_does_not_hide_the_error_before_it(tmp_path, monkeypatch):
     record_failure(folder, ValueError("the first"))
     monkeypatch.undo()
     assert {path.name for path in folder.iterdir()} == {".hydra", "run.log"}
-
-
-def test_an_interrupted_run_says_so(tmp_path):
-    record_failure(begin(tmp_path / "run"), KeyboardInterrupt())
-    assert json.loads((tmp_path / "run" / "failure.json").read_text())["message"] == "interrupted"

@@ -64,12 +64,6 @@ def test_a_network_is_read_without_the_checkpoint_that_it_began_with(places, tmp
     )
 
 
-def test_stages_that_end_before_the_report_give_no_record(places):
-    finished = sf.run(*TINY, *places, "pattern=n_m", "sparsity=0.5", "stages=[dense,prune,recover,export]")
-    assert finished.record is None and finished.masks.sparsity == 0.5
-    assert str(finished).splitlines() == ["result  none  stages ended before the report", str(finished.folder)]
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -93,13 +87,6 @@ def test_a_bad_override_is_one_line(places, override, message):
         sf.run(*(() if "overrides" in message else places), override)
     assert "\n" not in str(caught.value)
     assert not HydraConfig.initialized()
-
-
-def test_an_experiment_is_named_as_on_the_command_line(places):
-    finished = sf.run(*TINY, *places, "experiment=null", "+experiment=digits_gradual", "stages=[dense,prune]")
-    overrides = (finished.folder / ".hydra" / "overrides.yaml").read_text()
-    assert "- experiment=digits_gradual\n" in overrides and "null" not in overrides, "as run.py records them"
-    assert "sparsefront.schedule.gradual.Gradual" in (finished.folder / ".hydra" / "config.yaml").read_text()
 
 
 def test_folders_that_are_none_are_refused(tmp_path: Path):

@@ -10,7 +10,6 @@ from sparsefront.config.sweeps import (
     Point,
     begin_sweep,
     count_points,
-    duration,
     headline,
     note_work,
     point_of_sweep,
@@ -51,29 +50,6 @@ def test_points_that_were_finished_before_or_rejected_do_not_count():
     ended, now = in_turn((0.2, False, 0), (0.1, False, 0))
     assert seconds_left(3, ended, now=now) is None
     assert headline(5, ended, 2, now=now) == "point 3 of 5, time left: known when a first point is done"
-
-
-def test_what_the_first_point_made_for_all_is_not_expected_again():
-    ended, now = in_turn((3660, True, 3600))
-    assert headline(15, ended, 1, now=now) == "point 2 of 15, about 14 min left"
-    ended, now = in_turn((160, True, 100), (160, True, 100))
-    assert seconds_left(2, ended, now=now) == pytest.approx(320), "each trains its own: seeds are swept"
-
-
-def test_points_in_parallel_take_their_share():
-    ended = [Point(1000.0 + shift, 60, True) for shift in (0, 0, 0)]
-    assert seconds_left(6, ended, now=1060.0) == pytest.approx(6 * 60 / 3)
-
-
-def test_without_a_number_of_points():
-    assert headline(None, [], 2, now=0.0) == "point 3; how many there will be, the sweeper decides"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5000, "83 min"), (9000, "2 h 30 min")]
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_points_leave_their_time_in_the_sweep(tmp_path, caplog):

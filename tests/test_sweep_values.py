@@ -3,7 +3,6 @@
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
@@ -53,17 +52,6 @@ def test_points_equal_those_of_hydra(sweep, overrides):
     loaded = [load(config, overrides) for load in (PointLoader(loader, None), loader.load_sweep_config)]
     point, expected = (OmegaConf.to_container(one, resolve=False) for one in loaded)
     assert point == expected
-
-
-def test_options_of_a_sweep_compose_once(sweep, monkeypatch):
-    (loader, config), composed, compose = sweep, [], sweep[0].load_sweep_config
-    monkeypatch.setattr(loader, "load_sweep_config", lambda *given: composed.append(given) or compose(*given))
-    load = PointLoader(loader, 200)
-    for number in range(200):
-        load(config, [f"pattern={('n_m', 'tile_wise')[number % 2]}", f"seed={number}", f"recipe.lr={0.1 + number}"])
-    assert len(composed) == 2
-    with pytest.raises(HydraException, match="sed"):
-        load(config, ["pattern=n_m", "sed=1"])
 
 
 REJECTED = {

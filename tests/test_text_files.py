@@ -7,8 +7,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sorted(
     [*(file for part in ("src", "kernels", "experiments") for file in (ROOT / part).rglob("*.py")), *ROOT.glob("*.py")]
@@ -44,22 +42,3 @@ def test_no_text_is_left_to_the_locale():
     ]
     assert len(PYTHON) > 300
     assert not found, "name the encoding: " + ", ".join(found)
-
-
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [
-        ("path.read_text()", [1]),
-        ("(folder / name).write_text(text)", [1]),
-        ("open(path)", [1]),
-        ("path.open('a', newline='')", [1]),
-        ("subprocess.run(words, text=True)", [1]),
-        ("path.open('rb')", []),
-        ("open(path, 'wb', buffering=0)", []),
-        ("path.read_text(encoding='utf-8')", []),
-        ("path.open('a', **TEXT)", []),
-        ("os.open(path, os.O_RDONLY)", []),
-    ],
-)
-def test_which_calls_name_no_encoding(code, found):
-    assert list(without_encoding(code)) == found

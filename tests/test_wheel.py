@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 
@@ -45,11 +44,6 @@ def pip(command: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def files(wheel: Path, package: str) -> dict[str, int]:
-    """Checksums of a package's files."""
-    return {file.filename: file.CRC for file in ZipFile(wheel).infolist() if file.filename.startswith(f"{package}/")}
-
-
 def call(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, "-P", "-m", "sparsefront", *arguments]
@@ -65,20 +59,6 @@ def test_it_comes_from_the_wheel_and_has_a_version(installed, tmp_path):
     assert done.stdout.split() == [str(installed / "sparsefront" / "__init__.py"), "0.1.0"], done.stderr
     assert call(installed, tmp_path, "--version").stdout == "sparsefront 0.1.0\n"
     assert (installed / "bin" / "sparsefront").exists()
-
-
-def test_the_kernels_are_the_same_in_both_wheels(wheels):
-    assert wheels.keys() == {"sparsefront", "sparsefront_kernels"}
-    alone = files(wheels["sparsefront_kernels"], "sparsefront_kernels")
-    assert alone == files(wheels["sparsefront"], "sparsefront_kernels")
-    assert not files(wheels["sparsefront_kernels"], "sparsefront")
-    folder = ROOT / "kernels"
-    needed = {
-        str(file.relative_to(folder)) for kind in ("py", "cu", "cuh", "json") for file in folder.rglob(f"*.{kind}")
-    }
-    assert alone.keys() == {file for file in needed if file.startswith("sparsefront_kernels/")}
-    for wheel in wheels.values():
-        assert any(name.endswith("licenses/LICENSE") for name in ZipFile(wheel).namelist())
 
 
 def test_every_option_of_the_repository_is_there(installed):
@@ -109,24 +89,6 @@ def test_each_command_answers_without_a_repository_and_names_itself_as_it_was_ty
     assert "usage: sparsefront compare " in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("started", "inside", "named"),
-    [
-        ("/usr/bin/sparsefront", False, "sparsefront verify"),
-        ("sparsefront/__main__.py", False, "python -m sparsefront verify"),
-        ("run.py", False, "python -m sparsefront.verify"),
-        ("sparsefront/verify/__main__.py", False, "python -m sparsefront.verify"),
-        ("own_script.py", True, "sparsefront verify"),
-    ],
-)
-def test_a_command_is_named_as_this_process_was_started(monkeypatch, started, inside, named):
-    package = Path(options.__file__).resolve().parent
-    monkeypatch.setattr(sys, "argv", [str(package.parent / started)])
-    if inside:
-        monkeypatch.setattr(options, "CONF", package / "conf")
-    assert options.program_command("verify") == named
-
-
 def test_messages_name_the_command_that_was_typed(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     package = Path(options.__file__).resolve().parent
@@ -137,14 +99,6 @@ def test_messages_name_the_command_that_was_typed(monkeypatch, tmp_path, capsys)
         monkeypatch.setattr(sys, "argv", [str(package.parent / started)])
         assert compare([]) == 1
         assert f"\nresults=results: no results found; {named} makes one\n" in capsys.readouterr().err
-
-
-def test_a_folder_of_a_stranger_is_not_imported_from(installed, tmp_path):
-    (tmp_path / "hydra.py").write_text("raise SystemExit('imported')")
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    command = [sys.executable, "-m", "sparsefront", "verify", "--help"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_slip_at_the_root_is_answered_without_torch(tmp_path):

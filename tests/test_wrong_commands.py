@@ -142,12 +142,6 @@ def test_the_source_of_a_class_declares_what_the_class_takes():
     assert unknown <= 8, "more types than these need their module to be run"
 
 
-def test_a_class_of_someone_elses_is_left_to_its_import():
-    assert declared_types("collections.OrderedDict") is None
-    assert declared_types("sparsefront.patterns.dense.Dence") is None
-    assert declared_types("sparsefront.nowhere.Dense") is None
-
-
 def test_a_wrong_value_of_a_group_is_told_without_torch_as_it_is_with_it(tmp_path):
     with pytest.raises(InvalidSetting) as slow:
         node = {"_target_": "sparsefront.training.recipe.Recipe", "lr": -1}
@@ -161,20 +155,6 @@ def test_a_wrong_value_of_a_group_is_told_without_torch_as_it_is_with_it(tmp_pat
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.stdout.splitlines() == [str(slow.value), "False"] and not done.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("~foo", "Could not delete from config. 'foo' does not exist."),
-        ("hydra/launcher=foo", "Could not find 'hydra/launcher/foo'; Available options in 'hydra/launcher': basic"),
-    ],
-)
-def test_what_hydra_cannot_compose_is_one_line(line, message, tmp_path):
-    words = [sys.executable, str(CONF.parent / "run.py"), line]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 1 and message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_record_that_is_not_there_is_named_without_torch(tmp_path):

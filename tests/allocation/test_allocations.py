@@ -9,7 +9,6 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.channel import Channel
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
 
 
@@ -22,10 +21,6 @@ def layers(*scales: float) -> dict[str, torch.Tensor]:
     }
 
 
-def sparsity_of(mask: torch.Tensor) -> float:
-    return 1 - mask.float().mean().item()
-
-
 def test_global_threshold_is_the_sort_of_everything():
     importance = layers(1.0, 2.0, 0.3)
     masks = make_masks(importance, ElementWise(), GlobalThreshold(), 0.7)
@@ -33,12 +28,6 @@ def test_global_threshold_is_the_sort_of_everything():
     threshold = everything[int(0.7 * len(everything) + 1e-6) - 1]  # the largest score that goes
     for layer, values in importance.items():
         assert torch.equal(masks[layer], values > threshold)
-
-
-def test_global_threshold_breaks_ties_by_layer_and_index():
-    importance = {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}
-    masks = make_masks(importance, ElementWise(), GlobalThreshold(), 0.625)
-    assert masks["a"].tolist() == [[True, True], [True, False]] and not masks["b"].any()
 
 
 def test_layer_groups_have_a_threshold_each():
@@ -62,11 +51,6 @@ def test_layer_groups_that_find_nothing_or_overlap_are_rejected():
         GlobalThreshold(layer_groups=["conv"]).check_pattern(Channel(axis="width"))
 
 
-def test_per_layer_gives_every_layer_its_share():
-    for mask in make_masks(layers(1.0, 100.0), ElementWise(), PerLayer(), 0.75).values():
-        assert sparsity_of(mask) == 0.75
-
-
 def test_global_blocks_are_ranked_by_the_same_measure_in_all_layers():
     importance = layers(1.0, 1.5)
     masks = make_masks(importance, BlockWise(granularity=4), GlobalThreshold(), 0.5)
@@ -75,20 +59,6 @@ def test_global_blocks_are_ranked_by_the_same_measure_in_all_layers():
     for layer, norm in norms.items():
         blocks = masks[layer].view(-1, 4, 3, 4)[:, 0, :, 0].flatten()
         assert torch.equal(blocks, norm > threshold)
-
-
-@pytest.mark.parametrize("sparsity", [0.36, 0.75, 0.9])
-def test_tile_wise_across_layers_of_different_size_meets_the_total(sparsity):
-    """Group sizes differ (K in step 1, narrow last tiles in step 2), and still the weights add up to the sparsity."""
-    generator = torch.Generator().manual_seed(0)
-    importance = {str(k): torch.rand(50, k, generator=generator) for k in (16, 64, 40)}
-    pattern = TileWise(granularity=8, **SOURCES)
-    masks = make_masks(importance, pattern, GlobalThreshold(), sparsity)
-    total = sum(mask.numel() for mask in masks.values())
-    gone = sum(int((~mask).sum()) for mask in masks.values())
-    assert 0 <= sparsity * total - gone < 8
-    for mask in masks.values():
-        pattern.check(mask, sparsity)
 
 
 def test_a_layer_may_vanish_unless_a_minimum_is_asked_for():
@@ -113,15 +83,6 @@ def test_the_minimum_is_a_share_of_the_target_density_at_every_sparsity(sparsity
     if share == 1.0:
         alike = make_masks(importance, ElementWise(), PerLayer(), sparsity)
         assert all(abs(kept[layer] - int(alike[layer].sum())) <= 1 for layer in masks)
-
-
-@pytest.mark.parametrize("sparsity", [0.5, 0.9])
-def test_the_minimum_holds_where_a_pattern_prunes_in_two_steps(sparsity):
-    importance = layers(1.0, 0.001, 1.0)
-    pattern = TileWise(granularity=4, **SOURCES)
-    assert not make_masks(importance, pattern, GlobalThreshold(), sparsity)["layer1"].any()
-    masks = make_masks(importance, pattern, GlobalThreshold(min_density_share=0.5), sparsity)
-    assert masks["layer1"].sum() >= 0.5 * (1 - sparsity) * masks["layer1"].numel()
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])

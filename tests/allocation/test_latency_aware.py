@@ -73,15 +73,6 @@ def test_equals_brute_force_and_never_breaks_the_budget(tmp_path_factory, times,
     )
 
 
-def test_a_larger_target_never_loses_less(table_of):
-    table, scores = table_of(TIMES), importance()
-    lost = []
-    for speedup in (1.05, 1.2, 1.5, 1.7, 2.0, 2.5, 3.0):
-        masks = make_masks(scores, ElementWise(), LatencyAware(table, speedup), 0.9)
-        lost.append(sum(float(scores[layer][~mask].double().sum()) for layer, mask in masks.items()))
-    assert lost == sorted(lost) and lost[0] < lost[-1]
-
-
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -110,12 +101,6 @@ def test_masks_have_the_chosen_sparsities(table_of, pattern):
     assert chosen["fc3"] < max(chosen.values())  # what matters five times as much is pruned least
 
 
-def test_a_layer_without_gain_stays_dense(table_of):
-    table = table_of(TIMES | {"fc2": {0: 10.0, 0.5: 11.0, 0.75: 10.5}})
-    masks = make_masks(importance(), ElementWise(), LatencyAware(table, 1.5), 0.9)
-    assert masks["fc2"].all() and not masks["fc1"].all()
-
-
 def test_the_ceiling_binds_and_out_of_reach_names_what_is_in_reach(table_of):
     table = table_of(TIMES)
     chosen = LatencyAware(table, 1.7).layer_sparsities(SHAPES, 0.75, lambda layer, s: s)
@@ -126,23 +111,6 @@ def test_the_ceiling_binds_and_out_of_reach_names_what_is_in_reach(table_of):
     LatencyAware(table, 1.851).check_layers(ElementWise(), SHAPES, 0.75)
     with pytest.raises(InvalidSetting, match=r"^allocation\.speedup=3\.0: out of reach"):
         make_masks(importance(), ElementWise(), LatencyAware(table, 3.0), 0.75)
-
-
-def test_the_largest_speedup_that_a_message_names_can_be_had(table_of):
-    """The time at 1.1 is a number that binary fractions miss."""
-    table = table_of({"fc1": {0: 1.1, 0.5: 1.0}})
-    with pytest.raises(InvalidSetting, match=r"allow 1\.100 at most"):
-        LatencyAware(table, 1.2).check_layers(ElementWise(), {"fc1": (8, 8)}, 0.9)
-    chosen = LatencyAware(table, 1.1).layer_sparsities({"fc1": (8, 8)}, 0.9, lambda layer, s: s)
-    assert chosen == {"fc1": 0.5}
-
-
-def test_levels_that_the_pattern_cannot_express(table_of):
-    table = table_of({"fc1": {0: 4.0, 0.5: 3.0, 0.6: 2.0}})
-    with pytest.raises(InvalidSetting, match=r"^table=.*times fc1 at sparsity 0\.6, which n_m cannot express: m=4: "):
-        LatencyAware(table, 1.5).check_layers(NM(m=4), {"fc1": (8, 64)}, 0.75)
-    LatencyAware(table, 1.1).check_layers(NM(m=4), {"fc1": (8, 64)}, 0.5)  # 0.6 is above the ceiling: never used
-    LatencyAware(table, 1.5).check_layers(ElementWise(), {"fc1": (8, 64)}, 0.75)
 
 
 def test_levels_that_no_layer_can_have(table_of):
@@ -175,13 +143,6 @@ def test_speedups_that_are_none(speedup):
         LatencyAware(speedup=speedup)
 
 
-def test_no_table_is_rejected_before_scores_are_read():
-    with pytest.raises(InvalidSetting, match="bins=0"):
-        LatencyAware(bins=0)
-    with pytest.raises(InvalidSetting, match="^table=None: latency_aware needs a table"):
-        LatencyAware().check_sparsity(0.5)
-
-
 def test_on_the_way_of_a_schedule_layers_have_gone_the_same_part(table_of):
     allocation, scores = LatencyAware(table_of(TIMES), 1.7), importance()
     final = make_masks(scores, ElementWise(), allocation, 0.9)
@@ -189,12 +150,6 @@ def test_on_the_way_of_a_schedule_layers_have_gone_the_same_part(table_of):
     for layer, mask in final.items():
         assert abs(int((~halfway[layer]).sum()) - int((~mask).sum()) / 2) <= 1
         assert not (mask & ~halfway[layer]).any()
-
-
-def test_what_is_in_the_table_determines_the_stage(table_of):
-    first = LatencyAware(table_of(TIMES)).fingerprint()
-    assert first != LatencyAware(table_of(TIMES | {"fc3": {0: 20.0, 0.5: 1.0}})).fingerprint()
-    assert LatencyAware().fingerprint() == {"table": None} == LatencyAware("/nowhere.csv").fingerprint()
 
 
 def test_a_run_ends_with_layers_at_the_levels_of_the_table(run, table_of):

@@ -1,18 +1,18 @@
-"""latency_search: predictions are corrected by measurements, what is out of reach is named, and one pattern is latency_aware."""
+"""latency_search: predictions are corrected by measurements, what is out of reach is named, and one pattern is latency_aware.
+
+Reading tables of layer times: what is there, and every way in which a file can be wrong.
+"""
 
 import re
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sparsefront.allocation.assignment import ROW_MAJOR, Assignment, ChoiceTable, Item, Option
 from sparsefront.allocation.base import Measured
-from sparsefront.allocation.latency_aware import LatencyAware
+from sparsefront.allocation.latency_aware import LatencyAware, read_table
 from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.dense import Dense
-from sparsefront.patterns.mixed import Mixed
-from sparsefront.patterns.n_m import NM
 
 TIMES = {
     "fc1": {0: 40.0, 0.5: 30.0, 0.75: 20.0, 0.875: 12.0},
@@ -124,20 +124,6 @@ def test_what_swaps_made_of_it_is_measured_too(extra_us, kept):
     assert found.refined.loss == network.loss(found.assignment, 8)
 
 
-def test_what_runs_faster_than_predicted_keeps_more():
-    """What is pruned for nothing comes back: the latency that was asked for is used."""
-    known, found, networks = table(), {}, {}
-    for corrections in (1, 2):
-        networks[corrections] = network = SlowSomewhere(known, rest_us=0.0)
-        network.extra_us = -12.0
-        found[corrections] = LatencySearch(latency_ms=0.07, corrections=corrections).assign(known, network)
-    once, twice = found[1], found[2]
-    assert once.rounds[-1][1] < 0.9 * 0.07, "or this looks at nothing"
-    assert twice.refined.loss < once.refined.loss and twice.refined.tried > once.refined.tried
-    assert networks[2].network_us(twice.assignment) <= 70.0 and twice.predicted_ms <= 0.07
-    assert twice.refined.loss_before == once.refined.loss_before
-
-
 def test_a_latency_out_of_reach_names_what_is_in_reach():
     known = table(rest_us=10.0)
     message = (
@@ -150,12 +136,6 @@ def test_a_latency_out_of_reach_names_what_is_in_reach():
     LatencySearch(latency_ms=0.0422).assign(known, Timed(known, 10.0))
 
 
-def test_what_the_correction_puts_out_of_reach_is_named_too():
-    known = table()
-    with pytest.raises(InvalidSetting, match=r"^latency_ms=0\.04: out of reach: .*need 0\.0821 ms at least"):
-        LatencySearch(latency_ms=0.04).assign(known, Timed(known, 50.0))
-
-
 def test_a_latency_that_dense_keeps_prunes_nothing():
     known = table()
     network, told = Timed(known, 0.0), []
@@ -166,29 +146,57 @@ def test_a_latency_that_dense_keeps_prunes_nothing():
     assert line.startswith("the dense network takes 0.100 ms, within the 0.100 asked for: nothing is pruned")
 
 
-def test_dense_counts_in_its_fastest_version():
-    """Rewritten for sparse products it would take longer than the budget."""
-    known = replace(table(rest_us=500.0), dense_us=90.0)
-    found = LatencySearch(latency_ms=0.095).assign(known, Timed(known, 500.0))
-    assert set(sparsities(found, known).values()) == {0.0} and found.predicted_ms == 0.09
-    with pytest.raises(InvalidSetting, match="need 0.09 ms at least"):
-        LatencySearch(latency_ms=0.08).assign(known, Timed(known, 500.0))
-
-
-@pytest.mark.parametrize(("settings", "key"), [({}, "latency_ms"), ({"latency_ms": 1.0, "speedup": 2.0}, "latency_ms")])
-def test_one_of_latency_and_speedup(settings, key):
-    with pytest.raises(InvalidSetting, match=f"^{key}=.*speedup"):
-        LatencySearch(**settings).check_sparsity(0.9)
-
-
 @pytest.mark.parametrize("settings", [{"latency_ms": 0.0}, {"speedup": 1.0}, {"speedup": float("nan")}, {"bins": 0}])
 def test_settings_that_are_none(settings):
     with pytest.raises(InvalidSetting, match=f"^{next(iter(settings))}="):
         LatencySearch(**settings)
 
 
-def test_it_goes_with_several_patterns_only():
-    LatencySearch().check_pattern(Mixed())
-    LatencySearch().check_pattern(Dense())
-    with pytest.raises(InvalidSetting, match="^allocation=latency_search: .*candidates of pattern mixed"):
-        LatencySearch().check_pattern(NM())
+def test_levels_ascend_and_stop_at_the_ceiling(table_of):
+    table = read_table(table_of({"a": {0.75: 3.5, 0: 10.0, 0.9375: 2.0, 0.5: 6.0}}))
+    assert list(table.levels("a", 0.75).items()) == [(0.0, 10.0), (0.5, 6.0), (0.75, 3.5)]
+    assert list(table.levels("a", 0.4)) == [0.0]
+
+
+def test_no_table_says_how_to_make_one():
+    with pytest.raises(InvalidSetting, match=r"table=None.*run\.py -m sparsity=.*allocation=per_layer.*latency_table"):
+        read_table(None)
+    with pytest.raises(InvalidSetting, match=r"table=/nowhere\.csv: is no file.*sparsefront\.results\.latency_table"):
+        read_table("/nowhere.csv")
+
+
+WRONG = {
+    "column": ("layer,latency_us\na,1\n", "lacks column sparsity; a table has layer,sparsity,latency_us"),
+    "nothing": ("layer,sparsity,latency_us\n", "has no times"),
+    "empty file": ("", "lacks column layer, sparsity, latency_us"),
+    "text": ("layer,sparsity,latency_us\na,half,1\n", "line 2: sparsity 'half' and latency_us '1' are not both"),
+    "short line": ("layer,sparsity,latency_us\na,0\n", "line 2: .*latency_us '' are not both numbers"),
+    "sparsity 1": ("layer,sparsity,latency_us\na,0,2\na,1,1\n", r"line 3: sparsity 1 is not .*\[0, 1\)"),
+    "sparsity nan": ("layer,sparsity,latency_us\na,nan,2\n", "sparsity nan is not"),
+    "time 0": ("layer,sparsity,latency_us\na,0,0\n", "line 2: latency_us 0 of layer a is not above 0"),
+    "time negative": ("layer,sparsity,latency_us\na,0,-3\n", "latency_us -3"),
+    "time infinite": ("layer,sparsity,latency_us\na,0,inf\n", "latency_us inf"),
+    "no dense": ("layer,sparsity,latency_us\na,0.5,1\na,0.75,1\n", r"no dense time \(sparsity 0\) of layer a"),
+    "only dense": ("layer,sparsity,latency_us\na,0,1\n", "only the dense time of layer a"),
+    "twice": ("layer,sparsity,latency_us\na,0,1\na,0.5,1\na,0.50,2\n", "layer a at sparsity 0.5 twice"),
+    "two patterns": (
+        "layer,sparsity,latency_us,pattern,granularity\na,0,1,n_m,\na,0.5,1,block_wise,32\n",
+        r"several patterns \(block_wise 32, n_m\)",
+    ),
+    "not text": (b"\xff\xfe\x00", "table="),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_tables(tmp_path: Path, content: str | bytes, message: str):
+    file = tmp_path / "table.csv"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InvalidSetting, match=message) as raised:
+        read_table(str(file))
+    assert raised.value.key == "table"
+
+
+def test_a_layer_that_is_not_there_is_named_beside_those_that_are(table_of):
+    table = read_table(table_of({name: {0: 2.0, 0.5: 1.0} for name in "abcde"}))
+    with pytest.raises(InvalidSetting, match="no times of layer f, .*it has a, b, c and 2 more"):
+        table.levels("f", 0.9)

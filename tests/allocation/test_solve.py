@@ -1,13 +1,9 @@
 """The best assignment within a latency, against brute force and against a solver of integer programs."""
 
-import math
 from itertools import product
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from sparsefront.allocation.assignment import ROW_MAJOR, Assignment, ChoiceTable, Item, Option, least_us, solve
 
@@ -51,31 +47,6 @@ def test_equals_brute_force_and_keeps_the_budget(table, budget):
         return
     assert table.time_us(found) <= budget
     assert table.error(found) == min(map(table.error, within))
-
-
-@pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
-def test_equals_integer_programming_on_a_whole_network(share):
-    """48 items of 12 choices, errors and times drawn: no brute force could."""
-    drawn = np.random.default_rng(0)
-    spent = np.sort(drawn.uniform(1, 40, (48, 12)))[:, ::-1].round(2)
-    lost = np.sort(drawn.integers(0, 64, (48, 12)) / 64)
-    items = [
-        Item((str(number),), None, [Option(None, 0.0, e, {ROW_MAJOR: t}) for t, e in zip(*row, strict=True)])
-        for number, row in enumerate(zip(spent, lost, strict=True))
-    ]
-    table = ChoiceTable([], items, {}, 0.0, 1.0)
-    budget = share * spent[:, 0].sum()
-    one_each = np.kron(np.eye(48), np.ones(12))
-    best = milp(
-        lost.ravel(),
-        constraints=[LinearConstraint(one_each, 1, 1), LinearConstraint(spent.reshape(1, -1), -np.inf, budget)],
-        integrality=np.ones(48 * 12),
-        bounds=Bounds(0, 1),
-        options={"mip_rel_gap": 0.0},
-    )
-    found = solve(table, budget, bins=BINS)
-    assert table.time_us(found) <= budget
-    assert math.isclose(table.error(found), best.fun, abs_tol=1e-6)
 
 
 def test_a_table_is_read_back():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparsefront.allocation.assignment import ROW_MAJOR, Assignment, ChoiceTable, Item, Option, refine, within
+from sparsefront.allocation.assignment import ROW_MAJOR, Assignment, ChoiceTable, Item, Option, refine
 
 TIMES = (10.0, 6.0, 3.0)  # dense, and two levels
 BUDGET = 34.0
@@ -44,11 +44,6 @@ def test_what_no_sum_of_errors_tells_is_found():
     assert {batches for _, batches in loss.evaluated} <= {1, 2, 4}
 
 
-def test_the_same_search_twice():
-    first, second = (search(KnownLoss(table()), (1, 1, 1, 1, 1)) for _ in range(2))
-    assert first == second
-
-
 def test_what_another_option_beats_is_never_tried():
     """Slower and less accurate than the first level, slower than dense, a copy of the second level that costs more error."""
     beaten = [
@@ -63,11 +58,6 @@ def test_what_another_option_beats_is_never_tried():
     search(loss, (1, 1, 0, 1, 1))
     tried = {option for assignment, _ in loss.evaluated for option in assignment.options}
     assert tried == {0, 1, 2}
-
-
-def test_dense_may_always_be_taken():
-    item = Item(("fc",), None, [Option(None, 0.0, 0.0, {ROW_MAJOR: 9.0}), Option(0, 0.5, 0.0, {ROW_MAJOR: 4.0})])
-    assert item.undominated(ROW_MAJOR) == [0, 1]
 
 
 @pytest.mark.parametrize("generations", [0, 1])
@@ -85,17 +75,3 @@ def test_where_nothing_else_fits_nothing_is_evaluated():
     loss = KnownLoss(known)
     found = refine(known, Assignment((2,)), 3.0, loss, generations=5, offspring=3, batches=2)
     assert found.assignment.options == (2,) and found.loss is None and not loss.evaluated
-
-
-@pytest.mark.parametrize("budget", [50.0, 34.0, 20.0, 15.0])
-def test_what_became_too_slow_gives_up_the_least_for_each_microsecond(budget):
-    known = table()
-    found = within(known, Assignment((0, 1, 2, 0, 0)), budget)
-    assert known.time_us(found) <= budget
-    # dense to the first level is 1/4 of error for 4 us, to the second 1/2 for 7, from the first to the second 1/4 for 3
-    assert sum(found.options) == {50.0: 3, 34.0: 5, 20.0: 9, 15.0: 10}[budget]
-    assert all(now >= before for now, before in zip(found.options, (0, 1, 2, 0, 0), strict=True))
-
-
-def test_faster_than_the_fastest_is_none():
-    assert within(table(), Assignment((0, 0, 0, 0, 0)), 14.9) is None

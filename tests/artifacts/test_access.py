@@ -1,8 +1,11 @@
-"""A cache of several users: files follow the umask, and what another one keeps to themselves is told in one line."""
+"""A cache of several users: files follow the umask, and what another one keeps to themselves is told in one line.
+
+A second name for a file takes the place of what was there, and is never written through.
+
+What lies below a folder, while other processes add and remove there.
+"""
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,9 @@ from safetensors.torch import load_file, save_file
 from whole_calls import get_or_make
 
 from sparsefront.artifacts import durable
-from sparsefront.artifacts.durable import denied, require_readable, save_tensors, unreadable
+from sparsefront.artifacts.durable import below, below_with_links, link_or_copy, require_readable, save_tensors
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import Obstacle
-
-OTHER_USER = 12345
 
 
 def store(root: Path) -> ArtifactStore:
@@ -56,13 +57,6 @@ def test_tensors_replace_a_file_and_are_not_written_through_its_other_name(tmp_p
     assert load_file(other)["weight"] == 0 and load_file(old)["weight"] == 1 and old.stat().st_mode & 0o777 == 0o644
 
 
-def test_tensors_that_cannot_be_written_leave_no_file(tmp_path):
-    shared = torch.ones(4)
-    with pytest.raises(RuntimeError, match="share memory"):
-        save_tensors(tmp_path / "weights", {"one": shared, "other": shared})
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("part", ["", "inner", "inner/content.txt"], ids=["stage", "folder in it", "file in it"])
 def test_a_stage_of_another_user_is_told_with_its_owner_and_the_remedy(tmp_path, part):
     made = get_or_make(store(tmp_path), "dense", {}, write).path
@@ -87,27 +81,6 @@ def test_a_stage_of_another_user_is_told_with_its_owner_and_the_remedy(tmp_path,
     assert store(tmp_path).find("dense", {}).reused, "nothing of it was touched"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_process_of_another_user():
-    folder = Path(tempfile.mkdtemp(prefix="cache-"))  # tmp_path lies in a folder of this user alone
-    try:
-        folder.chmod(0o755)
-        made = get_or_make(store(folder), "dense", {}, write).path
-
-        def finds() -> str:
-            try:
-                return (store(folder).find("dense", {}).path / "inner" / "content.txt").read_text()
-            except Obstacle as told:
-                return str(told)
-
-        assert said_without_privileges(finds, OTHER_USER) == "content"
-        made.chmod(0o700)
-        said = said_without_privileges(finds, OTHER_USER)
-        assert said.startswith(f"{made}: cannot be read, since it belongs to {durable._name(0)} with mode 700: ")
-    finally:
-        shutil.rmtree(folder)
-
-
 def test_a_folder_above_that_is_closed_is_the_one_that_its_owner_must_open(tmp_path, monkeypatch):
     above, inside = tmp_path / "above", tmp_path / "above" / "stage"
     inside.mkdir(parents=True)
@@ -118,12 +91,45 @@ def test_a_folder_above_that_is_closed_is_the_one_that_its_owner_must_open(tmp_p
         require_readable(inside, otherwise="name another cache_dir")
 
 
-def test_what_may_be_read_and_what_is_not_there_are_no_obstacle(tmp_path):
-    assert unreadable(tmp_path, otherwise="") is None
-    assert unreadable(tmp_path / "nowhere" / "stage", otherwise="") is None
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
+def test_a_second_name_replaces_what_was_there(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    old, new, name = (tmp_path / name for name in ("old", "new", "name"))
+    old.write_text("old")
+    new.write_text("new")
+    link_or_copy(old, name)
+    assert name.read_text() == "old" and os.path.samefile(old, name) == links
+    for _ in range(2):
+        link_or_copy(new, name)
+        assert name.read_text() == "new" and old.read_text() == "old" and os.path.samefile(new, name) == links
+    link_or_copy(name, name)
+    assert name.read_text() == "new"
 
 
-def test_an_error_about_what_may_be_read_but_not_written(tmp_path):
-    error = PermissionError(13, "Permission denied", str(tmp_path))
-    told = str(denied(error, otherwise="name another cache_dir"))
-    assert told == f"{tmp_path}: Permission denied: make it readable and writable for you, or name another cache_dir"
+def no_links(*_: object) -> None:
+    raise OSError("no hard links here")
+
+
+def test_files_and_folders_of_a_name_at_any_depth(tmp_path):
+    (tmp_path / "a" / ".b.leases").mkdir(parents=True)
+    for file in ("row.json", "a/row.json", "a/.b.leases/row.json", "a/rows.csv"):
+        (tmp_path / file).touch()
+    for pattern in ("row.json", ".*.leases", "*.csv", "nothing"):
+        assert sorted(below(tmp_path, pattern)) == sorted(tmp_path.rglob(pattern))
+    assert not list(below(tmp_path / "no such folder", "*"))
+
+
+def test_linked_folders_are_looked_through_once_and_under_their_own_place_where_they_have_one(tmp_path):
+    store, other = tmp_path / "store", tmp_path / "other"
+    for folder in (store / "z" / "run", other / "deep" / "run", other / "cached"):
+        folder.mkdir(parents=True)
+        (folder / "row.json").touch()
+    (store / "a").symlink_to(store / "z")  # met before its own place
+    (store / "machine").symlink_to(other / "deep")
+    (other / "deep" / "back").symlink_to(store)
+    (store / "itself").symlink_to(store / "itself")
+    (store / "z" / "checkpoint").symlink_to(other / "cached")
+    found = sorted(below_with_links(store, ["row.json"], but="checkpoint"))
+    assert found == [store / "machine" / "run" / "row.json", store / "z" / "run" / "row.json"]
+    assert not list(below_with_links(tmp_path / "no such folder", ["row.json"], but=""))

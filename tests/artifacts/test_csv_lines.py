@@ -14,21 +14,6 @@ def test_lines_come_back_in_their_order(tmp_path):
     assert path.read_bytes().count(b"\n") == 3 and b"\r" not in path.read_bytes()
 
 
-def test_line_ends_stay_those_of_the_file(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_bytes(b"a,b\r\n1,2\r\n")
-    append_line(path, {"a": 3, "b": 4})
-    assert path.read_bytes() == b"a,b\r\n1,2\r\n3,4\r\n"
-
-
-def test_other_columns_are_rejected(tmp_path):
-    path = tmp_path / "rows.csv"
-    append_line(path, {"a": 1, "b": 2})
-    with pytest.raises(ValueError, match="has columns a,b, not b,a; name another file"):
-        append_line(path, {"b": 1, "a": 2})
-    assert read_lines(path) == [{"a": "1", "b": "2"}]
-
-
 def test_a_line_is_kept_up_to_date(tmp_path):
     path = tmp_path / "folder" / "calls.csv"
     for call, points in (("a", 1), ("b", 1), ("a", 2), ("b", 3)):

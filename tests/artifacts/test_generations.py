@@ -63,28 +63,12 @@ def test_another_process_that_reads_keeps_what_it_found(tmp_path, programs):
     assert process.wait() == 0 and process.text("stdout").split() == ["first", "first"]
 
 
-def test_the_same_run_keeps_what_it_found(tmp_path):
-    first = make(tmp_path, "first")
-    second = make(tmp_path, "second")
-    assert content(first) == {"first"} and content(second) == {"second"}
-    assert content(store(tmp_path).find("dense", {})) == {"second"}
-
-
 def test_what_nobody_reads_is_replaced_under_its_own_name(tmp_path):
     name = make(tmp_path, "first").path.name
     for text in ("second", "third"):
         assert make(tmp_path, text).path.name == name
         assert folders(tmp_path) == [name]
     assert content(store(tmp_path).find("dense", {})) == {"third"}
-
-
-def test_nothing_is_left_behind_once_the_readers_are_gone(tmp_path):
-    readers = [make(tmp_path, str(number)) for number in range(4)]
-    assert len(folders(tmp_path)) == 4 and [content(one) for one in readers] == [{str(n)} for n in range(4)]
-    name = readers[0].path.name
-    del readers
-    last = make(tmp_path, "last")
-    assert folders(tmp_path) == [name] and last.path.name == name and content(last) == {"last"}
 
 
 def test_a_reader_that_was_killed_holds_nothing(tmp_path, programs):
@@ -94,13 +78,6 @@ def test_a_reader_that_was_killed_holds_nothing(tmp_path, programs):
     process.wait(600)
     name = make(tmp_path, "second").path.name
     assert folders(tmp_path) == [name]
-
-
-def test_a_folder_without_its_record_is_no_stage(tmp_path):
-    path = make(tmp_path, "first").path
-    (path / "determined_by.json").unlink()
-    assert store(tmp_path).find("dense", {}) is None
-    assert make(tmp_path, "second", reuse=True).path == path and folders(tmp_path) == [path.name]
 
 
 STRESS = """

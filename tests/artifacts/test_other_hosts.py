@@ -1,7 +1,6 @@
 """The store on a file system that several hosts share: a maker whose host died is followed, one that only slept is discarded."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,8 +12,7 @@ from waiting import wait_until
 from whole_calls import get_or_make
 
 from sparsefront.artifacts import lease
-from sparsefront.artifacts.lease import require_all
-from sparsefront.artifacts.store import ArtifactStore, maker_of, remove_leftovers
+from sparsefront.artifacts.store import ArtifactStore, remove_leftovers
 from sparsefront.cache.inventory import read_inventory, remove
 
 ELSEWHERE = """
@@ -91,17 +89,6 @@ def test_a_dead_host_is_waited_for_until_its_lease_lapses(tmp_path, elsewhere):
     assert not list(tmp_path.glob("dense/*.partial-*")) and not list(tmp_path.glob("dense/.*.maker.leases"))
 
 
-def test_a_host_that_slept_uses_what_its_successor_made(tmp_path, elsewhere):
-    process = elsewhere("sleep")
-    lapse(tmp_path)
-    made = get_or_make(store(tmp_path), "dense", {}, ours)
-    (tmp_path / "wake").write_text("")
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 0, err
-    assert out == "ours True\n" and (made.path / "weights").read_text() == "ours"
-    assert [path.name for path in (tmp_path / "dense").iterdir() if path.name[0] != "."] == [made.path.name]
-
-
 def test_what_was_made_under_a_lost_lease_is_never_put(tmp_path, monkeypatch):
     """Its successor is still at work when the one that slept comes to its end: it waits, and uses what that one makes."""
     root, makers = tmp_path, []
@@ -142,27 +129,6 @@ def test_who_may_not_write_reads_all_the_same(tmp_path, monkeypatch):
     with store(tmp_path) as reading:
         found = reading.find("dense", {})
         assert found.path == made and found.held.hold is None
-
-
-def test_the_maker_and_the_readers_of_a_stage_hold_different_things(tmp_path):
-    """A stage is made again while it is read, so neither waits for the other."""
-    read = get_or_make(store(tmp_path), "dense", {}, ours)
-    with lease.held_alone(maker_of(read.path)):
-        assert store(tmp_path).find("dense", {}).path == read.path
-    require_all()
-
-
-def test_what_one_that_may_sleep_makes_and_reads_is_left_by_runs_that_need_something_else(tmp_path, elsewhere):
-    """For a day: after that its host is taken for dead."""
-    process = elsewhere("sleep")
-    lapse(tmp_path)
-    assert not remove_leftovers(tmp_path) and list(tmp_path.glob("dense/*.partial-*"))
-    (partial,) = tmp_path.glob("dense/*.partial-*")
-    lapse(tmp_path, lease.GONE_S - 60)
-    assert not remove_leftovers(tmp_path)
-    process.send_signal(signal.SIGSTOP)
-    lapse(tmp_path, lease.GONE_S + 60)
-    assert remove_leftovers(tmp_path) == [partial]
 
 
 def test_a_stage_that_one_that_sleeps_reads_is_not_replaced(tmp_path, monkeypatch):

@@ -1,8 +1,18 @@
-"""What of a Python file counts: the code; and which imports are seen."""
+"""What of a Python file counts: the code; and which imports are seen.
+
+The digest of CUDA sources and tables: what can change a result changes it, comments and layout do not.
+"""
 
 import pytest
 
-from sparsefront.artifacts.code_digest import read_python
+from sparsefront.artifacts.code_digest import (
+    SOURCES,
+    TABLES,
+    import_closure,
+    native_digest,
+    native_sources,
+    read_python,
+)
 
 CODE = '''"""What it is for."""
 
@@ -98,14 +108,93 @@ def test_a_file_that_only_re_exports_says_from_where():
     assert read_python(code.encode()).exports == {"C": (".b", "C"), "E": (".b", "D"), "F": (".b", "C")}
 
 
-@pytest.mark.parametrize(
-    "more", ["import patches", "LIMIT = 3", "def f(): ...", "from .b import *", "C.size = 3", "f()"]
-)
-def test_a_file_that_does_more_counts_itself(more):
-    assert read_python(f"from .b import C\n{more}\n".encode()).exports is None
-
-
 @pytest.mark.parametrize("content", [b"\x7fELF\x00\x01", b"def f(:\n"])
 def test_what_is_no_python_counts_by_its_bytes(content):
     found = read_python(content)
     assert found.imports == () and found.digest != read_python(content + b" ").digest
+
+
+SOURCE = """#include "work.cuh"
+#define TWICE(x) \\
+    (2 * (x))
+// sums of a tile
+__global__ void add(float* y) {  /* one
+   block */
+  asm volatile("bar.sync 0; // in a string");
+  y[1'000] += 'a' + '"' + '\\''; // end
+  print(R"(two
+    lines  // of text)");
+}
+"""
+FILES = {
+    "package/__init__.py": "",
+    "package/op.py": "",
+    "package/cuda/add.cu": SOURCE,
+    "package/cuda/work.cuh": "constexpr int kWidth = 64;\n",
+    "package/tuned/gpu.json": '{"block_m": 128}\n',
+    "package/inner/__init__.py": "",
+    "package/inner/inner.cu": "int inner;\n",
+}
+
+
+def digest_of() -> str:
+    return native_digest(native_sources(import_closure((("package.op", None),)), (*SOURCES, *TABLES)))
+
+
+CHANGES = [
+    ("package/cuda/add.cu", "+=", "-="),
+    ("package/cuda/add.cu", "// in a string", "// in another string"),
+    ("package/cuda/add.cu", "two\n    lines", "two\n  lines"),
+    ("package/cuda/add.cu", "bar.sync 0; ", "bar.sync 0;  "),
+    ("package/cuda/add.cu", "2 * (x)", "3 * (x)"),
+    ("package/cuda/work.cuh", "64", "32"),
+    ("package/tuned/gpu.json", "128", "256"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), CHANGES)
+def test_what_can_change_a_result_counts(own_modules, name, old, new):
+    own_modules(FILES)
+    before = digest_of()
+    assert old in FILES[name]
+    own_modules({name: FILES[name].replace(old, new)})
+    assert digest_of() != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("// sums of a tile\n", "// sums of a tile,\n\n// by one block\n"),
+        ("// sums of a tile\n", ""),
+        ("// end", "// the end of 'it"),
+        ("  /* one\n   block */", ""),
+        ("float* y", "float*\n    y"),
+        ("{  /*", "\n{  /*"),
+        (' "work.cuh"', '   "work.cuh"  // of a tile'),
+        ("(x) \\\n    (2", "(x) (2"),
+    ],
+)
+def test_comments_and_layout_do_not_count(own_modules, old, new):
+    own_modules(FILES)
+    before = digest_of()
+    assert old in SOURCE
+    own_modules({"package/cuda/add.cu": SOURCE.replace(old, new)})
+    assert digest_of() == before
+
+
+def test_a_renamed_and_a_new_source_count(own_modules):
+    folder = own_modules(FILES)
+    found = {digest_of()}
+    (folder / "package" / "cuda" / "add.cu").rename(folder / "package" / "cuda" / "sum.cu")
+    own_modules({})
+    found.add(digest_of())
+    own_modules({"package/cuda/new.cuh": ""})
+    found.add(digest_of())
+    assert len(found) == 3
+
+
+def test_a_file_belongs_to_the_nearest_package(own_modules):
+    own_modules(FILES)
+    before = digest_of()
+    own_modules({"package/inner/inner.cu": "int other;\n"})
+    assert digest_of() == before

@@ -38,12 +38,6 @@ def test_second_call_reuses_the_first(tmp_path):
     assert json.loads((found.path / "determined_by.json").read_text())["determined_by"] == {"a": 1}
 
 
-def test_other_content_is_another_stage(tmp_path):
-    first = get_or_make(store(tmp_path), "dense", {"lr": 0.1}, writer("0.1"))
-    other = get_or_make(store(tmp_path), "dense", {"lr": 0.2}, writer("0.2"))
-    assert first.path != other.path and not other.reused
-
-
 def test_without_reuse_the_stage_is_replaced(tmp_path):
     get_or_make(store(tmp_path), "dense", {}, writer("old"))
     again = get_or_make(store(tmp_path, reuse=False), "dense", {}, writer("new"))
@@ -82,20 +76,6 @@ def test_what_a_maker_leaves_for_the_next_one_is_gone_when_the_stage_is_finished
     assert not folder.exists()
 
 
-def test_seconds_of_killed_makers_count(tmp_path):
-    assert 0 < get_or_make(store(tmp_path), "dense", {}, writer("whole")).seconds < 1000
-    assert 1000 < get_or_make(store(tmp_path), "prune", {}, lambda folder: 1000.0).seconds < 2000
-    assert 1000 < store(tmp_path).find("prune", {}).seconds < 2000
-
-
-def test_without_reuse_nothing_unfinished_is_gone_on_from(tmp_path):
-    again = store(tmp_path, reuse=False)
-    folder = again.unfinished("dense", {})
-    folder.mkdir(parents=True)
-    get_or_make(again, "dense", {}, lambda made: (made / "found.txt").write_text(str(folder.exists())))
-    assert [file.read_text() for file in tmp_path.glob("dense/*/found.txt")] == ["False"]
-
-
 def test_a_stage_left_out_must_be_there(tmp_path):
     with pytest.raises(InvalidSetting, match="stages.*add dense to stages"):
         get_or_make(store(tmp_path, runnable=("measure",)), "dense", {}, writer(""))
@@ -126,17 +106,6 @@ def test_parallel_runs_make_it_once(tmp_path):
     children = [child(tmp_path, 0.5) for _ in range(4)]
     assert [process.wait(600) for process in children] == [0] * 4
     assert (tmp_path / "made.log").read_text() == "made\n"
-
-
-def test_what_another_process_makes_is_not_waited_for(tmp_path):
-    with child(tmp_path, 600) as busy:
-        wait_until(lambda: list(tmp_path.glob("dense/*.partial-*/started")), busy)
-        assert store(tmp_path).is_made_elsewhere("dense", {})
-        busy.kill()
-    assert not store(tmp_path).is_made_elsewhere("dense", {})
-    made = get_or_make(store(tmp_path), "dense", {}, writer("mine"))
-    assert (made.path / "content.txt").read_text() == "mine" and not made.reused
-    assert not store(tmp_path).is_made_elsewhere("dense", {})
 
 
 def test_a_stage_that_was_claimed_and_not_made_is_free_when_the_run_ends(tmp_path):

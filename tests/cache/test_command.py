@@ -1,29 +1,15 @@
 """`python -m sparsefront.cache`: sizes, damage, and removal of what is asked for and nothing else."""
 
-import io
-import os
 import re
-import shutil
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from other_users import said_without_privileges
 from waiting import wait_until
-from whole_calls import get_or_make
 
 from sparsefront.artifacts import store
-from sparsefront.artifacts.store import ArtifactStore
-from sparsefront.cache.__main__ import main
-from sparsefront.cache.inventory import (
-    bytes_by_stage,
-    disk_bytes,
-    freed_bytes,
-    read_inventory,
-    read_results,
-    remember_results,
-)
+from sparsefront.cache.inventory import read_results, remember_results
 
 SIZE = 100_000  # of the files of each stage in `filled`
 
@@ -36,30 +22,6 @@ def first_column(text: str) -> list[str]:
     return [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.split()]
 
 
-def test_what_another_user_keeps_is_told_and_then_nothing_counts_as_unused(filled):
-    cache, paths = filled
-    closed = paths["first_recover"]
-    closed.chmod(0)
-
-    def shows() -> str:
-        said = io.StringIO()
-        with redirect_stderr(said), redirect_stdout(said):
-            for command in (["show"], ["check"], ["remove", "--unused", "--yes"]):
-                code = main([*command, "--cache-dir", str(cache.root), "--results-dir", str(cache.results)])
-                print(f"{command[0]} ended with {code}")
-        return said.getvalue()
-
-    try:
-        said = said_without_privileges(shows)
-    finally:
-        closed.chmod(0o755)
-    assert said.count(f"{closed}: cannot be read, since it belongs to ") == 4 and "Traceback" not in said
-    assert "show ended with 0" in said and "0 damaged, 1 more cannot be read\ncheck ended with 1" in said
-    assert "remove ended with 1" in said
-    assert f"remove: what is used is not certain: {closed}: cannot be read" in said
-    assert present(paths) == set(paths)
-
-
 def test_a_result_of_another_user_makes_it_uncertain_what_is_used(filled):
     cache, _ = filled
     closed = next(path for path in cache.results.iterdir() if path.is_dir())
@@ -69,21 +31,6 @@ def test_a_result_of_another_user_makes_it_uncertain_what_is_used(filled):
     finally:
         closed.chmod(0o755)
     assert said.startswith(f"{closed}: cannot be read, since it belongs to ") and "\n" not in said
-
-
-def test_sizes_count_shared_files_once(filled):
-    cache, paths = filled
-    inventory = read_inventory(cache.root)
-    assert [item.stage for item in inventory.stored][:4] == ["dense", "recover", "recover", "recover"]
-    sizes = bytes_by_stage(inventory)
-    assert SIZE < sizes["dense"] < 1.1 * SIZE and sizes["export"] < 0.1 * SIZE < 3 * SIZE < sizes["recover"]
-    files = [file for item in inventory.stored for file in item.files]
-    assert (
-        disk_bytes(files) == sum(sizes.values()) and sum(file.bytes for file in files) == disk_bytes(files) + 3 * SIZE
-    )
-    export, recover = (inventory.by_key[paths[f"first_{stage}"].name] for stage in ("export", "recover"))
-    assert freed_bytes([export]) < 0.1 * SIZE and freed_bytes([recover]) < 0.1 * SIZE
-    assert SIZE < freed_bytes([export, recover]) < 1.1 * SIZE
 
 
 def test_show_tells_stages_runs_and_what_no_result_uses(filled, capsys):
@@ -121,34 +68,6 @@ def test_a_run_goes_with_what_it_alone_used(filled, named):
     assert cache.command("remove", "--run", names[named], "--yes") == 0
     assert before - present(paths) == {f"first_{stage}" for stage in ("recover", "export", "measure", "result")}
     assert (cache.results / "2026_a" / "row.json").exists(), "results are never touched"
-
-
-def test_age_counts_from_the_last_use(filled):
-    cache, paths = filled
-    for path in paths.values():
-        cache.age(path, 40)
-    cache.open()
-    cache.make("dense", {"seed": 0})  # a run that finds it
-    cache.close()
-    before = present(paths)
-    assert cache.command("remove", "--older-than", "30d", "--stage", "export", "--stage", "dense", "--yes") == 0
-    assert before - present(paths) == {f"{name}_export" for name in ("first", "second", "alone")}
-    assert cache.command("remove", "--older-than", "30d", "--unused", "--yes") == 0
-    assert paths["first_recover"].exists(), "still of a result, though the export between is gone"
-    assert not paths["alone_recover"].exists()
-
-
-def test_what_killed_trainings_left_goes_only_where_it_is_named(filled):
-    cache, paths = filled
-    unfinished = cache.root / "recover" / "0123.unfinished"
-    unfinished.mkdir()
-    (unfinished / "epoch.ckpt").write_bytes(bytes(SIZE))
-    assert cache.command("remove", "--older-than", "0h", "--yes") == 0
-    assert unfinished.exists() and not present(paths)
-    assert cache.command("remove", "--unfinished", "--older-than", "1d", "--yes") == 0
-    assert unfinished.exists()
-    assert cache.command("remove", "--unfinished", "--yes") == 0
-    assert not unfinished.exists()
 
 
 def test_damage_is_found_named_and_removed(filled, capsys, monkeypatch):
@@ -239,52 +158,6 @@ def test_what_cannot_be_meant_is_one_line(filled, capsys, arguments, message):
     assert message in capsys.readouterr().err and present(paths) == paths.keys()
 
 
-def test_help_and_a_cache_that_is_not_there(tmp_path):
-    def call(*arguments: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "sparsefront.cache", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=os.environ)
-
-    assert "remove --unused --yes" in call("--help").stdout
-    assert "--yes removes it" in call("remove", "--help").stdout
-    missing = call()
-    assert missing.returncode == 1 and missing.stderr.startswith("--cache-dir .cache/sparsefront: no such folder")
-
-
-def test_a_stage_that_was_made_again_while_it_was_read(filled, capsys):
-    cache, paths = filled
-    cache.open()
-    reader = cache.store.find("dense", {"seed": 0})
-    again = ArtifactStore(cache.root, reuse=False, runnable=("dense",))
-    newer = get_or_make(again, "dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10))).path
-    assert newer != paths["dense"] == reader.path
-    inventory = read_inventory(cache.root)
-    assert inventory.by_key[paths["dense"].name].path == newer
-    cache.close()
-    assert cache.command("remove", "--run", "2026_a", "--yes") == 0
-    assert newer.exists() and paths["dense"].exists(), "both belong to the other result as well"
-    del again
-    assert cache.command("remove", "--older-than", "0h", "--stage", "dense", "--yes") == 0
-    assert not newer.exists() and not paths["dense"].exists()
-
-
-def test_a_removal_that_was_killed_half_way_is_finished_by_the_next(filled, capsys, monkeypatch):
-    cache, paths = filled
-    cache.open()
-    reader = cache.store.find("dense", {"seed": 0})
-    again = ArtifactStore(cache.root, reuse=False, runnable=("dense",))
-    get_or_make(again, "dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10)))
-    del again, reader
-    cache.close()
-    with monkeypatch.context() as killed:
-        killed.setattr(shutil, "rmtree", lambda path: None)
-        assert cache.command("remove", "--older-than", "0h", "--stage", "dense", "--yes") == 0
-    assert list(cache.root.glob("dense/*.again-1.removed-*")) and not paths["dense"].exists()
-    assert read_inventory(cache.root).half_written
-    for command in (("show",), ("check",), ("remove", "--older-than", "0h", "--yes")):
-        assert cache.command(*command) == 0
-    assert "0 damaged" in capsys.readouterr().out and not list(cache.root.rglob("*removed*"))
-
-
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -307,34 +180,3 @@ def test_a_damaged_list_of_folders_is_named_and_nothing_counts_as_unused(filled,
     assert why in line and "2026_a" in said.out, "the folder that was named is shown"
     assert cache.command("remove", "--unused", "--yes") == 1
     assert "what is used is not certain" in capsys.readouterr().err and present(paths) == paths.keys()
-
-
-def test_a_folder_with_any_name_is_remembered(filled, tmp_path, capsys):
-    cache, _ = filled
-    odd = tmp_path / "r\udce4sults"
-    cache.results.rename(odd)
-    cache.results.mkdir()
-    (cache.root / "results_folders.txt").write_bytes(b"../torn")
-    for _ in range(2):
-        remember_results(cache.root, odd)
-    assert (cache.root / "results_folders.txt").read_bytes() == b"../torn\n../r\xe4sults\n"
-    assert cache.command("show") == 0
-    said = capsys.readouterr()
-    assert "2026_a" in said.out and "torn used this cache and is not there" in said.err
-
-
-def test_a_hostile_row_is_named_and_the_other_runs_are_shown(filled, capsys):
-    cache, paths = filled
-    row = cache.results / "2026_a" / "row.json"
-    sound = row.read_text()
-    for text in ("[" * 100_000, "[]", sound.replace('"n_m"', '["n_m"]'), sound.replace("0.5", "NaN"), '"\\ud800"'):
-        row.write_text(text)
-        assert cache.command("show") == 0
-        said = capsys.readouterr()
-        (line,) = said.err.splitlines()
-        assert line.startswith("cannot be read: ") and "2026_a/row.json: " in line and "sweep/001_b" in said.out
-        assert cache.command("remove", "--unused", "--yes") == 1 and present(paths) == paths.keys()
-        capsys.readouterr()
-    row.write_text(sound.replace("n_m", "\\u001b[2J\\r"))
-    assert cache.command("show") == 0
-    assert r"\x1b[2J\r 0.5" in capsys.readouterr().out

@@ -25,16 +25,6 @@ def test_a_run_is_removed_and_made_again_while_the_other_stays_finished(run, tmp
     assert all(path.is_dir() for path in exports.values())
 
 
-def test_what_a_linked_result_was_made_from_is_used(run, tmp_path, capsys):
-    """As where results were moved to another disk."""
-    run("pattern=n_m", "sparsity=0.5", "kernel=none", *ON_CPU)
-    (tmp_path / "results").rename(tmp_path / "disk")
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "old").symlink_to(tmp_path / "disk")
-    assert main(["remove", "--unused", "--cache-dir", str(tmp_path / "cache")]) == 0
-    assert "nothing in the cache meets" in capsys.readouterr().out
-
-
 def test_what_a_control_was_measured_with_is_used(run, tmp_path, capsys):
     """Its evaluation is made from nothing else that the result was made from."""
     row = run("sparsity=0.5", "pattern=n_m", "recovery.epochs=1", "control=dense_continued", "kernel=none", *ON_CPU)

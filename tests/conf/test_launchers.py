@@ -20,10 +20,6 @@ def preset(name: str):
     return OmegaConf.load(CONF / "launcher" / f"{name}.yaml")
 
 
-def test_there_is_one_for_each_launcher():
-    assert LAUNCHERS == ["joblib", "ray", "submitit_local", "submitit_slurm"]
-
-
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_a_preset_has_keys_that_the_plugin_knows(name):
     module = OmegaConf.to_container(preset(name), resolve=False)["_target_"].rpartition(".")[0]
@@ -76,22 +72,6 @@ def test_a_point_on_ray_has_a_gpu_but_where_ray_starts_here_without_one(
     assert config.hydra.launcher.ray.remote.num_gpus == 0.5
 
 
-def test_a_preset_called_as_the_option_of_a_plugin_is_composed_without_a_warning(programs):
-    """In a process of its own: pytest has filters of its own. The schema stands for that of a plugin that is not installed."""
-    compose = """
-from hydra.core.config_store import ConfigStore
-ConfigStore.instance().store(group="hydra/launcher", name="joblib", node={"_target_": "", "n_jobs": 1}, provider="a plugin")
-from pathlib import Path
-from sparsefront.config import arguments
-from sparsefront.runs import configured
-arguments._installed = lambda distribution: True
-with configured(["hydra/launcher=joblib"], Path("conf").absolute()):
-    print("composed")
-"""
-    done = programs.run(["-c", compose], cwd=CONF.parents[1])
-    assert (done.stdout, done.stderr) == ("composed\n", "")
-
-
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_takes_the_settings_of_its_preset(name):
     optuna = pytest.importorskip(
@@ -100,12 +80,3 @@ def test_a_sampler_takes_the_settings_of_its_preset(name):
     settings = OmegaConf.to_container(OmegaConf.load(CONF / "sweeper" / "sampler" / f"{name}.yaml"), resolve=False)
     sampler = getattr(optuna.samplers, settings.pop("_target_").rpartition(".")[2])
     assert set(settings) <= set(inspect.signature(sampler).parameters) and settings["seed"] == "${seed}"
-
-
-def test_the_search_of_the_preset_is_composed(composed):
-    from hydra.core.hydra_config import HydraConfig
-
-    composed("hydra/sweeper=optuna", "hydra/sweeper/sampler=nsgaii", "seed=7")
-    sweeper = HydraConfig.get().sweeper
-    assert sweeper.sampler.seed == 7 and sweeper.sampler.population_size == 12
-    assert sweeper._target_ == "hydra_plugins.sparsefront_search.OptunaSweeper" and sweeper.batch == 1

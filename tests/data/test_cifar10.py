@@ -8,19 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from sparsefront.data import download
 from sparsefront.data.cifar10 import MEAN, STD, Cifar10
 from sparsefront.errors import InvalidSetting
-
-
-def test_npz_by_its_own_path_or_its_folder(tiny, opened) -> None:
-    by_folder = tiny("cifar10")
-    by_file = tiny("cifar10", path=f"{by_folder.path}/cifar10_subset.npz")
-    assert by_file.fingerprint() == by_folder.fingerprint()
-    test = opened(by_file).part("test")
-    assert len(test) == 20
-    gray = test.__getitems__([7])["x"][0, :, 5, 5] * torch.tensor(STD) + torch.tensor(MEAN)
-    assert torch.allclose(gray, torch.full((3,), 107 / 255))
 
 
 def test_training_images_are_augmented_and_others_are_not(tiny, opened) -> None:
@@ -90,19 +79,6 @@ def test_labels_that_are_no_classes(tmp_path: Path, labels: np.ndarray, message:
         data.part("test")
 
 
-def test_a_split_without_rows(tmp_path: Path) -> None:
-    images, labels = np.zeros((0, 32, 32, 3), np.uint8), np.zeros(0, np.int64)
-    np.savez(tmp_path / "images.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
-    data = Cifar10(path=str(tmp_path / "images.npz")).data_module(batch_size=2, seed=0, cache_dir=tmp_path)
-    with pytest.raises(InvalidSetting, match="dataset.path=.*images.npz: x_train has no rows"):
-        data.part("train")
-
-
-def test_folder_without_cifar(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="has no CIFAR-10; set dataset.path to a folder that holds"):
-        Cifar10(path=str(tmp_path)).check()
-
-
 def jpeg_record(label: int, gray: int, side: int = 32) -> bytes:
     from PIL import Image
 
@@ -167,28 +143,10 @@ def torchvision_folder(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_torchvision_folder(torchvision_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torchvision.datasets.cifar as torchvision_cifar
-
-    monkeypatch.setattr(torchvision_cifar, "check_integrity", lambda path, md5: True)
-    settings = Cifar10(path=str(torchvision_folder))
-    settings.check()
-    assert len(settings.content()) == 6
-    data = settings.data_module(batch_size=10, seed=0, cache_dir=tmp_path)
-    data.setup()
-    assert [len(data.part(split)) for split in ("train", "val", "test")] == [90, 10, 20]
-
-
 def test_nothing_with_another_digest_is_unpickled(torchvision_folder: Path, tmp_path: Path) -> None:
     data = Cifar10(path=str(torchvision_folder)).data_module(batch_size=10, seed=0, cache_dir=tmp_path)
     with pytest.raises(InvalidSetting, match="incomplete or damaged.*set dataset.path"):
         data.setup()
-
-
-def test_download_without_network_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download.urllib.request, "urlopen", reject)
-    with pytest.raises(InvalidSetting, match="path=None: https://.* cannot be reached .*set dataset.path to"):
-        Cifar10().data_module(batch_size=1, seed=0, cache_dir=tmp_path).setup()
 
 
 def reject(*_: object, **__: object) -> None:

@@ -22,11 +22,6 @@ def raising(error: Exception) -> Any:
     return answer
 
 
-def test_an_answer_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask(monkeypatch, lambda *_, **__: open("/dev/null"))
-    ask(monkeypatch, raising(urllib.error.HTTPError("https://data.example", 403, "forbidden", None, None)))
-
-
 def test_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         InvalidSetting, match=r"path=None: .*data.example cannot be reached \(no route\); set dataset.path"

@@ -35,22 +35,6 @@ def test_original_layout(task: str, tiny: Any, opened: Any, tokenizer: Any) -> N
     assert bool(batch["token_type_ids"].any()) == (layout.second is not None)
 
 
-def test_the_folder_of_the_task_itself(tiny: Any) -> None:
-    above = tiny("glue", task="mrpc")
-    assert tiny("glue", task="mrpc", path=f"{above.path}/MRPC").fingerprint() == above.fingerprint()
-
-
-def test_classes_keep_their_share_in_the_held_out_part(tiny: Any, opened: Any) -> None:
-    data = opened(tiny("glue", valid_fraction=0.2))
-    assert data.part("val").text.columns["labels"].bincount().tolist() == [4, 4]
-
-
-def test_mark_at_the_beginning_and_windows_line_ends(tmp_path: Path) -> None:
-    file = tmp_path / "train.tsv"
-    file.write_bytes('\ufeffsentence\tlabel\r\na "quoted\u2028word \t1\r\n'.encode())
-    assert read_tsv(file, GLUE_TASKS["sst2"]) == [GlueRow('a "quoted\u2028word ', None, 1)]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -86,19 +70,6 @@ def test_a_file_that_cannot_be_used_is_named(
     assert "\n" not in str(rejected.value)
 
 
-def test_a_late_complaint_is_told_by_the_whole_key(tiny: Any, opened: Any) -> None:
-    settings = tiny("glue")
-    settings.files()["train"].write_text("sentence\tlabel\ngood\t1\n")
-    with pytest.raises(InvalidSetting, match=f"^dataset.path={settings.path}: holds 1 rows .*at least 2"):
-        opened(settings).part("train")
-
-
-def test_a_score_is_a_finite_number(tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text("sentence1\tsentence2\tscore\na\tb\tnan\n")
-    with pytest.raises(InvalidSetting, match="line 2: label 'nan' is none of STS-B's: a number"):
-        read_tsv(tmp_path / "train.tsv", GLUE_TASKS["stsb"])
-
-
 def test_rows_that_qqp_itself_breaks_are_left_out(tiny: Any) -> None:
     file = tiny("glue", task="qqp").files()["train"]
     whole = read_tsv(file, GLUE_TASKS["qqp"])
@@ -113,21 +84,6 @@ def test_another_tasks_files(tiny: Any) -> None:
         Glue(task="sst2", path=mrpc).check()
     with pytest.raises(InvalidSetting, match="layout of CoLA"):
         Glue(task="cola", path=f"{tiny('glue', task='sst2').path}/SST-2").check()
-
-
-def test_folder_without_the_task(tmp_path: Path) -> None:
-    remedy = "set dataset.path to a folder with train.tsv and dev_matched.tsv of MNLI"
-    with pytest.raises(InvalidSetting, match=f"does not have the files; {remedy}"):
-        Glue(task="mnli", path=str(tmp_path)).check()
-
-
-@pytest.mark.parametrize(("key", "value"), [("task", "wnli"), ("pad", "shortest"), ("max_length", 4)])
-def test_settings_out_of_range(key: str, value: Any) -> None:
-    with pytest.raises(InvalidSetting, match=f"{key}={value}"):
-        Glue(**{key: value})
-    if key == "task":
-        with pytest.raises(InvalidSetting, match="one of cola, sst2, mrpc"):
-            Glue(task=value)
 
 
 class Hub:

@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_files import WORDS, write_glue
 
-from sparsefront.data.base import DROPPED, held_out, linked
+from sparsefront.data.base import DROPPED, held_out
 from sparsefront.data.cifar10 import Cifar10
-from sparsefront.data.digits import Digits
-from sparsefront.data.glue import Glue, contained_phrases
-from sparsefront.data.image_folder import ImageFolder, ImageNet
-from sparsefront.data.squad import Squad
+from sparsefront.data.glue import Glue
+from sparsefront.data.image_folder import ImageFolder
 from sparsefront.data.text_columns import TextColumns
 from sparsefront.errors import InvalidSetting
 from sparsefront.splits import main
@@ -38,37 +36,10 @@ def test_groups_are_never_cut(rows: list[tuple[int, int]], fraction: float) -> N
     assert sorted(np.concatenate(divided)) == np.flatnonzero(groups != DROPPED).tolist()
 
 
-def test_shares_of_classes_are_kept_by_groups_of_all_sizes() -> None:
-    noise = np.random.RandomState(3)
-    groups = np.repeat(np.arange(400), noise.randint(1, 30, 400))
-    leaning = noise.rand(400)[groups]
-    strata = (noise.rand(len(groups)) < leaning).astype(int)
-    _, held = held_out(strata, 0.1, groups=groups)
-    assert len(held) / len(groups) == pytest.approx(0.1, abs=0.003)
-    assert strata[held].mean() == pytest.approx(strata.mean(), abs=0.01)
-
-
 def test_without_groups_and_with_groups_of_one_the_rows_are_the_same() -> None:
     strata = np.arange(50) % 3
     one_by_one, alone = held_out(strata, 0.2), held_out(strata, 0.2, groups=np.arange(50))
     assert all(map(np.array_equal, one_by_one, alone))
-
-
-def test_rows_are_joined_by_chains_of_keys() -> None:
-    assert linked(["ab", "c", "bd", "", "de", "c"]).tolist() == [0, 1, 0, DROPPED, 0, 1]
-    assert linked(["a", "b", "ab"]).tolist() == [0, 0, 0]
-
-
-def test_phrases_contain_phrases_of_whole_words() -> None:
-    phrases = ["the film is good", "film is good ", "the film is", "a film is goodish", "is good", "film is good"]
-    assert [set(found) for found in contained_phrases(phrases)] == [
-        {"the film is good", "film is good", "the film is"},
-        {"film is good"},
-        {"the film is"},
-        {"a film is goodish"},
-        set(),
-        {"film is good"},
-    ]
 
 
 def sentence(number: int) -> str:
@@ -104,47 +75,6 @@ def test_no_sst2_phrase_is_on_both_sides(phrases: Glue, tmp_path: Path) -> None:
     assert phrases.split_version == "sst2-phrases-1" and replace(phrases, split_by="rows").split_version == "rows"
     full = replace(phrases, valid_fraction=0.0)
     assert full.split_version is None and len(full.division(tmp_path).train) == 240
-
-
-def test_keys_follow_the_split(phrases: Glue, tmp_path: Path) -> None:
-    by_rows, named = replace(phrases, split_by="rows"), replace(phrases, split_by="groups")
-    assert phrases.fingerprint() == named.fingerprint() != by_rows.fingerprint()
-    assert phrases.source(tmp_path).key() == named.source(tmp_path).key() != by_rows.source(tmp_path).key()
-
-
-def test_mrpc_pairs_that_share_a_sentence_stay_together(tmp_path: Path) -> None:
-    settings = Glue(task="mrpc", path=str(write_glue(tmp_path, "mrpc")), valid_fraction=0.5)
-    train = settings.files()["train"]
-    lines = train.read_text().splitlines()[1:]
-    chained = ["\t".join(["1", "0", "0", f"first {number // 2}", f"second {(number + 1) // 2}"]) for number in range(9)]
-    train.write_text("\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *lines, *chained]) + "\n")
-    divided = settings.division(tmp_path)
-    assert len({row in divided.val for row in range(len(lines), len(lines) + 9)}) == 1
-    assert settings.split_version == "mrpc-sentences-1"
-
-
-def test_squad_articles_stay_together_where_there_are_enough(tmp_path: Path) -> None:
-    articles = [
-        {
-            "title": f"t{number}",
-            "paragraphs": [
-                {
-                    "context": f"c {number} {part}",
-                    "qas": [{"id": f"{number}.{part}", "question": "?", "answers": [{"text": "c", "answer_start": 0}]}],
-                }
-                for part in range(3)
-            ],
-        }
-        for number in range(20)
-    ]
-    for name, held in (("train", articles), ("dev", articles[:1])):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"data": held}))
-    enough, few = Squad(path=str(tmp_path)), Squad(path=str(tmp_path), valid_fraction=0.04)
-    assert (enough.split_version, few.split_version) == ("squad-articles-1", "squad-paragraphs-1")
-    held = enough.source(tmp_path).questions("val")  # type: ignore[attr-defined]
-    assert len(held) == 6 and len({question.article for question in held}) == 2
-    held = few.source(tmp_path).questions("val")  # type: ignore[attr-defined]
-    assert len(held) == 2, "two paragraphs, since an article would be more than was asked for"
 
 
 def duplicated_images(folder: Path) -> Cifar10:
@@ -193,18 +123,6 @@ def test_no_duplicate_is_on_both_sides(make: Any, tmp_path: Path) -> None:
     assert train & val, "the split by rows leaks"
 
 
-def test_digits_have_no_duplicates_and_keep_their_rows(tmp_path: Path) -> None:
-    grouped, by_rows = (Digits(split_by=how).division(tmp_path) for how in ("groups", "rows"))
-    for part in ("train", "val", "test"):
-        assert np.array_equal(getattr(grouped, part), getattr(by_rows, part))
-
-
-def test_groups_where_none_are_declared() -> None:
-    with pytest.raises(InvalidSetting, match="^split_by=groups: imagenet declares no groups .*; auto or rows$"):
-        _ = ImageNet(split_by="groups").split_version
-    assert ImageNet().split_version == "rows"
-
-
 def test_rows_of_one_group_cannot_be_divided() -> None:
     with pytest.raises(InvalidSetting, match="path=here: its 4 rows belong together in one group.*split_by=rows"):
         held_out([0] * 4, 0.5, groups=np.zeros(4, dtype=int), path="here")
@@ -232,7 +150,3 @@ def test_the_program_prints_which_rows(phrases: Glue, capsys: Any) -> None:
 def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: Any) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(message)
-
-
-def test_help(capsys: Any) -> None:
-    assert main(["--help"]) == 0 and "dataset.split_by=rows" in capsys.readouterr().out

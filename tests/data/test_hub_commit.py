@@ -9,7 +9,6 @@ from huggingface_hub.errors import RevisionNotFoundError
 
 from sparsefront.data import download
 from sparsefront.data.glue import Glue
-from sparsefront.data.squad import Squad
 from sparsefront.errors import InvalidSetting
 
 datasets = pytest.importorskip("datasets", reason="a machine without the hub's package has no data of the hub")
@@ -70,17 +69,6 @@ def test_without_a_hub_the_libraries_cache_tells(hub: SimpleNamespace, tmp_path:
     assert Glue().at_commit(tmp_path / "data").revision == SECOND
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert Glue().at_commit(tmp_path / "elsewhere").revision == SECOND
-
-
-def test_an_unknown_revision_is_told(hub: SimpleNamespace, tmp_path: Path):
-    with pytest.raises(InvalidSetting, match="revision=v9: is no branch, tag or commit of rajpurkar/squad"):
-        Squad(revision="v9").at_commit(tmp_path)
-
-
-def test_local_files_have_no_revision(hub: SimpleNamespace, tmp_path: Path):
-    for settings in (Glue(path=str(tmp_path)), Squad(train_file="t.json", dev_file="d.json")):
-        assert settings.at_commit(tmp_path) == settings
-    assert not hub.asked
 
 
 def test_a_copy_of_another_revision_is_rejected(monkeypatch: pytest.MonkeyPatch):

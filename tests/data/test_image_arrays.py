@@ -20,14 +20,6 @@ def test_normalized_per_channel() -> None:
     assert torch.allclose(x[0, :, 0, 0], torch.tensor([1.0, -0.25, 0.1]))
 
 
-def test_interpolated_to_the_wanted_size() -> None:
-    batch = arrays(image_size=20).__getitems__([3, 1])
-    assert batch["x"].shape == (2, 3, 20, 20)
-    assert batch["labels"].tolist() == [3, 1]
-    flat = ImageArrays(torch.full((1, 1, 8, 8), 255, dtype=torch.uint8), torch.zeros(1), (0.0,), (1.0,), 20)
-    assert torch.allclose(flat.__getitems__([0])["x"], torch.ones(1, 1, 20, 20))
-
-
 def test_augmented_images_are_shifted_windows() -> None:
     """Every result is found among the shifts and mirrorings written out one by one."""
     images = arrays(count=40, size=5).images
@@ -49,11 +41,6 @@ def test_augmented_images_are_shifted_windows() -> None:
     assert len(shifts_seen) > 12, "nearly all of the 18 occur among 40 images"
 
 
-def test_augmentation_without_shift_or_flip_changes_nothing() -> None:
-    images, nothing = arrays().images, Augmentation(padding=0, flip=False, seed=3)
-    assert torch.equal(augmented(images, 0, draw_windows(nothing, list(range(16)))), images)
-
-
 def test_workers_do_not_change_what_is_trained_on() -> None:
     loaders = [
         SplitData(
@@ -71,13 +58,3 @@ def test_a_lone_last_example_is_left_out_of_training_only() -> None:
     assert [len(batch["x"]) for batch in data.val_dataloader()] == [5, 5, 5, 1]
     pairs = SplitData(lambda split: arrays(count=16), batch_size=7, seed=0)
     assert [len(batch["x"]) for batch in pairs.train_dataloader()] == [7, 7, 2]
-
-
-def test_parts_are_read_once_and_when_wanted() -> None:
-    read = []
-    data = SplitData(lambda split: read.append(split) or arrays(), batch_size=4, seed=0)
-    data.setup("validate")
-    data.val_dataloader()
-    assert read == ["val"]
-    data.setup()
-    assert read == ["val", "train", "test"]

@@ -1,13 +1,21 @@
-"""Folders of images."""
+"""Folders of images.
+
+Tiny-ImageNet from two .npz files, and CutMix.
+"""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from tiny_files import write_imagenet
+import torch.nn.functional as F
+from torch import nn
 
 from sparsefront.data.image_folder import ImageNet
+from sparsefront.data.split_data import pasted
+from sparsefront.data.tiny_imagenet import TinyImageNet
 from sparsefront.errors import InvalidSetting
+from sparsefront.tasks.classification import ImageClassification
 
 
 def test_classes_are_the_folders_in_alphabetical_order(tiny, opened) -> None:
@@ -15,32 +23,6 @@ def test_classes_are_the_folders_in_alphabetical_order(tiny, opened) -> None:
     assert settings.info.num_classes == 2
     labels = {Path(path).parent.name: label for path, label in opened(settings).part("train").files}
     assert labels == {"cat": 0, "dog": 1}
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_what_is_evaluated_comes_in_a_mixed_order(opened, tmp_path, split) -> None:
-    """The first few, which an evaluation may stop after, are of several classes; always the same ones."""
-    settings = ImageNet(path=str(write_imagenet(tmp_path / "many", train=64, val=16)), valid_fraction=0.25)
-    files = opened(settings).part(split).files
-    assert len(files) == 16 and {label for _, label in files[:6]} == {0, 1} and files != sorted(files)
-    assert files == opened(settings, seed=1).part(split).files
-
-
-def test_other_generators_are_left_alone(tiny, opened) -> None:
-    part = opened(tiny("imagenet")).part("train")
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    first = part.__getitems__([0, 1])
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(first["x"], part.__getitems__([0, 1])["x"])
-    assert not torch.equal(first["x"][:1], part.__getitems__([0])["x"]), (
-        "draws follow the batch, so they differ by epoch"
-    )
-
-
-def test_path_is_needed() -> None:
-    with pytest.raises(InvalidSetting, match="path=None: ImageNet has no public download; set dataset.path"):
-        ImageNet().check()
 
 
 def test_layout_is_checked(tiny, tmp_path: Path) -> None:
@@ -53,15 +35,6 @@ def test_layout_is_checked(tiny, tmp_path: Path) -> None:
         ImageNet(path=str(root / "train")).check()
 
 
-def test_class_without_images(tiny, opened) -> None:
-    settings = tiny("imagenet")
-    for part in ("train", "val"):
-        (Path(settings.path) / part / "empty").mkdir()
-    settings.check()
-    with pytest.raises(InvalidSetting, match="empty"):
-        opened(settings).setup()
-
-
 def test_a_file_that_is_no_image_is_named(tiny, opened) -> None:
     settings = tiny("imagenet")
     file = Path(settings.path) / "train" / "cat" / "0.png"
@@ -71,3 +44,66 @@ def test_a_file_that_is_no_image_is_named(tiny, opened) -> None:
             assert len(batch["labels"])
         for batch in opened(settings).val_dataloader():
             assert len(batch["labels"])
+
+
+def arrays(count: int, **changes: np.ndarray) -> dict[str, np.ndarray]:
+    return {"images": np.zeros((count, 64, 64, 3), np.uint8), "labels": np.zeros(count, np.uint8)} | changes
+
+
+@pytest.mark.parametrize(
+    ("val", "settings", "message"),
+    [
+        (None, {}, "has no val.npz; it must be a folder with train.npz and val.npz"),
+        (arrays(4), {}, "val.npz has 4 of 10000 labels: is a part of the archive missing"),
+        ({"labels": arrays(4)["labels"]}, {"complete": False}, "val.npz has no array images"),
+        (arrays(4, labels=np.full(4, 200, np.uint8)), {"complete": False}, "up to 200; it must be .* labels below 200"),
+        (
+            arrays(4, images=np.zeros((4, 32, 32, 3), np.uint8)),
+            {"complete": False},
+            "holds images of uint8 .4, 32, 32, 3",
+        ),
+        (arrays(4, labels=np.zeros(4)), {"complete": False}, "holds labels of float64"),
+    ],
+)
+def test_unusable_files_are_named(tmp_path: Path, opened, val, settings, message) -> None:
+    np.savez(tmp_path / "train.npz", **arrays(8))
+    if val is not None:
+        np.savez(tmp_path / "val.npz", **val)
+    dataset = TinyImageNet(path=str(tmp_path), **settings)
+    with pytest.raises(InvalidSetting, match=message):
+        dataset._read("val", "labels")
+        dataset._read("val", "images")
+
+
+def test_cutmix_pastes_the_image_before(tiny, opened) -> None:
+    part = opened(tiny("tiny_imagenet", cutmix=1.0, padding=0)).part("train")
+    mixed = []
+    for first in range(0, 32, 4):
+        rows = list(range(first, first + 4))
+        batch, plain = part.__getitems__(rows), part.images[rows].float()
+        values = batch["x"] * torch.tensor(part.std)[:, None, None] + torch.tensor(part.mean)[:, None, None]
+        own = (values * 255 - plain).abs().amax(1) < 0.5  # each image has one gray
+        other = (values * 255 - plain.roll(1, 0)).abs().amax(1) < 0.5
+        assert bool((own ^ other).all())
+        assert torch.allclose(other.float().mean((1, 2)), batch["mixed_share"])
+        assert torch.equal(batch["mixed_labels"], batch["labels"].roll(1))
+        mixed.append(float(batch["mixed_share"][0]))
+    assert max(mixed) > 0.1 and len(set(mixed)) > 4
+    assert part.__getitems__([1, 2])["mixed_share"].shape == (2,)
+
+
+def test_folder_is_required_and_checked(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="path=None: is required: a folder with train.npz and val.npz"):
+        TinyImageNet().check()
+    (tmp_path / "train.npz").write_bytes(b"PK cut short")
+    with pytest.raises(InvalidSetting, match="train.npz cannot be read as an .npz: it is cut short"):
+        TinyImageNet(path=str(tmp_path)).check()
+
+
+def test_loss_of_mixed_batches_weighs_both_labels() -> None:
+    task = ImageClassification(nn.Identity(), num_classes=5)
+    logits, labels, others = torch.randn(6, 5), torch.arange(6) % 5, torch.arange(6).flip(0) % 5
+    images, share = pasted(torch.randn(6, 3, 8, 8), torch.tensor([0, 4, 0, 4]))
+    assert float(share) == 0.25 and images.shape == (6, 3, 8, 8)
+    loss = task.loss(logits, {"labels": labels, "mixed_labels": others, "mixed_share": share.expand(6)})
+    assert torch.allclose(loss, 0.75 * F.cross_entropy(logits, labels) + 0.25 * F.cross_entropy(logits, others))

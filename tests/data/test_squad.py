@@ -1,4 +1,7 @@
-"""SQuAD's files, its held-out paragraphs, and the hub."""
+"""SQuAD's files, its held-out paragraphs, and the hub.
+
+Windows of tokens: no answer is lost, and every one leads back to its text.
+"""
 
 import json
 from dataclasses import replace
@@ -6,18 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sparsefront.data import download
-from sparsefront.data.squad import Answer, Question, Squad, answerable, read_squad
+from sparsefront.data.squad import Answer, Question, Squad, largest_stride, question_limit, question_windows, read_squad
+from sparsefront.data.text import EncodedText
 from sparsefront.errors import InvalidSetting
-
-
-def test_no_held_out_paragraph_is_trained_on(tiny: Any, opened: Any) -> None:
-    source = opened(tiny("squad")).source
-    contexts = {split: {question.context for question in source.questions(split)} for split in ("train", "val")}
-    assert len(contexts["train"]) == 18 and len(contexts["val"]) == 2
-    assert not contexts["train"] & contexts["val"]
-    assert len(source.questions("test")) == 12
 
 
 def test_answers_are_found_in_their_windows(tiny: Any, opened: Any, tokenizer: Any) -> None:
@@ -30,27 +27,6 @@ def test_answers_are_found_in_their_windows(tiny: Any, opened: Any, tokenizer: A
             found.append(tokenizer.decode(ids[first : last + 1]).replace(" ,", ","))
     assert {text.replace(" ", "") for text in found} == {q.answers[0].text.replace(" ", "") for q in questions}
     assert len(part) > len(questions), "the paragraphs are longer than a window"
-
-
-def test_files_by_name(tiny: Any, tmp_path: Path) -> None:
-    folder = Path(tiny("squad").path)
-    named = Squad(train_file=str(folder / "train-v1.1.json"), dev_file=str(folder / "dev-v1.1.json"))
-    named.check()
-    assert named.content() == Squad(path=str(folder)).content()
-    with pytest.raises(InvalidSetting, match="dev_file=None: set it too, or set dataset.path"):
-        Squad(train_file=str(folder / "train-v1.1.json")).check()
-    with pytest.raises(InvalidSetting, match="dev_file=/no.json: does not exist; set dataset.dev_file"):
-        Squad(path=str(folder), dev_file="/no.json").check()
-
-
-def test_folders_that_leave_a_doubt(tiny: Any) -> None:
-    settings = tiny("squad")
-    (Path(settings.path) / "train-more.json").write_text("{}")
-    with pytest.raises(InvalidSetting, match="holds 2 files train.*dataset.train_file"):
-        settings.check()
-    (Path(settings.path) / "dev-v1.1.json").unlink()
-    with pytest.raises(InvalidSetting, match="holds 0 files dev"):
-        Squad(path=settings.path, train_file=f"{settings.path}/train-v1.1.json").check()
 
 
 @pytest.mark.parametrize(
@@ -70,35 +46,6 @@ def test_files_of_another_form(tmp_path: Path, content: str, message: str) -> No
     (tmp_path / "train.json").write_text(content)
     with pytest.raises(InvalidSetting, match=message):
         read_squad(tmp_path / "train.json")
-
-
-CONTEXT = "Zoë and Jürgen met in Łódź; in 1999 they moved to Paris, and later to Paris."
-PARIS = CONTEXT.index("Paris")
-
-
-@pytest.mark.parametrize(
-    "start",
-    [PARIS + 1, len(CONTEXT.encode().partition(b"Paris")[0]), -1, 10_000, str(PARIS), None, CONTEXT.rindex("Paris")],
-)
-def test_answers_elsewhere_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture, start: object) -> None:
-    """A few are counted in a warning; where they are most, the file is refused."""
-    questions = [Question(f"{row}", "where to?", CONTEXT, (Answer("Paris", PARIS),)) for row in range(3)]
-    other = replace(questions[0], answers=(Answer("Paris", start),))
-    if start == CONTEXT.rindex("Paris"):
-        assert answerable([*questions, other], tmp_path) == [*questions, other] and not caplog.text
-        return
-    assert answerable([*questions, other], tmp_path) == questions
-    assert "the answers of 1 of 4 questions do not stand at their answer_start" in caplog.text
-    two = replace(other, answers=(*other.answers, Answer("Paris", PARIS)))
-    assert answerable([two], tmp_path)[0].answers == two.answers[1:]
-    with pytest.raises(InvalidSetting, match="path=.*: the answers of 3 of 6 questions"):
-        answerable([*questions, *[other] * 3], tmp_path)
-
-
-@pytest.mark.parametrize(("key", "value"), [("stride", 316), ("stride", -1), ("max_length", 31)])
-def test_settings_out_of_range(key: str, value: int) -> None:
-    with pytest.raises(InvalidSetting, match=f"{key}={value}"):
-        Squad(**{key: value})
 
 
 def test_hub_rows_become_the_same_questions(monkeypatch: pytest.MonkeyPatch, opened: Any, tiny: Any) -> None:
@@ -129,6 +76,47 @@ def test_hub_rows_become_the_same_questions(monkeypatch: pytest.MonkeyPatch, ope
     for split in ("train", "val", "test"):
         questions = [replace(question, article=0) for question in from_hub.questions(split)]
         assert questions == opened(local).source.questions(split)
+
+
+def windows(
+    questions: list[Question], tokenizer: Any, *, training: bool, max_length: int = 64, stride: int = 24
+) -> EncodedText:
+    return question_windows(
+        questions, tokenizer=tokenizer, max_length=max_length, stride=stride, training=training, description="windows"
+    )
+
+
+def rows(text: EncodedText, name: str) -> list[torch.Tensor]:
+    return [text.tokens[name][begin:end] for begin, end in text.starts.unfold(0, 2, 1)]
+
+
+def test_worked_example(tokenizer: Any) -> None:
+    asked = Question("q", "red ?", "a b c d e f g h i j k l", (Answer("g h", 12),))
+    text = windows([asked], tokenizer, training=True, max_length=14, stride=3)
+    decoded = [tokenizer.convert_ids_to_tokens(row) for row in rows(text, "input_ids")]
+    assert ["".join(tokens) for tokens in decoded] == ["[CLS]red?[SEP]abcdefghi[SEP]", "[CLS]red?[SEP]ghijkl[SEP]"]
+    assert text.columns["start_positions"].tolist() == [10, 4]
+    assert text.columns["end_positions"].tolist() == [11, 5]
+    assert rows(text, "token_type_ids")[1].tolist() == [0] * 4 + [1] * 7
+
+
+def test_a_question_that_leaves_no_room_is_cut(tokenizer: Any) -> None:
+    asked = Question("q", "a " * 500, "b c d", (Answer("c", 2),))
+    for max_length in (32, 64, 384):
+        stride = largest_stride(max_length)
+        text = windows([asked], tokenizer, training=True, max_length=max_length, stride=stride)
+        assert len(text) == 1 and len(text.tokens["input_ids"]) == question_limit(max_length) + 3 + 3
+        assert text.columns["start_positions"].tolist() == [question_limit(max_length) + 3]
+
+
+def test_folders_that_leave_a_doubt(tiny: Any) -> None:
+    settings = tiny("squad")
+    (Path(settings.path) / "train-more.json").write_text("{}")
+    with pytest.raises(InvalidSetting, match="holds 2 files train.*dataset.train_file"):
+        settings.check()
+    (Path(settings.path) / "dev-v1.1.json").unlink()
+    with pytest.raises(InvalidSetting, match="holds 0 files dev"):
+        Squad(path=settings.path, train_file=f"{settings.path}/train-v1.1.json").check()
 
 
 @pytest.mark.parametrize("part", ["train", "dev"])

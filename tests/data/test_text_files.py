@@ -1,11 +1,20 @@
-"""Tables of text: the rows of the named file and no others, each field as it stands, and files that leave a doubt."""
+"""Tables of text: the rows of the named file and no others, each field as it stands, and files that leave a doubt.
 
+Tokenized once, then read; padded as asked.
+"""
+
+import copy
+import importlib.metadata
 import os
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
+import torch
 
+from sparsefront.data import text
+from sparsefront.data.glue import GlueSource
 from sparsefront.data.text_columns import TextColumns
 from sparsefront.errors import InvalidSetting
 
@@ -67,6 +76,68 @@ def test_table_files_are_read_whole(tmp_path, files, texts, classes, name):
     assert (list(settings.source(tmp_path).texts()), settings.class_names) == (texts, classes)
 
 
+def test_table_rows_follow_their_file(tmp_path):
+    """A rewritten file of equal size and time stamp is another one; a file beside it is none of the data."""
+    seen = []
+    for content in ("text,label\nold,1\n", "text,label\nnew,1\n"):
+        settings = text_data(tmp_path, {"train.csv": content, "train_old.csv": content})
+        os.utime(tmp_path / "train.csv", (1e9, 1e9))
+        seen.append((settings.content(), list(settings.source(tmp_path).texts())))
+    assert seen[0][0] != seen[1][0] and [texts for _, texts in seen] == [["old"], ["new"]]
+    (tmp_path / "train_old.csv").write_text("text,label\n")
+    assert settings.content() == seen[1][0]
+    (tmp_path / "train.csv").write_text("text,label\nnot,1\n")
+    with pytest.raises(InvalidSetting, match="path=.*: train has changed since it was first read"):
+        next(settings.source(tmp_path).texts())
+
+
+def test_second_run_does_not_tokenize(tiny: Any, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("glue", "squad"):
+        settings = tiny(name)
+        first = opened(settings)
+        first.setup()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(first.source), "encode", lambda *_: pytest.fail("tokenized again"))
+            second = opened(settings)
+            second.setup()
+        for split in ("train", "val", "test"):
+            one, other = (data.part(split).text.to_tensors() for data in (first, second))
+            assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("changed", ["file", "max_length", "valid_fraction", "tokenizer", "its version", "code"])
+def test_whatever_determines_the_rows_makes_new_ones(
+    changed: str, tiny: Any, opened: Any, tokenizer: Any, edit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny("glue")
+    opened(settings).part("train")
+    encoded: list[str] = []
+    encode = GlueSource.encode
+    monkeypatch.setattr(
+        GlueSource, "encode", lambda self, split, tok: encoded.append(split) or encode(self, split, tok)
+    )
+    if changed == "file":
+        with settings.files()["train"].open("a") as lines:
+            lines.write("one more\t1\n")
+    elif changed == "tokenizer":
+        other = copy.deepcopy(tokenizer)
+        other.add_tokens(["greenish"])
+        settings.data_module(
+            batch_size=2, seed=0, cache_dir=tmp_path / "cache", tokenizer_from=lambda texts: other
+        ).part("train")
+    elif changed == "its version":
+        installed = importlib.metadata.version
+        monkeypatch.setattr(
+            importlib.metadata, "version", lambda name: "99" if name == "tokenizers" else installed(name)
+        )
+    elif changed == "code":
+        edit(Path(text.__file__), "\n\n\n", "\n\nADDED = 1\n\n\n")
+    if changed in ("max_length", "valid_fraction"):
+        settings = tiny("glue", **{changed: {"max_length": 16, "valid_fraction": 0.3}[changed]})
+    opened(settings).part("train")
+    assert encoded == ["train"]
+
+
 REFUSED = {
     "two files": ({"train.csv": ROWS, "train.tsv": ""}, "holds more than one file of a split: train.csv, train.tsv"),
     "a shard missing": ({"data/train-00000-of-00002.parquet": FRAME}, "holds 1 of 2 shards: train-00000"),
@@ -91,24 +162,3 @@ def test_table_files_are_refused_briefly(tmp_path, files, message):
     with pytest.raises(InvalidSetting, match=message) as caught:
         text_data(tmp_path, files).check()
     assert "\n" not in str(caught.value)
-
-
-def test_table_rows_follow_their_file(tmp_path):
-    """A rewritten file of equal size and time stamp is another one; a file beside it is none of the data."""
-    seen = []
-    for content in ("text,label\nold,1\n", "text,label\nnew,1\n"):
-        settings = text_data(tmp_path, {"train.csv": content, "train_old.csv": content})
-        os.utime(tmp_path / "train.csv", (1e9, 1e9))
-        seen.append((settings.content(), list(settings.source(tmp_path).texts())))
-    assert seen[0][0] != seen[1][0] and [texts for _, texts in seen] == [["old"], ["new"]]
-    (tmp_path / "train_old.csv").write_text("text,label\n")
-    assert settings.content() == seen[1][0]
-    (tmp_path / "train.csv").write_text("text,label\nnot,1\n")
-    with pytest.raises(InvalidSetting, match="path=.*: train has changed since it was first read"):
-        next(settings.source(tmp_path).texts())
-
-
-def test_quoted_line_ends_are_counted(tmp_path, caplog):
-    caplog.set_level("INFO")
-    text_data(tmp_path, {"train.csv": 'text,label\n"a\nb",1\n'}).check()
-    assert "1 rows on 3 lines: quoted fields hold line ends" in caplog.text

@@ -9,7 +9,7 @@ import torch
 
 from experiments.language_models.tiny import make_text
 from sparsefront.data.text_windows import Windows
-from sparsefront.data.wikitext2 import detokenized, divided
+from sparsefront.data.wikitext2 import detokenized
 from sparsefront.errors import InvalidSetting
 
 
@@ -23,15 +23,6 @@ from sparsefront.errors import InvalidSetting
 )
 def test_detokenised_text(tokenised: str, text: str) -> None:
     assert detokenized(tokenised) == text
-
-
-def test_the_text_is_cut_at_an_article() -> None:
-    text = make_text(3)
-    for share in (0.5, 0.25):
-        first, second = divided(text, share)
-        assert first + second == text and second.startswith(" = ") and abs(len(second) / len(text) - share) < 0.1
-        assert abs(len(divided(text, share, articles=False)[1]) / len(text) - share) < 0.01
-    assert divided(text, 0.0) == (text, "") and divided("word", 0.5) == ("wo", "rd")
 
 
 @pytest.mark.parametrize("stride", [4, 3, 1])
@@ -62,12 +53,6 @@ def test_splits_of_the_files(tiny: Any, opened: Any, tokenizer: Any, tmp_path: P
     other = tiny("wikitext2", train_text=str(own))
     assert opened(other).source.text("train") == own.read_text() and other.fingerprint() != before
     assert opened(other).source.text("val") == source.text("val")
-
-
-def test_a_lone_window_is_trained_on(tiny: Any, opened: Any) -> None:
-    data = opened(tiny("wikitext2"))
-    data.batch_size = len(data.part("train")) - 1
-    assert [len(batch["input_ids"]) for batch in data.train_dataloader()] == [data.batch_size, 1]
 
 
 def test_bad_input_names_the_key(tiny: Any, opened: Any, tmp_path: Path) -> None:

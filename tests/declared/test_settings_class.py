@@ -71,21 +71,6 @@ def test_one_line_names_key_value_and_what_is_allowed(values, line):
     assert rejected.value.key == next(iter(values))
 
 
-def test_an_expression_that_does_not_compile_is_named_alone():
-    with pytest.raises(InvalidSetting, match=r"^ignore=\(: is not a regular expression: missing \)"):
-        Sample(ignore=["fc1", "("])
-
-
-def test_a_value_by_position_is_named_as_well():
-    with pytest.raises(InvalidSetting, match="^rate=-1: "):
-        Sample(3, -1)
-
-
-def test_what_no_class_takes_is_a_slip_of_the_caller():
-    with pytest.raises(TypeError, match="width"):
-        Sample(width=3)
-
-
 def test_whole_numbers_pass_for_numbers_and_tuples_for_lists():
     made = Sample(rate=2, sizes=(8, 1))
     assert made.rate == 2.0 and isinstance(made.rate, float)

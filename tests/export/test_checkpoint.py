@@ -20,7 +20,6 @@ from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.pruning.mask_spec import load_masks
 
 TILE_WISE = TileWise(16, **SOURCES)
 PATTERNS = [ElementWise(), NM(2, 4), VectorWise(8), BlockWise(8), TILE_WISE]
@@ -110,24 +109,6 @@ def test_the_manifest_tells_pattern_and_storage(tmp_path):
     assert read_export(tmp_path).manifest == Manifest.from_json(content)
 
 
-def test_masks_on_disk_are_shaped_as_their_weights(tmp_path):
-    net, _ = write(tmp_path)
-    stored = load_masks(tmp_path / "masks.safetensors")
-    assert {name: mask.shape for name, mask in stored.items()} == {
-        name: net.get_submodule(name).weight.shape for name in ("0", "3")
-    }
-    weights = load_file(tmp_path / "model.safetensors")
-    assert all(mask.dtype == torch.bool for mask in stored.values())
-    assert all((weights[f"{name}.weight"][~mask] == 0).all() for name, mask in stored.items())
-
-
-def test_weight_shaped_masks_are_taken_too(tmp_path):
-    net, masks = pruned(TILE_WISE)
-    shaped = {name: like_weight(mask, net.get_submodule(name).weight) for name, mask in masks.items()}
-    write_export(tmp_path, net, shaped, pattern=TILE_WISE, sparsity=0.5)
-    assert all(torch.equal(read_export(tmp_path).masks[name], mask) for name, mask in masks.items())
-
-
 def test_a_pruned_weight_that_is_not_zero_is_rejected(tmp_path):
     net, masks = pruned(TILE_WISE)
     dropped = (~masks["3"]).nonzero()[0]
@@ -135,12 +116,6 @@ def test_a_pruned_weight_that_is_not_zero_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="3: 1 pruned weights are not zero"):
         write_export(tmp_path, net, masks, pattern=TILE_WISE, sparsity=0.5)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_mask_that_does_not_fit_is_rejected(tmp_path):
-    net, masks = pruned(TILE_WISE)
-    with pytest.raises(ValueError, match=r"0: a bool mask \(16, 16\) was expected"):
-        write_export(tmp_path, net, masks | {"0": masks["3"]}, pattern=TILE_WISE, sparsity=0.5)
 
 
 @pytest.mark.parametrize("pattern", [TILE_WISE, Uniform(1)], ids=lambda pattern: pattern.name)
@@ -167,16 +142,6 @@ def test_tied_weights_are_written_under_every_name(tmp_path):
     Tied().load_state_dict(state)
 
 
-def test_views_of_one_buffer_get_memory_of_their_own():
-    net = nn.Module()
-    both = torch.arange(8.0)
-    net.register_buffer("left", both[:4])
-    net.register_buffer("right", both[4:])
-    plain = plain_state_dict(net)
-    assert plain["left"].untyped_storage().data_ptr() != plain["right"].untyped_storage().data_ptr()
-    assert plain["right"].tolist() == [4, 5, 6, 7]
-
-
 def test_a_state_that_is_no_tensor_is_told():
     class WithState(nn.Linear):
         def get_extra_state(self):
@@ -184,23 +149,6 @@ def test_a_state_that_is_no_tensor_is_told():
 
     with pytest.raises(InvalidSetting, match="net=WithState: has '_extra_state' in its state dict, a dict"):
         plain_state_dict(WithState(4, 4))
-
-
-def test_layers_that_nest_keep_their_tensors_apart(tmp_path):
-    net = nn.Linear(16, 16)
-    net.inner = nn.Linear(16, 16)
-    outer = nn.Sequential()
-    outer.add_module("fc", net)
-    masks = {name: torch.ones(16, 16, dtype=torch.bool) for name in ("fc", "fc.inner")}
-    write_export(tmp_path, outer, masks, pattern=TILE_WISE, sparsity=0.0)
-    export = read_export(tmp_path)
-    assert torch.equal(export.format("fc").to_dense(), net.weight)
-    assert torch.equal(export.format("fc.inner").to_dense(), net.inner.weight)
-
-
-def test_a_folder_that_is_no_export_is_named(tmp_path):
-    with pytest.raises(InvalidSetting, match="path=.*is not an export: model.safetensors is missing"):
-        read_export(tmp_path)
 
 
 def test_another_version_is_rejected(tmp_path):
@@ -217,17 +165,6 @@ def test_convolutions_of_earlier_versions_are_rejected(version, tmp_path):
     set_version(tmp_path, version)
     with pytest.raises(InvalidSetting, match=rf"path=.*format version {version}, which orders .* \(0\): export"):
         read_export(tmp_path)
-
-
-@pytest.mark.parametrize("layer", [nn.Linear(64, 16), nn.Conv2d(64, 16, 1), nn.Conv2d(1, 16, 8)], ids=str)
-def test_earlier_versions_are_read_where_the_order_is_the_same(layer, tmp_path):
-    weight = layer.weight.data
-    mask = NM(2, 4).mask(as_matrix(weight).abs(), 0.5)
-    weight.mul_(like_weight(mask, weight))
-    write_export(tmp_path, nn.Sequential(layer), {"0": mask}, pattern=NM(2, 4), sparsity=0.5)
-    set_version(tmp_path, 2)
-    export = read_export(tmp_path)
-    assert torch.equal(export.masks["0"], mask) and torch.equal(export.format("0").to_dense(), as_matrix(weight))
 
 
 def set_version(directory, version):

@@ -60,14 +60,3 @@ def test_from_pretrained_opens_what_the_library_saved(tmp_path, dtype):
     with torch.inference_mode():
         assert torch.equal(loaded.eval()(**ids).logits, net(**ids).logits)
     assert sf.load(tmp_path / "pruned", loaded).keys() == masks.keys()
-
-
-def test_a_network_that_generates_keeps_how_it_does(tmp_path):
-    from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
-
-    net = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=16))
-    net.generation_config.max_new_tokens = 7
-    net.lm_head.weight = torch.nn.Parameter(net.lm_head.weight.detach().clone())  # Linear, not tied
-    masks = sf.prune(net, "n_m", 0.5, layers=["lm_head"], tell=len)
-    sf.save(tmp_path, net, masks)
-    assert AutoModelForCausalLM.from_pretrained(tmp_path).generation_config.max_new_tokens == 7

@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -54,42 +52,6 @@ def test_the_weights_are_stored_once(tmp_path, recovered):
     net, masks = write(tmp_path / "export", recovered)
     assert os.path.samefile(tmp_path / "export" / "model.safetensors", recovered)
     check(tmp_path / "export", net, masks)
-
-
-def test_a_copy_of_the_export_stands_alone(tmp_path, recovered):
-    net, masks = write(tmp_path / "export", recovered)
-    shutil.copytree(tmp_path / "export", tmp_path / "elsewhere")
-    shutil.rmtree(tmp_path / "export")
-    shutil.rmtree(recovered.parent)
-    check(tmp_path / "elsewhere", net, masks)
-
-
-def test_where_there_are_no_hard_links_the_weights_are_copied(tmp_path, recovered, monkeypatch):
-    def reject(*_):
-        raise OSError("Operation not supported")
-
-    monkeypatch.setattr(os, "link", reject)
-    net, masks = write(tmp_path / "export", recovered)
-    assert (tmp_path / "export" / "model.safetensors").read_bytes() == recovered.read_bytes()
-    assert not os.path.samefile(tmp_path / "export" / "model.safetensors", recovered)
-    check(tmp_path / "export", net, masks)
-
-
-def test_shared_weights_are_what_would_be_written(tmp_path, recovered):
-    write(tmp_path / "shared", recovered)
-    write(tmp_path / "own")
-    files = [tmp_path / name / "model.safetensors" for name in ("shared", "own")]
-    first, second = map(load_file, files)
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-    for file in files:
-        with safe_open(file, framework="pt") as stored:
-            assert stored.metadata() == {"format": "pt"}, "from_pretrained asks for it"
-
-
-def test_beside_the_weights_little_is_stored(tmp_path):
-    write(tmp_path / "export")
-    assert {name.split(".")[0] for name in load_file(tmp_path / "export" / "compressed.safetensors")} == {"0"}
-    assert (tmp_path / "export" / "masks.safetensors").stat().st_size < (64 * 96 + 16 * 32) / 8 + 300
 
 
 def test_exports_of_the_first_version_are_read(tmp_path):

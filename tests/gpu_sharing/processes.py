@@ -4,7 +4,6 @@ FILE gets the intervals of work.
 """
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -50,14 +49,6 @@ def hold_shared(file: Path) -> None:
     """Without giving way."""
     with shared(CPU):
         file.write_text("held")
-        _wait(file)
-
-
-def fork_while_alone(file: Path) -> None:
-    """As a loader's worker is started; leaves the process id of the child."""
-    with exclusive(CPU):
-        if (child := os.fork()) != 0:
-            file.write_text(str(child))
         _wait(file)
 
 

@@ -1,6 +1,5 @@
 """One process and its modes: nothing on a CPU, no deadlock with itself, no cost, and no seconds that were waits."""
 
-import logging
 import subprocess
 import sys
 import time
@@ -12,9 +11,8 @@ from waiting import wait_until
 
 from sparsefront import gpu
 from sparsefront.gpu import exclusive, released, shared, yield_gpu
-from sparsefront.progress import ALONE, TRAINING, WAITING, recorded
+from sparsefront.progress import TRAINING, WAITING, recorded
 
-fcntl = pytest.importorskip("fcntl", reason="locks of POSIX systems")
 CPU = torch.device("cpu")
 
 
@@ -57,13 +55,6 @@ def mode() -> str | None:
     return gpu._access_to(CPU).mode
 
 
-def test_a_cpu_is_not_locked(tmp_path, monkeypatch):
-    monkeypatch.setenv(gpu.FOLDER, str(tmp_path / "locks"))
-    with shared(CPU), exclusive(CPU), released(CPU):
-        yield_gpu(CPU)
-    assert not (tmp_path / "locks").exists()
-
-
 def test_blocks_inside_each_other(locks):
     with shared(CPU):
         with shared(CPU), exclusive(CPU), exclusive(CPU), shared(CPU), released(CPU):
@@ -80,20 +71,6 @@ def test_blocks_inside_each_other(locks):
     assert mode() is None
 
 
-def test_what_an_earlier_name_of_the_device_holds_counts(locks):
-    """cuda and cuda:0 are one GPU."""
-    with shared(CPU), exclusive(torch.device("cpu", 0)):
-        assert mode() == "exclusive"
-
-
-def test_giving_way_takes_two_system_calls(locks, monkeypatch):
-    calls = []
-    with shared(CPU), monkeypatch.context() as patch:
-        patch.setattr(fcntl, "flock", lambda *_: calls.append("system"))
-        yield_gpu(CPU)
-    assert len(calls) == 2
-
-
 def test_a_folder_without_locks_is_told_and_done_without(locks, caplog):
     locks.write_text("no folder")
     with exclusive(CPU):
@@ -103,16 +80,6 @@ def test_a_folder_without_locks_is_told_and_done_without(locks, caplog):
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "no lock for this GPU, so that other processes may disturb its timings"
     ]
-
-
-def test_a_long_wait_is_told_in_one_line(timer_elsewhere, caplog):
-    wait_until(timer_elsewhere().exists)
-    with caplog.at_level(logging.INFO), recorded() as spans, exclusive(CPU):
-        pass
-    assert [record.message for record in caplog.records] == [
-        "waiting for the GPU, which another process times or works on"
-    ]
-    assert [span.kind for span in spans] == [WAITING, ALONE] and spans[0].seconds > 0.05
 
 
 def test_a_training_gives_way_and_counts_no_wait(timer_elsewhere, tmp_path):

@@ -1,8 +1,6 @@
 """Processes that share a stand-in for a GPU: timings are alone, and nobody waits for ever."""
 
 import json
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -98,16 +96,3 @@ def test_a_timer_that_is_killed_while_it_waits_opens_the_turnstile(start):
     waiting.kill()
     waiting.wait()
     assert is_free(alone=False), "with the other one that shares"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_does_not_hold_on_after_its_parent(start):
-    process, file = start("fork_while_alone")
-    wait_for(file)
-    child = int(file.read_text())
-    try:
-        process.kill()
-        process.wait()
-        assert is_free(alone=True)
-    finally:
-        os.kill(child, signal.SIGKILL)

@@ -20,12 +20,6 @@ def test_small_half_precision_weights_do_not_vanish():
     assert scores.dtype == torch.float32 and (scores > 0).all() and not scores.requires_grad
 
 
-def test_the_weight_is_left_alone():
-    weight = torch.tensor([[-1.0]])
-    Magnitude(norm="l1").scores({"layer": weight})["layer"].zero_()
-    assert weight.item() == -1.0
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_weight_that_is_not_finite_is_named(bad):
     weights = {"first": torch.ones(2, 2), "second": torch.tensor([[1.0, bad]])}

@@ -16,20 +16,9 @@ def test_draws_follow_from_seed_and_layer_alone():
     assert not torch.equal(first["a"], Random(seed=4).scores(weights)["a"])
 
 
-def test_the_global_generator_is_left_alone():
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    Random().scores({"a": torch.ones(8, 16)})
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_scores_are_uniform_and_know_nothing_of_the_weights():
     weight = torch.randn(64, 3, 4, 4)
     scores = Random().scores({"conv": weight})["conv"]
     assert scores.shape == (64, 48) and scores.min() >= 0 and scores.max() < 1
     assert abs(scores.mean().item() - 0.5) < 0.02
     assert torch.equal(scores, Random().scores({"conv": weight * 100})["conv"])
-
-
-def test_the_seed_of_the_run_reaches_it(composed):
-    assert composed("importance=random", "seed=17").importance.seed == 17

@@ -20,14 +20,6 @@ def test_against_plain_loops_over_all_rows_of_all_batches(hand_made):
             assert float(scores[i, j]) == pytest.approx(abs(float(weight[i, j])) * norm, rel=1e-5)
 
 
-def test_a_small_weight_on_a_large_input_outranks_a_large_one_on_a_small_input(hand_made):
-    """The reason for the score, with numbers: per output the first is pruned by magnitude, the second by Wanda."""
-    weight = torch.tensor([[0.5, 2.0]])
-    inputs = [{"layer": torch.tensor([[10.0, 1.0], [10.0, 1.0]])}]
-    scores = Wanda(batches=1).scores({"layer": weight}, hand_made(inputs=inputs))["layer"]
-    torch.testing.assert_close(scores, torch.tensor([[5.0, 2.0]]) * math.sqrt(2))
-
-
 def test_bad_input_is_named(hand_made):
     with pytest.raises(ValueError, match="layer.*NaN"):
         Wanda(batches=1).scores(

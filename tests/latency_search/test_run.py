@@ -81,9 +81,3 @@ def test_a_search_writes_what_it_did(run, clock, tmp_path):
 def test_a_latency_out_of_reach_is_one_line(run, clock):
     with pytest.raises(InvalidSetting, match=r"^allocation\.latency_ms=0\.01: out of reach: .*need 0\.\d+ ms at least"):
         run(*MIXED, *SEARCH, "allocation.latency_ms=0.01")
-
-
-def test_a_latency_that_dense_keeps_is_the_dense_network_trained_on(run, clock):
-    row = run(*MIXED, *SEARCH, "allocation.latency_ms=1e6", "control=dense_continued")
-    assert row.sparsity.sparsity_achieved == 0 and set(row.sparsity.pattern_per_layer.values()) == {"dense"}
-    assert row.quality.masked == row.quality.dense_continued

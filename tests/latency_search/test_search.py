@@ -19,7 +19,6 @@ from sparsefront.latency_search.table import Timing
 from sparsefront.measure.settings import Measure
 from sparsefront.models.vit_small import VitSmall
 from sparsefront.tasks.plain_task import NamedBatches
-from sparsefront.training.compilation import deterministic_algorithms
 
 MIXED = sf.patterns.Mixed(["n_m", "vector_wise:8", {"name": "n_m", "m": 4}], sparsities=[0.5, 0.75])
 
@@ -106,56 +105,6 @@ def test_a_candidate_that_breaks_its_own_masks_is_named_with_the_layer(vit, batc
         searched(vit, batches, pattern=own, speedup=1.1)
 
 
-def test_no_layer_that_a_candidate_divides(vit, batches, clock):
-    """A block of 24 divides no side of 32; none of 32 and 128 holds one of 64."""
-    blocks = sf.patterns.Mixed(["block_wise:24"], sparsities=[0.5])
-    with pytest.raises(
-        sf.InvalidSetting, match=r"^pattern=mixed: fits no prunable layer .*block_wise:24: .*not a multiple"
-    ):
-        searched(vit, batches, pattern=blocks, speedup=1.1)
-    blocks = sf.patterns.Mixed(["tile_wise:8", "block_wise:64"], sparsities=[0.5])
-    with pytest.raises(
-        sf.InvalidSetting, match=r"^pattern.candidates=block_wise:64: granularity=64 is larger than every layer"
-    ):
-        searched(vit, batches, pattern=blocks, speedup=1.1)
-
-
-def test_masks_of_several_patterns_are_saved_loaded_swapped_and_trained(vit, batches, clock, tmp_path):
-    net, masks = searched(vit, batches, speedup=1.6)
-    sf.recover(net, masks, batches, F.cross_entropy, epochs=1, trainer=sf.TrainerSettings(accelerator="cpu"))
-    sf.save(tmp_path, net, masks)
-    fresh = copy.deepcopy(vit)
-    loaded = sf.load(tmp_path, fresh)
-    assert loaded.spec.patterns == masks.spec.patterns and loaded.spec.sparsities == masks.spec.sparsities
-    assert all(torch.equal(loaded[layer], mask) for layer, mask in masks.items())
-    x = batches[0][0]
-    with torch.no_grad():
-        before = fresh(x)
-    report = sf.swap(fresh, loaded, (x,))
-    with torch.no_grad():
-        assert torch.allclose(fresh(x), before, atol=1e-4)
-    families = {layer: record.family for layer, record in report.layers.items()}
-    assert {families[layer] for layer in masks.spec.patterns} == {"n_m", "gathered"}
-    dense = [layer for layer in masks if layer not in masks.spec.patterns]
-    assert all(report.dense_layers[layer] == "it keeps every weight" for layer in dense)
-
-
-def test_a_convolutional_network(clock):
-    """Nothing to rewrite: every layer by itself, the convolutions through im2col."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.Flatten()
-    )
-    net.append(nn.Linear(16 * 64, 32)).append(nn.ReLU()).append(nn.Linear(32, 10))
-    batches = [(torch.randn(8, 1, 8, 8), torch.randint(0, 10, (8,))) for _ in range(3)]
-    mixed = sf.patterns.Mixed(["vector_wise:8", "element_wise"], sparsities=[0.5, 0.9])
-    search = sf.allocation.LatencySearch(speedup=1.5, generations=2)
-    given = {"allocation": search, "search": sf.Search(), "calibration": batches, "loss": F.cross_entropy}
-    masks = sf.prune(net.eval(), mixed, 0.9, tell=lambda line: None, **given)
-    assert set(masks) == {"2", "5"} and masks.search.found.predicted_ms <= masks.search.found.budget_ms
-    assert max(masks.spec.sparsities.values()) > 0
-
-
 @dataclass(frozen=True)
 class AllSparse(MeasuringAllocation):
     """The last option of every item, measured."""
@@ -200,66 +149,7 @@ def test_by_the_clock_of_this_processor(vit, batches, fuse):
     assert {len(item.options) for item in table.items} == {7}  # dense, and three candidates at two sparsities
     assert {
         option.kernels[layout] for item in table.items for option in item.options for layout in option.times_us
-    } == {
-        "dense_linear",
-        "n_m_reference",
-        "gathered_reference",
-    }
-
-
-class Normed(nn.Module):
-    """Its norm stays float32, its products are bfloat16."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 64).bfloat16(), nn.Linear(64, 32).bfloat16()
-
-    def forward(self, x):
-        return self.down(torch.relu(self.up(self.norm(x.float()).bfloat16())))
-
-
-def test_a_network_of_two_dtypes_is_searched_in_both():
-    net, x = Normed(), torch.randn(8, 32).bfloat16()
-    given = {"allocation": AllSparse(), "layers": ["up", "down"], "loss": F.cross_entropy, "tell": len}
-    given["search"] = sf.Search()
-    masks = sf.prune(net, MIXED, 0.75, calibration=[(x, torch.randint(0, 32, (8,)))], **given)
-    assert masks.search.found.rounds[0][1] > 0 and not masks["up"].all()
-    assert (net.norm.weight.dtype, net.up.weight.dtype) == (torch.float32, torch.bfloat16)
-
-
-def test_what_is_timed_runs_as_it_will_be_used(vit, batches, clock, monkeypatch):
-    """A deterministic pruning lacks the fastest attention; its errors and losses are deterministic all the same."""
-    timed, evaluated = [], []
-    network_us, in_turn = Timing.network_us, Timing.in_turn
-
-    def noted(self, net):
-        timed.append(torch.are_deterministic_algorithms_enabled())
-        return network_us(self, net)
-
-    def noted_in_turn(self, net, dense):
-        timed.append(torch.are_deterministic_algorithms_enabled())
-        return in_turn(self, net, dense)
-
-    def loss(*pair):
-        evaluated.append(torch.are_deterministic_algorithms_enabled())
-        return F.cross_entropy(*pair)
-
-    monkeypatch.setattr(Timing, "network_us", noted)
-    monkeypatch.setattr(Timing, "in_turn", noted_in_turn)
-    monkeypatch.setattr(Timing, "dense", lambda self, net: (noted(self, net), ("eager",)))
-    with deterministic_algorithms(True):
-        searched(vit, batches, speedup=1.6, loss=loss)
-    assert len(timed) > 3 and not any(timed)  # layouts, dense, corrections
-    assert evaluated and all(evaluated)
-    assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_dense_versions_that_fail_here_are_searched_anew(vit, batches):
-    timing = Timing({"x": batches[0][0]}, torch.float32, Measure(device="cpu", samples=5, repeats=1), KernelChoice())
-    _, versions = timing.dense(timing.ready(copy.deepcopy(vit)))
-    assert versions[0].startswith("eager")
-    found = timing.dense_execution(timing.ready(copy.deepcopy(vit)), ["eager+fused_epilogue"])
-    assert "fused_epilogue" not in found.name
+    } == {"dense_linear", "n_m_reference", "gathered_reference"}
 
 
 def test_without_batches_there_is_nothing_to_evaluate_on(vit):

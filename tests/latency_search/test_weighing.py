@@ -1,10 +1,25 @@
-"""Errors of products are added by what they do to the loss."""
+"""Errors of products are added by what they do to the loss.
+
+The error of a pruned layer, from its inputs' second moments alone.
+
+What no kernel can stand in for has a time where it is dense alone.
+
+Layers are pruned for a while, in the places that masks [N, K] name.
+"""
 
 import pytest
 import torch
+from sparsefront_kernels import Problem
+from torch import nn
 
 from sparsefront.allocation.assignment import Item, Option
-from sparsefront.latency_search.evaluating import FLOOR, CandidateMasks, weighted
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.latency_search.evaluating import FLOOR, CandidateMasks, masked, output_error, weighted
+from sparsefront.latency_search.table import Timing, layer_time
+from sparsefront.masks.weight_view import as_matrix
+from sparsefront.measure.problems import LayerInput
+from sparsefront.measure.settings import Measure
+from sparsefront.obs.sweep import input_hessian
 from sparsefront.patterns.element_wise import ElementWise
 
 ERRORS = {0.25: 0.1, 0.5: 0.3, 0.75: 0.6}
@@ -40,6 +55,49 @@ def test_a_loss_that_tells_nothing_leaves_errors_as_they_are():
     assert weighted(items(), masks(), lambda made: 1.0) == items()
 
 
-def test_an_item_that_no_option_changes():
-    dense = [Item(("matters",), None, [Option(None, 0.0)]), *items()[1:]]
-    assert weighted(dense, masks(), loss)[0] == dense[0]
+def test_it_is_the_share_of_the_output_that_goes():
+    x, weight = torch.randn(64, 12), torch.randn(8, 12)
+    mask = torch.rand(8, 12) > 0.5
+    gone, all_of_it = x @ (weight * ~mask).t(), x @ weight.t()
+    expected = float(gone.square().sum() / all_of_it.square().sum())
+    assert abs(output_error(weight, mask, input_hessian(x)) - expected) < 1e-5
+
+
+def test_nothing_and_everything():
+    x, weight = torch.randn(16, 6), torch.randn(4, 6)
+    hessian = input_hessian(x)
+    assert output_error(weight, torch.ones(4, 6, dtype=torch.bool), hessian) == 0.0
+    assert abs(output_error(weight, torch.zeros(4, 6, dtype=torch.bool), hessian) - 1.0) < 1e-6
+    assert output_error(torch.zeros(4, 6), torch.zeros(4, 6, dtype=torch.bool), hessian) == 0.0  # a dead layer
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_layers_with_a_forward_of_their_own_are_dense(clock):
+    net = nn.Sequential(Doubled(16, 16))
+    received = LayerInput(Problem(m=4, k=16, n=16, dtype=torch.float32, device=torch.device("cpu")), (4, 16))
+    timing = Timing({"input": torch.randn(4, 16)}, torch.float32, Measure(device="cpu"), KernelChoice())
+    assert layer_time(net, "0", received, None, (None, 0.0), timing).kernel == "dense_linear"
+    assert layer_time(net, "0", received, None, (0, 0.5), timing) is None
+
+
+LAYERS_LAYERS = {"linear": nn.Linear(6, 4), "conv": nn.Conv2d(2, 4, 3), "channels_last": nn.Conv2d(2, 4, 3)}
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    net = nn.ModuleDict({name: layer for name, layer in LAYERS_LAYERS.items()})
+    net["channels_last"].to(memory_format=torch.channels_last)
+    return net
+
+
+@pytest.mark.parametrize("layer", LAYERS_LAYERS)
+def test_masks_name_places_of_the_matrix(net, layer):
+    weight = net[layer].weight
+    before, mask = weight.detach().clone(), torch.rand_like(as_matrix(weight.detach())) > 0.5
+    with masked(net, {layer: mask}):
+        assert torch.equal(as_matrix(weight.detach()), as_matrix(before) * mask)
+    assert torch.equal(weight, before)

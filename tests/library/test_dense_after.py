@@ -51,18 +51,6 @@ def test_masks_hold_until_the_step_and_no_longer(trained, recovery):
     assert trained.loss(net) < before
 
 
-@pytest.mark.parametrize("pattern", ["n_m", "element_wise", sf.patterns.TileWise(granularity=16)])
-def test_what_is_left_is_saved_loaded_and_swapped_as_dense(trained, tmp_path, pattern):
-    net, masks = pruned(trained, pattern)
-    after = recovered(trained, net, masks, epochs=1)
-    export = sf.save(tmp_path / "left", net, after)
-    assert {record.family for record in export.manifest.layers.values()} == {"dense"}
-    other = trained.net()
-    assert all(mask.all() for mask in sf.load(tmp_path / "left", other).values())
-    assert torch.equal(other(trained.x), net(trained.x))
-    assert not any(layer.is_sparse for layer in sf.swap(net, after, trained.x[:4]).layers.values())
-
-
 class Killed(Exception):
     pass
 
@@ -114,10 +102,3 @@ def test_what_cannot_be_is_told_before_training(trained, settings, message):
     with pytest.raises(InvalidSetting, match=message):
         recovered(trained, net, masks, **settings)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-
-
-def test_one_step_cannot_be_divided(trained):
-    net, masks = pruned(trained)
-    with pytest.raises(InvalidSetting, match=r"^recovery\.dense_after=0\.5: needs two optimizer steps or more"):
-        trainer = sf.TrainerSettings(accelerator="cpu", checkpoint=False, limit_batches=1)
-        sf.recover(net, masks, trained.loader, F.cross_entropy, epochs=1, dense_after=0.5, trainer=trainer)

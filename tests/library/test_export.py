@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.models.checkpoint import load_weights
-from sparsefront.patterns.mixed import Mixed
-from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_spec import MaskSpec, load_masks, pack, save_masks
+from sparsefront.pruning.mask_spec import load_masks, pack, save_masks
 from sparsefront.pruning.masks import Masks
-from sparsefront.training.resume import save_weights
 
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -38,72 +34,6 @@ def test_a_network_comes_back_with_its_masks_and_pattern(cnn, tmp_path, pattern)
     report, again = sf.swap(cnn, masks, (IMAGES,)), sf.swap(other, loaded, (IMAGES,))
     assert report.to_json() == again.to_json()
     assert torch.equal(cnn(IMAGES), other(IMAGES))
-
-
-class Versioned(nn.Sequential):
-    """As torchvision's MNASNet: weights without a version are refused."""
-
-    _version = 2
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *rest):
-        if local_metadata.get("version") != self._version:
-            raise ValueError(f"version {local_metadata.get('version')}")
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
-
-
-def test_a_network_that_asks_for_its_version_comes_back(tmp_path):
-    net = Versioned(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    masks = sf.prune(net, "n_m", 0.5, layers="0", tell=len)
-    sf.save(tmp_path / "pruned", net, masks)
-    other = Versioned(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    assert sf.load(tmp_path / "pruned", other).keys() == masks.keys()
-    assert torch.equal(other[0].weight, net[0].weight)
-    save_file(net.state_dict(), tmp_path / "trained.safetensors")
-    load_weights(other, load_file(tmp_path / "trained.safetensors"), head="2", path="trained.safetensors")
-    assert sf.swap(other, masks, (torch.randn(2, 8),)).layers["0"].is_sparse
-
-
-def test_another_network_takes_the_place_of_a_saved_one(cnn, tmp_path):
-    """Nothing of the first is left, and the file that it shared its weights with stays as it is."""
-    first, second = copy.deepcopy(cnn), cnn
-    mixed = Mixed(candidates=["n_m", "element_wise"])
-    masks = sf.prune(first, "n_m", 0.5, layers="mlp", tell=len)
-    spec = MaskSpec(patterns={"mlp": sf.patterns.ElementWise()}, sparsities={"mlp": 0.5})
-    masks = Masks(dict(masks), pruning=PruningSettings(mixed, 0.5), spec=spec)
-    shared = [tmp_path / "first.safetensors", tmp_path / "second.safetensors"]
-    sf.save(tmp_path / "pruned", first, masks, weights=weights_file(first, shared[0]))
-    assert sf.load(tmp_path / "pruned", first).spec.patterns is not None
-    before = shared[0].read_bytes()
-
-    others = sf.prune(second, sf.patterns.NM(2, 4), 0.5, tell=len, layers="mlp")
-    with torch.no_grad():
-        second.mlp.weight.mul_(2.0)
-    for weights in (weights_file(second, shared[1]), shared[1], tmp_path / "pruned" / "model.safetensors", None):
-        sf.save(tmp_path / "pruned", second, others, **({} if weights is None else {"weights": weights}))
-        loaded = sf.load(tmp_path / "pruned", copy.deepcopy(first))
-        assert loaded.spec.patterns is None and loaded.pruning.pattern == sf.patterns.NM(2, 4)
-        assert torch.equal(load_file(tmp_path / "pruned" / "model.safetensors")["mlp.weight"], second.mlp.weight)
-        assert shared[0].read_bytes() == before
-    with torch.no_grad():
-        second.mlp.weight.mul_(2.0)
-    sf.save(tmp_path / "pruned", second, others)
-    assert torch.equal(2 * load_file(shared[1])["mlp.weight"], second.mlp.weight), "the shared file is not written into"
-
-
-def weights_file(net: nn.Module, file: Path) -> Path:
-    save_weights(net, file)
-    return file
-
-
-def test_plain_masks_are_saved_too(cnn, tmp_path):
-    mask = torch.rand(16, 16) < 0.5
-    with torch.no_grad():
-        cnn.mlp.weight.masked_fill_(~mask, 0.0)
-    sf.save(tmp_path, cnn, {"mlp": mask})
-    loaded = sf.load(tmp_path, cnn)
-    assert loaded.pruning is None and torch.equal(loaded["mlp"], mask)
-    assert load_file(tmp_path / "model.safetensors").keys() == cnn.state_dict().keys()
-    assert json.loads((tmp_path / "manifest.json").read_text())["pattern"] is None
 
 
 OWN = (
@@ -165,28 +95,6 @@ def test_a_manifest_runs_nothing(own_modules, cnn, tmp_path, record, trust):
     assert all(torch.equal(value, before[name]) for name, value in cnn.state_dict().items())
 
 
-@pytest.mark.parametrize("record", calls(Path("marker")))
-def test_the_pattern_of_a_layer_runs_nothing(own_modules, cnn, tmp_path, record):
-    marker = tmp_path / "ran"
-    own_modules(trap(marker))
-    sf.save(tmp_path / "pruned", cnn, sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len))
-    (tmp_path / "pruned" / "layer_patterns.json").write_text(json.dumps({"mlp": calls(marker)[record]}))
-    with pytest.raises(sf.InvalidSetting, match="^folder="):
-        sf.load(tmp_path / "pruned", cnn, trust=["os", "subprocess", "builtins"])
-    assert not marker.exists()
-
-
-def test_settings_are_checked_before_a_class_is_made(own_modules, cnn, tmp_path):
-    own_modules({"own_pattern.py": f"{OWN}    m: int = 4\n\n    def __post_init__(self):\n        1 / 0\n"})
-    sf.save(tmp_path, cnn, sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len))
-    file = tmp_path / "manifest.json"
-    for parameters, said in (({"m": "4"}, "m=4: must be a whole number"), ({"n": 4}, "n=4: unknown key; Own takes m")):
-        edited = {"pattern_class": "own_pattern.Own", "pattern_parameters": parameters}
-        file.write_text(json.dumps(json.loads(file.read_text()) | edited))
-        with pytest.raises(sf.InvalidSetting, match=f"^folder={tmp_path}: {said}"):
-            sf.load(tmp_path, cnn, trust=["own_pattern"])
-
-
 def damaged(folder: Path) -> dict[str, object]:
     """What may have become of each file of an export: name -> a function that makes it so."""
     return {
@@ -241,13 +149,6 @@ def test_what_cannot_work_is_one_line(cnn, tmp_path):
     sf.swap(cnn, masks, (IMAGES,))
     with pytest.raises(sf.InvalidSetting, match=r"masks\['mlp'\]=given: .*after sf.swap, give a copy from before"):
         sf.save(tmp_path, cnn, masks)
-
-
-def test_a_file_in_place_of_the_folder_is_told(cnn, tmp_path):
-    masks = sf.prune(cnn, "n_m", 0.5, layers=["body"], tell=len)
-    (tmp_path / "taken").touch()
-    with pytest.raises(sf.InvalidSetting, match=r"^folder=\S+taken: cannot be written \(File exists\); name another"):
-        sf.save(tmp_path / "taken", cnn, masks)
 
 
 def entries(folder: Path) -> dict[str, bytes]:
@@ -308,63 +209,3 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(Path, "write_text", lambda path, *args, **kwargs: full(write, path, *args, **kwargs))
     for module in (checkpoint, mask_spec):
         monkeypatch.setattr(module, "save_tensors", lambda path, *args, **kwargs: full(save, path, *args, **kwargs))
-
-
-def test_what_an_earlier_save_wrote_goes_and_what_a_killed_one_left(cnn, tmp_path):
-    (first, masks), (second, others) = two_networks(cnn)
-
-    class Tokenizer:
-        def save_pretrained(self, folder):
-            (Path(folder) / "vocab.txt").write_text("a")
-
-    sf.save(tmp_path / "pruned", first, masks, tokenizer=Tokenizer())
-    assert (tmp_path / "pruned" / "vocab.txt").is_file()
-    from sparsefront.artifacts.lease import process_tag
-
-    host, _, start = process_tag().split(".")
-    (tmp_path / f"pruned.partial-{host}.999999999.{start}").mkdir()
-    sf.save(tmp_path / "pruned", second, others)
-    assert not (tmp_path / "pruned" / "vocab.txt").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["pruned"]
-    with pytest.raises(sf.InvalidSetting, match="tokenizer=str: is no tokenizer of transformers"):
-        sf.save(tmp_path / "pruned", second, others, tokenizer="bert-base-uncased")
-
-
-@pytest.mark.parametrize("name", ["model", "masks", "compressed"])
-def test_a_mixture_of_two_saves_is_refused(cnn, tmp_path, name):
-    (first, masks), (second, others) = two_networks(cnn)
-    sf.save(tmp_path / "one", first, masks)
-    sf.save(tmp_path / "two", second, others)
-    file = f"{name}.safetensors"
-    assert (tmp_path / "one" / file).read_bytes() != (tmp_path / "two" / file).read_bytes()
-    (tmp_path / "one" / file).write_bytes((tmp_path / "two" / file).read_bytes())
-    before = copy.deepcopy(first.state_dict())
-    with pytest.raises(
-        sf.InvalidSetting, match=rf"is a damaged export: its files are not of one save \({file} .*\): sa"
-    ):
-        sf.load(tmp_path / "one", first)
-    assert all(torch.equal(value, before[key]) for key, value in first.state_dict().items())
-
-
-@pytest.mark.parametrize("at_once", [True, False], ids=["exchanged", "in two renames"])
-def test_the_folder_that_takes_the_place_is_whole(cnn, tmp_path, monkeypatch, at_once):
-    (first, masks), (second, others) = two_networks(cnn)
-    if not at_once:
-        monkeypatch.setattr("sparsefront.artifacts.durable._exchange", lambda *_: False)
-    folder = tmp_path / "pruned"
-    sf.save(folder, first, masks)
-    folder.chmod(0o750)
-    (folder / "link").symlink_to("notes")
-    sf.save(folder, second, others)
-    assert folder.stat().st_mode & 0o777 == 0o750 and (folder / "link").is_symlink()
-    sf.load(folder, first)
-    assert torch.equal(first.mlp.weight, second.mlp.weight) and [path.name for path in tmp_path.iterdir()] == ["pruned"]
-
-
-def test_a_link_to_a_folder_stays_a_link(cnn, tmp_path):
-    masks = sf.prune(cnn, "n_m", 0.5, layers="mlp", tell=len)
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    for _ in range(2):
-        sf.save(tmp_path / "link", cnn, masks)
-        assert (tmp_path / "link").is_symlink() and sf.load(tmp_path / "real", cnn).keys() == masks.keys()

@@ -8,10 +8,7 @@ import transformers
 from torch import Tensor, nn
 
 import sparsefront as sf
-from sparsefront.export.checkpoint import read_export
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
-from sparsefront.inference.fusion.fused import FusedBlock
-from sparsefront.models.linears import Conv1DLinear, as_linears
+from sparsefront.models.linears import as_linears
 
 IDS = torch.randint(5, 90, (3, 12), generator=torch.Generator().manual_seed(0))
 GPT2 = transformers.GPT2Config(
@@ -85,37 +82,6 @@ def test_every_step_takes_them(name, tmp_path):
     torch.testing.assert_close(outputs(fresh, inputs), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_from_pretrained_opens_what_is_saved(tmp_path):
-    torch.manual_seed(0)
-    net, inputs = gpt2()
-    net.eval()
-    weight = net.transformer.h[0].attn.c_attn.weight
-    masks = sf.prune(net, "element_wise", 0.5, layers="*.h.0.*", tell=lambda _: None)
-    assert net.transformer.h[0].attn.c_attn.weight is weight  # an optimizer may hold it
-    sf.save(tmp_path / "sparse", net, masks)
-    net.save_pretrained(tmp_path / "other")
-    for folder in ("sparse", "other"):
-        opened = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / folder).eval()
-        assert type(opened.transformer.h[0].attn.c_attn).__name__ == "Conv1D"
-        torch.testing.assert_close(outputs(opened, inputs), outputs(net, inputs))
-    plain = gpt2()[0]
-    plain.load_state_dict(net.state_dict())
-    net.load_state_dict(plain.state_dict())
-    with sf.hold(plain, masks):
-        assert isinstance(plain.transformer.h[0].attn.c_attn, Conv1DLinear)
-    torch.testing.assert_close(outputs(plain.eval(), inputs), outputs(net, inputs))
-
-
-def test_a_layer_that_is_stored_dense(tmp_path):
-    net, _ = gpt2()
-    layer = "transformer.h.0.attn.c_proj"
-    masks = sf.prune(net, "channel", 0.5, layers=[layer], tell=lambda _: None)
-    export = sf.save(tmp_path, net, {layer: torch.ones_like(masks[layer])})
-    assert export.manifest.layers[layer].transposed
-    stored = read_export(tmp_path).format(layer).to_dense()
-    assert torch.equal(stored, net.get_submodule(layer).weight.detach())
-
-
 def test_what_stays():
     """Nested tensors need the packed weights, hooks the module, and masks of other layers neither."""
     nested = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1)
@@ -127,16 +93,3 @@ def test_what_stays():
     assert as_linears(net, ["encoder.layers.0.linear1", "decoder.layers.0.self_attn.k"]) == [
         "decoder.layers.0.self_attn"
     ]
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_the_dense_baseline_is_rewritten_too(name):
-    torch.manual_seed(0)
-    make, _, blocks = NETWORKS[name]
-    net, inputs = make()
-    expected = outputs(net.eval(), inputs)
-    fused = fused_dense_graph(net, inputs)
-    assert sum(isinstance(module, FusedBlock) for module in fused.modules()) == blocks
-    for model in (fused, net):  # which shares its weights
-        torch.testing.assert_close(outputs(model, inputs), expected, atol=1e-5, rtol=1e-4)
-    assert not any(isinstance(module, Conv1DLinear) for module in net.modules())

@@ -51,35 +51,6 @@ def test_each_layer_keeps_its_pattern_order_and_sparsity(net, how, tmp_path):
     assert families(again, trained) == families(net, merged) == {"0": "n_m", "2": "blocked"}
 
 
-def test_one_pattern_at_two_sparsities_stays_one_pattern(net):
-    merged = pruned(net, "n_m", 0.5, "0") | pruned(net, "n_m", 0.75, "2")
-    assert merged.pruning.pattern == sf.patterns.NM() and merged.pruning.sparsity == 0.75
-    dense = copy.deepcopy(net)
-    found = sf.recover(net, merged, [X], recovery=sf.recovery.SparseSwaps(batches=1), dense_net=dense, trainer=TRAINER)
-    assert [round(1 - float(mask.float().mean()), 2) for mask in found.values()] == [0.5, 0.75]
-
-
-def test_two_calls_with_the_same_settings_are_as_one(net):
-    other = copy.deepcopy(net)
-    one = sf.prune(other, "n_m", 0.5, layers=["0", "2"], schedule="gradual", tell=len)
-    merged = pruned(net, "n_m", 0.5, "0", schedule="gradual") | pruned(net, "n_m", 0.5, "2", schedule="gradual")
-    assert merged.pruning == one.pruning and merged.spec.sparsities == one.spec.sparsities
-    assert merged.spec.patterns is None and all(torch.equal(merged[name], mask) for name, mask in one.items())
-
-
-def test_of_a_layer_in_both_the_second_counts(net):
-    first = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
-    merged = first | pruned(net, "block_wise", 0.75, "2", granularity=16)
-    assert merged.spec.patterns["2"].name == "block_wise"
-    assert 1 - float(merged["2"].float().mean()) == pytest.approx(0.75)
-
-
-def test_what_one_left_out_and_the_other_pruned_is_no_longer_left_out(net):
-    first = sf.prune(net, "n_m", 0.5, layers=["0", "2"], ignore={"2": "later"}, tell=len)
-    assert first.ignored == {"2": "later"}
-    assert (first | pruned(net, "n_m", 0.75, "2")).ignored == {}
-
-
 def test_a_schedule_that_is_still_to_go_on_cannot_be_joined(net):
     rising, fixed = (
         pruned(net, "n_m", 0.5, "0", schedule="gradual"),
@@ -89,11 +60,3 @@ def test_a_schedule_that_is_still_to_go_on_cannot_be_joined(net):
         with pytest.raises(sf.InvalidSetting, match=r"^masks=schedule=gradual: goes on in recover"):
             first |= second
     assert list(rising) == ["0"] and list(fixed) == ["2"]
-
-
-def test_beside_masks_of_which_nothing_is_known_the_structure_of_each_decides(net):
-    known, unknown = pruned(net, "n_m", 0.5, "0"), sf.Masks(dict(pruned(net, "block_wise", 0.75, "2", granularity=16)))
-    merged = known | unknown
-    assert merged.pruning is None and merged.spec.patterns is None
-    assert type(known | dict(unknown)) is dict
-    assert families(net, merged) == {"0": "semi_structured", "2": "blocked"}

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.distillation import prediction_loss
 from sparsefront.tasks.plain_task import TARGET, PlainTask
@@ -45,11 +44,6 @@ def test_a_teacher_s_loss_is_the_mean_over_all_predictions(task, shape):
     student, teacher = rows(0), rows(1)
     expected = prediction_loss(task, student, teacher, {}, 2.0)
     torch.testing.assert_close(prediction_loss(task, shape(student), shape(teacher), {}, 2.0), expected)
-
-
-def test_scores_without_a_column_are_no_distribution(task):
-    student, teacher = torch.tensor([1.0, 3.0]), torch.tensor([0.0, 1.0])
-    assert prediction_loss(task, student, teacher, {}, 2.0).item() == 2.5
 
 
 def test_labels_of_pixels_are_smoothed_as_by_pytorch(task):
@@ -120,9 +114,3 @@ def test_class_dims_follow_the_loss(loss, output, target, dim):
     logits = next(iter(task.named_logits(output).values()))
     columns = 1 if dim is None else logits.shape[dim]
     assert PlainTask(task.net, loss, class_dims=dims).logits(output)[0].shape == (logits.numel() // columns, columns)
-
-
-def test_labels_of_own_losses_are_not_smoothed(task):
-    masks = sf.prune(task.net, "element_wise", 0.0, layers=[""], tell=len)
-    with pytest.raises(InvalidSetting, match="recipe.label_smoothing=0.1: .*CrossEntropyLoss"):
-        sf.recover(task.net, masks, [(rows(0), rows(0))], F.mse_loss, recipe=sf.Recipe(label_smoothing=0.1))

@@ -1,6 +1,5 @@
 """prune on a network of one's own: which layers, which masks, and what is said."""
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,37 +28,6 @@ def test_masks_obey_the_pattern_and_weights_are_zeroed_in_place(cnn, capsys):
     )
 
 
-@pytest.mark.parametrize("pattern", [sf.patterns.NM(2, 4), sf.patterns.BlockWise("8x4")], ids=lambda p: p.name)
-def test_of_a_convolution_the_channels_of_a_tap_go_together(cnn, pattern):
-    mask = sf.prune(cnn, pattern, 0.5, layers=["body"], tell=lambda line: None)["body"]  # [16, 8, 3, 3]
-    pattern.check(as_matrix(mask), 0.5)
-    if pattern.name == "n_m":
-        assert (mask.reshape(16, 2, 4, 3, 3).sum(dim=2) == 2).all()
-    else:
-        blocks = mask.reshape(2, 8, 2, 4, 3, 3)
-        assert torch.equal(blocks.all(dim=3).all(dim=1), blocks.any(dim=3).any(dim=1))
-
-
-def test_a_function_may_open_the_batches(cnn):
-    """In the forms of a training loop."""
-    batches = [(torch.randn(2, 3, 8, 8), torch.tensor([0, 1]))]
-    scored = {"importance": "taylor", "loss": F.cross_entropy, "tell": len}
-    weights = {name: tensor.clone() for name, tensor in cnn.state_dict().items()}
-    first = sf.prune(cnn, "element_wise", 0.5, calibration=batches, **scored)
-    cnn.load_state_dict(weights)
-    opened = sf.prune(cnn, "element_wise", 0.5, calibration=lambda: batches, **scored)
-    assert first.keys() == opened.keys() and all(torch.equal(first[name], opened[name]) for name in first)
-
-
-def test_without_inputs_the_order_of_the_modules_counts(cnn):
-    masks = sf.prune(cnn, "element_wise", 0.5, tell=lambda line: None)
-    assert masks.ignored == {
-        "stem": "the first convolution, which reads the input",
-        "unused": "the last Linear, the head",
-    }
-    assert list(masks) == ["head", "body", "mlp"]
-
-
 @pytest.mark.parametrize("source", ["example_inputs", "calibration"])
 def test_with_inputs_the_order_of_the_calls_counts(cnn, source):
     images = torch.randn(2, 3, 8, 8)
@@ -71,14 +39,6 @@ def test_with_inputs_the_order_of_the_calls_counts(cnn, source):
         "stem": "the first convolution, which reads the input",
         "head": "the last Linear, the head",
     }
-
-
-def test_what_was_left_out_is_told(cnn, capsys):
-    sf.prune(cnn, "n_m", 0.5, layers=["body", "m*", "unused"], ignore="unused")
-    assert capsys.readouterr().out == (
-        "prune: n_m at 0.5 in 2 layers; left out: unused (ignore=unused)\n"
-        "prune: 50.0% of the weights in 2 layers are zero, 41.7% of all in the network; dense: 1 Linear, 1 Conv2d\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -94,11 +54,6 @@ def test_what_was_left_out_is_told(cnn, capsys):
 def test_layers_are_chosen(cnn, layers, expected):
     masks = sf.prune(cnn, "element_wise", 0.5, layers=layers, tell=lambda line: None)
     assert list(masks) == expected and masks.ignored == {}
-
-
-def test_a_layer_that_the_pattern_cannot_divide_stays_dense(cnn):
-    masks = sf.prune(cnn, "n_m", 0.5, layers=["stem", "mlp"], tell=lambda line: None)
-    assert list(masks) == ["mlp"] and "27" in masks.ignored["stem"]
 
 
 @pytest.mark.parametrize("importance", ["taylor", "fisher", "wanda", "obs", "random"])
@@ -117,36 +72,12 @@ def test_scores_that_need_data_get_it(trained, importance):
     assert masks.pruning.importance.name == importance
 
 
-def test_data_makes_the_choice_better(trained):
-    losses = {}
-    for importance in ("random", "taylor"):
-        net = trained.net()
-        sf.prune(net, "element_wise", 0.5, importance=importance, calibration=trained.loader, loss=F.cross_entropy)
-        losses[importance] = trained.loss(net)
-    assert losses["taylor"] < losses["random"]
-
-
-def test_an_allocation_ranks_layers_together(trained):
-    net = trained.net()
-    masks = sf.prune(net, sf.patterns.ElementWise(), 0.5, allocation="global_threshold", layers="*")
-    shares = [mask.float().mean().item() for mask in masks.values()]
-    assert max(shares) - min(shares) > 0.1 and masks.sparsity == pytest.approx(0.5, abs=1e-3)
-
-
 def test_of_tied_weights_as_much_goes_as_was_asked():
     net = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 4))
     net[2].weight = net[0].weight
     inputs = [torch.randn(32, 16) * torch.linspace(0.1, 3, 16)]
     masks = sf.prune(net, "element_wise", 0.5, importance="wanda", calibration=inputs, tell=len)
     assert (net[0].weight == 0).float().mean() == masks.sparsity == 0.5
-
-
-def test_numbers_of_numpy_are_numbers(cnn):
-    masks = sf.prune(
-        cnn, "block_wise", np.float32(0.75), granularity=np.int64(4), layers=["body"], tell=lambda line: None
-    )
-    assert masks.pruning.pattern == sf.patterns.BlockWise(4) and type(masks.pruning.sparsity) is float
-    assert masks.sparsity == 0.75
 
 
 @pytest.mark.parametrize(
@@ -238,13 +169,6 @@ def test_a_bad_argument_is_one_clear_line_and_changes_nothing(cnn, message):
         sf.prune(cnn, **arguments)
     assert "\n" not in str(caught.value)
     assert all(torch.equal(value, before[name]) for name, value in cnn.state_dict().items())
-
-
-def test_a_network_whose_layers_are_all_left_out_says_so():
-    with pytest.raises(
-        sf.InvalidSetting, match=r"layers=None: leaves no layer to prune \(0: the last Linear, the head\)"
-    ):
-        sf.prune(nn.Sequential(nn.Linear(4, 4)), "element_wise", 0.5)
 
 
 COMPUTED = {

@@ -6,8 +6,6 @@ import sys
 import typing
 from pathlib import Path
 
-import pytest
-
 import sparsefront as sf
 from sparsefront.options import option_classes
 from sparsefront.public_names import ORIGINS, PACKAGES
@@ -34,15 +32,6 @@ def test_every_name_is_there_documented_and_typed():
             named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             assert {*named, "return"} <= hints.keys(), name
             assert all(f"{argument}" in value.__doc__ for argument in named), name
-
-
-def test_an_unknown_name_is_told_with_those_there_are():
-    with pytest.raises(AttributeError, match="module 'sparsefront' has no attribute 'prun'; it offers .*prune"):
-        _ = sf.prun
-    with pytest.raises(AttributeError, match="has no attribute 'Tiles'; its options are .*TileWise"):
-        _ = sf.patterns.Tiles
-    with pytest.raises(AttributeError, match="no attribute 'tiles'"):
-        _ = sf.patterns.tiles
 
 
 def test_every_option_is_offered_under_its_name():

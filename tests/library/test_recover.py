@@ -1,24 +1,20 @@
 """recover: every recovery on a plain training loop, with pruned weights exactly zero."""
 
 import re
-from copy import deepcopy
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import pytest
-import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.taylor import Taylor
 from sparsefront.pruning.calibration import NetworkCalibration
-from sparsefront.recovery import Finetune, ObsUpdate, SquareHead
+from sparsefront.recovery import Finetune, SquareHead
 from sparsefront.recovery.base import Recovery
-from sparsefront.schedule.base import Schedule
 
 SETTINGS = {"epochs": 2, "lr": 1e-2, "trainer": sf.TrainerSettings(accelerator="cpu", checkpoint=False)}
 TRAINS_NOTHING = {"epochs": None, "lr": None}
@@ -102,41 +98,6 @@ def test_an_own_recovery_that_breaks_its_promise_is_named(trained, sets, why):
         recovered(trained, masks, net, recovery=Forgetful(sets), **TRAINS_NOTHING)
 
 
-def test_the_dense_network_stays_as_it_is(trained):
-    before = {name: value.clone() for name, value in trained.dense.state_dict().items()}
-    net = trained.net()
-    masks = sf.prune(net, "n_m", 0.5, tell=len)
-    recovered(trained, masks, net, recovery="distill", dense_net=trained.dense)
-    assert trained.dense.training and all(p.requires_grad for p in trained.dense.parameters())
-    assert all(torch.equal(value, before[name]) for name, value in trained.dense.state_dict().items())
-
-
-def test_a_plain_dict_of_masks_is_kept(trained):
-    net = trained.net()
-    mask = torch.rand(64, 16) < 0.5
-    after = recovered(trained, {"0": mask}, net)
-    assert torch.equal(after["0"], mask) and zeros_where_pruned(net, after)
-
-
-class HalfTwice(Schedule):
-    """A user's own: two rounds at half of the sparsity."""
-
-    name: ClassVar[str] = "half_twice"
-
-    def round_sparsities(self, final):
-        return (final / 2, final / 2, final)
-
-    def sparsity_at(self, progress, final):
-        return final if progress >= 2 / 3 else final / 2
-
-
-def test_rounds_of_one_level_have_shares_of_their_own(trained):
-    net = trained.net()
-    masks = sf.prune(net, "element_wise", 0.5, layers=["0"], schedule=HalfTwice(), tell=len)
-    after = recovered(trained, masks, net, epochs=1)
-    assert [round.steps for round in after.rounds] == [2, 3, 3], "all 8 steps of an epoch"
-
-
 @pytest.mark.parametrize("schedule", ["iterative", "gradual"])
 def test_a_schedule_goes_on_from_its_first_masks(trained, schedule):
     net = trained.net()
@@ -147,24 +108,6 @@ def test_a_schedule_goes_on_from_its_first_masks(trained, schedule):
     assert all(not (after[name] & ~masks[name]).any() for name in masks)
     assert len(after.rounds) == (4 if schedule == "iterative" else 1)
     assert len(recovered(trained, after, net).rounds) == 1, "then the schedule is over"
-
-
-@pytest.mark.parametrize("recovery", ["finetune", ObsUpdate(), ObsUpdate(reselect=True), "sparse_swaps"], ids=str)
-def test_rounds_stand_between_windows(trained, recovery):
-    """Rounds of 2:4 at 16, 29 and 41 %: some windows keep one more than others."""
-    net = trained.net()
-    masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], schedule="iterative", tell=len)
-    given = {} if recovery == "finetune" else TRAINS_NOTHING | {"dense_net": trained.dense}
-    after = recovered(trained, masks, net, recovery=recovery, **given)
-    assert zeros_where_pruned(net, after) and len(after.rounds) == 4
-    for record in after.rounds:
-        assert record.sparsity_achieved == pytest.approx(record.sparsity, abs=2e-3)
-
-
-def test_movement_gathers_scores_while_it_trains(trained):
-    net = trained.net()
-    masks = sf.prune(net, "element_wise", 0.5, importance="movement", schedule="gradual", tell=len)
-    assert recovered(trained, masks, net).sparsity == pytest.approx(0.5, abs=1e-3)
 
 
 def test_taylor_from_training_calibrates_once(trained, monkeypatch):
@@ -204,22 +147,6 @@ def test_batches_that_are_dicts_and_a_network_with_its_own_loss(trained, recover
     settings = SETTINGS | (TRAINS_NOTHING if recovery == "obs_update" else {})
     after = sf.recover(net, masks, batches, recovery=recovery, dense_net=dense, **settings)
     assert list(after) == ["inner.2"] and zeros_where_pruned(net, after)
-
-
-def test_the_mode_and_the_device_of_the_network_stay(trained):
-    net = trained.net().eval()
-    masks = recovered(trained, sf.prune(net, "n_m", 0.5, tell=len), net)
-    assert not net.training and all(mask.device.type == "cpu" for mask in masks.values())
-
-
-def test_one_that_fails_leaves_no_mask_for_the_next(trained):
-    def broken(output, target):
-        raise RuntimeError("a mistake in the loss")
-
-    net = trained.net()
-    with pytest.raises(InvalidSetting, match="loss=broken: fails when called.*a mistake in the loss") as found:
-        sf.recover(net, sf.prune(net, "n_m", 0.5, importance="random", tell=len), trained.loader, broken, **SETTINGS)
-    assert not list(net.buffers()) and isinstance(found.value.__cause__, RuntimeError)
 
 
 BAD = {
@@ -278,33 +205,8 @@ def test_devices_that_nothing_starts_are_refused_before_any_work(trained, traine
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
 
-def test_half_precision_that_no_optimizer_here_trains_is_refused(trained):
-    net = trained.net().half()
-    masks = sf.prune(net, "n_m", 0.5, tell=len)
-    batches = [(trained.x[:32].half(), trained.y[:32])]
-    with pytest.raises(
-        InvalidSetting, match=r"^net=Sequential: has weights in torch.float16 \(0.weight\).*net.float\(\)"
-    ):
-        recover_from(net, masks, batches)
-
-
 def recover_from(net, masks, batches, **arguments):
     return sf.recover(net, masks, batches, F.cross_entropy, **{**SETTINGS, **arguments})
-
-
-@pytest.mark.parametrize(
-    "dtype, arguments",
-    [
-        (torch.bfloat16, {}),
-        (torch.float16, {"recovery": "none", **TRAINS_NOTHING}),
-        (torch.float16, {"recipe": sf.Recipe(optimizer="sgd")}),
-    ],
-)
-def test_other_precisions_go_on(trained, dtype, arguments):
-    net = trained.net().to(dtype)
-    masks = sf.prune(net, "n_m", 0.5, tell=len)
-    recover_from(net, masks, [(trained.x[:32].to(dtype), trained.y[:32])], **arguments)
-    assert zeros_where_pruned(net, masks)
 
 
 @pytest.mark.parametrize(
@@ -337,23 +239,6 @@ def test_a_bad_argument_is_one_clear_line(trained, message):
         sf.recover(net, **arguments | BAD[message])
 
 
-def test_a_frozen_network_is_updated_in_closed_form_and_not_trained(trained):
-    net = trained.net().requires_grad_(False)
-    masks = sf.prune(net, "n_m", 0.5, layers="2", tell=len)
-    with pytest.raises(sf.InvalidSetting, match="net=Sequential: has no parameter with requires_grad"):
-        recovered(trained, masks, net)
-    after = sf.recover(net, masks, trained.loader, recovery="obs_update", dense_net=trained.dense)
-    assert zeros_where_pruned(net, after)
-
-
-def test_a_network_that_was_swapped_is_not_trained(trained):
-    net = trained.net()
-    masks = sf.prune(net, "n_m", 0.5, tell=len)
-    sf.swap(net, masks, (trained.x,))
-    with pytest.raises(sf.InvalidSetting, match=r"masks\['0'\]=given: .*after sf.swap, give a copy from before it"):
-        recovered(trained, masks, net)
-
-
 def test_masks_of_a_convolution_are_shaped_like_it_or_like_its_matrix(cnn):
     weight = cnn.body.weight  # [16, 8, 3, 3]
     keep = torch.rand(weight.shape) < 0.5
@@ -365,66 +250,6 @@ def test_masks_of_a_convolution_are_shaped_like_it_or_like_its_matrix(cnn):
         sf.InvalidSetting, match=r"masks\['body'\].*\[16, 8, 3, 3\], as the weight or \[16, 72\], as its matrix"
     ):
         sf.recover(cnn, {"body": keep.permute(2, 3, 1, 0)}, data, F.cross_entropy, **settings)
-
-
-@pytest.mark.parametrize("own", [{"epochs": 2, "lr": 1e-2}, {"epochs": 2}, {}])
-def test_a_recovery_may_say_the_same_of_its_training_as_the_arguments(trained, own):
-    net = trained.net()
-    masks = sf.prune(net, "n_m", 0.5, tell=len)
-    assert recovered(trained, masks, net, recovery=Finetune(**own)).rounds[0].epochs == 2
-
-
-def test_a_recovery_that_does_not_go_with_the_schedule_says_so(trained):
-    net = trained.net()
-    masks = sf.prune(net, "element_wise", 0.5, schedule="gradual", tell=len)
-    with pytest.raises(sf.InvalidSetting, match="recovery=lr_rewind: goes with schedule iterative, one_shot, not with"):
-        recovered(trained, masks, net, recovery="lr_rewind")
-
-
-class UserData(pl.LightningDataModule):
-    """Its data are there once it is set up; batches are dicts."""
-
-    def __init__(self, problem) -> None:
-        super().__init__()
-        self.problem, self.prepared = problem, False
-
-    def prepare_data(self) -> None:
-        self.prepared = True
-
-    def setup(self, stage: str) -> None:
-        assert self.prepared and stage == "fit"
-        self.rows = [{"input": x, "y": y} for x, y in zip(self.problem.x, self.problem.y, strict=True)]
-
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader(self.rows, batch_size=32, shuffle=True)
-
-    def val_dataloader(self) -> DataLoader:
-        raise AssertionError("a plain training loop validates nothing")
-
-
-@pytest.mark.parametrize(
-    "given", [UserData, lambda problem: lambda index: UserData(problem)], ids=["module", "of rounds"]
-)
-def test_a_data_module_of_one_s_own_trains_too(trained, given):
-    net = trained.net()
-    masks = sf.prune(net, "n_m", 0.75, layers=["0", "2"], tell=len)
-    pruned = trained.loss(net)
-    masks = sf.recover(
-        net, masks, given(trained), lambda output, batch: F.cross_entropy(output, batch["y"]), **SETTINGS
-    )
-    assert trained.loss(net) < pruned and masks.rounds[0].samples == 2 * len(trained.x)
-
-
-def test_a_loader_without_a_length_trains_too(trained):
-    class Stream(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            for inputs, targets in trained.loader:
-                yield from zip(inputs, targets, strict=True)
-
-    net = trained.net()
-    masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
-    found = sf.recover(net, masks, torch.utils.data.DataLoader(Stream(), batch_size=8), F.cross_entropy, **SETTINGS)
-    assert zeros_where_pruned(net, found)
 
 
 class Two(nn.Module):
@@ -460,100 +285,3 @@ def test_outputs_without_named_logits_are_refused_before_any_work(trained, form,
     with pytest.raises(InvalidSetting, match="net=Two: returned (tuple|list), which does not say what its logits are"):
         sf.recover(net, masks, trained.loader, first_of, dense_net=Two(trained.net()), **SETTINGS, **arguments)
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
-
-
-class Centers(nn.Module):
-    """A loss with weights, as ArcFace's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.centers = nn.Parameter(torch.eye(4))
-
-    def forward(self, output, target):
-        return F.cross_entropy(output @ self.centers, target)
-
-    def method(self, output, target):
-        return self(output, target)
-
-
-@pytest.mark.parametrize("kind", ["module", "method", "closure"])
-def test_weights_of_the_loss_are_trained_or_named(trained, kind, caplog):
-    net, centers = trained.net(), Centers()
-    loss = {"module": centers, "method": centers.method, "closure": lambda output, target: centers(output, target)}[
-        kind
-    ]
-    masks = sf.prune(net, "n_m", 0.5, tell=len)
-    sf.recover(net, masks, trained.loader, loss, **SETTINGS)
-    assert torch.equal(centers.centers, torch.eye(4)) == (kind == "closure")
-    assert ("1 parameter that it reads, of shape (4, 4), not trained" in caplog.text) == (kind == "closure")
-
-
-@pytest.mark.parametrize("form", [tuple, list])
-@pytest.mark.parametrize(
-    "recovery", ["finetune", "lr_rewind", "sr_ste", "obs_update", "sparse_swaps", SquareHead(hidden_layers=["net.1"])]
-)
-def test_networks_that_return_tuples_or_lists_train_by_their_loss(trained, form, recovery):
-    net, nets = Two(trained.net()), {"dense_net": Two(trained.net()), "initial_net": Two(trained.net())}
-    net.form = form
-    masks = sf.prune(net, "n_m", 0.5, layers=["net.0", "net.2"], tell=len)
-    settings = SETTINGS | (TRAINS_NOTHING if recovery in ("obs_update", "sparse_swaps") else {})
-    masks = sf.recover(net, masks, trained.loader, first_of, recovery=recovery, **nets, **settings)
-    assert zeros_where_pruned(net, masks)
-
-
-def test_looking_at_the_logits_draws_nothing(trained):
-    """A loader's own generator and torch's are afterwards where they were."""
-    weights = []
-    for recovery in (sf.recovery.Distill(hardness=0.0), "finetune"):
-        torch.manual_seed(0)
-        net, order = trained.net(), torch.Generator().manual_seed(1)
-        masks = sf.prune(net, "n_m", 0.5, tell=len)
-        loader = DataLoader(trained.loader.dataset, batch_size=32, shuffle=True, generator=order)
-        sf.recover(net, masks, loader, F.cross_entropy, recovery=recovery, dense_net=trained.dense, **SETTINGS)
-        weights.append(net[0].weight)
-    torch.testing.assert_close(*weights)
-
-
-class Heads(NamedTuple):
-    logits: torch.Tensor
-    aux_logits: torch.Tensor
-
-
-class Auxiliary(nn.Module):
-    """As torchvision's Inception: in training mode its output names what an auxiliary head predicts too."""
-
-    def __init__(self, name: str = "aux_logits") -> None:
-        super().__init__()
-        self.body, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
-        self.head, self.auxiliary, self.name = nn.Linear(8, 3), nn.Linear(8, 3), name
-
-    def forward(self, x):
-        x = self.norm(self.body(x))
-        return {"logits": self.head(x), self.name: self.auxiliary(x)} if self.training else {"logits": self.head(x)}
-
-
-@pytest.mark.parametrize("form", [dict, lambda output: Heads(**output) if len(output) == 2 else output["logits"]])
-def test_heads_of_training_alone_are_not_taught(form):
-    net = Auxiliary()
-    net.register_forward_hook(lambda _, inputs, output: form(output))
-    batches = [(torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))]
-    masks = sf.prune(net, "n_m", 0.5, layers="body", tell=len)
-    before, teacher = net.auxiliary.weight.clone(), deepcopy(net)
-
-    def loss(output, target):
-        return F.cross_entropy(output["logits"] if isinstance(output, dict) else output.logits, target)
-
-    sf.recover(net, masks, batches, loss, dense_net=teacher, recovery="distill", epochs=1)
-    assert torch.equal(net.auxiliary.weight, before) and not torch.equal(net.head.weight, teacher.head.weight)
-
-
-def test_other_logits_of_training_alone_are_refused_before_any_work():
-    net = Auxiliary("second_logits")
-    masks, batches = (
-        sf.prune(net, "n_m", 0.5, layers="body", tell=len),
-        [(torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))],
-    )
-    before = deepcopy(net.state_dict())
-    with pytest.raises(InvalidSetting, match="net=Auxiliary: returns 2 logits as it trains and 1 in eval mode"):
-        sf.recover(net, masks, batches, lambda output, y: 0.0, recovery="distill", dense_net=deepcopy(net), epochs=1)
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())

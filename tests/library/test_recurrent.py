@@ -20,7 +20,6 @@ from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.linears import as_linears
 from sparsefront.models.recurrent import GateLinear, SplitLSTM, lstm_gates
-from sparsefront.networks import before_forward
 from sparsefront.pruning.calibration import sum_over_inputs
 
 LENGTHS = torch.tensor([2, 5, 3])
@@ -41,10 +40,6 @@ class Tagger(nn.Module):
 def tagger() -> nn.Module:
     torch.manual_seed(0)
     return Tagger().eval()
-
-
-def loss(y: Tensor, target: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(y.flatten(0, 1), target.flatten())
 
 
 def quiet(line: str) -> None:
@@ -92,21 +87,6 @@ def test_what_padding_gives_counts_for_nothing_in_calibration():
     torch.testing.assert_close(sums["ih"], x[real].sum(0))
 
 
-def test_gradients_and_dropout_step_by_step():
-    net, watched = tagger(), tagger()
-    as_linears(net), as_linears(watched)
-    seen = []
-    with before_forward({"hh": watched.lstm.hh_l1_reverse}, lambda *_: seen.append(1)):
-        for each in (net, watched):
-            loss(each(TOKENS), TOKENS % 7).backward()
-        outputs = [watched.train()(TOKENS), watched(TOKENS), watched.eval()(TOKENS)]
-    assert len(seen) == 4 * 9  # a call a step
-    for (name, one), other in zip(net.named_parameters(), watched.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, msg=name)
-    assert not torch.equal(outputs[0], outputs[1])
-    torch.testing.assert_close(outputs[2], net.eval()(TOKENS))
-
-
 PATTERNS = {
     "element_wise": None,
     "n_m": None,
@@ -148,41 +128,6 @@ def test_every_pattern(pattern, tmp_path):
     torch.testing.assert_close(fresh(TOKENS), expected)
 
 
-TRAINED = {"epochs": 1, "dense_net": tagger}
-RECOVERIES = {
-    "finetune": TRAINED,
-    "lr_rewind": TRAINED,
-    "weight_rewind": TRAINED | {"epoch_weights": {0: None}},
-    "distill": TRAINED,
-    "sr_ste": TRAINED | {"initial_net": tagger},
-    "cast": TRAINED,
-    "obs_update": {"dense_net": tagger},
-    "sparse_swaps": {"dense_net": tagger},
-}
-
-
-@pytest.mark.parametrize("recovery", RECOVERIES)
-def test_every_recovery_keeps_the_masks(recovery):
-    net = tagger()
-    masks = sf.prune(net, "n_m", 0.5, example_inputs=(TOKENS,), tell=quiet)
-    before, given = copy.deepcopy(net.state_dict()), dict(RECOVERIES[recovery])
-    if "epoch_weights" in given:
-        given["epoch_weights"] = {0: before}
-    found = sf.recover(net, masks, [((TOKENS,), TOKENS % 7)] * 2, loss=loss, recovery=recovery, **given)
-    for layer, mask in found.items():
-        weight = net.get_submodule(layer).weight
-        assert not weight[~mask].any() and not torch.equal(weight, before[f"{layer}.weight"]), layer
-
-
-def test_state_dicts_of_an_lstm_are_taken():
-    net, plain = tagger(), Tagger().eval()
-    as_linears(net)
-    weights = plain.state_dict()
-    net.load_state_dict(weights)
-    assert "lstm.weight_ih_l0" in weights
-    torch.testing.assert_close(net(TOKENS), plain(TOKENS))
-
-
 def test_what_stays_and_why():
     class Kinds(nn.Module):
         def __init__(self) -> None:
@@ -201,39 +146,6 @@ def test_what_stays_and_why():
     }
     with pytest.raises(sf.InvalidSetting, match="the whole network is not split into Linears: put it into a module"):
         sf.prune(nn.LSTM(16, 16), "element_wise", 0.5, tell=quiet)
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.lstm = nn.LayerNorm(32), nn.LSTM(32, 32, batch_first=True)
-        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.lstm(self.norm(x))[0]
-        return x + self.down(self.up(x).relu())
-
-
-def test_a_block_with_a_pruned_lstm_is_not_rewritten():
-    torch.manual_seed(0)
-    net, x = nn.Sequential(nn.Sequential(Block(), Block()), nn.Linear(32, 5)).eval(), torch.randn(3, 7, 32)
-    masks = sf.prune(net, "tile_wise", 0.5, granularity=16, example_inputs=(x,), tell=quiet)
-    expected = net(x)
-    report = sf.swap(net, masks, (x,))
-    assert {type(net.get_submodule(layer)) for layer in masks} == {SparseLinear} and len(masks) == 8
-    reason = "has a pruned LSTM, lstm.ih_l0, which its graph would run dense"
-    assert report.fusion.unsupported == {"0.0": reason, "0.1": reason}
-    torch.testing.assert_close(net(x), expected)
-
-
-def test_the_gates():
-    cell = nn.LSTMCell(6, 8)
-    x, h, c = torch.randn(3, 6), torch.randn(3, 8), torch.randn(3, 8)
-    products = [
-        nn.functional.linear(x, cell.weight_ih, cell.bias_ih),
-        nn.functional.linear(h, cell.weight_hh, cell.bias_hh),
-    ]
-    torch.testing.assert_close(lstm_gates(*products, c), cell(x, (h, c)))
 
 
 TIMES = {  # of the operator, of single products, of whole steps

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from sparsefront_kernels import cuda_library
 from torch import nn
 
 import sparsefront as sf
 from sparsefront.inference import autotune, whole_network
 from sparsefront.inference import swap as swapping
 from sparsefront.inference.fusion.plan import BlockReport, FusionPlan, FusionReport
-from sparsefront.measure import end_to_end, search_time
+from sparsefront.measure import end_to_end
 from sparsefront.measure.correctness import CPU_ROWS, has_low_precision, rows_to_compare
 
 ROUGH = {"rtol": 0.2, "atol": 0.2}  # of products in fp8
@@ -146,13 +145,6 @@ def test_low_precision_has_to_beat_dense_in_it(gpu, sparse_ms, low_ms, runs):
         assert report.low_precision_layers["0"] == "fp8" and "last Linear" in report.low_precision_layers["2"]
 
 
-@pytest.mark.parametrize("kernel", ["sparse", "gathered", "none", sf.KernelChoice("sparse", fuse=False)])
-def test_only_auto_is_compared(net, gpu, kernel):
-    seen = gpu(9.0)
-    _, report = swapped(net, seen, kernel=kernel)
-    assert not seen.timed and any(layer.is_sparse for layer in report.layers.values()) == (kernel != "none")
-
-
 def test_what_cannot_be_compared_keeps_its_kernels(net, gpu):
     seen = gpu(9.0, error=RuntimeError("no memory"))
     _, report = swapped(net, seen)
@@ -200,6 +192,16 @@ def test_another_call_with_the_same_shapes_uses_what_was_found(gpu, forget, tmp_
         assert len(seen.timed) == 5
 
 
+def test_swap_without_reuse_is_timed_again_and_stored(gpu):
+    seen, lines = gpu(9.0), []
+    for timed, reuse in ((1, False), (2, False), (2, True)):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+        lines.append(str(swapped(net, seen, reuse=reuse)[1]).splitlines()[:-2])  # without seconds
+        assert len(seen.timed) == timed and ("as found before" in seen.told[-1]) == reuse
+    assert lines[0] == lines[1] == lines[2], "the measuring stage and a later sf.swap choose alike"
+
+
 def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
     seen = gpu(0.5)
     _, report = swapped(net, seen, seconds=0)
@@ -207,44 +209,6 @@ def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
     assert "not tried: about 0 s are needed, 0 s of the search are left" in str(report)
     assert "for at most 0 s" in seen.told[0]
     assert "2 things left out, seconds=0: kernels/0 (not tried" in seen.told[-1]
-
-
-@pytest.mark.parametrize("later", [False, True], ids=["this process", "a later one"])
-def test_search_without_time_goes_on_later(gpu, forget, later):
-    """What was left out is searched by the next call, with the same budget too; and what was complete is not."""
-
-    def call(seconds):
-        if later:
-            forget()
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
-        return swapped(net, seen, seconds=seconds)[1]
-
-    seen = gpu(0.5)
-    call(0)
-    assert not any("goes on" in line or "as found before" in line for line in seen.told)
-    assert call(60).sparse_flops_share > 0
-    assert len([line for line in seen.told if "goes on where a search ran out of time" in line]) == 1
-    assert seen.plans[1] is None and call(60).sparse_flops_share > 0
-    assert seen.told[-1].endswith("as found before") and len(seen.timed) == 1
-
-
-def test_builds_stop_the_clock(net, gpu, monkeypatch):
-    """A search on a bare machine has as much time as one whose libraries were built before."""
-    seen, clock = gpu(0.5), SimpleNamespace(now=0.0)
-    monkeypatch.setattr(search_time, "working_time", lambda: clock.now)
-
-    def build(*arguments):
-        with cuda_library._reported(["gathered_sm90_cluster", "gathered_sm90_persistent"]):
-            clock.now += 100.0
-
-    monkeypatch.setattr(swapping, "build_libraries", build)
-    _, report = swapped(net, seen, seconds=60)
-    assert report.sparse_flops_share > 0 and report.seconds == {"search": 0.0, "builds": 100.0} | dict.fromkeys(
-        ("correctness checks", "whole networks"), 0.0
-    )
-    assert "building 2 CUDA libraries with nvcc, once on this machine: gathered_sm90_cluster, gathered" in seen.told[1]
-    assert "the swap took 0.0 s" in str(report) and "before it 100.0 s builds" in str(report)
 
 
 @pytest.fixture
@@ -288,24 +252,6 @@ def test_like_layers_time_fast_kernels_alone(gpu, tried):
     tried.clear()
     swapped_stack(seen, sparsity=0.75)
     assert [timed for _, timed in tried] == [True] * 5, "another density is another time"
-
-
-@pytest.mark.parametrize("usually", [(), ("gathered_reference",)])
-def test_untimed_layers_take_what_is_usually_faster(gpu, tried, monkeypatch, usually):
-    monkeypatch.setattr(autotune, "USUALLY_FASTER", usually)
-    seen = gpu(0.5)
-    report = swapped_stack(seen, sparsity=0.75, seconds=0)
-    assert [layer.is_sparse for layer in report.layers.values()] == [bool(usually)] * 5
-    assert not any(timed for _, timed in tried) and "5 things left out, seconds=0" in seen.told[-1]
-
-
-@pytest.mark.parametrize("seconds", [-1, float("nan"), "60", None, True])
-def test_seconds_are_a_number(net, seconds):
-    with pytest.raises(sf.InvalidSetting, match=r"^seconds=.*: is how long a search may take: a number, 0 or more$"):
-        sf.swap(net, {"0": torch.ones(64, 32, dtype=torch.bool)}, (X,), seconds=seconds)
-    if seconds is not None:
-        with pytest.raises(sf.InvalidSetting, match=r"^seconds=.*: is how long a search may take"):
-            sf.benchmark(nn.Linear(32, 8), nn.Linear(32, 8), (X,), seconds=seconds)
 
 
 @pytest.mark.gpu

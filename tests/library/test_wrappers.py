@@ -62,13 +62,6 @@ def test_a_wrapped_network_goes_all_the_way_under_its_own_names(wrap, alone, tmp
     assert sf.benchmark(dense, wrapped, (X,), settings=QUICK).dense_ms > 0
 
 
-@pytest.mark.parametrize("wrap", [lambda net: net, nn.DataParallel], ids=["itself", "wrapped"])
-def test_one_network_is_not_compared_with_itself(wrap):
-    net = network()
-    with pytest.raises(sf.InvalidSetting, match=r"^net=Sequential: is the very network that dense_net is"):
-        sf.benchmark(net, wrap(net), (X,))
-
-
 @pytest.mark.parametrize(
     "inputs",
     [{"use_cache": False, "x": X}, {"x": X, "use_cache": False, "scale": None}, (X, False)],
@@ -81,17 +74,3 @@ def test_inputs_may_hold_plain_values(inputs):
     assert list(masks) == ["0", "2"]
     assert sf.swap(net, masks, inputs).layers["0"].is_sparse
     assert sf.benchmark(dense, net, inputs, settings=QUICK).dense_ms > 0
-
-
-def test_so_may_batches():
-    net = network(Cached)
-    batches = [{"use_cache": False, "x": X, "label": Y}]
-    masks = sf.prune(net, "n_m", 0.5, importance="wanda", calibration=batches, tell=len)
-    sf.recover(net, masks, batches, lambda output, batch: F.cross_entropy(output, batch["label"]), trainer=TRAINER)
-
-
-def test_inputs_without_a_tensor_are_told():
-    with pytest.raises(sf.InvalidSetting, match=r"example_inputs\['use_cache'\]=bool: must be a tensor"):
-        sf.prune(network(Cached), "n_m", 0.5, example_inputs={"use_cache": False})
-    with pytest.raises(sf.InvalidSetting, match=r"example_inputs\['x'\]=list: must be a tensor"):
-        sf.prune(network(Cached), "n_m", 0.5, example_inputs={"x": [1.0]})

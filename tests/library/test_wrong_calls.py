@@ -179,10 +179,7 @@ RECOVER = [
     ({"train_dataloader": [(X, Y, Y)]}, "train_dataloader=tuple of 3: holds batches (inputs, target)"),
     ({"train_dataloader": [(X.double(), Y)]}, "train_dataloader=a batch of input torch.float64 [32, 16]: the network"),
     ({"train_dataloader": [{"pixel": X}]}, "train_dataloader=a batch of nothing that the network takes: the network"),
-    (
-        {"train_dataloader": [X]},
-        "loss=cross_entropy: fails when called with (output, batch), as train_dataloader gi",
-    ),
+    ({"train_dataloader": [X]}, "loss=cross_entropy: fails when called with (output, batch), as train_dataloader gi"),
     ({"train_dataloader": [(X, Y.float())]}, "loss=cross_entropy: fails when called with (output, target)"),
     ({"train_dataloader": [(X * float("nan"), Y)]}, "stage recover cannot train: the loss is nan before any weight ch"),
     ({"loss": lambda output, target: None}, "loss=NoneType: must be the mean over the batch"),
@@ -303,17 +300,6 @@ def test_benchmark(given, message):
     assert told(lambda: sf.benchmark(**call), call["dense_net"], call["net"]).startswith(message)
 
 
-@pytest.mark.parametrize("given", [None, {}, "masks", list(MASKS)], ids=str)
-def test_the_callback_refuses_what_are_no_masks_when_it_is_made(given):
-    assert told(lambda: sf.HoldMasks(given)).startswith("masks=")
-
-
-def test_the_callback_and_masks_of_other_kinds():
-    assert told(lambda: sf.HoldMasks(MASKS, net="x")) == "net=str: is a torch.nn.Module"
-    assert told(lambda: sf.Masks([1])) == "masks=list: is a dict: layer name -> bool mask"
-    assert told(lambda: sf.Search(5)) == "timing=int: is a Timing, or None"
-
-
 @pytest.mark.parametrize("given", [None, 5, "", b"x", ["x"], "a\0b"], ids=repr)
 def test_a_folder_is_a_path(given):
     net = copy.deepcopy(PRUNED)
@@ -364,34 +350,6 @@ def test_run(given, message):
     assert told(lambda: sf.run(given)).startswith(message)
 
 
-def test_a_failed_hold_leaves_no_hook_on_other_optimizers(monkeypatch):
-    monkeypatch.setattr("sparsefront.pruning.masks.HeldMasks.zero_", raises)
-    net, other = copy.deepcopy(PRUNED), nn.Linear(2, 2)
-    with pytest.raises(RuntimeError):
-        sf.hold(net, MASKS)
-    other(torch.ones(1, 2)).sum().backward()
-    torch.optim.SGD(other.parameters(), 0.1).step()
-
-
-def test_what_a_device_fails_with_stays_what_it_is():
-    def full(output, target):
-        raise torch.OutOfMemoryError("of memory")
-
-    with pytest.raises(torch.OutOfMemoryError):
-        sf.recover(copy.deepcopy(PRUNED), MASKS, DATA, full, epochs=1)
-    assert issubclass(InvalidSetting, ValueError)
-
-
-def test_a_printed_comparison_says_why_its_speedup_is_not_the_ratio_of_its_medians():
-    from sparsefront.measure.speedup import ratio_apart
-
-    comparison = sf.benchmark(net_of(), copy.deepcopy(PRUNED), (X,))
-    clause = ratio_apart(comparison.speedup, comparison.dense_ms, comparison.sparse_ms)
-    assert f"on cpu{clause}\n" in str(comparison)
-    assert ratio_apart(1.5, 3.0, 2.0) == ratio_apart(1.503, 3.0, 2.0) == ratio_apart(None, 3.0, 2.0) == ""
-    assert ratio_apart(0.98, 3.0, 2.0).endswith("the medians over all repeats that are shown give 1.50×")
-
-
 def changed(value: float, *, bias: bool) -> nn.Module:
     net = copy.deepcopy(PRUNED)
     (net[0].bias if bias else net[0].weight).data.flatten()[3] = value
@@ -425,10 +383,3 @@ def test_values_that_are_not_finite_are_named(call, message):
     with pytest.raises(InvalidSetting, match=f"^{message}$") as caught:
         call()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_unpruned_weights_are_not_swapped(packed, tmp_path):
-    export = sf.save(tmp_path / "export", PRUNED, MASKS) if packed else None
-    with pytest.raises(ValueError, match="^0: 256 pruned weights are not zero"):
-        sf.swap(net_of(), MASKS, (X,), packed=export)

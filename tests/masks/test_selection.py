@@ -70,18 +70,6 @@ def test_groups_of_one_size(joined_up_to, layers, size, allowed):
     assert [kept.tolist() for kept in keep_best(groups, allowed)] == expected
 
 
-def test_sizes_broadcast_and_scores_may_be_transposed():
-    scores = torch.tensor([[4.0, 1.0], [2.0, 3.0]]).t()
-    kept = keep_best([Groups(scores, torch.tensor([[2], [5]]))], 5)[0]
-    assert kept.tolist() == [[True, True], [False, True]]  # score 1 has size 5, and 2 would be the next
-
-
-def test_never_all_unless_the_budget_says_so():
-    groups = Groups(torch.zeros(4), 1)
-    assert keep_best([groups], 3)[0].tolist() == [True, False, False, False]
-    assert not keep_best([groups], 4)[0].any()
-
-
 def test_budget_counts_what_is_gone_and_forgives_the_last_digits():
     assert budget([Groups(torch.zeros(100), 1)], 100, 0.57) == 57  # 0.57 * 100 is 56.99999999999999
     groups = Groups(torch.tensor([0.0, -math.inf, 0.0]), 10)
@@ -97,14 +85,3 @@ def test_best_of_the_last_dimension(n, m):
     for row, chosen in zip(scores.view(-1, m).tolist(), kept.view(-1, m).tolist(), strict=True):
         best = sorted(range(m), key=lambda i: (-row[i], i))[:n]
         assert [i for i in range(m) if chosen[i]] == sorted(best)
-
-
-def test_groups_that_are_gone_are_never_kept():
-    scores = torch.tensor([[-math.inf, 1.0, -math.inf, -math.inf]])
-    assert keep_best_of_last(scores, 2).tolist() == [[False, True, False, False]]
-
-
-@pytest.mark.parametrize("value", [1e-45, 1e-38, 3.4e38, -1e-45])
-def test_extreme_scores(value):
-    kept = keep_best([Groups(torch.tensor([value, value, 0.0]), 1)], 1)[0]
-    assert kept.tolist() == ([True, True, False] if value > 0 else [True, False, True])

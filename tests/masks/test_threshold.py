@@ -1,7 +1,6 @@
 """The threshold against a walk through the sorted scores, with and without guesses from a sample."""
 
 import math
-import struct
 from unittest import mock
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefront.masks import groups as selection
-from sparsefront.masks.groups import Groups, find_threshold, float_of, rank_of
+from sparsefront.masks.groups import Groups, find_threshold
 
 few = settings(max_examples=150, derandomize=True)
 scores = st.one_of(st.sampled_from([-math.inf, math.inf, 0.0, -0.0, 1.0, 2.0, -3.0]), st.floats(-5, 5, width=32))
@@ -72,11 +71,3 @@ def test_guesses_spare_most_passes():
     with mock.patch.object(selection, "_weights_below", wraps=selection._weights_below) as counted:
         find_threshold([group], 750_000)
     assert counted.call_count == 2
-
-
-@few
-@given(a=st.floats(width=32, allow_nan=False), b=st.floats(width=32, allow_nan=False))
-def test_ranks_order_the_float32_numbers(a, b):
-    assert struct.pack("<f", float_of(rank_of(a))) == struct.pack("<f", a)
-    assert a >= b or rank_of(a) < rank_of(b)
-    assert -math.inf <= float_of(rank_of(a))

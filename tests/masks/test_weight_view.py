@@ -11,11 +11,6 @@ from sparsefront.patterns.n_m import NM
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
 
-def test_linear_is_itself():
-    weight = torch.nn.Linear(6, 4).weight
-    assert as_matrix(weight).shape == (4, 6) and as_matrix(weight).data_ptr() == weight.data_ptr()
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_convolution_and_back(layout):
     """Tap by tap, the input channels of one tap next to each other."""
@@ -28,19 +23,6 @@ def test_convolution_and_back(layout):
     assert torch.equal(back, weight)
     assert back.is_contiguous(memory_format=layout)  # as the weight lies: so are masks, which are applied at every step
     assert (matrix.data_ptr() == weight.data_ptr()) == (layout == torch.channels_last)
-
-
-def test_a_pointwise_filter_is_its_matrix():
-    weight = torch.randn(5, 3, 1, 1)
-    assert torch.equal(as_matrix(weight), weight[:, :, 0, 0]) and as_matrix(weight).data_ptr() == weight.data_ptr()
-    assert torch.equal(like_weight(weight[:, :, 0, 0], weight), weight)
-
-
-def test_what_has_the_shape_already_is_itself():
-    weight = torch.randn(5, 3, 2, 4)
-    matrix = as_matrix(weight)
-    assert as_matrix(matrix).data_ptr() == matrix.data_ptr() and torch.equal(as_matrix(matrix), matrix)
-    assert like_weight(weight, weight) is weight and like_weight(matrix, matrix) is matrix
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -93,23 +75,6 @@ def test_pointwise_rows_of_channels_last_images_are_no_copy():
 def test_rows_pass_a_gradient_on():
     images = torch.randn(1, 2, 5, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: pixel_rows(x, (3, 3), padding=(1, 1), stride=(2, 2)), images)
-
-
-def test_a_block_of_a_convolution_lies_in_one_tap():
-    """Blocks of outputs x neighboring channels of one tap are kept or pruned as a whole."""
-    weight = torch.randn(16, 8, 3, 3)
-    mask = like_weight(BlockWise("8x4").mask(as_matrix(weight).abs(), 0.5), weight)
-    blocks = mask.reshape(2, 8, 2, 4, 3, 3)  # outputs and channels in blocks, taps one by one
-    whole, any_left = blocks.all(dim=3).all(dim=1), blocks.any(dim=3).any(dim=1)
-    assert torch.equal(whole, any_left) and 0 < int(whole.sum()) < whole.numel()
-    assert int((whole.any(dim=-1).any(dim=-1) & ~whole.all(dim=-1).all(dim=-1)).sum()) > 0  # taps differ
-
-
-def test_a_window_of_a_convolution_runs_over_channels():
-    """2:4 along the input channels of every tap, as vendors' libraries prune filters."""
-    weight = torch.randn(4, 8, 3, 3)
-    mask = like_weight(NM(2, 4).mask(as_matrix(weight).abs(), 0.5), weight)
-    assert (mask.reshape(4, 2, 4, 3, 3).sum(dim=2) == 2).all()
 
 
 def test_a_group_that_does_not_divide_the_channels_spans_taps():

@@ -10,7 +10,6 @@ from torch._dynamo.utils import counters
 from sparsefront.measure import end_to_end, execution_mode, fastest
 from sparsefront.measure.end_to_end import find_dense, set_decided_versions, time_against_dense, time_alone, time_pair
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.speedup import speedup_of
 from sparsefront.measure.timers import summarise, time_interleaved
 
 
@@ -57,7 +56,6 @@ def test_both_sides_keep_all_samples_of_all_repeats():
     }
     assert found.dense.latency.n == found.sparse.n == 12
     assert found.speedup.speedup == pytest.approx(12)
-    assert found.throughput_sparse_samples_per_s == pytest.approx(256 / found.sparse.median_ms * 1e3)
     assert found.dense.execution.name == found.execution.name == "eager"
     assert found.not_timed["sparse/cuda_graph"] == "needs a CUDA device"
     assert set(found.medians_ms) == {"dense/eager", "sparse/eager"}
@@ -75,11 +73,10 @@ def test_the_fastest_low_precision_is_timed_in_turn_too():
     timed = found.dense.low
     assert timed.precision == "fp8" and timed.net is low["fp8"] and timed.execution.name == "eager"
     assert timed.latency == summarise(sum(found.samples_ms["dense_low"], []))
-    assert timed.speedup == speedup_of(found.samples_ms["dense_low"], found.samples_ms["sparse"])
     assert found.medians_ms.keys() == {"dense/eager", "dense_low/eager", "sparse/eager"}
     assert found.not_timed["dense_low/cuda_graph"] == "needs a CUDA device"
     alone = time_alone(Layers(12).eval(), inputs, settings, low=low)
-    assert alone.low.precision == "fp8" and alone.low.speedup is None and "dense_low" in alone.samples_ms
+    assert alone.low.precision == "fp8" and "dense_low" in alone.samples_ms
 
 
 def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.checkpoint import load_weights, misfit, read_weights, weights_file, weights_fingerprint
+from sparsefront.models.checkpoint import load_weights, read_weights, weights_fingerprint
 
 
 class Body(nn.Module):
@@ -20,22 +20,6 @@ class Body(nn.Module):
         self.layer = nn.Linear(4, 5)
         self.norm = nn.BatchNorm1d(5)
         self.head = nn.Linear(5, classes)
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".pt"])
-@pytest.mark.parametrize("wrapper", [None, "state_dict", "model"])
-@pytest.mark.parametrize("prefix", ["", "module.", "net."])
-def test_reads_the_usual_forms(tmp_path: Path, suffix: str, wrapper: str | None, prefix: str):
-    weights = Body().state_dict()
-    content = {f"{prefix}{key}": tensor for key, tensor in weights.items()}
-    file = tmp_path / f"weights{suffix}"
-    if suffix == ".safetensors":
-        save_file(content, file)
-    else:
-        torch.save({wrapper: content, "epoch": 3} if wrapper else content, file)
-    found = read_weights(str(file))
-    assert found.keys() == weights.keys()
-    assert all(torch.equal(found[key], weights[key]) for key in weights)
 
 
 def test_checkpoints_as_training_tools_write_them(tmp_path: Path):
@@ -78,11 +62,6 @@ def test_an_entry_is_chosen_by_name(tmp_path: Path):
         read_weights(f"{file}::ema")
 
 
-def test_a_folder_with_model_safetensors_is_a_checkpoint(tmp_path: Path):
-    save_file(Body().state_dict(), tmp_path / "model.safetensors")
-    assert weights_file(str(tmp_path)) == tmp_path / "model.safetensors"
-
-
 class Payload:
     """Runs when unpickled."""
 
@@ -112,17 +91,6 @@ def test_a_pickle_that_runs_code_is_named(tmp_path: Path, payload: Payload, name
     assert "weights_only" not in str(refused.value)
 
 
-def test_the_objects_of_an_unsafe_checkpoint_are_named_to_the_end_of_the_line(tmp_path: Path):
-    from argparse import Namespace
-
-    torch.save({"state_dict": Body().state_dict(), "options": Namespace(lr=1)}, tmp_path / "unsafe.pt")
-    with pytest.raises(InvalidSetting) as rejected:
-        read_weights(str(tmp_path / "unsafe.pt"))
-    message = str(rejected.value)
-    assert "it holds objects of argparse.Namespace" in message and "\n" not in message
-    assert message.endswith("save its state dict alone: torch.save(net.state_dict(), FILE), or .safetensors")
-
-
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_a_checkpoint_that_was_cut_short_is_one_sentence(tmp_path: Path, suffix: str):
     file = tmp_path / f"whole{suffix}"
@@ -131,32 +99,6 @@ def test_a_checkpoint_that_was_cut_short_is_one_sentence(tmp_path: Path, suffix:
     with pytest.raises(InvalidSetting, match="cannot be read as plain tensors: .") as rejected:
         read_weights(str(file))
     assert "\n" not in str(rejected.value) and len(str(rejected.value)) < 250 + len(str(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["broken.safetensors", "broken.pth"])
-@pytest.mark.parametrize("content", [b"", b"no checkpoint at all", b"hello world"], ids=["empty", "text", "other_text"])
-def test_a_broken_file_is_one_sentence(tmp_path: Path, name: str, content: bytes):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InvalidSetting, match="cannot be read as plain tensors: .") as rejected:
-        read_weights(str(tmp_path / name))
-    assert "\n" not in str(rejected.value)
-
-
-def test_files_that_hold_no_state_dict_are_rejected(tmp_path: Path):
-    for content in ({}, {"epoch": 3}, [torch.zeros(2)]):
-        torch.save(content, tmp_path / "other.pth")
-        with pytest.raises(InvalidSetting, match="has no state dict"):
-            read_weights(str(tmp_path / "other.pth"))
-
-
-def test_paths_that_are_no_checkpoint_are_rejected(tmp_path: Path):
-    (tmp_path / "weights.h5").touch()
-    with pytest.raises(InvalidSetting, match="does not exist"):
-        weights_file(str(tmp_path / "missing.pth"))
-    with pytest.raises(InvalidSetting, match="checkpoint file"):
-        weights_file(str(tmp_path / "weights.h5"))
-    with pytest.raises(InvalidSetting, match="model.safetensors"):
-        weights_file(str(tmp_path))
 
 
 def test_a_head_for_other_classes_is_kept_new_and_logged(caplog: pytest.LogCaptureFixture):
@@ -173,21 +115,6 @@ def test_a_head_for_other_classes_is_kept_new_and_logged(caplog: pytest.LogCaptu
     assert torch.equal(net.head.weight, head)
 
 
-def test_a_head_that_fits_is_loaded(caplog: pytest.LogCaptureFixture):
-    source, net = Body(), Body()
-    with caplog.at_level(logging.INFO):
-        load_weights(net, source.state_dict(), head="head", path="p")
-    assert torch.equal(net.head.weight, source.head.weight)
-    assert not caplog.records
-
-
-def test_half_precision_weights_become_those_of_the_network():
-    source, net = Body().half(), Body()
-    load_weights(net, source.state_dict(), head="head", path="p")
-    assert net.layer.weight.dtype == torch.float32
-    assert torch.equal(net.layer.weight, source.layer.weight.float())
-
-
 def test_everything_else_must_fit_and_the_first_misfits_are_named():
     weights = Body().state_dict()
     weights["layer.weight"] = torch.zeros(5, 6)
@@ -199,11 +126,6 @@ def test_everything_else_must_fit_and_the_first_misfits_are_named():
     )
     with pytest.raises(InvalidSetting, match=f"^{re.escape(expected)}$"):
         load_weights(Body(), weights, head="head", path="p")
-
-
-def test_long_lists_are_cut():
-    assert misfit(missing=[], unexpected=[], reshaped=[]) == ""
-    assert misfit(missing=list("edcba"), unexpected=[], reshaped=[]).endswith("missing keys: a, b, c and 2 more")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

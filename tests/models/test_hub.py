@@ -53,15 +53,6 @@ def test_cached_model_needs_no_network(cache: Path, bert_folder: Path, pair_clas
     assert model.skeleton(pair_classes).config.hidden_size == 128
 
 
-def test_half_cached_model_is_not_taken_for_whole(cache: Path, bert_folder: Path, pair_classes: DataInfo):
-    snapshot = store(cache, "someone/small", bert_folder)
-    (snapshot / "model.safetensors").unlink()
-    model = Bert(name="someone/small")
-    model.skeleton(pair_classes)
-    with pytest.raises(InvalidSetting, match="name=someone/small: is not cached"):
-        model.build(pair_classes)
-
-
 def test_only_the_best_of_the_alternatives_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch):
     names = ("config.json", "pytorch_model.bin", "model.safetensors", "vocab.txt", "tokenizer_config.json")
     listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names])
@@ -81,11 +72,6 @@ def test_only_the_best_of_the_alternatives_is_downloaded(cache: Path, monkeypatc
         hub_folder("someone/bert", "v2", needed=(("flax.msgpack", "other.bin"),))
 
 
-def test_ids_that_the_hub_cannot_have_are_rejected(cache: Path, pair_classes: DataInfo):
-    with pytest.raises(InvalidSetting, match="name=two words: is no id of the hub"):
-        Bert(name="two words").skeleton(pair_classes)
-
-
 def test_weights_are_keyed_by_the_commit_that_is_loaded(cache: Path, bert_folder: Path, pair_classes: DataInfo):
     """Also where no hub answers; a branch that moves later does not change what this run loads."""
     snapshot = store(cache, "someone/small", bert_folder)
@@ -98,33 +84,3 @@ def test_weights_are_keyed_by_the_commit_that_is_loaded(cache: Path, bert_folder
     assert model.skeleton(pair_classes).config.hidden_size == 256, "of the commit, not of the branch"
     assert Bert(name="someone/small").at_commit().fingerprint() != model.fingerprint()
     assert model.at_commit() == model
-
-
-def test_a_local_folder_and_random_weights_have_no_revision(bert_folder: Path):
-    for model in (Bert(path=str(bert_folder), revision="any"), Bert(size="tiny", revision="any")):
-        assert model.at_commit() == model
-        assert "any" not in str(model.fingerprint())
-
-
-def test_a_hub_that_answers_tells_the_commit(cache: Path, bert_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename=file.name) for file in bert_folder.iterdir()])
-
-    def download(name: str, file: str, *, revision: str) -> str:
-        return str(next((cache / "models--someone--small" / "snapshots").glob(f"*/{file}")))
-
-    store(cache, "someone/small", bert_folder)
-    (cache / "models--someone--small" / "refs" / "main").unlink()
-    monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: listing)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    assert Bert(name="someone/small").at_commit().revision == "0" * 40
-
-
-def test_an_unknown_revision_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch):
-    from huggingface_hub.errors import RevisionNotFoundError
-
-    def unknown(*_: object, **__: object) -> None:
-        raise RevisionNotFoundError("404", response=SimpleNamespace(headers={}, request=None))
-
-    monkeypatch.setattr(HfApi, "model_info", unknown)
-    with pytest.raises(InvalidSetting, match="revision=v9: is no branch, tag or commit of someone/small"):
-        Bert(name="someone/small", revision="v9").at_commit()

@@ -54,27 +54,6 @@ def roberta(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_every_linear_of_the_encoder_is_prunable(distilbert: Path):
-    model = HuggingFace(path=str(distilbert))
-    model.check()
-    net = model.skeleton(SENTENCES)
-    assert len(model.prunable(net)) == 2 * 6
-    assert all(name.startswith("distilbert.transformer.layer.") for name in model.prunable(net))
-    head = [name for name in HuggingFace(path=str(distilbert), prune_head=True).prunable(net)][12:]
-    assert head == ["pre_classifier", "classifier"]
-
-
-@pytest.mark.parametrize("info", [SENTENCES, QUESTIONS], ids=["sentences", "questions"])
-def test_the_weights_are_the_folders_and_the_head_is_new(distilbert: Path, info: DataInfo):
-    from transformers import DistilBertModel
-
-    model = HuggingFace(path=str(distilbert))
-    net, original = model.build(info), DistilBertModel.from_pretrained(distilbert)
-    assert all(torch.equal(value, net.distilbert.state_dict()[key]) for key, value in original.state_dict().items())
-    assert net.training and next(net.parameters()).dtype == torch.float32
-    assert model.longest_sequence(info) == 32, "the tokenizer takes fewer tokens than there are positions"
-
-
 def test_an_export_is_loaded_by_transformers(distilbert: Path, tmp_path: Path):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -97,25 +76,6 @@ def test_what_cannot_work_is_refused(distilbert: Path, tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "no_such"}')
     with pytest.raises(InvalidSetting, match="its config.json cannot be used"):
         HuggingFace(path=str(tmp_path)).skeleton(SENTENCES)
-
-
-@pytest.mark.parametrize("class_name", ["RobertaModel", "RobertaForMaskedLM"])  # without a prefix and with one
-def test_a_checkpoint_of_more_layers_is_a_misfit(roberta: Callable[..., Path], class_name: str):
-    folder = roberta(class_name)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
-    with pytest.raises(
-        InvalidSetting, match="does not fit the model; unexpected keys: .*encoder.layer.1.* and 13 more"
-    ):
-        HuggingFace(path=str(folder)).build(SENTENCES)
-
-
-@pytest.mark.parametrize("info", [SENTENCES, QUESTIONS], ids=["sentences", "questions"])
-def test_other_heads_poolers_and_indices_of_old_files_are_no_misfit(roberta: Callable[..., Path], info: DataInfo):
-    indices = {name: torch.arange(40)[None] for name in ("position_ids", "token_type_ids")}
-    old = {f"roberta.embeddings.{name}": value for name, value in indices.items()}
-    folder = roberta("RobertaForMaskedLM", **old, **{"roberta.pooler.dense.weight": torch.ones(16, 16)})
-    assert HuggingFace(path=str(folder)).build(info).training
 
 
 @pytest.mark.parametrize("pooling", [[], ["model.pooling=mean"]])
@@ -243,35 +203,6 @@ def test_classes_are_joined_by_name(classifier, tmp_path: Path, kind, spelled, o
         assert config["label2id"] == {name: i for i, name in enumerate(NAMES)}
 
 
-@pytest.mark.parametrize(
-    "stored, data, level, kept",
-    [
-        (("a", "b", "c"), NAMES, "WARNING", False),
-        (("neutral", "entailment", "other"), NAMES, "WARNING", False),
-        (("LABEL_0", "LABEL_1", "LABEL_2"), NAMES, None, False),
-        (NAMES, ("0", "1", "2"), "INFO", True),
-        (NAMES, (), None, True),
-    ],
-    ids=["others", "one other", "placeholders", "numbers", "no names"],
-)
-def test_names_that_do_not_match_are_told_once(classifier, caplog, stored, data, level, kept):
-    folder = classifier(stored)
-    caplog.set_level("INFO")
-    info = named(*data) if data else SENTENCES
-    net, plain = HuggingFace(path=str(folder)).build(info), HuggingFace(path=str(folder)).build(SENTENCES)
-    assert torch.equal(answer(net), answer(plain)), "joined by number"
-    told = [record for record in caplog.records if "joined by number" in record.message]
-    assert [record.levelname for record in told] == ([] if level is None else [level])
-    assert tuple(net.config.id2label.values()) == (stored if kept else data)
-
-
-def test_a_new_head_has_the_names_of_the_data_and_no_order_to_join(classifier, caplog):
-    net = HuggingFace(path=str(classifier(NAMES))).build(named("yes", "no"))
-    assert net.config.id2label == {0: "yes", 1: "no"} and not any("joined" in text for text in caplog.messages)
-    net = Bert(size="tiny").build(named("yes", "no"))
-    assert net.config.label2id == {"yes": 0, "no": 1}
-
-
 def test_conv1d_of_gpt2_is_prunable(tmp_path: Path):
     """Weights are read and written as transformers has them, [K, N]."""
     from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2Model
@@ -332,23 +263,3 @@ def test_odd_folders_are_one_line(roberta: Callable[..., Path], tmp_path: Path, 
         model.check()
         model.skeleton(SENTENCES)
     assert "\n" not in str(refused.value)
-
-
-def test_what_the_index_names_is_fingerprinted(roberta: Callable[..., Path]):
-    folder = roberta("RobertaModel")
-    name_in_index(folder, "other.safetensors")
-    model = HuggingFace(path=str(folder))
-    before = model.fingerprint()
-    save_file(
-        {name: value + 1 for name, value in load_file(folder / "other.safetensors").items()},
-        folder / "other.safetensors",
-    )
-    assert "other.safetensors" in before["sha256"] and model.fingerprint() != before
-
-
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
-def test_the_attention_of_a_config_is_ours(roberta: Callable[..., Path], key: str):
-    """A name with a slash would load code from the hub."""
-    folder = roberta("RobertaModel")
-    edit_config(folder, **{key: "somebody/kernel"})
-    assert HuggingFace(path=str(folder)).build(SENTENCES).config._attn_implementation == "sdpa"

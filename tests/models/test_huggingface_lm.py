@@ -21,19 +21,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_llama(tmp_path_factory.mktemp("llama"), hidden=32)
 
 
-def test_every_linear_of_the_blocks_is_prunable(llama: Path):
-    model = HuggingFaceLM(path=str(llama))
-    model.check()
-    net = model.build(WINDOWS)
-    names = model.prunable(net)
-    assert len(names) == 2 * 7 and all(name.startswith("model.layers.") for name in names)
-    assert not net.config.use_cache and net.lm_head.weight is net.model.embed_tokens.weight
-    assert model.longest_sequence(WINDOWS) == 256 and model.variant == llama.name and model.checkpoint == str(llama)
-    assert model.network_facts(net)["num_hidden_layers"] == 2
-    with pytest.raises(InvalidSetting, match="prune_head=True: would prune the embedding"):
-        HuggingFaceLM(path=str(llama), prune_head=True).prunable(net)
-
-
 def test_what_is_saved_writes_text_with_a_cache(llama: Path, tmp_path: Path):
     from transformers import AutoModelForCausalLM
 

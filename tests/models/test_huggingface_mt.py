@@ -14,7 +14,6 @@ from tiny_translators import KINDS, TEXTS, make_translator
 import sparsefront as sf
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.huggingface_mt import HuggingFaceMT, StoredTokenizer
 from sparsefront.tasks.decoding import DecoderStep, Decoding, SourceEncoder, WholeTranslation, translate
 
@@ -89,25 +88,6 @@ def test_with_kernels_it_translates_as_without(folders: dict[str, Path], kind: s
     assert scores.isfinite().all()
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_whole_translations_are_one_graph(tmp_path: Path, kind: str) -> None:
-    """Dense and sparse: nothing waits for the processor."""
-    model = HuggingFaceMT(path=str(make_translator(tmp_path, kind, d_model=256, encoder_ffn_dim=512)))
-    net = model.build(INFO).eval().to("cuda", torch.float16)
-    source, mask = (one.cuda() for one in sentences(model.tokenizer()))
-    inputs = {"source": source, "source_mask": mask, "target": source.flip(1)}
-    masks = sf.prune(net, "tile_wise", 0.5, granularity=64, layers=model.prunable(net), tell=len)
-    masked = copy.deepcopy(net)
-    sf.swap(net, masks, inputs, kernel="sparse", tell=len)
-    modes = {"execution_modes": ["eager", "cuda_graph"], "device": source.device, "dtype": torch.float16}
-    for one in (masked, net):
-        whole = WholeTranslation(one, Decoding(3, 1.0, 12))
-        found = fastest_execution_mode(whole, {"source": source, "source_mask": mask}, **modes)
-        assert not found.not_timed
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run(run, folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     """Trained on, pruned, recovered, exported, measured, and opened by its own library."""
@@ -163,19 +143,3 @@ def test_what_cannot_work(folders: dict[str, Path], tmp_path: Path) -> None:
             model.longest_sequence(INFO)
             model.build(INFO)
         assert "\n" not in str(caught.value)
-
-
-def test_targets_have_the_spelling_of_their_own_language() -> None:
-    """Marian's tokenizer has one for each, and tells them apart by the argument's name."""
-    from types import SimpleNamespace
-
-    asked = []
-
-    def call(**given: Any) -> dict[str, list[list[int]]]:
-        asked.append(given)
-        return {"input_ids": [[7, 8], [7, 2]]}
-
-    config = SimpleNamespace(pad_token_id=1, decoder_start_token_id=1, eos_token_id=2)
-    stored = StoredTokenizer(call, config, {})
-    assert stored.encode(["a", "b"], "source") == stored.encode(["c", "d"], "target") == [[7, 8, 2], [7, 2]]
-    assert [sorted(given)[0] for given in asked] == ["text", "text_target"]

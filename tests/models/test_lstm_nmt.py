@@ -53,36 +53,6 @@ def test_padding_changes_nothing(net):
             torch.testing.assert_close(net(**alone)[0], together[row])
 
 
-def test_under_autocast(net):
-    given = sentences()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        found = net(**given)
-    with torch.no_grad():
-        torch.testing.assert_close(found.float(), net(**given), atol=0.05, rtol=0.05)
-
-
-def test_every_gradient_is_there_and_the_skeleton_is_the_same(net):
-    net.train()(**sentences()).logsumexp(-1).sum().backward()
-    assert all(parameter.grad is not None for parameter in net.parameters())
-    model = LstmNmt(width=32)
-    skeleton = model.skeleton(INFO)
-    assert [*skeleton.state_dict()] == [*net.state_dict()]
-    assert model.prunable(skeleton) == model.prunable(net)
-    assert len(model.prunable(net)) == 15 and "head" in LstmNmt(prune_head=True).prunable(net)
-    assert LstmNmt(width=64, layers=1).variant == "width 64 layers 1" and LstmNmt().variant is None
-
-
-def test_sparse_steps(net):
-    given = sentences()
-    layers = LstmNmt().prunable(net)
-    masks = sf.prune(net, "tile_wise", 0.5, granularity=16, layers=layers, tell=len)
-    with torch.no_grad():
-        expected = net(**given)
-        report = sf.swap(net, masks, given)
-        assert all(report.layers[layer].is_sparse for layer in layers) and report.sparse_flops_share > 0.8
-        torch.testing.assert_close(net(**given), expected)
-
-
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_the_parts_that_are_timed(device):
     """Dense and sparse, on a GPU as CUDA graphs, whole translations too."""

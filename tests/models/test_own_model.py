@@ -95,12 +95,3 @@ def test_layers_that_cannot_be_pruned_are_told_before_anything_runs(
     own_modules({"own_model.py": MODEL.replace('["first", "second"]', returned)})
     with pytest.raises(InvalidSetting, match=message):
         validate(composed(searched, "model=own", "recipe=default", f"pattern={pattern}"))
-
-
-def test_a_model_that_names_no_layer_can_only_be_trained(composed, own_modules, searched):
-    own_modules({"own_model.py": MODEL.replace('["first", "second"]', "[]")})
-    with pytest.raises(
-        InvalidSetting, match="^pattern=element_wise: finds no layer: prunable of the model names none$"
-    ):
-        validate(composed(searched, "model=own", "recipe=default", "pattern=element_wise"))
-    validate(composed(searched, "model=own", "recipe=default", "pattern=dense"))

@@ -11,24 +11,6 @@ timm = pytest.importorskip("timm")
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.timm_classifier import TimmClassifier
 
-LEFT_OUT = {
-    "resnet18": ["conv1", "fc"],
-    "vit_tiny_patch16_224": ["patch_embed.proj", "head"],
-    "convnext_atto": ["stem.0", "head.fc"],
-    "eva02_tiny_patch14_224": ["patch_embed.proj", *(f"blocks.{block}.attn.qkv" for block in range(12)), "head"],
-}
-
-
-@pytest.mark.parametrize("name", LEFT_OUT)
-def test_all_called_layers_but_the_first_convolution_and_the_head_are_prunable(images: Callable, name: str):
-    model = TimmClassifier(name)
-    model.check()
-    net = model.skeleton(images(size=112))
-    weighted = [layer for layer, module in net.named_modules() if isinstance(module, torch.nn.Linear | torch.nn.Conv2d)]
-    prunable = model.prunable(net)
-    assert [layer for layer in weighted if layer not in prunable] == LEFT_OUT[name]
-    assert all(parameter.device.type == "meta" for parameter in net.parameters())
-
 
 def test_a_checkpoint_gives_timms_outputs_and_another_head_is_new(images: Callable, tmp_path: Path):
     original = timm.create_model("resnet18", num_classes=10).eval()
@@ -53,8 +35,3 @@ def test_a_checkpoint_gives_timms_outputs_and_another_head_is_new(images: Callab
 def test_settings_that_name_nothing(settings, message):
     with pytest.raises(InvalidSetting, match=message):
         TimmClassifier(**settings).check()
-
-
-def test_images_that_are_too_small(images: Callable):
-    with pytest.raises(InvalidSetting, match="name=inception_v3: cannot take images of 32 pixels"):
-        TimmClassifier("inception_v3").skeleton(images(size=32))

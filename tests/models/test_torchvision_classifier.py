@@ -1,47 +1,21 @@
-"""Any classifier of torchvision by its name."""
+"""Any classifier of torchvision by its name.
+
+torchvision's VGG-16: BatchNorm, sizes, checkpoints, errors.
+
+torchvision's ResNet-50: stems, checkpoints, errors.
+"""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torchvision.models import WeightsEnum, get_model
+from torchvision.models import WeightsEnum, get_model, resnet50
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.resnet50 import ResNet50
 from sparsefront.models.torchvision_classifier import TorchvisionClassifier
-from sparsefront.pruning.layers import called_layers
-
-LEFT_OUT = {
-    "resnet18": ["conv1", "fc"],
-    "mobilenet_v3_small": ["features.0.0", "classifier.3"],
-    "squeezenet1_1": ["features.0", "classifier.1"],  # its head is a convolution
-    "vit_b_32": ["conv_proj", "heads.head"],
-    "regnet_x_400mf": ["stem.0", "fc"],  # cannot be built on the meta device
-    "googlenet": ["conv1.conv", "fc"],  # whose auxiliary heads are left out
-}
-
-
-@pytest.mark.parametrize("name", LEFT_OUT)
-def test_all_but_the_first_convolution_and_the_head_are_prunable(images: Callable, name: str):
-    model = TorchvisionClassifier(name)
-    model.check()
-    net = model.skeleton(images(size=64))
-    weighted = [layer for layer, module in net.named_modules() if isinstance(module, torch.nn.Linear | torch.nn.Conv2d)]
-    assert [layer for layer in weighted if layer not in model.prunable(net)] == LEFT_OUT[name]
-    with_head = TorchvisionClassifier(name, prune_head=True).prunable(net)
-    assert [layer for layer in weighted if layer not in with_head] == LEFT_OUT[name][:1]
-    assert all(parameter.device.type == "meta" for parameter in net.parameters())
-
-
-@pytest.mark.parametrize("name", ["swin_t", "swin_v2_t"])
-def test_layers_whose_weight_is_read_without_a_call_stay_dense(images: Callable, name: str):
-    model = TorchvisionClassifier(name)
-    net = model.skeleton(images(size=32))
-    called = called_layers(net, {"x": torch.empty(1, 3, 32, 32, device="meta")})
-    prunable = model.prunable(net)
-    assert set(prunable) == set(called) - {"features.0.0", "head"}
-    assert "features.1.0.mlp.0" in prunable and ("features.1.0.attn.qkv" in prunable) == (name == "swin_t")
+from sparsefront.models.vgg16 import Vgg16
 
 
 def test_a_checkpoint_gives_torchvisions_outputs_and_another_head_is_new(images: Callable, tmp_path: Path):
@@ -52,19 +26,6 @@ def test_a_checkpoint_gives_torchvisions_outputs_and_another_head_is_new(images:
     with torch.no_grad():
         assert torch.equal(model.build(images()).eval()(x=x), original(x))
     assert model.build(images(classes=4)).fc.out_features == 4
-
-
-def test_as_many_classes_under_other_names_are_told(images: Callable, monkeypatch: pytest.MonkeyPatch, caplog):
-    weights = get_model("squeezenet1_1").state_dict()
-    monkeypatch.setattr(WeightsEnum, "get_state_dict", lambda self, *args, **kwargs: dict(weights))
-    model, info = TorchvisionClassifier("squeezenet1_1", weights="DEFAULT"), images(size=96, classes=1000)
-    for names in ((), tuple(f"n{number:08}" for number in range(1000))):
-        model.build(replace(info, class_names=names))
-    assert not caplog.records
-    model.build(replace(info, class_names=tuple(f"bird {number:04}" for number in range(1000))))
-    (told,) = (record.getMessage() for record in caplog.records)
-    assert told.startswith("torchvision's DEFAULT: its classes are ImageNet's, numbered in the order of n01440764 ...")
-    assert told.endswith("not named so (bird 0000, bird 0001, bird 0002 ...): joined by number")
 
 
 @pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
@@ -82,11 +43,6 @@ def test_torchvisions_weights_get_the_input_that_they_were_trained_on(
     assert not TorchvisionClassifier(name).skeleton(images(size=96)).transform_input
 
 
-def test_the_first_convolution_follows_the_channels(images: Callable):
-    first = TorchvisionClassifier("resnet18").build(images(channels=1)).conv1
-    assert first.weight.shape == (64, 1, 7, 7) and first.stride == (2, 2) and first.bias is None
-
-
 def test_what_cannot_work_is_told_before_training(images: Callable):
     with pytest.raises(InvalidSetting, match="name=resnet19: is no classifier of torchvision; there are alexnet, "):
         TorchvisionClassifier("resnet19").check()
@@ -102,3 +58,45 @@ def test_a_run(run):
     row = run("model=torchvision", "model.name=resnet18", "recipe=default", "trainer=cpu", "measure.device=cpu")
     assert row.choice.model_variant == "resnet18"
     assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=1e-3)
+
+
+@pytest.mark.parametrize("batch_norm", [True, False])
+def test_small_images_have_the_convolutions_of_a_checkpoint_at_any_size(
+    images: Callable, tmp_path: Path, batch_norm: bool
+):
+    """One head takes images of 32 and of 64 pixels."""
+    info, name = images(channels=1), "vgg16_bn" if batch_norm else "vgg16"
+    net = Vgg16(batch_norm=batch_norm, small_images=True).build(info).eval()
+    torch.save(net.state_dict(), tmp_path / "weights.pth")
+    again = Vgg16(batch_norm=batch_norm, small_images=True, path=str(tmp_path / "weights.pth")).build(info).eval()
+    for side in (32, 64):
+        x = torch.randn(1, 1, side, side)
+        with torch.no_grad():
+            assert again(x=x).shape == (1, 10) and torch.equal(again(x=x), net(x=x))
+    with torch.device("meta"):
+        torchvisions = get_model(name, num_classes=10).features.state_dict()
+    assert torchvisions.keys() == net.features.state_dict().keys()
+    with pytest.raises(InvalidSetting, match="path=.*weights.pth"):
+        Vgg16(batch_norm=not batch_norm, small_images=True, path=str(tmp_path / "weights.pth")).build(info)
+
+
+def test_torchvision_checkpoint_gives_torchvisions_outputs(images: Callable, tmp_path: Path):
+    torch.manual_seed(0)
+    original = resnet50(num_classes=10).eval()
+    torch.save(original.state_dict(), tmp_path / "weights.pth")
+    net = ResNet50(path=str(tmp_path / "weights.pth")).build(images()).eval()
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(net(x=x), original(x))
+
+    with pytest.raises(InvalidSetting, match=r"conv1.weight \[64, 3, 7, 7\] for \[64, 3, 3, 3\]"):
+        ResNet50(path=str(tmp_path / "weights.pth"), small_images=True).build(images())
+    with pytest.raises(InvalidSetting, match=r"conv1.weight \[64, 3, 7, 7\] for \[64, 1, 7, 7\]"):
+        ResNet50(path=str(tmp_path / "weights.pth")).build(images(channels=1))
+
+
+def test_bad_settings_are_rejected():
+    with pytest.raises(InvalidSetting, match="small_images=True: weights DEFAULT belong to the 7x7 stem"):
+        ResNet50(weights="DEFAULT", small_images=True)
+    with pytest.raises(InvalidSetting, match="weights=V3: resnet50 has IMAGENET1K_V1, IMAGENET1K_V2, DEFAULT"):
+        ResNet50(weights="V3").check()

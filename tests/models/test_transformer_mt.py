@@ -1,6 +1,5 @@
 """The transformer of translation: step by step it gives what it gives at once, and it learns."""
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +9,10 @@ from sacrebleu.metrics import BLEU
 from safetensors.torch import save_file
 from tiny_files import write_pairs
 
-import sparsefront as sf
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.transformer_mt import TransformerMT
-from sparsefront.tasks.decoding import BOS, PAD, DecoderStep, Decoding, SourceEncoder, WholeTranslation, translate
+from sparsefront.tasks.decoding import BOS, PAD
 
 INFO = DataInfo("translation", num_classes=0, sequence_length=20, vocabulary=300, vocabulary_digest="0123456789abcdef")
 
@@ -41,61 +38,6 @@ def test_steps_give_what_the_whole_target_gives(norm: str) -> None:
     assert torch.allclose(given, again[other], atol=1e-5)
     source[1, 4:] = 7
     assert torch.equal(net(source, torch.arange(6) < torch.tensor([[6], [4], [6]]), target)[1], whole[1])
-
-
-@torch.no_grad()
-def test_the_parts_that_are_timed_do_what_the_network_does() -> None:
-    torch.manual_seed(0)
-    net = TransformerMT("tiny").build(INFO).eval()
-    source, given = torch.randint(3, 300, (2, 6)), torch.randint(3, 300, (6, 5))
-    given[:, 0] = BOS
-    mask = torch.ones_like(source, dtype=torch.bool)
-    whole = net(*(one.repeat_interleave(3, 0) for one in (source, mask)), given)
-    step = DecoderStep(net, source, mask, given[:, :4])
-    assert torch.allclose(step(given[:, 4]), whole[:, 4], atol=1e-5)
-    assert torch.equal(step(given[:, 4]), step(given[:, 4]))
-    assert any(torch.equal(one, net.encoded(source, mask)) for one in SourceEncoder(net)(source, mask))
-
-
-@pytest.mark.parametrize(
-    ("device", "size", "tile"), [("cpu", "tiny", 16), pytest.param("cuda", "small", 64, marks=pytest.mark.gpu)]
-)
-@torch.no_grad()
-def test_with_kernels_it_translates_as_without(device: str, size: str, tile: int) -> None:
-    """Also where blocks are rewritten as a whole, which steps with a cache call otherwise than a whole target does."""
-    torch.manual_seed(0)
-    net = TransformerMT(size).build(INFO).eval().to(device, torch.float32 if device == "cpu" else torch.float16)
-    source = torch.randint(3, 300, (4, 16), device=device)
-    source[1, 9:] = PAD
-    inputs = {"source": source, "source_mask": source != PAD, "target": torch.randint(3, 300, (4, 12), device=device)}
-    masks = sf.prune(net, "tile_wise", 0.5, granularity=tile, example_inputs=inputs, tell=len)
-    masked, how = copy.deepcopy(net), Decoding(3, 1.0, 12)
-    report = sf.swap(net, masks, inputs, kernel="sparse", tell=len)
-    assert report.sparse_layer_share > 0.8 and report.fusion.rewritten
-    limit = 1e-4 if device == "cpu" else 2e-2
-    states = [one.encode(source, source != PAD) for one in (masked, net)]
-    for tokens in inputs["target"].unbind(1):
-        (expected, first), (found, second) = (
-            one.step(tokens, state) for one, state in zip((masked, net), states, strict=True)
-        )
-        assert (found.float() - expected.float()).norm() <= limit * expected.float().norm()
-        states = [first, second]
-    translated = [translate(one, source, source != PAD, how) for one in (masked, net)]
-    if device == "cpu":
-        assert torch.equal(*translated)
-        return
-    modes = {"execution_modes": ["eager", "cuda_graph"], "device": source.device, "dtype": torch.float16}
-    given = {name: inputs[name] for name in ("source", "source_mask")}
-    for one in (masked, net):
-        assert not fastest_execution_mode(WholeTranslation(one, how), given, **modes).not_timed
-
-
-def test_the_sizes_are_those_of_the_paper() -> None:
-    info = replace(INFO, vocabulary=37000)
-    for size, millions in {"big": 214, "base": 63}.items():
-        net = TransformerMT(size).skeleton(info)
-        assert sum(parameter.numel() for parameter in net.parameters()) / 1e6 == pytest.approx(millions, abs=1)
-        assert len(TransformerMT(size).prunable(net)) == 6 * 6 + 6 * 10
 
 
 def test_weights_of_another_vocabulary_and_too_few_positions(tmp_path: Path) -> None:

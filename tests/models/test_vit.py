@@ -1,4 +1,7 @@
-"""torchvision's ViT: sizes, checkpoints, errors."""
+"""torchvision's ViT: sizes, checkpoints, errors.
+
+The default model.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +10,13 @@ from urllib.error import URLError
 import pytest
 import torch
 import torchvision
+from safetensors.torch import save_file
 from torch import nn
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.vit import Vit
+from sparsefront.models.vit_small import VitSmall
 
 
 @pytest.fixture
@@ -33,18 +38,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[..., VisionTransformer]:
 
     monkeypatch.setattr(torchvision.models, "get_model", make)
     return make
-
-
-@pytest.mark.parametrize("variant", ["vit_b_16", "vit_l_16"])
-def test_prunable_layers_of_the_real_sizes(images: Callable, variant: str):
-    model = Vit(variant=variant)
-    net = model.skeleton(images(size=224, classes=1000))
-    names = model.prunable(net)
-    prefix = "encoder.layers.encoder_layer_0"
-    assert names[:4] == [f"{prefix}.self_attention.{name}" for name in ("q", "k", "v", "out")]
-    assert names[4:6] == [f"{prefix}.mlp.0", f"{prefix}.mlp.3"]
-    assert len(names) == {"vit_b_16": 72, "vit_l_16": 144}[variant]
-    assert Vit(variant=variant, prune_head=True).prunable(net) == [*names, "heads.head"]
 
 
 def test_torchvision_checkpoint_gives_torchvisions_outputs(images: Callable, small: Callable, tmp_path: Path):
@@ -76,30 +69,10 @@ def test_position_embeddings_follow_the_image_size(images: Callable, small: Call
         Vit(path=str(tmp_path / "odd.pth")).build(images(size=32))
 
 
-def test_head_is_replaced_for_other_classes(images: Callable, small: Callable, tmp_path: Path):
-    original = small(image_size=32, num_classes=1000)
-    torch.save(original.state_dict(), tmp_path / "imagenet.pth")
-    net = Vit(path=str(tmp_path / "imagenet.pth")).build(images(classes=10))
-    assert net.heads.head.weight.shape == (10, 64)
-    assert torch.equal(net.encoder.ln.weight, original.encoder.ln.weight)
-
-
-def test_grey_images_with_random_weights_only(images: Callable, small: Callable):
-    net = Vit().build(images(channels=1))
-    assert net(x=torch.randn(2, 1, 32, 32)).shape == (2, 10)
-    with pytest.raises(InvalidSetting, match="weights=DEFAULT: are for 3 channels and the dataset has 1"):
-        Vit(weights="DEFAULT").build(images(channels=1))
-
-
 def test_other_checkpoints_are_rejected_with_their_keys(images: Callable, small: Callable, tmp_path: Path):
     torch.save({"conv1.weight": torch.zeros(2)}, tmp_path / "other.pth")
     with pytest.raises(InvalidSetting, match="missing keys: class_token, conv_proj.*; unexpected keys: conv1.weight"):
         Vit(path=str(tmp_path / "other.pth")).build(images())
-
-
-def test_image_size_must_be_a_multiple_of_the_patch(images: Callable):
-    with pytest.raises(InvalidSetting, match="variant=vit_b_16: cuts images into patches of 16 pixels.*image size 8"):
-        Vit().skeleton(images(size=8))
 
 
 def test_names_are_checked_and_listed():
@@ -114,11 +87,6 @@ def test_names_are_checked_and_listed():
     Vit(weights="DEFAULT").check()
 
 
-def test_an_alias_has_the_fingerprint_of_what_it_means():
-    assert Vit(weights="DEFAULT").fingerprint() == Vit(weights="IMAGENET1K_V1").fingerprint()
-    assert Vit(weights="DEFAULT").fingerprint() != Vit().fingerprint() != Vit(variant="vit_l_16").fingerprint()
-
-
 def test_no_network_is_one_message_that_names_the_key(
     images: Callable, small: Callable, monkeypatch: pytest.MonkeyPatch
 ):
@@ -129,3 +97,42 @@ def test_no_network_is_one_message_that_names_the_key(
     monkeypatch.setattr(torchvision.models._api, "load_state_dict_from_url", unreachable)
     with pytest.raises(InvalidSetting, match="weights=DEFAULT: could not be downloaded .*no route.*set model.path"):
         Vit(weights="DEFAULT").build(images())
+
+
+def test_checkpoint_round_trip_and_misfits(images: Callable, tmp_path: Path):
+    info = images(size=8, channels=1)
+    net = VitSmall(depth=1).build(info)
+    path = str(tmp_path / "weights.safetensors")
+    save_file(net.state_dict(), path)
+    loaded = VitSmall(depth=1, path=path)
+    loaded.check()
+    assert torch.equal(loaded.build(info).blocks[0].attn.q.weight, net.blocks[0].attn.q.weight)
+    with pytest.raises(InvalidSetting, match="missing keys: blocks.1.attn.k.bias"):
+        VitSmall(depth=2, path=path).build(info)
+    with pytest.raises(InvalidSetting, match=r"patch_embed.proj.weight \[256, 1, 4, 4\] for \[256, 3, 4, 4\]"):
+        VitSmall(depth=1, path=path).build(images(size=8, channels=3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"depth": 0}, "depth=0: must be a whole number of at least 1"),
+        ({"patch_size": -1}, "patch_size=-1"),
+        ({"heads": 3}, "heads=3: must divide dim=256"),
+    ],
+)
+def test_bad_settings_are_rejected_at_once(changes: dict, message: str):
+    with pytest.raises(InvalidSetting, match=message):
+        VitSmall(**changes)
+
+
+def test_grey_images_with_random_weights_only(images: Callable, small: Callable):
+    net = Vit().build(images(channels=1))
+    assert net(x=torch.randn(2, 1, 32, 32)).shape == (2, 10)
+    with pytest.raises(InvalidSetting, match="weights=DEFAULT: are for 3 channels and the dataset has 1"):
+        Vit(weights="DEFAULT").build(images(channels=1))
+
+
+def test_image_size_must_be_a_multiple_of_the_patch(images: Callable):
+    with pytest.raises(InvalidSetting, match="variant=vit_b_16: cuts images into patches of 16 pixels.*image size 8"):
+        Vit().skeleton(images(size=8))

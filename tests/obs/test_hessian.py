@@ -1,11 +1,14 @@
-"""The Hessian, its damping and its inverse."""
+"""The Hessian, its damping and its inverse.
+
+Saliency.
+"""
 
 import pytest
 import torch
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.obs import OptimalBrainSurgeon
-from sparsefront.obs.sweep import damped_hessian, input_hessian, inverse, inverse_factor
+from sparsefront.obs.sweep import damped_hessian, input_hessian, inverse, inverse_factor, saliency
 
 
 def test_it_is_the_second_derivative_of_the_squared_output_error():
@@ -22,16 +25,6 @@ def test_damping_by_hand():
     # The mean diagonal of the two live inputs is 3: 0.3 is added to each, and the dead one gets 3 of its own.
     torch.testing.assert_close(damped, torch.tensor([[4.3, 1.0, 0.0], [1.0, 2.3, 0.0], [0.0, 0.0, 3.3]]))
     assert hessian[0, 0] == 4 and hessian[2, 2] == 0
-
-
-def test_inputs_that_are_all_dead_leave_an_identity():
-    damped, dead = damped_hessian(torch.zeros(2, 2), 0.5)
-    assert dead.all() and torch.equal(damped, 1.5 * torch.eye(2))
-
-
-def test_scaling_the_inputs_scales_everything(layer):
-    _, hessian, _ = layer(0)
-    torch.testing.assert_close(damped_hessian(100 * hessian, 0.01)[0], 100 * damped_hessian(hessian, 0.01)[0])
 
 
 def test_factor_holds_the_inverse_of_what_lies_to_the_right(layer):
@@ -58,3 +51,10 @@ def test_what_cannot_be_inverted_is_named():
 def test_damping_out_of_range(damping):
     with pytest.raises(InvalidSetting, match="damping"):
         OptimalBrainSurgeon(damping=damping)
+
+
+def test_by_hand():
+    weight = torch.tensor([[1.0, -2.0, 3.0], [0.0, 4.0, 1.0]])
+    scores = saliency(weight, torch.tensor([1.0, 0.5, 2.0]), torch.tensor([False, False, True]))
+    assert scores.tolist() == [[1, 8, 0], [0, 32, 0]]
+    assert weight.tolist() == [[1, -2, 3], [0, 4, 1]]

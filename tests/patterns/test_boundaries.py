@@ -1,4 +1,7 @@
-"""Where the groups of a mask begin, as pictures draw it."""
+"""Where the groups of a mask begin, as pictures draw it.
+
+The n:m that layers really have, by their shapes and own sparsities.
+"""
 
 from pathlib import Path
 
@@ -6,9 +9,10 @@ import pytest
 import torch
 
 from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.blocks import windows_text
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 
 FILES = (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml")
@@ -56,3 +60,23 @@ def test_tiles_begin_at_every_gth_surviving_output():
     mask = torch.ones(8, 4, dtype=torch.bool)
     mask[[0, 3, 4]] = False  # outputs 1, 2 | 5, 6 | 7
     assert lines(TileWise(granularity=2), mask, 0.5) == ([5, 7], [], [])
+
+
+LINEAR, CONV, ODD = (128, 256), (64, 32, 3, 3), (128, 96)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layers", "text"),
+    [
+        (NM(), {"a": (LINEAR, 0.5), "b": (CONV, 0.5)}, "2:4"),
+        (NM(m=8), {"a": (LINEAR, 0.5)}, "4:8"),
+        (NM(), {"a": (LINEAR, 0.75), "b": (LINEAR, 0.75), "c": (LINEAR, 0.5)}, "1:4 in 2, 2:4 in 1"),
+        (NM(), {"a": (LINEAR, 0.5), "dense": (LINEAR, 0.0)}, "2:4"),
+        (NM(transposable=True), {"a": (LINEAR, 0.5)}, "2:4"),
+        (BlockWise(granularity=16, distribution="balanced"), {"a": (LINEAR, 0.75)}, "1:4"),
+        (BlockWise(granularity=16), {"a": (LINEAR, 0.75)}, None),
+        (TileWise(16, **SOURCES), {"a": (ODD, 0.75)}, None),
+    ],
+)
+def test_windows(pattern, layers, text):
+    assert windows_text(pattern, layers) == text

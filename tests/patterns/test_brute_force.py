@@ -233,9 +233,7 @@ def test_vector_wise_free(importance, granularity, sparsity):
 
 @few
 @given(
-    importance=matrices(6, 8),
-    granularity=st.sampled_from([1, 2, 3]),
-    window=st.sampled_from([(2, 4), (1, 4), (3, 8)]),
+    importance=matrices(6, 8), granularity=st.sampled_from([1, 2, 3]), window=st.sampled_from([(2, 4), (1, 4), (3, 8)])
 )
 def test_vector_wise_balanced(importance, granularity, window):
     n, m = window

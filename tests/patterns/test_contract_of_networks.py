@@ -70,13 +70,7 @@ def test_layers_with_sparsities_of_their_own_tighten_towards_them(pattern):
         importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate(own)}
         spec = spec or fix_spec(importance, pattern, allocation, final)
         tighter = make_masks(
-            importance,
-            pattern,
-            allocation,
-            share * final,
-            final_sparsity=final,
-            previous=masks,
-            spec=spec,
+            importance, pattern, allocation, share * final, final_sparsity=final, previous=masks, spec=spec
         )
         assert masks is None or not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
         masks = tighter

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from every_pattern import scores
 
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.patterns.block_2_4 import Block24
@@ -12,10 +13,6 @@ from sparsefront.pruning.make_masks import make_masks
 
 PATTERNS = [(Block24(8), BlockWise(8)), (Tile24(8), TileWise(8, **SOURCES))]
 with_outer = pytest.mark.parametrize(("pattern", "outer"), PATTERNS, ids=lambda pattern: pattern.name)
-
-
-def scores(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def density(mask: torch.Tensor) -> float:

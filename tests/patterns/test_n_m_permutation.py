@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from every_pattern import scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +14,6 @@ from sparsefront.patterns.base import Window
 from sparsefront.patterns.n_m import NM, _Swaps, kept_importance, permuted_inputs
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_spec import fix_spec
-
-
-def scores(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def kept_by_loops(importance: list[list[float]], order: list[int], n: int, m: int) -> float:

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from every_pattern import scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS
@@ -11,10 +12,6 @@ from sparsefront_kernels import FORMATS
 from sparsefront.patterns.n_m import NM, tile_candidates
 
 TILES = NM(transposable=True)
-
-
-def scores(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def masks_by_loops(kept: int) -> list[tuple[int, ...]]:

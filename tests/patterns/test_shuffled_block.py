@@ -4,21 +4,13 @@ import itertools
 
 import pytest
 import torch
+from every_pattern import scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefront.masks.weight_view import Permutation
-from sparsefront.patterns.shuffled_block import (
-    ShuffledBlock,
-    _redistributed,
-    _round_robin,
-    shuffled_outputs,
-)
+from sparsefront.patterns.shuffled_block import ShuffledBlock, _redistributed, _round_robin, shuffled_outputs
 from sparsefront.patterns.vector_wise import VectorWise
-
-
-def scores(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def planted(outputs: int, inputs: int, length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

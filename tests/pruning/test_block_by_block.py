@@ -93,16 +93,6 @@ def test_groups_in_order_are_given_what_changed_before(batches: list, monkeypatc
         assert all(torch.equal(mine[name], other[name]) for name in mine)
 
 
-def test_only_one_block_is_on_the_device(batches: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, seen = llama(), []
-    for place, block in enumerate(net.model.layers):
-        monkeypatch.setattr(block, "to", lambda device, place=place, block=block: seen.append((place, str(device))))
-    steps = NetworkCalibration(CausalLM(net), layers_of(net), lambda: batches, device=torch.device("cpu", 0))
-    for _ in steps.input_parts(1, lambda x: x.sum(0)):
-        seen.append("part")
-    assert seen == [item for place in range(3) for item in ((place, "cpu:0"), "part", (place, "cpu"))]
-
-
 @pytest.mark.parametrize("pattern", ["uniform", "n_m"])
 def test_sequential_wanda_is_the_authors(pattern: str, batches: list) -> None:
     window = {"uniform": None, "n_m": 4}[pattern]

@@ -15,7 +15,6 @@ from sparsefront.importance.obs import OptimalBrainSurgeon
 from sparsefront.importance.random import Random
 from sparsefront.importance.taylor import Taylor
 from sparsefront.importance.wanda import Wanda
-from sparsefront.masks.weight_view import as_matrix
 from sparsefront.pruning.calibration import NetworkCalibration, score_weights
 from sparsefront.pruning.training_masks import AccumulateScores
 from sparsefront.tasks.classification import ImageClassification
@@ -47,35 +46,6 @@ def test_gradients_are_those_of_each_batch_without_dropout():
         torch.testing.assert_close(gradients["layer"], torch.autograd.grad(loss, task.net.layer.weight)[0])
 
 
-def test_inputs_are_those_of_each_batch_without_dropout():
-    task, batches = setting()
-    sums = NetworkCalibration(task, ["layer"], lambda: batches).input_sums(3, lambda x: x.t() @ x)
-    x = torch.cat([batch["x"].flatten(1) for batch in batches])
-    torch.testing.assert_close(sums["layer"], x.t() @ x)
-
-
-def test_taylor_sums_weight_times_gradient_over_batches():
-    task, batches = setting()
-    scores = score_weights(task, ["layer"], importance=Taylor(batches=2), open_loader=lambda: batches)
-    weight = task.net.layer.weight
-    expected = torch.zeros_like(weight)
-    task.net.eval()
-    for batch in batches[:2]:
-        loss = nn.functional.cross_entropy(task.net(x=batch["x"]), batch["labels"])
-        expected += (weight * torch.autograd.grad(loss, weight)[0]).abs().detach()
-    torch.testing.assert_close(scores["layer"], expected)
-
-
-@pytest.mark.parametrize("importance", [Taylor(batches=2), Fisher(batches=2)])
-def test_frozen_weights_are_scored_as_others_are(importance):
-    task, batches = setting()
-    expected = score_weights(task, ["layer"], importance=importance, open_loader=lambda: batches)
-    task.net.requires_grad_(False)
-    scores = score_weights(task, ["layer"], importance=importance, open_loader=lambda: batches)
-    torch.testing.assert_close(scores, expected)
-    assert not any(parameter.requires_grad for parameter in task.net.parameters())
-
-
 class Tied(Net):
     """Two layers of one weight, which are given different inputs."""
 
@@ -97,13 +67,6 @@ def test_layers_of_one_weight_have_one_score(importance):
     if importance.source == "inputs":
         parts = [score_weights(task, [name], importance=importance, open_loader=lambda: batches) for name in tied]
         torch.testing.assert_close(tied["first"], (parts[0]["first"] + parts[1]["second"]) / 2)
-
-
-def test_the_data_go_round_where_there_are_too_few():
-    task, batches = setting()
-    scores = score_weights(task, ["layer"], importance=Taylor(batches=6), open_loader=lambda: batches)
-    once = score_weights(task, ["layer"], importance=Taylor(batches=3), open_loader=lambda: batches)
-    torch.testing.assert_close(scores["layer"], 2 * once["layer"])
 
 
 def test_every_scoring_begins_with_the_first_batch():
@@ -144,22 +107,6 @@ def test_without_data_there_is_no_score():
     task, _ = setting()
     with pytest.raises(ValueError, match="no batch"):
         score_weights(task, ["layer"], importance=Taylor(batches=1), open_loader=list)
-
-
-def test_without_training_nothing_has_accumulated():
-    task, batches = setting()
-    sums = NetworkCalibration(task, ["layer"], lambda: batches).accumulated()["layer"]
-    assert sums.shape == as_matrix(task.net.layer.weight).shape and not sums.any()
-
-
-def test_magnitude_reads_no_data():
-    task, _ = setting()
-
-    def unreadable():
-        raise AssertionError("magnitude needs no data")
-
-    scores = score_weights(task, ["layer"], importance=Magnitude(), open_loader=unreadable)
-    torch.testing.assert_close(scores["layer"], task.net.layer.weight.detach().abs())
 
 
 # Three batches for two ranks (one reads two of them), and one batch, of which the second rank reads none.

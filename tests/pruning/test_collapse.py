@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.pruning.collapse import collapse_text, collapse_warning, collapsed_layers
+from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 
 
 @pytest.mark.parametrize(
@@ -31,16 +31,6 @@ def test_a_layer_without_weights_has_density_zero_exactly():
     assert collapsed_layers({"fc2": 1.0}, 0.9)["fc2"] == 0
 
 
-def test_layers_are_named_in_short_and_none_is_left_out():
-    names = [f"blocks.{n}.fc2" for n in (0, 3, 11)] + ["head", "blocks.3.attn.q", "encoder.layer.2.output.dense"]
-    text = collapse_text(dict.fromkeys(names, 0.0) | {"stem.0": 0.0124, "stem.1": 0.001})
-    assert text == (
-        "blocks.[0,3,11].fc2, head, blocks.3.attn.q, encoder.layer.2.output.dense lost every weight, "
-        "stem.[0,1] kept at most 0.012"
-    )
-    assert collapse_text({}) == "none"
-
-
 def test_the_warning_names_the_layers_and_both_settings():
     sparsities = {"blocks.0.fc1": 0.5, "blocks.0.fc2": 1.0, "blocks.1.fc2": 0.99}
     warning = collapse_warning(sparsities, 0.75, "global_threshold")
@@ -50,9 +40,3 @@ def test_the_warning_names_the_layers_and_both_settings():
     assert "allocation=per_layer, or allocation=global_threshold allocation.min_density_share=" in warning
     assert "\n" not in warning
     assert collapse_warning({"blocks.0.fc1": 0.9}, 0.75, "global_threshold") is None
-
-
-def test_no_setting_is_advised_that_is_in_use_or_that_a_pattern_may_not_meet():
-    found = {name: collapse_warning({"fc": 1.0}, 0.75, name) for name in ("erk", "latency_aware", "per_layer")}
-    assert found["erk"].endswith("what helps: allocation=per_layer") and "threshold" not in found["latency_aware"]
-    assert "allocation=" not in found["per_layer"]

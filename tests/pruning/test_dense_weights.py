@@ -111,22 +111,6 @@ def test_a_mask_whose_weight_is_read_is_not_called_unused(net):
     }
 
 
-def test_an_encoder_layer_is_split_and_reads_no_weight_in_one_operation():
-    net, x = (
-        nn.Sequential(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), nn.Linear(16, 4)).eval(),
-        torch.randn(2, 3, 16),
-    )
-    masks = sf.prune(net, "n_m", 0.5, layers="0.*", tell=len)
-    assert len(masks) == 6 and not sf.swap(net, masks, (x,)).dense_layers
-
-
-def test_computed_weights_and_second_parameters_are_listed_once():
-    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(16, 16)), nn.Linear(16, 16), nn.Linear(16, 16))
-    net[1].lora = nn.Parameter(torch.randn(16, 2))
-    masks = sf.prune(net, "n_m", 0.5, layers="1", tell=len)
-    assert list(masks.dense) == ["0", "1.lora", "2"]
-
-
 class Tied(nn.Module):
     """As GPT-2: its head is its embedding, and its products are in a class that is no Linear."""
 
@@ -163,21 +147,6 @@ def test_what_will_run_dense_after_a_swap_is_said_before(capsys):
     dense = {name: why for name, why in sf.swap(net, masks, (x,)).dense_layers.items() if name in masks}
     assert set(dense) == {"0", "1", "2.layers.0.linear1", "2.layers.0.linear2"}
     assert all(why in said for why in dense.values()) and all(name in said for name in dense)
-
-
-def test_inputs_that_are_padded_reach_an_encoder_as_nested_tensors():
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(16, 16), nn.Linear(16, 4)
-            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 16, batch_first=True), 1)
-
-        def forward(self, x, padding):
-            return self.head(self.encoder(self.first(x), src_key_padding_mask=padding).mean(1))
-
-    net, inputs = Net().eval(), (torch.randn(2, 4, 16), torch.tensor([[False, False, False, True], [False] * 4]))
-    masks = sf.prune(net, "n_m", 0.5, example_inputs=inputs, tell=len)
-    assert sf.swap(net, masks, inputs).layers["first"].is_sparse
 
 
 def test_a_computed_weight_of_any_kind_is_listed():

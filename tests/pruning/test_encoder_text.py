@@ -6,13 +6,9 @@ from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 import sparsefront as sf
-from sparsefront.data.base import DataInfo
-from sparsefront.models.transformer_mt import TransformerMT
 from sparsefront.pruning.calibration import NetworkCalibration, in_encoder
 from sparsefront.recovery import square_head
-from sparsefront.tasks.decoding import Decoding
 from sparsefront.tasks.plain_task import PlainTask
-from sparsefront.tasks.translation import Translation
 
 ROWS, READ, REAL = 4, 6, 3  # texts, their tokens, and those that are no padding
 T5 = T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
@@ -81,19 +77,6 @@ def test_hidden_states_of_a_decoder_count_as_a_whole(net, monkeypatch):
     sf.recover(net, masks, [batch(READ)], recovery="square_head", dense_net=net, epochs=1, trainer=trainer)
     encoder, decoder = seen
     assert encoder.sum() == ROWS * REAL and decoder is None
-
-
-@pytest.mark.parametrize("written", [READ, READ + 1])
-def test_padding_of_a_source_takes_no_token_from_its_translation(written):
-    net = TransformerMT("tiny").build(DataInfo("translation", num_classes=0, sequence_length=20, vocabulary=50)).eval()
-    drawn = batch(written)
-    given = {"source": drawn["input_ids"], "source_mask": drawn["attention_mask"].bool(), "target": drawn["labels"]}
-    task = Translation(net, decoding=Decoding(1, 1.0, 9))
-    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
-    rows = NetworkCalibration(task, layers, lambda: [given]).input_sums(1, lambda x: x.new_full((1,), len(x)))
-    for name, count in rows.items():
-        of_source = name.startswith("encoder.") or name.endswith(("cross.k", "cross.v"))
-        assert count == ROWS * (REAL if of_source else written), name
 
 
 def test_of_any_other_network_all_modules_see_the_text():

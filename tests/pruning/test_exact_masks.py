@@ -152,12 +152,6 @@ def test_recomputed_activations_change_nothing(tmp_path):
     assert torch.equal(plain.net.first.weight, recomputed.net.first.weight)
 
 
-def test_masks_tighten_by_optimizer_steps_not_by_batches(tmp_path):
-    """12 steps of three batches each, against 12 of one."""
-    once, thrice = Run(tmp_path, ADAMW), Run(tmp_path, ADAMW, accumulate=3)
-    assert once.seen.pruned == thrice.seen.pruned
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_averages_follow_their_formula_and_are_masked_by_the_last_masks(tmp_path, accumulate):
     decay = 0.7
@@ -171,39 +165,3 @@ def test_averages_follow_their_formula_and_are_masked_by_the_last_masks(tmp_path
     assert (averages[-1][~mask] != 0).any(), "weights that were pruned on the way left traces to be masked"
     torch.testing.assert_close(run.net.first.weight.detach(), averages[-1] * mask, rtol=1e-5, atol=1e-6)
     assert torch.equal(run.net.first.weight[~mask], torch.zeros_like(run.net.first.weight[~mask]))
-
-
-def test_averages_are_what_is_validated_and_training_goes_on_from_the_weights(tmp_path):
-    averaged, plain = Run(tmp_path, ADAMW | {"ema": 0.7}), Run(tmp_path, ADAMW)
-    assert all(torch.equal(a, b) for a, b in zip(averaged.seen.weights, plain.seen.weights, strict=True))
-    first_epoch = averaged.seen.weights[:6]
-    average = averaged.start
-    for weight in first_epoch:
-        average = 0.7 * average + 0.3 * weight
-    living = first_epoch[-1] != 0
-    torch.testing.assert_close(averaged.seen.validated[0], average * living, rtol=1e-5, atol=1e-6)
-    assert torch.equal(plain.seen.validated[0], first_epoch[-1])
-
-
-def test_a_scaler_that_skips_steps_revives_nothing():
-    """What 16-mixed does, on the CPU: gradients that overflow under the scale leave the step out."""
-    torch.manual_seed(0)
-    net = Net(recompute=False)
-    masked = MaskedWeights(net, LAYERS)
-    masked.set({name: torch.rand(net.get_submodule(name).weight.shape) < 0.25 for name in LAYERS})
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.02, weight_decay=0.1)
-    masked.attach(optimizer)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=10_000)
-    scales, weights = [], []
-    for _ in range(24):
-        x, labels = 1e4 * torch.randn(16, 64), torch.randint(10, (16,))
-        optimizer.zero_grad()
-        scaler.scale(torch.nn.functional.cross_entropy(net(x), labels)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        masked.check()
-        scales.append(scaler.get_scale())
-        weights.append(net.first.weight.detach().clone())
-    skipped = [later < earlier for earlier, later in zip([2.0**126, *scales], scales, strict=False)]
-    assert any(skipped) and not all(skipped), "some steps overflowed, some were taken"
-    assert torch.equal(weights[0], weights[1]) == skipped[1] and not torch.equal(weights[-2], weights[-1])

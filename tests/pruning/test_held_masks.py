@@ -1,13 +1,11 @@
 """Masks in a training loop of one's own: whatever steps, pruned weights are zero when anybody looks."""
 
 import copy
-import io
 
 import pytest
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks_of_all
 
@@ -57,95 +55,6 @@ def test_through_momentum_and_decay_of_a_plain_loop(net, masks, name):
     assert not net._forward_pre_hooks and not net._state_dict_pre_hooks and not hooks_of_all
     step(net, optimizer, BATCHES[0])
     assert not is_held(net, masks)
-
-
-def test_an_optimizer_that_is_none_of_torchs_is_seen_at_the_next_forward_or_state_dict_or_the_end(net, masks):
-    seen = []
-    with sf.hold(net, masks) as held:
-        net[0].register_forward_pre_hook(lambda layer, _: seen.append(layer.weight[~masks["0"]].any()))
-        net[0].weight.data.fill_(1.0)
-        net(BATCHES[0][0])
-        net[0].weight.data.fill_(1.0)
-        assert not net.state_dict()["0.weight"][~masks["0"]].any()
-        net[0].weight.data.fill_(float("nan"))
-        held.zero_()
-        assert is_held(net, masks)
-        net[0].weight.data.fill_(1.0)
-    assert seen == [False] and is_held(net, masks)
-
-
-@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compiled", "DataParallel"])
-def test_a_wrapped_network_is_held_under_its_own_names(net, masks, wrap):
-    optimizer = OPTIMIZERS["adamw"](net.parameters())
-    with sf.hold(wrap(net), masks):
-        step(net, optimizer, BATCHES[0])
-        assert is_held(net, masks)
-        net[0].weight.data.fill_(1.0)
-        net(BATCHES[0][0])
-        assert is_held(net, masks)
-
-
-def test_two_forwards_before_one_backward(net, masks):
-    with sf.hold(net, masks):
-        (net(BATCHES[0][0]).sum() + net(BATCHES[1][0]).sum()).backward()
-    assert net[0].weight.grad is not None
-
-
-class Attending(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attend, self.head = nn.MultiheadAttention(16, 2), nn.Linear(16, 4)
-
-    def forward(self, x):
-        return self.head(self.attend(x, x, x)[0])
-
-
-@pytest.mark.parametrize(
-    "parts", [None, ["net"], ["attend", "head"], ["other", "head", "attend"]], ids=["before", "one", "two", "three"]
-)
-def test_weights_without_an_optimizer_are_named(parts, caplog):
-    """`prune` replaces the packed weights of an attention; parts may have optimizers of their own, and others may step too."""
-    net, other = Attending(), nn.Linear(16, 4)
-    early = torch.optim.SGD(net.parameters(), lr=0.1)
-    masks = sf.prune(net, "element_wise", 0.5, layers="attend.*", tell=len)
-    modules = {"net": net, "other": other, "attend": net.attend, "head": net.head}
-    optimizers = [early] if parts is None else [torch.optim.SGD(modules[part].parameters(), lr=0.1) for part in parts]
-    with sf.hold(net, masks):
-        for x, y in BATCHES:
-            F.cross_entropy(net(x) + other(x), y).backward()
-            for optimizer in optimizers:
-                optimizer.step()
-    warnings = [record.message for record in caplog.records]
-    assert len(warnings) == (parts is None)
-    assert all("(SGD) does not hold the weights of attend.q, attend.k, attend.v, which" in line for line in warnings)
-
-
-def test_a_copy_and_a_stored_network_are_free(net, masks):
-    stored = io.BytesIO()
-    with sf.hold(net, masks):
-        copied = copy.deepcopy(net)
-        torch.save(net, stored)
-        stored.seek(0)
-        read = torch.load(stored, weights_only=False)
-        for free in (copied, read):
-            free[0].weight.data.fill_(1.0)
-            free(BATCHES[0][0])
-            assert free[0].weight.all()
-
-
-def test_where_something_fails_it_ends_too(net, masks):
-    with pytest.raises(KeyboardInterrupt), sf.hold(net, masks):
-        raise KeyboardInterrupt
-    assert not hooks_of_all and is_held(net, masks)
-
-
-def test_recover_inside_takes_nothing_off(net, masks):
-    with sf.hold(net, masks):
-        trainer = sf.TrainerSettings(accelerator="cpu", checkpoint=False)
-        sf.recover(net, masks, BATCHES, F.cross_entropy, epochs=1, trainer=trainer)
-        net[0].weight.data.fill_(1.0)
-        net(BATCHES[0][0])
-        assert is_held(net, masks)
 
 
 def test_masks_of_another_network_are_told(net):
@@ -202,34 +111,3 @@ def test_in_a_trainer_of_transformers(tmp_path, by_callback):
         callbacks = [held.trainer_callback()] if by_callback else []
         Trainer(net, settings, train_dataset=rows, callbacks=callbacks).train()
         assert is_held(net, masks) and bool(hooks_of_all) is not by_callback
-
-
-@pytest.mark.parametrize("held_when", ["before prepare", "after prepare"])
-def test_in_a_loop_of_accelerate(net, masks, held_when, tmp_path):
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    optimizer = OPTIMIZERS["momentum"](net.parameters())
-    held = sf.hold(net, masks) if held_when == "before prepare" else None
-    trained, stepped, loader = accelerator.prepare(
-        net, optimizer, torch.utils.data.DataLoader(BATCHES, batch_size=None)
-    )
-    with held or sf.hold(trained, masks):
-        for batch in loader:
-            with accelerator.accumulate(trained):
-                accelerator.backward(F.cross_entropy(trained(batch[0]), batch[1]))
-                stepped.step()
-                stepped.zero_grad()
-            assert is_held(net, masks)
-        accelerator.save_model(trained, tmp_path)
-    assert not load_file(tmp_path / "model.safetensors")["0.weight"][~masks["0"]].any() and not hooks_of_all
-
-
-def test_the_callback_for_transformers_zeroes_and_ends(net, masks):
-    """Its Trainer calls these two."""
-    callback = sf.hold(net, masks).trainer_callback()
-    net[0].weight.data.fill_(1.0)
-    callback.on_step_end(None, None, None, model=net)
-    assert is_held(net, masks) and hooks_of_all
-    callback.on_train_end(None, None, None, model=net)
-    assert not hooks_of_all

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from sparsefront.masks.weight_view import as_matrix
@@ -29,36 +28,6 @@ def test_rows_of_a_convolution_times_its_weight_are_its_output(settings):
     torch.testing.assert_close(product, conv(x).permute(0, 2, 3, 1).flatten(0, 2), rtol=1e-4, atol=1e-5)
 
 
-def test_rows_of_a_convolution_by_loops():
-    """Each row is the patch of one output pixel; padding reads zeros."""
-    conv, x = nn.Conv2d(2, 1, 2, stride=2, padding=1, dilation=2), torch.randn(1, 2, 5, 6)
-    rows = []
-    for top in range(-1, 4, 2):
-        for left in range(-1, 5, 2):
-            if top + 2 <= 5 and left + 2 <= 6:
-                rows.append(
-                    [
-                        float(x[0, c, i, j]) if 0 <= i < 5 and 0 <= j < 6 else 0.0
-                        for i in (top, top + 2)
-                        for j in (left, left + 2)
-                        for c in range(2)
-                    ]
-                )
-    assert torch.equal(as_rows(conv, x), torch.tensor(rows))
-
-
-def test_it_agrees_with_unfold():
-    conv, x = nn.Conv2d(3, 4, 3, stride=2, padding=1), torch.randn(2, 3, 7, 7)
-    channel_by_channel = F.unfold(x, 3, padding=1, stride=2).transpose(1, 2).reshape(-1, 3, 9)
-    torch.testing.assert_close(as_rows(conv, x), channel_by_channel.transpose(1, 2).reshape(-1, 27))
-
-
-def test_rows_of_a_linear_layer_are_every_position():
-    x = torch.randn(2, 3, 4, dtype=torch.float64)
-    rows = as_rows(nn.Linear(4, 5), x)
-    assert rows.dtype == torch.float32 and torch.equal(rows, x.float().reshape(6, 4))
-
-
 def test_padding_of_a_text_is_no_row():
     layer, x = nn.Linear(4, 5), torch.randn(2, 3, 4)
     real = torch.tensor([[True, True, False], [True, False, False]])
@@ -76,18 +45,6 @@ def test_sums_add_up_over_batches_and_over_calls():
     expected = sum((x.sum(0) + layer(x).sum(0) for x in batches), torch.zeros(2))
     torch.testing.assert_close(sums["layer"], expected.detach())
     assert not layer._forward_pre_hooks
-
-
-def test_no_batch_gives_zeros_of_the_right_shape():
-    """A rank may have nothing to read and still takes part in the reduction."""
-    sums = sum_over_inputs(lambda x: x, [], {"layer": nn.Linear(3, 2)}, lambda x: x.t() @ x)
-    assert torch.equal(sums["layer"], torch.zeros(3, 3))
-
-
-def test_inputs_given_by_name_are_seen():
-    layer, x = nn.Linear(2, 2), torch.randn(3, 2)
-    sums = sum_over_inputs(lambda x: layer(input=x), [x], {"layer": layer}, lambda x: x.sum(0))
-    torch.testing.assert_close(sums["layer"], x.sum(0))
 
 
 def test_a_layer_that_is_never_called_is_named():

@@ -32,9 +32,3 @@ def test_masks_of_earlier_versions_are_read(tmp_path):
     save_file({"fc": mask}, tmp_path / "masks")
     assert torch.equal(load_masks(tmp_path / "masks")["fc"], mask)
     assert mask_shapes(tmp_path / "masks") == {"fc": (4, 3)}
-
-
-def test_a_view_is_written_in_its_own_order(tmp_path):
-    mask = (torch.rand(6, 4) < 0.5).T
-    save_masks({"fc": mask}, tmp_path / "masks")
-    assert torch.equal(load_masks(tmp_path / "masks")["fc"], mask)

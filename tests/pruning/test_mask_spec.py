@@ -10,12 +10,10 @@ import torch
 
 from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.global_threshold import GlobalThreshold
-from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.patterns.mixed import Mixed
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
@@ -46,16 +44,6 @@ class EvenInputsFirst(NM):
 
 def scores(n: int = 6, k: int = 8, seed: int = 0) -> torch.Tensor:
     return torch.rand(n, k, generator=torch.Generator().manual_seed(seed))
-
-
-def test_a_permutation_and_its_inverse():
-    matrix = torch.arange(12).view(3, 4)
-    order = Permutation(outputs=torch.tensor([2, 0, 1]), inputs=torch.tensor([3, 1, 0, 2]))
-    permuted = order.apply(matrix)
-    assert permuted.tolist() == [[11, 9, 8, 10], [3, 1, 0, 2], [7, 5, 4, 6]]
-    assert torch.equal(order.invert(permuted), matrix)
-    assert order.orders().keys() == {"output_order", "input_order"} and Permutation().orders() == {}
-    assert Permutation().apply(matrix) is matrix
 
 
 def test_a_permuted_pattern_holds_in_its_order_and_masks_come_back_in_the_networks():
@@ -113,23 +101,6 @@ def test_patterns_of_layers_come_back_from_disk(tmp_path):
     assert MaskSpec.load(tmp_path).patterns is None, "nothing is left of another one"
 
 
-@pytest.mark.parametrize("sparsity", [0.45, 0.9])
-def test_layers_obey_patterns_of_their_own_on_the_way_of_a_schedule_too(sparsity):
-    patterns = {"windows": NM(m=4), "vectors": VectorWise(granularity=8)}
-    spec = MaskSpec({}, {"windows": 0.5, "vectors": 0.75, "dense": 0.0}, patterns)
-    importance = {name: torch.rand(16, 32) for name in ("windows", "vectors", "dense")}
-    masks = make_masks(importance, Mixed(), LatencySearch(speedup=2.0), sparsity, final_sparsity=0.9, spec=spec)
-    gone = sparsity / 0.9
-    assert masks["dense"].all()
-    in_vectors = masks["vectors"].reshape(2, 8, 32)
-    assert (in_vectors.all(dim=1) | ~in_vectors.any(dim=1)).all()
-    assert abs(1 - float(masks["vectors"].float().mean()) - 0.75 * gone) <= 8 / 512
-    if sparsity == 0.9:
-        patterns["windows"].check(masks["windows"], 0.5)
-    final = make_masks(importance, Mixed(), LatencySearch(speedup=2.0), 0.9, previous=masks, spec=spec)
-    assert not any((final[name] & ~masks[name]).any() for name in masks)
-
-
 @dataclass(frozen=True)
 class Noted(NM):
     """Notes at which sparsity an order is asked for."""
@@ -150,17 +121,6 @@ def test_an_order_belongs_to_the_sparsity_of_its_layer_and_a_dense_layer_has_non
     assert spec.permutations.keys() == {"a"} and pattern.asked == [0.5]
 
 
-def test_what_a_layer_would_lose_is_in_the_order_that_it_would_have():
-    importance, allocation = {"a": scores(16, 32)}, Given({"a": 0.75}, [])
-    pattern = NM(permutation="search", permutation_rounds=3)
-    spec = fix_spec(importance, pattern, allocation, 0.75)
-    ((_, _, lost),) = allocation.asked
-    for sparsity in (0.5, 0.75):
-        pruned = importance["a"][~pattern.mask(importance["a"], sparsity)]
-        assert lost("a", sparsity) == pytest.approx(float(pruned.sum()))
-    assert torch.equal(spec.permutation("a").inputs, pattern.find_permutation(importance["a"], 0.75).inputs)
-
-
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -173,9 +133,3 @@ def test_an_own_allocation_that_breaks_its_promise_is_named(given, why):
     importance = {"a": scores(), "b": scores()}
     with pytest.raises(InvalidSetting, match=f"^allocation=given: {re.escape(why)}"):
         fix_spec(importance, ElementWise(), Given(given, []), 0.5)
-
-
-def test_sparsities_that_an_own_allocation_gives_as_tensors_can_be_stored(tmp_path):
-    spec = fix_spec({"a": scores()}, ElementWise(), Given({"a": torch.tensor(0.5)}, []), 0.5)
-    spec.save(tmp_path)
-    assert MaskSpec.load(tmp_path).sparsities == {"a": 0.5}

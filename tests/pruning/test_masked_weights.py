@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import BUFFER
@@ -84,22 +83,6 @@ def test_a_mask_of_another_shape_is_rejected(net):
         MaskedWeights(net, ["0"]).set({"0": torch.ones(3, 3, 2, 4, dtype=torch.bool)})
 
 
-def test_a_context_removes_them_also_where_something_fails(net):
-    with pytest.raises(KeyboardInterrupt), MaskedWeights(net, ["0", "2"]) as masked:
-        masked.set(random_masks(net))
-        raise KeyboardInterrupt
-    assert not list(net.buffers())
-
-
-def test_remove_leaves_the_zeros(net):
-    masks = random_masks(net)
-    masked = MaskedWeights(net, masks)
-    masked.set(masks)
-    masked.remove()
-    assert not list(net.buffers())
-    assert (net[2].weight[~masks["2"]] == 0).all()
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -1.0])
 def test_a_pruned_weight_becomes_zero_whatever_it_was(net, value):
     """An optimizer that diverged on a pruned weight must not carry it into the forward."""
@@ -141,17 +124,6 @@ class Masked(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(x, self.weight * getattr(self, self.own), self.bias)
-
-
-def test_buffers_of_a_users_own_stay_as_they_are():
-    own = torch.tril(torch.ones(16, 16))
-    net = nn.Sequential(Masked("weight_mask", own.clone()), nn.Linear(16, 4))
-    masks = sf.prune(net, "element_wise", 0.5, layers="0", tell=len)
-    batches = [(torch.randn(8, 16), torch.randint(0, 4, (8,)))]
-    trainer = sf.TrainerSettings(accelerator="cpu", checkpoint=False)
-    sf.recover(net, masks, batches, nn.functional.cross_entropy, epochs=1, trainer=trainer)
-    assert torch.equal(net.state_dict()["0.weight_mask"], own)
-    assert (net[0].weight[~masks["0"]] == 0).all()
 
 
 @pytest.mark.parametrize("mask", [torch.ones(16, 16), torch.ones(16, 16, dtype=torch.bool)], ids=["float", "bool"])

@@ -8,7 +8,6 @@ from torch import nn
 
 from sparsefront.importance.movement import Movement
 from sparsefront.importance.taylor import Taylor
-from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.training_masks import AccumulateScores
 
 LR = 0.1
@@ -88,41 +87,6 @@ def test_taylor_forgets_earlier_steps():
     torch.testing.assert_close(scores.sums()["0"], expected)
 
 
-def test_clipping_shortens_the_step_and_not_the_movement():
-    module, batches = Regression(), data(1)
-    weight = module.net[0].weight.detach().clone()
-    movement = AccumulateScores(module.net, ["0"], Movement())
-    train(module, batches, movement, gradient_clip_val=1e-3)
-    torch.testing.assert_close(movement.sums()["0"], by_hand(weight, batches))
-    assert (module.net[0].weight - weight).norm() < 1.01e-3 * LR
-
-
-def test_a_weight_that_grows_gathers_score_and_one_that_shrinks_loses_it():
-    module = Regression()
-    nn.init.constant_(module.net[0].weight, 1.0)
-    x = torch.ones(1, 3)
-    movement = AccumulateScores(module.net, ["0"], Movement())
-    train(module, [(x, torch.tensor([[9.0, 0.0]]))], movement)  # the first output is to grow, the second to shrink
-    assert (movement.sums()["0"][0] > 0).all() and (movement.sums()["0"][1] < 0).all()
-
-
-def test_pruned_weights_gather_nothing():
-    module, batches = Regression(), data(4)
-    keep = torch.tensor([[True, False, True], [False, True, True]])
-    masked = MaskedWeights(module.net, ["0"])
-    masked.set({"0": keep})
-    weight = module.net[0].weight.detach().clone()
-    movement = AccumulateScores(module.net, ["0"], Movement())
-
-    class Hold(pl.Callback):
-        def on_train_start(self, trainer, module):
-            masked.attach(trainer.optimizers[0])
-
-    train(module, batches, movement, Hold())
-    torch.testing.assert_close(movement.sums()["0"], by_hand(weight, batches, keep=keep))
-    assert (movement.sums()["0"][~keep] == 0).all() and (movement.sums()["0"][keep] != 0).all()
-
-
 class Overflowing(torch.amp.GradScaler):
     """Pretends, as fp16 would make it happen, that the scaled gradients of one step are too large."""
 
@@ -164,14 +128,6 @@ def test_it_goes_on_from_a_checkpoint(tmp_path):
     movement.load_state_dict(state["callbacks"]["AccumulateScores"])
     train(resumed, batches[3:], movement)
     assert torch.equal(movement.sums()["0"], whole.sums()["0"])
-
-
-def test_its_state_is_a_copy():
-    module = Regression()
-    movement = AccumulateScores(module.net, ["0"], Movement())
-    state = movement.state_dict()
-    train(module, data(1), movement)
-    assert (state["0"] == 0).all() and (movement.sums()["0"] != 0).any()
 
 
 def test_convolutions_are_seen_as_matrices():

@@ -56,7 +56,6 @@ def encoder() -> nn.Module:
 
 TOKENS = {"input_ids": torch.arange(24).view(2, 12)}
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-BERT, ROBERTA, MPNET, DISTIL = "Bert", "Roberta", "MPNet", "DistilBert"
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], object]] = {
     "bert": (lambda: text(transformers.BertConfig, transformers.BertForSequenceClassification), TOKENS),
     "roberta": (lambda: text(transformers.RobertaConfig, transformers.RobertaForSequenceClassification), TOKENS),
@@ -116,43 +115,6 @@ def test_the_narrower_network_is_the_masked_one(family, allocation):
     assert [p.shape for p in wide.parameters()] == [p.shape for p in net.parameters()]
 
 
-@pytest.mark.parametrize("family", ["bert", "mpnet", "resnet"])
-def test_an_export_loads_into_the_narrower_network(family, tmp_path):
-    torch.manual_seed(0)
-    make, inputs = NETWORKS[family]
-    net = make().eval()
-    masks = sf.prune(net, WIDTH, 0.5, layers=prunable(net), tell=lambda line: None)
-    sf.save(tmp_path, net, masks)
-    sf.narrow(small := copy.deepcopy(net), masks)
-    loaded, as_it_was = make().eval(), make().eval()
-    left = sf.load(tmp_path, loaded)
-    assert all(mine.equal(theirs) for mine, theirs in zip(loaded.parameters(), small.parameters(), strict=True))
-    assert left.keys() == masks.keys() and left.sparsity == 0 and not sf.narrow(loaded, left).layers
-    report = sf.swap(loaded, left, inputs)  # which compares what it returns
-    assert report.kernels.keys() <= {"dense_linear", "dense_conv2d"}
-    again = sf.load(tmp_path, as_it_was, narrower=False)
-    assert all(again[name].equal(mask) for name, mask in masks.items()) and again.pruning.pattern == WIDTH
-    assert all(mine.equal(theirs) for mine, theirs in zip(as_it_was.parameters(), net.parameters(), strict=True))
-
-
-def test_heads_and_features_go_in_all_layers_that_share_them():
-    torch.manual_seed(0)
-    net = NETWORKS["bert"][0]()
-    masks = sf.prune(net, WIDTH, 0.4, layers=prunable(net), tell=lambda line: None)
-    for block in range(2):
-        name = f"bert.encoder.layer.{block}"
-        rows = [masks[f"{name}.attention.self.{part}"].view(4, 8, 32) for part in ("query", "key", "value")]
-        heads = rows[0].all(dim=2).all(dim=1)
-        assert int(heads.sum()) == 2  # 4 heads at 0.4: 1.6 rounds to 2
-        assert all(part.equal(heads[:, None, None].expand(4, 8, 32)) for part in rows)
-        out = masks[f"{name}.attention.output.dense"]
-        assert out.equal(heads.repeat_interleave(8).expand(32, 32))
-        features = masks[f"{name}.intermediate.dense"].all(dim=1)
-        assert int((~features).sum()) == 19  # 0.3 of 64: the heads have taken more
-        assert masks[f"{name}.output.dense"].equal(features.expand(32, 64))
-    assert masks.sparsity == pytest.approx(0.4, abs=1 / 64)
-
-
 def test_the_lowest_score_over_all_tied_weights_goes():
     net = nn.Sequential(nn.Linear(2, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
     with torch.no_grad():
@@ -183,39 +145,6 @@ def test_masks_nest_on_the_way():
     assert gone == pytest.approx(0.6, abs=0.02)
 
 
-@pytest.mark.parametrize("family, features", [("bert", "intermediate_size"), ("distilbert", "hidden_dim")])
-def test_fewer_features_alone_are_opened_by_transformers(family, features, tmp_path):
-    torch.manual_seed(0)
-    make, inputs = NETWORKS[family]
-    net = make().eval()
-    layers = [name for name in prunable(net) if "attention" not in name]
-    masks = sf.prune(net, WIDTH, 0.5, layers=layers, tell=lambda line: None)
-    narrowed = sf.narrow(net, masks)
-    assert narrowed.not_in_config is None and getattr(net.config, features) == 32
-    net.save_pretrained(tmp_path)
-    again = type(net).from_pretrained(tmp_path).eval()
-    assert torch.equal(net(**inputs).logits, again(**inputs).logits)
-
-
-def test_fewer_heads_of_a_vit_are_opened_by_transformers(tmp_path):
-    torch.manual_seed(0)
-    make, inputs = NETWORKS["vit"]
-    net = make().eval()
-    masks = sf.prune(net, WIDTH, 0.5, layers=prunable(net), tell=lambda line: None)
-    assert sf.narrow(net, masks).not_in_config is None
-    net.save_pretrained(tmp_path)
-    again = type(net).from_pretrained(tmp_path).eval()
-    assert torch.allclose(net(**inputs).logits, again(**inputs).logits, atol=1e-6)
-
-
-def test_fewer_heads_of_bert_have_no_configuration():
-    net = NETWORKS["bert"][0]()
-    masks = sf.prune(net, WIDTH, 0.5, layers=prunable(net), tell=lambda line: None)
-    why = sf.narrow(net, masks).not_in_config
-    assert why == "BertConfig cannot describe it: the width of a head follows from the number of heads"
-    assert net.config.num_attention_heads == 4 and net.config.intermediate_size == 64
-
-
 def test_an_export_holds_the_masks_and_gives_the_narrower_network(tmp_path):
     torch.manual_seed(0)
     make, inputs = NETWORKS["bert"]
@@ -240,22 +169,6 @@ def test_a_network_without_tied_layers_is_refused_at_once(net):
         sf.prune(net, WIDTH, 0.5, layers=lambda name, module: True)
 
 
-def test_norms_over_hidden_features_tie_nothing():
-    class Normed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc1, self.norm, self.fc2 = nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 4)
-
-    assert find_ties(Normed(), ["fc1", "fc2"]) == []
-
-
-def test_layers_that_stay_dense_keep_what_they_are_tied_to():
-    net = NETWORKS["bert"][0]()
-    lines: list[str] = []
-    masks = sf.prune(net, WIDTH, 0.5, layers=prunable(net), ignore="*.query", tell=lines.append)
-    assert not any("attention" in name for name in masks) and "no tied layers found" in lines[0]
-
-
 @pytest.mark.parametrize(
     "settings, message",
     [
@@ -270,10 +183,3 @@ def test_what_does_not_go_with_it_is_refused_in_one_line(settings, message):
     net = NETWORKS["bert"][0]()
     with pytest.raises(InvalidSetting, match=message):
         sf.prune(net, WIDTH, layers=prunable(net), **settings)
-
-
-def test_a_layer_alone_has_no_such_mask():
-    with pytest.raises(InvalidSetting, match="axis=width: ties layers of a network"):
-        WIDTH.mask(torch.rand(4, 4), 0.5)
-    with pytest.raises(InvalidSetting, match="ties layers, of which each is given a pattern of its own"):
-        sf.patterns.Mixed(candidates=[{"name": "channel", "axis": "width"}])

@@ -92,13 +92,6 @@ def test_an_allocation_that_gives_them_two_sparsities_is_told(net):
 SHARED = r"^allocation=latency_search: chooses layer by layer, and {0}, {1} share one weight: leave them dense$"
 
 
-def test_a_search_chooses_for_each_layer_by_itself(net, batches):
-    mixed = sf.patterns.Mixed(["n_m", "element_wise"], sparsities=[0.5])
-    given = {"allocation": sf.allocation.LatencySearch(speedup=1.1), "calibration": batches, "loss": F.cross_entropy}
-    with pytest.raises(sf.InvalidSetting, match=SHARED.format("first", "second")):
-        sf.prune(net, mixed, 0.5, layers=LAYERS, tell=len, **given)
-
-
 def test_of_a_run_before_anything_is_trained(composed, monkeypatch):
     from sparsefront.models.vit_small import VitSmall
 
@@ -115,14 +108,6 @@ def test_of_a_run_before_anything_is_trained(composed, monkeypatch):
     apart = r"^recipe\.ignore=.*: blocks\.1\.mlp\.fc1 is pruned, and its weight is also the weight of blocks\.0"
     with pytest.raises(sf.InvalidSetting, match=apart):
         validate(composed(*searched, r"recipe.ignore=[blocks\.0\.mlp\.fc1]"))
-
-
-def test_masks_of_ones_own_that_differ_are_told(net):
-    masks = dict(sf.prune(net, "element_wise", 0.5, layers=LAYERS, tell=len))
-    sf.swap(copy.deepcopy(net), masks, (torch.randn(2, 16),))
-    masks["second"] = ~masks["second"]
-    with pytest.raises(sf.InvalidSetting, match=r"^masks\['second'\]=given: is another mask than that of first, whose"):
-        sf.swap(net, masks, (torch.randn(2, 16),))
 
 
 class Language(nn.Module):
@@ -182,16 +167,6 @@ def test_a_weight_that_another_module_keeps_dense_is_told(tie):
     with pytest.raises(sf.InvalidSetting, match="^masks=given: head is pruned, and its weight is also the "):
         sf.recover(net, mask, [(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2))], F.cross_entropy)
     sf.prune(net, "element_wise", 0.5, layers="body", tell=len)
-
-
-@pytest.mark.parametrize(("layers", "ignore", "dense"), [(LAYERS, "second", "second"), ("first", (), "second")])
-def test_so_is_a_layer_that_is_ignored_or_left_out(net, layers, ignore, dense):
-    message = (
-        rf"^ignore=.*: first is pruned, and its weight is also the weight of {dense} \(Linear\), which stays dense"
-    )
-    with pytest.raises(sf.InvalidSetting, match=message):
-        sf.prune(net, "element_wise", 0.5, layers=layers, ignore=ignore, tell=len)
-    assert net.first.weight.all()
 
 
 def test_two_parameters_of_one_tensor_have_one_mask_and_parts_of_a_flat_tensor_their_own():

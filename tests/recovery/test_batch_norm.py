@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sparsefront as sf
 from sparsefront.data.digits import Digits
-from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.none import NoRecovery
 from sparsefront.recovery.obs_update import ObsUpdate
 
@@ -110,20 +109,6 @@ def test_statistics_stay_where_none_are_to_be_had(batches, batch_size):
     read = loader_of(torch.randn(8, 8), batch_size)
     sf.recover(net, masks, read, recovery=NoRecovery(batch_norm_batches=batches))
     assert (net.norm.running_mean == 3.0).all() and (net.norm.running_var == 1.0).all()
-
-
-def test_at_most_one_epoch_is_read():
-    """Of 5 batches each once: a sixth would count the first one twice."""
-    net, x = Wide(), torch.randn(80, 8)
-    masks = sf.prune(net, "element_wise", 0.5, layers=["first"], tell=lambda text: None)
-    sf.recover(net, masks, loader_of(x), recovery="none")
-    assert net.norm.num_batches_tracked == 5
-
-
-@pytest.mark.parametrize("kind", [NoRecovery, ObsUpdate])
-def test_no_batch_is_rejected(kind):
-    with pytest.raises(InvalidSetting, match="batch_norm_batches=0"):
-        kind(batch_norm_batches=0)
 
 
 def test_the_setting_is_in_the_row_and_on(run):

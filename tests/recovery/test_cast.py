@@ -1,7 +1,5 @@
 """CAST: when masks are made, what scales leave behind, and that the result is exactly the pattern's."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,12 +8,10 @@ from torch import nn
 import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.importance.magnitude import Magnitude
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.cast import Cast, PeriodicMasks
-from sparsefront.recovery.window_masks import RowScales, WindowMasks, scaled_weights
+from sparsefront.recovery.window_masks import scaled_weights
 
 TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)
 
@@ -75,36 +71,6 @@ def test_masks_are_those_of_the_last_weights_without_their_scales(monkeypatch):
     assert torch.equal(seen[0]["0"], network()[0].weight), "it starts from the dense weights"
 
 
-def left_over(monkeypatch, **settings) -> float:
-    """Mean size of the weights that the last masks prune, as part of that of the others, before they do."""
-    found = []
-    make = PeriodicMasks.make
-
-    def watched(self):
-        made = make(self)
-        sizes = [(weight.detach().abs(), made[name]) for name, weight in self._weights.items()]
-        pruned, kept = (torch.cat([size[mask == keep] for size, mask in sizes]).mean() for keep in (False, True))
-        found.append(float(pruned / kept))
-        return made
-
-    monkeypatch.setattr(PeriodicMasks, "make", watched)
-    trained(NM(m=4), epochs=40, lr=3e-3, **settings)
-    return found[-1]
-
-
-def test_the_decay_leaves_little_to_prune(monkeypatch):
-    assert left_over(monkeypatch, decay=3e-2) < 0.05
-    monkeypatch.undo()
-    assert left_over(monkeypatch, decay=0.0) > 0.2
-
-
-def test_scales_by_hand():
-    """Three columns in two parts: columns 0 and 1, then 2."""
-    scales = RowScales(torch.ones(2, 3), 2)
-    scales.scale.data = torch.tensor([[2.0, 3.0], [4.0, 5.0]])
-    assert scales(torch.ones(2, 3)).tolist() == [[2.0, 2.0, 3.0], [4.0, 4.0, 5.0]]
-
-
 @pytest.mark.parametrize("layer", [nn.Linear(6, 4), nn.Conv2d(3, 4, 2)], ids=["linear", "conv"])
 def test_scales_end_up_in_the_weight(layer):
     net, before = nn.Sequential(layer), layer.weight.detach().clone()
@@ -126,24 +92,6 @@ def test_a_training_that_fails_leaves_a_plain_network():
     with pytest.raises(sf.InvalidSetting, match="loss=broken: fails when called.*KeyError"):
         sf.recover(net, masks, batches(), broken, recovery=Cast(epochs=1), dense_net=dense, trainer=TRAINER)
     assert list(net.state_dict()) == list(dense.state_dict())
-
-
-def test_masks_are_made_again_every_few_steps_and_stay_while_gradients_accumulate():
-    weight = nn.Parameter(torch.tensor([[3.0, 1.0, 2.0, 0.5]]))
-    windows = WindowMasks(NM(m=4), Magnitude(), MaskSpec(), 0.5)
-    masks = PeriodicMasks({"0": weight}, make_masks=windows, every=2)
-    held = []
-    for step in (0, 0, 1, 2, 2):
-        masks.on_train_batch_start(SimpleNamespace(global_step=step), None, None, 0)
-        held.append(masks.by_weight[weight][0].tolist())
-        weight.data = torch.roll(weight.data, 1)
-    first, second = [True, False, True, False], [False, True, False, True]
-    assert held == [first, first, first, second, second]
-    later = PeriodicMasks({"0": weight}, make_masks=windows, every=2)
-    later.load_state_dict(masks.state_dict())
-    assert later.by_weight[weight][0].tolist() == second
-    later.on_train_batch_start(SimpleNamespace(global_step=2), None, None, 0)
-    assert later.by_weight[weight][0].tolist() == second, "a resumed training does not make them twice"
 
 
 @pytest.mark.parametrize(

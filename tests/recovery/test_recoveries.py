@@ -16,7 +16,7 @@ from sparsefront.recovery.weight_rewind import WeightRewind
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.iterative import Iterative
 from sparsefront.schedule.one_shot import OneShot
-from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.recipe import Recipe
 
 RECIPE = Recipe(epochs=10, lr=0.1, warmup=0.2)
 
@@ -47,13 +47,6 @@ def test_finetune_repeats_the_dense_schedule_unless_told_otherwise():
     assert own.epochs == 2 and own.optimization.lr == 0.01 and own.optimization.total_steps == 14
     of_recipe = Finetune().plan(Recipe(epochs=10, recovery_epochs=3, recovery_lr=0.02), 7)
     assert of_recipe.epochs == 3 and of_recipe.optimization.lr == 0.02
-
-
-def test_rewinding_replays_the_last_epochs_of_the_dense_rates():
-    dense = Optimization(RECIPE, lr=0.1, total_steps=70)
-    plan = LearningRateRewind(epochs=3).plan(RECIPE, 7)
-    assert plan.epochs == 3 and plan.optimization.lr == 0.1
-    assert [plan.optimization.factor(s) for s in range(21)] == [dense.factor(49 + s) for s in range(21)]
 
 
 def test_rewinding_all_the_way_is_the_dense_curve():
@@ -87,28 +80,9 @@ def test_no_round_is_without_a_step():
 
 
 @pytest.mark.parametrize("kind", REWINDING)
-def test_rewinding_repeats_in_every_round(kind):
-    for index in range(3):
-        assert kind(epochs=4).plan_of_round(RECIPE, 7, index, 3) == kind(epochs=4).plan(RECIPE, 7)
-
-
-@pytest.mark.parametrize("kind", REWINDING)
 def test_rewinding_past_the_start_by_the_recipe_names_its_key(kind):
     with pytest.raises(InvalidSetting, match="recipe.recovery_epochs=11.*10 epochs"):
         kind().plan(Recipe(epochs=10, recovery_epochs=11), 7)
-
-
-@pytest.mark.parametrize("kind", REWINDING)
-def test_rewinding_past_the_start_is_rejected(kind):
-    with pytest.raises(InvalidSetting, match="recovery.epochs=11.*10 epochs"):
-        kind(epochs=11).plan(RECIPE, 7)
-
-
-def test_weights_and_distillation_go_back_along_the_same_rates():
-    expected = LearningRateRewind(epochs=3).plan(RECIPE, 7)
-    assert WeightRewind(epochs=3).plan(RECIPE, 7) == expected
-    assert Distill(along="lr_rewind", epochs=3).plan(RECIPE, 7) == expected
-    assert Distill(epochs=2, lr=0.01).plan(RECIPE, 7) == Finetune(epochs=2, lr=0.01).plan(RECIPE, 7)
 
 
 IMPOSSIBLE = {

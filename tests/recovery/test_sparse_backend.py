@@ -13,7 +13,6 @@ from torch import nn
 from whole_calls import on_every_rank
 
 import sparsefront as sf
-from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.tile_wise import TileWise
@@ -22,7 +21,6 @@ from sparsefront.recovery.distill import Distill
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.rounds import RunContext
-from sparsefront.recovery.sr_ste import SrSte
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.recipe import Recipe
@@ -138,17 +136,6 @@ def test_layers_of_other_patterns_train_under_masks(caplog):
     assert all(not sparse.get_submodule(name).weight[~mask].any() for name, mask in left.items())
 
 
-def test_balanced_blocks_train_sparse_between_windows(caplog):
-    balanced = BlockWise("8x4", distribution="balanced")
-    net, masks = pruned(sparsity=0.5, schedule="iterative", pattern=balanced)
-    with caplog.at_level(logging.INFO):
-        _, left = trained(net, masks, backend="sparse", epochs=4, recipe=Recipe(gradient_clip=None))
-    assert caplog.text.count("2 layers trained by kept weights alone") == 4 and "dense masks" not in caplog.text
-    assert [round.sparsity_achieved for round in left.rounds] == pytest.approx(
-        [round.sparsity for round in left.rounds], abs=32 / (48 * 24 + 32 * 48) * 2
-    )
-
-
 def test_blocks_of_a_network_are_found_for_compilation():
     block = nn.Sequential(nn.Linear(16, 16), nn.GELU())
     net = nn.ModuleDict({"blocks": nn.ModuleList([block, copy.deepcopy(block)]), "head": nn.Linear(16, 2)})
@@ -169,35 +156,6 @@ def test_blocks_are_found_in_masks_of_which_nothing_is_known():
     dense, _ = trained(net, masks, backend="dense", epochs=1, recipe=Recipe(gradient_clip=None))
     for one, other in zip(sparse.parameters(), dense.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-
-
-class Stop(pl.Callback):
-    def on_train_epoch_start(self, trainer, module):
-        if trainer.current_epoch == 2:
-            raise RuntimeError("killed")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "schedule"), [(None, "one_shot"), (TILES, GRADUAL)], ids=["blocks", "gradual tiles"]
-)
-def test_a_killed_training_resumes_with_equal_weights(tmp_path, monkeypatch, pattern, schedule):
-    net, masks = pruned(pattern=pattern, schedule=schedule)
-    keeping = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint_seconds=0)
-    recipe = Recipe(ema=0.9 if schedule == "one_shot" else None, gradient_clip=0.5)
-
-    def run(name):
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        context = RunContext(folder, folder / "resume", begin_round=lambda index: torch.manual_seed(3))
-        return trained(net, masks, backend="sparse", trainer=keeping, epochs=4, recipe=recipe, context=context)[0]
-
-    whole = run("whole")
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
-        patch.setattr(Finetune, "callbacks", lambda self, round: (Stop(),))
-        run("killed")
-    assert (tmp_path / "killed" / "resume").exists()
-    again = run("killed")
-    assert all(torch.equal(one, other) for one, other in zip(whole.parameters(), again.parameters(), strict=True))
 
 
 def test_two_ranks_end_with_the_weights_of_the_masked_training(bodies, served_ranks, tmp_path):
@@ -262,27 +220,6 @@ def test_it_says_before_training_what_it_cannot(given, message):
     assert "\n" not in str(refused.value) and "use dense" in f"{refused.value} use dense"
 
 
-def test_a_run_is_refused_when_it_is_composed(composed):
-    with pytest.raises(InvalidSetting, match=r"^recovery\.backend=sparse: has kernels"):
-        validate(composed("pattern=vector_wise", "recovery.backend=sparse"))
-    with pytest.raises(InvalidSetting, match=r"^recovery\.backend=sparse: has kernels .*, not for block_2_4"):
-        validate(composed("pattern=block_2_4", "granularity=16", "recovery.backend=sparse"))
-    with pytest.raises(InvalidSetting, match=r"recovery\.backend=sparse: must be dense"):
-        validate(composed("pattern=n_m", "recovery=sr_ste", "recovery.backend=sparse"))
-    assert validate(composed("pattern=tile_wise", "recovery.backend=sparse")).recovery.backend == "sparse"
-    assert validate(composed("pattern=tile_wise", "recovery.backend=auto")).recovery.backend == "auto"
-    assert SrSte().backend == "dense"
-
-
-@pytest.mark.parametrize(
-    ("backend", "told"), [("sparse", "runs the reference"), ("auto", "trains dense: backend sparse runs no")]
-)
-def test_a_cpu_says_what_it_runs(backend, told, caplog):
-    with caplog.at_level(logging.INFO):
-        trained(*pruned(), backend=backend, epochs=1)
-    assert told in caplog.text
-
-
 @pytest.mark.parametrize("faster", ["dense", "sparse"])
 def test_auto_takes_the_faster_backend_and_nothing_else_changes(faster, monkeypatch, caplog, tmp_path):
     timed, seconds = sparse_backend._step_seconds, []
@@ -297,7 +234,7 @@ def test_auto_takes_the_faster_backend_and_nothing_else_changes(faster, monkeypa
     monkeypatch.setattr(sparse_backend, "_has_kernels", lambda round: True)
     monkeypatch.setattr(sparse_backend, "_step_seconds", step_seconds)
     (net, masks), context = pruned(), RunContext(tmp_path, tmp_path / "resume", keep_finished=True)
-    keeping = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint_seconds=0)
+    keeping = TrainerSettings(accelerator="cpu", progress_bar=False)
     with caplog.at_level(logging.INFO):
         found, _ = trained(net, masks, backend="auto", epochs=2, trainer=keeping, context=context)
     assert "auto: a step takes" in caplog.text and sorted(seconds) == [1.0, 2.0]

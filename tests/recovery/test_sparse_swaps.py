@@ -52,12 +52,7 @@ def test_each_layer_against_one_by_one(batches, sequential):
     assert found.rounds[0].steps == 0 and found.rounds[0].seconds > 0
 
 
-PATTERNS = {
-    "n_m": NM(),
-    "permuted": NM(m=8, permutation="search"),
-    "uniform": Uniform(),
-    "element_wise": ElementWise(),
-}
+PATTERNS = {"n_m": NM(), "permuted": NM(m=8, permutation="search"), "uniform": Uniform(), "element_wise": ElementWise()}
 
 
 @torch.no_grad()
@@ -72,72 +67,6 @@ def test_patterns_are_obeyed_and_outputs_come_closer(batches, pattern):
         pattern.check(mask, 0.5, found.spec.permutation(name))
         assert mask.sum() == masks[name].sum() and not torch.equal(mask, masks[name])
     assert (net[0](x) - dense[0](x)).square().sum() < 0.8 * lost
-
-
-@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
-def test_any_exchange_that_a_pattern_declares_keeps_it(pattern):
-    """What `exchanges_within` promises, for exchanges that no score asked for."""
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.rand(8, 32, generator=generator)
-    mask, order = pattern.mask(scores, 0.5), pattern.find_permutation(scores, 0.5)
-    span = pattern.window((8, 32), 0.5).m if pattern.exchanges_within == "window" else 32
-    columns = torch.arange(32) if order is None else order.inputs
-    for row in range(8):
-        inside = columns.reshape(-1, span)[row % (32 // span)]
-        kept, pruned = inside[mask[row, inside]], inside[~mask[row, inside]]
-        mask[row, kept[0]], mask[row, pruned[-1]] = False, True
-    pattern.check(mask, 0.5, order)
-
-
-def test_rounds_nest(batches):
-    net, dense = network(), network()
-    masks = sf.prune(net, "element_wise", 0.75, schedule="iterative", layers=["0", "2"], tell=len)
-    found = swapped(net, masks, batches, dense, along="finetune", epochs=2)
-    assert found.sparsity == pytest.approx(0.75, abs=0.01) and len(found.rounds) == 4
-    assert sum(record.steps for record in found.rounds) == 8, "the rounds share the budget"
-
-
-def test_a_convolution_stays_within_the_masks_of_the_round_before(monkeypatch):
-    """Its filter lies tap by tap in the matrix of the mask, and channel by channel in its weight."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 9, 4))
-    batches = [(torch.randn(32, 2, 5, 5), torch.randint(0, 4, (32,))) for _ in range(3)]
-    masks = sf.prune(net, "element_wise", 0.75, schedule="iterative", layers=["0"], tell=len)
-    outside: list[int] = []
-
-    def noted(weight, mask, gram, *, allowed, **more):
-        if allowed is not None:
-            outside.append(int((mask & ~allowed).sum()))
-        return exchange_weights(weight, mask, gram, allowed=allowed, **more)
-
-    monkeypatch.setattr("sparsefront.recovery.sparse_swaps.exchange_weights", noted)
-    swapped(net, masks, batches, net, along="finetune", epochs=1)
-    assert len(outside) >= 3 and not any(outside)
-
-
-def test_training_goes_on_from_the_new_masks(batches):
-    net, dense = network(), network()
-    masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
-    untrained = swapped(network(), masks, batches, dense)
-    trained = swapped(net, masks, batches, dense, along="finetune", epochs=3)
-    assert all(torch.equal(trained[name], untrained[name]) for name in masks)
-    assert trained.rounds[0].steps == 12 and trained.rounds[0].samples == 3 * 128
-    assert not net[0].weight[~trained["0"]].any() and not torch.equal(net[0].weight, dense[0].weight * trained["0"])
-
-
-def test_few_exchanges_are_allowed(batches):
-    net, dense = network(), network()
-    masks = sf.prune(net, "uniform", 0.5, layers=["0"], tell=len)
-    found = swapped(net, masks, batches, dense, limit=1)
-    assert ((found["0"] != masks["0"]).sum(1) <= 2).all() and not torch.equal(found["0"], masks["0"])
-
-
-def test_inputs_that_are_not_finite_are_named(batches):
-    batches[0][0][0, 0] = float("inf")
-    net, dense = network(), network()
-    masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
-    with pytest.raises(InvalidSetting, match="recovery=sparse_swaps: the inputs of 0, .*not finite"):
-        swapped(net, masks, batches, dense)
 
 
 @pytest.mark.parametrize(

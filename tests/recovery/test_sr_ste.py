@@ -8,20 +8,12 @@ from torch.func import functional_call
 from torch.utils.data import DataLoader, TensorDataset
 
 from sparsefront.config.validate import validate
-from sparsefront.data.digits import Digits
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
-from sparsefront.masks.weight_view import as_matrix
-from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.training_masks import StraightThrough
-from sparsefront.recovery.sr_ste import SrSte
 from sparsefront.recovery.window_masks import WindowMasks
-from sparsefront.tasks.classification import ImageClassification
-from sparsefront.training.fit import fit
-from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 LR, MOMENTUM, DECAY = 0.1, 0.9, 0.05
@@ -57,32 +49,6 @@ def train(module: Regression, through: StraightThrough, data: list, *, accumulat
 def _batches(data: list) -> DataLoader:
     xs, ys = (torch.cat(parts) for parts in zip(*data, strict=True))
     return DataLoader(TensorDataset(xs, ys), batch_size=len(data[0][0]))
-
-
-def test_one_step_by_hand():
-    """W = (3, -1, 0.5, 2), 2:4 keeps 3 and 2, so y = 3 * 1 + 2 * 4 = 11; with target 10 dL/dy = 2 and dL/d(WM) = 2x.
-
-    The step goes by  2 * (1, 2, 3, 4) + 0.05 * (0, -1, 0.5, 0)  at rate 0.1.
-    """
-    net = nn.Linear(4, 1, bias=False)
-    net.weight.data = torch.tensor([[3.0, -1.0, 0.5, 2.0]])
-    wrapped = nn.Sequential(net)
-    through = StraightThrough(wrapped, ["0"], make_masks=masks_of(0.5), decay=DECAY)
-    train(Regression(wrapped), through, [(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[10.0]]))])
-    expected = torch.tensor([[3 - 0.2, -1 - 0.1 * (4 - 0.05), 0.5 - 0.1 * (6 + 0.025), 2 - 0.8]])
-    torch.testing.assert_close(net.weight.detach(), expected, rtol=0, atol=1e-6)
-    assert through.masks()["0"].tolist() == [[True, True, False, False]], "the step brought back -1.395 for 1.2"
-
-
-def test_a_frozen_layer_is_masked_and_not_changed():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
-    frozen, trained = net[0].weight.detach().clone(), net[1].weight.detach().clone()
-    net[0].requires_grad_(False)
-    through = StraightThrough(net, ["0", "1"], make_masks=masks_of(0.5), decay=DECAY)
-    train(Regression(net), through, [(torch.randn(5, 8), torch.randn(5, 4))])
-    assert torch.equal(net[0].weight, frozen) and not torch.equal(net[1].weight, trained)
-    assert torch.equal(through.masks()["0"], two_of_four(frozen))
 
 
 def two_of_four(weight: torch.Tensor) -> torch.Tensor:
@@ -129,36 +95,6 @@ def _by_loops(net: nn.Module, data: list, accumulate: int, weight_decay: float) 
     return weights
 
 
-def test_the_masked_network_is_validated_and_training_goes_on_from_all_weights():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 4))
-    module = Regression(net)
-    data = [(torch.randn(5, 8), torch.randn(5, 4)) for _ in range(3)]
-    train(module, StraightThrough(net, ["0"], make_masks=masks_of(0.5), decay=DECAY), data)
-    weight = net[0].weight.detach()
-    assert (weight != 0).all()
-    assert torch.equal(module.validated[-1]["0.weight"], weight * two_of_four(weight))
-
-
-@pytest.mark.parametrize(
-    "pattern", [NM(m=8), NM(transposable=True), VectorWise(granularity=4, distribution="balanced"),
-                BlockWise(granularity=2, distribution="balanced")], ids=lambda p: p.name,
-)  # fmt: skip
-def test_masks_of_every_step_are_those_of_the_pattern(pattern):
-    weights = {"a": torch.randn(16, 32), "conv": torch.randn(8, 4, 2, 2)}
-    masks = masks_of(0.5, pattern)(weights)
-    for name, mask in masks.items():
-        assert torch.equal(mask, pattern.mask(as_matrix(weights[name]).abs(), 0.5))
-        pattern.check_structure(mask, 0.5)
-
-
-def test_masks_of_a_convolution_are_shaped_like_its_weight():
-    net = nn.Sequential(nn.Conv2d(4, 8, (2, 3)))
-    masks = StraightThrough(net, ["0"], make_masks=masks_of(0.5), decay=DECAY).masks()
-    assert masks["0"].shape == net[0].weight.shape
-    assert torch.equal(as_matrix(masks["0"]), two_of_four(as_matrix(net[0].weight.detach())))
-
-
 @pytest.mark.parametrize(
     "overrides",
     [["pattern=n_m"], ["pattern=vector_wise", "granularity=32", "pattern.distribution=balanced"]],
@@ -187,63 +123,6 @@ def test_it_starts_from_the_initial_weights_and_prunes_what_it_ends_with(compose
         assert torch.equal(mask, experiment.pattern.mask(start.abs(), 0.5))
         torch.testing.assert_close(weights[f"{layer}.weight"], start * mask, rtol=0, atol=1e-6)
         assert torch.equal(weights[f"{layer}.weight"][~mask], torch.zeros(int((~mask).sum())))
-
-
-class Killed(Exception):
-    pass
-
-
-class Kill(pl.Callback):
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
-        if (trainer.current_epoch, batch_index) == (1, 2):
-            raise Killed
-
-
-def test_a_killed_training_ends_with_the_same_bits(tmp_path):
-    def trained(folder, *callbacks):
-        pl.seed_everything(0, verbose=False)
-        data = Digits().data_module(batch_size=16, seed=0, cache_dir=tmp_path)
-        recipe, trainer = (
-            Recipe(epochs=3),
-            TrainerSettings(accelerator="cpu", limit_batches=4, progress_bar=False, checkpoint_seconds=0),
-        )
-        net = Net()
-        through = StraightThrough(net, ["1"], make_masks=masks_of(0.5), decay=DECAY)
-        task = ImageClassification(net, num_classes=10, optimization=SrSte().plan(recipe, 4).optimization)
-        fit(
-            task,
-            data,
-            epochs=3,
-            recipe=recipe,
-            trainer=trainer,
-            loggers=[],
-            directory=tmp_path,
-            callbacks=(through, *callbacks),
-            resume_dir=folder,
-        )
-        return net.state_dict() | through.masks()
-
-    whole = trained(tmp_path / "whole")
-    with pytest.raises(Killed):
-        trained(tmp_path / "killed", Kill())
-    resumed = trained(tmp_path / "killed")
-    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
-
-
-class Net(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(64, 10))
-
-    def forward(self, x):  # tasks call networks by the names of their inputs
-        return super().forward(x)
-
-
-def test_its_schedule_is_as_long_as_the_dense_run_unless_told_otherwise():
-    recipe = Recipe(epochs=5, lr=0.1, recovery_lr=0.2)
-    plan = SrSte().plan(recipe, 7)
-    assert plan.epochs == 5 and plan.optimization.lr == 0.1 and plan.optimization.total_steps == 35
-    own = SrSte(epochs=3, lr=0.5).plan(recipe, 7)
-    assert own.epochs == 3 and own.optimization.lr == 0.5 and own.optimization.total_steps == 21
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,3 @@ def assert_self_contained(page: str) -> None:
     assert not re.search(r"<script[^>]+src\s*=", page), "a script is loaded from elsewhere"
     assert re.findall(r'<link[^>]+href="([^"]*)"', page) == ["data:,"], "a style is loaded from elsewhere"
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page), "something is loaded from a network"
-
-
-def assert_of_one_run(page: str) -> None:
-    """Small, its plots inside, and no script."""
-    assert_self_contained(page)
-    assert len(page) < 200_000 and page.count("<svg") >= 1 and "<script" not in page

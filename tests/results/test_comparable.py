@@ -1,9 +1,22 @@
-"""Results that do not belong in one plot are kept apart; untimed results stay out of the plot of accuracy against time."""
+"""Results that do not belong in one plot are kept apart; untimed results stay out of the plot of accuracy against time.
+
+What still differs between results of one plot is reported, and what agrees is not.
+
+Points lost are against the dense network that was trained as long, where there is one; tables show both.
+"""
+
+import io
 
 import pytest
+from rich.console import Console
 
-from sparsefront.results.candidates import splits_apart
+from sparsefront.results.candidates import baseline_quality, points_lost, splits_apart
 from sparsefront.results.comparable import LATENCY, split_comparable
+from sparsefront.results.differences import differences
+from sparsefront.results.page.comparison import write_comparison
+from sparsefront.results.plots import write_pareto_png
+from sparsefront.results.store import rank, rank_of_line
+from sparsefront.results.tables import results_table, run_table
 
 
 def test_another_model_data_device_batch_or_dtype_is_another_group(make_result):
@@ -109,15 +122,6 @@ STEPS_OF_64 = RECORDED | {
 }
 
 
-def test_a_smaller_batch_at_the_end_of_an_epoch_is_no_other_budget(make_result):
-    """Iterative pruning stood apart from one_shot: each of its rounds begins a new epoch."""
-    one_shot = make_result(**STEPS_OF_64, schedule="one_shot")
-    iterative = make_result(**STEPS_OF_64 | {"recovery_samples": 2588}, schedule="iterative")
-    dense = make_result(**STEPS_OF_64 | {"recovery": None, "recovery_steps": None, "recovery_samples": None})
-    (group,) = split_comparable([one_shot, iterative, dense])
-    assert group.notes()[0] == "differs between these runs: samples of recovery 2588, 2688"
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -136,21 +140,12 @@ def test_a_smaller_batch_at_the_end_of_an_epoch_is_no_other_budget(make_result):
 )
 def test_other_steps_batches_or_devices_are_another_budget(make_result, change, told):
     first, second = split_comparable([make_result(**STEPS_OF_64), make_result(**STEPS_OF_64 | change)])
-    assert {first.title.split(" · ")[-1], second.title.split(" · ")[-1]} == {
-        "recovery of 42 steps of 64 samples",
-        told,
-    }
+    assert {first.title.split(" · ")[-1], second.title.split(" · ")[-1]} == {"recovery of 42 steps of 64 samples", told}
 
 
 def test_processor_and_threads_do_not_part_times_of_a_gpu(make_result):
     gpu = RECORDED | {"latency_device": "cuda", "gpu": "H200"}
     assert len(split_comparable([make_result(**gpu), make_result(**gpu | {"threads": None, "processor": None})])) == 1
-
-
-def test_times_of_images_of_another_size_stand_apart(make_result):
-    small, large = make_result(**RECORDED), make_result(**RECORDED | {"timed_image_size": 224})
-    titles = [group.title for group in split_comparable([small, large])]
-    assert len(titles) == 2 and any("timed at 224 pixels" in title for title in titles)
 
 
 def test_the_held_out_part_picks_the_front_and_the_reporting_split_is_drawn(make_result):
@@ -189,9 +184,142 @@ def test_runs_that_share_all_but_the_seed_are_one_point_with_their_spread(make_r
     assert point.x_interval == (1.4, 1.6), "the ends of all of its runs"
 
 
-def test_a_seed_that_was_run_again_is_drawn_once_and_told(make_result):
-    again = [make_result(run_id=str(day), time=f"2026-01-0{day}T00:00:00+00:00", speedup=float(day)) for day in (2, 1)]
-    (group,) = split_comparable(again)
-    assert [point.x for point in group.points()] == [2.0]
-    (note,) = group.notes()
-    assert note == "1 run was repeated with the same seeds: the newest of each counts, of those with the control"
+HASH, OTHER = "a" * 64, "b" * 64
+COMMIT = "0123456789" * 4
+ALIKE = {
+    "repeats": 3,
+    "samples_per_repeat": 30,
+    "recipe": "vit_small_digits",
+    "recipe_parameters": {"lr": 0.001, "epochs": 10},
+    "dense_weights_sha256": HASH,
+    "commit": COMMIT,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"repeats": 5}, "repeats 3, 5"),
+        ({"samples_per_repeat": 100}, "samples per repeat 30, 100"),
+        ({"autotune_seconds": 60.0}, "seconds of search unknown, 60.0"),
+        ({"recipe": "default"}, "recipe vit_small_digits, default"),
+        ({"recipe_parameters": {"lr": 0.003, "epochs": 10}}, "recipe.lr 0.001, 0.003"),
+        ({"trainer_parameters": {"limit_batches": 2}}, "trainer.limit_batches unknown, 2"),
+        ({"dense_weights_sha256": OTHER}, "2 different dense networks"),
+        ({"dense_weights_sha256": OTHER, "seed": 4}, "2 different dense networks (seeds 3, 4)"),
+        ({"commit": "f" * 40 + "-dirty"}, "commit 012345678, fffffffff-dirty"),
+        ({"torch_version": "2.14.0"}, "torch 2.15.0, 2.14.0"),
+        ({"driver": "580.65"}, "driver unknown, 580.65"),
+    ],
+)
+def test_each_difference_is_told_in_one_line(make_result, change, told):
+    lines = differences([make_result(**ALIKE), make_result(**ALIKE | change)])
+    assert lines[-1] == f"differs between these runs: {told}"
+
+
+def test_what_a_dense_network_has_no_setting_for_is_no_difference(make_result):
+    """Its record holds no recipe parameters of what comes after pruning; of a checkpoint as it is, `epochs` alone."""
+    dense = make_result(
+        **ALIKE | {"pattern": "dense", "masked": None, "sparse": None, "recipe_parameters": {"epochs": 10}}
+    )
+    assert differences([make_result(**ALIKE), dense]) == []
+    other = make_result(**ALIKE | {"recipe_parameters": {"lr": 0.003, "epochs": 10}})
+    assert differences([make_result(**ALIKE), dense, other]) == ["differs between these runs: recipe.lr 0.001, 0.003"]
+
+
+def test_two_windows_at_one_sparsity_are_told_and_those_of_a_sweep_are_not(make_result):
+    half = ALIKE | {"pattern": "n_m", "sparsity_target": 0.5}
+    results = [make_result(**half, n_of_m="2:4"), make_result(**ALIKE | {"pattern": "n_m"}, n_of_m="1:4")]
+    assert differences(results) == []
+    (line,) = differences([*results, make_result(**half, n_of_m="4:8")])
+    assert line.endswith("n:m of n_m at sparsity 0.5 2:4 and 4:8")
+
+
+def test_equal_weights_under_different_seeds_are_named(make_result):
+    """One run may pose as several seeds; so may one that draws nothing."""
+    pruned = ALIKE | {"pattern": "n_m", "sparsity_target": 0.5}
+    runs = [make_result(**pruned, weights_sha256=HASH, seed=3, recovery_seed=seed) for seed in (3, 4, 5)]
+    told = "equal weights under different seeds (n_m 0.5: 3, 3/4, 3/5): one network, not 3"
+    assert told in differences(runs)
+    others = [make_result(**pruned, weights_sha256=f"{seed}" * 64, seed=3, recovery_seed=seed) for seed in (3, 4)]
+    assert not any("equal weights" in line for line in differences(others))
+    assert not any("equal weights" in line for line in differences([runs[0], runs[0]]))
+
+
+CONTINUED = {"dense": 0.95, "dense_continued": 0.98, "masked": 0.96, "sparse": 0.955}
+
+
+def text(table) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_the_continued_network_is_the_baseline_where_there_is_one(make_result):
+    assert points_lost(make_result(**CONTINUED)) == pytest.approx(2.5)
+    assert points_lost(make_result(**CONTINUED | {"dense_continued": None})) == pytest.approx(-0.5)
+    assert points_lost(make_result(**CONTINUED | {"sparse": None})) == pytest.approx(2.0)
+    assert points_lost(make_result(sparse=None, masked=None)) is None
+    assert points_lost(make_result(dense=None)) is None and baseline_quality(make_result(dense=None)) is None
+
+
+def test_tables_show_both_baselines_and_what_the_loss_is_against(make_result):
+    one = text(run_table(make_result(**CONTINUED, recovery_steps=40, recovery_epochs=2.0, recovery_samples=320)))
+    for told in (
+        "dense, trained on",
+        "95.00 %",
+        "98.00 %",
+        "2.50, against dense, trained on",
+        "40 steps, 2 epochs, 320 samples",
+    ):
+        assert told in one
+    alone = text(run_table(make_result()))
+    assert "trained on" not in alone and "1.00, against dense" in alone
+    held_out = {"val_dense": 0.95, "val_sparse": 0.9, "val_evaluated_samples": 144, "evaluated_samples": 359}
+    assert "sparse 90.00 % of 144 samples, for choices" in text(run_table(make_result(**held_out)))
+    seen = text(run_table(make_result(**held_out, val_seen=True)))
+    assert "144 samples, for no choice: the checkpoint may have seen them" in seen
+    several = text(results_table([make_result(**CONTINUED), make_result(dense=0.95)]))
+    for told in ("95.00 %", "98.00 %", "2.50", "-2.00"):
+        assert told in several
+
+
+def test_plots_show_both_and_the_better_one_bounds_the_front(make_result, tmp_path):
+    results = [make_result(**CONTINUED), make_result(**CONTINUED | {"speedup": 0.9, "sparse": 0.97, "granularity": 64})]
+    (group,) = split_comparable(results)
+    assert group.dense_point() == (1.0, 95.0) and group.continued_point() == (1.0, 98.0)
+    assert group.front() == [(1.5, 95.5), (1.0, 98.0)]
+    page = write_comparison(results, tmp_path / "page.html", title="both").read_text()
+    assert '{"name":"dense_continued","constant":0.98}' in page
+    assert write_pareto_png(results, tmp_path / "plot.png").stat().st_size > 0
+    assert split_comparable([make_result()])[0].continued_point() is None
+
+
+def test_the_control_with_the_teacher_comes_first(make_result):
+    both = make_result(**CONTINUED, dense_distilled=0.985)
+    assert points_lost(both) == pytest.approx(3.0) and baseline_quality(both) == 0.985
+    told = text(run_table(both))
+    assert "dense, trained on with the teacher" in told and "3.00, against dense, trained on with the teacher" in told
+    (group,) = split_comparable([both, make_result(**CONTINUED, seed=1), make_result(seed=2)])
+    (note,) = (note for note in group.notes() if note.startswith("points lost"))
+    assert note == (
+        "points lost are against dense trained on with the teacher in 1 run, and against dense trained on in 1 run, and "
+        "against dense as it was before pruning in the 1 without control=dense_continued"
+    )
+    assert group.distilled_point() == (1.0, pytest.approx(98.5)) and '"dense_distilled"' in text_of_page(both)
+
+
+def text_of_page(result) -> str:
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        return write_comparison([result], Path(folder) / "page.html", title="one").read_text()
+
+
+def test_of_one_run_with_either_control_that_with_the_teacher_counts(make_result):
+    continued, distilled = make_result(dense_continued=0.9), make_result(dense_distilled=0.9)
+    assert rank(distilled) > rank(continued) > rank(make_result())
+    for result in (continued, distilled):
+        line = {name: "" if value is None else str(value) for name, value in result.flat().items()}
+        assert rank_of_line(line)[0] == rank(result)[0]

@@ -1,20 +1,29 @@
-"""Loggers: W&B offline without an account and without a prompt, its result readable again, CSV, none."""
+"""Loggers: W&B offline without an account and without a prompt, its result readable again, CSV, none.
+
+A finished point that is shown again reaches W&B too, as the same run and without saying anything twice.
+
+A comparison goes to W&B as a run of its own: tables that hold every point, fronts and runs, and the page.
+"""
 
 import os
 import types
 
 import pytest
+from quick_settings import QUICK
 
+from sparsefront.__main__ import compare as main
 from sparsefront.errors import InvalidSetting
+from sparsefront.pipeline import run_experiment
 from sparsefront.results.loggers import (
+    RESULT_KEY,
     CsvLogging,
     LoggedRun,
     TensorBoardLogging,
     WandbLogging,
-    has_api_key,
     log_result,
     read_wandb_results,
 )
+from sparsefront.results.record import Result
 from sparsefront.results.store import write_result_json
 
 OFFLINE_RUN = """
@@ -51,18 +60,6 @@ def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, m
         assert list((tmp_path / str(number) / "wandb").glob("offline-run-*/run-*.wandb"))
         assert list((tmp_path / str(number) / "wandb").glob("offline-run-*/files/media/table/summary_table*.json"))
     assert not (tmp_path / "wandb").exists(), "nothing is written outside the folders of the runs"
-
-
-def test_the_account_is_found_without_wandb(no_account, tmp_path, monkeypatch):
-    assert not has_api_key()
-    (tmp_path / "netrc").write_text("machine example.org login a password b\ndefault login a password b\n")
-    assert not has_api_key(), "another machine's password and the default are not W&B's"
-    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password key\n")
-    assert has_api_key()
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert not has_api_key()
-    monkeypatch.setenv("WANDB_API_KEY", "key")
-    assert has_api_key()
 
 
 def test_settings_that_cannot_work_are_rejected(no_account, monkeypatch):
@@ -166,3 +163,153 @@ def test_the_result_that_wandb_was_given_comes_back(no_account, monkeypatch, mak
     assert asked == ["e/p"] and reading.results == [make_result()]
     assert [problem.split()[2].strip(":") for problem in reading.problems] == ["b", "c", "d"]
     assert "was edited after it was stored" in reading.problems[-1]
+
+
+SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "pattern=n_m", *QUICK]
+
+
+class Run:
+    """A run as W&B keeps it: what it was given in all sessions."""
+
+    def __init__(self, run_id: str) -> None:
+        self.id, self.summary, self.logged, self.sessions, self.exit_codes = run_id, {}, [], [], []
+        self.config = types.SimpleNamespace(update=lambda *_, **__: None)
+
+    def log(self, values: dict) -> None:
+        self.logged.append(values)
+
+    def define_metric(self, *_: object, **__: object) -> None: ...
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_codes.append(exit_code)
+
+    def tables(self) -> list[dict]:
+        return [values for values in self.logged if "summary_table" in values]
+
+
+@pytest.fixture
+def server(monkeypatch) -> dict[str, Run]:
+    """W&B's runs by id; a run whose id it has is gone on with where that is asked for."""
+    import wandb
+
+    runs: dict[str, Run] = {}
+
+    def init(*, id: str | None = None, resume: str | None = None, **session: object) -> Run:
+        assert (id is None) == (resume is None)
+        if id is None:
+            id = f"new {len(runs)}"
+        run = runs.setdefault(id, Run(id))
+        run.sessions.append(session | {"resume": resume})
+        return run
+
+    monkeypatch.setattr(wandb, "init", init)
+    return runs
+
+
+def logging_to(composed, monkeypatch, logger):
+    """Configurations of one point whose runs log there."""
+    from sparsefront.config import validate
+
+    build = validate._build
+    monkeypatch.setattr(validate, "_build", lambda group, *rest: logger if group == "logger" else build(group, *rest))
+    return lambda *overrides: composed(*SMALL, *overrides)
+
+
+def test_a_point_shown_again_is_the_same_run_and_in_it_once(composed, monkeypatch, server):
+    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
+    run_experiment(point())
+    (run,) = server.values()
+    trained = len(run.logged)
+    result = Result.from_json(run.summary[RESULT_KEY])
+    assert run.id == result.identity.run_id and len(run.tables()) == 1
+    for shown in (2, 3):
+        run_experiment(point())
+        assert list(server) == [run.id] and len(run.sessions) == shown
+        assert len(run.logged) == trained and Result.from_json(run.summary[RESULT_KEY]) == result
+    assert [session["resume"] for session in run.sessions] == ["allow"] * 3
+    assert {session["job_type"] for session in run.sessions} == {"run"}
+    assert all(session["tags"] == ["vit_small", "digits", "n_m", "finetune"] for session in run.sessions)
+    curves = {name for values in run.logged for name in values if not name.startswith("summary_table")}
+    assert {"dense/val/accuracy", "dense/step", "recover/val/accuracy", "recover/step"} <= curves
+    assert {name.partition("/")[0] for name in curves} == {"dense", "recover"}
+    assert run.exit_codes == [0, 0, 0]
+
+
+def test_another_point_is_another_run(composed, monkeypatch, server):
+    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
+    run_experiment(point())
+    run_experiment(point("sparsity=0.5"))
+    assert len(server) == 2
+
+
+def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):
+    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
+    run_experiment(point())
+    (run,) = server.values()
+    first = run.summary[RESULT_KEY]
+    run_experiment(point("reuse=false", "stages=[swap,measure,report]"))
+    assert list(server) == [run.id] and run.summary[RESULT_KEY] != first
+
+
+def test_a_run_that_fails_is_closed_as_failed(composed, monkeypatch, server):
+    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
+    monkeypatch.setattr("sparsefront.stages.dense.run", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_experiment(point())
+    assert [run.exit_codes for run in server.values()] == [[1]]
+
+
+@pytest.fixture
+def results(make_result):
+    """Three points: two seeds of one, a dominated one whose granularity is a text, and one that was not timed."""
+    untimed = dict.fromkeys(("speedup", "speedup_low", "speedup_high", "latency_sparse_ms"))
+    return [
+        make_result(run_id="a", seed=0, val_sparse=0.97, val_dense=0.98),
+        make_result(run_id="b", seed=1, val_sparse=0.97, val_dense=0.98),
+        make_result(
+            run_id="c",
+            pattern="block_wise",
+            granularity="4x64",
+            sparse=0.9,
+            val_sparse=0.9,
+            val_dense=0.98,
+            speedup=1.2,
+        ),
+        make_result(run_id="d", pattern="n_m", val_sparse=0.96, val_dense=0.98, **untimed),
+    ]
+
+
+def test_the_group_is_that_of_the_only_sweep(results, tmp_path, monkeypatch):
+    import wandb
+
+    started = []
+
+    class Run:
+        url, dir = None, "somewhere"
+
+        def log(self, values: dict) -> None: ...
+
+        def finish(self) -> None: ...
+
+    monkeypatch.setattr(wandb, "init", lambda **start: started.append(start) or Run())
+    for name in ("one", "other"):
+        write_result_json(tmp_path / name / "a" / "row.json", results[0])
+    monkeypatch.chdir(tmp_path)
+    for paths in (["one"], ["one", "other"]):
+        assert main([*paths, "out=out", "log=wandb", "project=mine", "entity=us"]) == 0
+    assert [start["group"] for start in started] == ["one", None]
+    assert {(start["project"], start["entity"], start["job_type"]) for start in started} == {("mine", "us", "compare")}
+    assert main(["one", "out=out"]) == 0 and len(started) == 2, "only where it is asked for"
+
+
+def test_a_comparison_is_no_run_that_lacks_a_result(monkeypatch, results):
+    import wandb
+
+    monkeypatch.setenv("WANDB_API_KEY", "key")
+    runs = [
+        types.SimpleNamespace(id="c", state="finished", summary={}, job_type="compare"),
+        types.SimpleNamespace(id="a", state="finished", summary={"row": results[0].to_json()}, job_type=None),
+    ]
+    monkeypatch.setattr(wandb, "Api", lambda timeout: types.SimpleNamespace(runs=lambda path: runs))
+    reading = read_wandb_results(entity=None, project="mine")
+    assert len(reading.results) == 1 and not reading.problems

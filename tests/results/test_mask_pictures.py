@@ -1,25 +1,41 @@
-"""Pictures of masks as files, in the run's folder and in its page."""
+"""Pictures of masks as files, in the run's folder and in its page.
+
+Masks as pixels: every weight where and as it should be.
+
+Which layers are drawn.
+
+The density of every layer: the numbers, and that they become a picture.
+"""
 
 import base64
 import re
 
 import numpy as np
+import pytest
 import torch
 from matplotlib.image import imread
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.masks.groups import Boundaries
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.mask_pictures import (
+    EXACT_SIDE,
     GAP,
+    KEPT_COLOR,
     MARGIN,
+    PRUNED_COLOR,
     PrunedLayers,
     Scale,
+    choose_layers,
     mask_image,
+    pixel_density,
+    rgb,
     write_mask_pictures,
 )
+from sparsefront.results.plots import DENSE_COLOR, LayerDensity, layer_densities, write_density_png
 from sparsefront.results.run_report import Report, write_report
 
 
@@ -64,3 +80,114 @@ def test_the_page_holds_the_pictures(tmp_path, make_result):
     assert [name for name, _ in found] == ["density", "conv"]
     for name, content in found:
         assert base64.b64decode(content) == (tmp_path / "masks" / f"{name}.png").read_bytes()
+
+
+def image_random_mask(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.5
+
+
+def test_every_weight_has_the_color_of_its_fate():
+    mask = image_random_mask(5, 7)
+    pixels = mask_image(mask, Boundaries(), Scale(cell=3)).pixels
+    assert pixels.shape == (15, 21, 3) and pixels.dtype == np.uint8
+    for row in range(15):
+        for column in range(21):
+            kept = bool(mask[row // 3, column // 3])
+            assert (pixels[row, column] == rgb(KEPT_COLOR if kept else PRUNED_COLOR)).all()
+
+
+def test_pooled_pixels_average_what_is_there():
+    mask = image_random_mask(5, 7)
+    pooled = pixel_density(mask, Scale(pooled=2))
+    assert pooled.shape == (3, 4)
+    for row in range(3):
+        for column in range(4):
+            under = [
+                float(mask[r, c])
+                for r in range(2 * row, min(5, 2 * row + 2))
+                for c in range(2 * column, min(7, 2 * column + 2))
+            ]
+            assert pooled[row, column] == pytest.approx(sum(under) / len(under))
+    half = torch.tensor([[True, False], [False, True]])
+    between = (rgb(KEPT_COLOR).astype(float) + rgb(PRUNED_COLOR)) / 2
+    assert np.abs(mask_image(half, Boundaries(), Scale(pooled=2)).pixels[0, 0] - between).max() <= 0.5
+
+
+def test_pooled_lines_fall_on_the_nearest_pixel():
+    image = mask_image(image_random_mask(40, 4), Boundaries(rows=[17]), Scale(pooled=2))
+    assert image.rows.groups == (9,)  # 17 / 2 = 8.5
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale", "text"),
+    [
+        ((8, 8), Scale(cell=12), "a weight is 12 x 12 pixels"),
+        ((384, 1536), Scale(), "a weight is a pixel"),
+        ((EXACT_SIDE, 4), Scale(), "a weight is a pixel"),
+        ((EXACT_SIDE + 1, 4), Scale(pooled=2), "a pixel is the mean density of 2 x 2 weights"),
+        ((1024, 3 * EXACT_SIDE), Scale(pooled=3), "a pixel is the mean density of 3 x 3 weights"),
+    ],
+)
+def test_scale_follows_from_the_longest_side(shape, scale, text):
+    assert Scale.of(shape) == scale
+    assert scale.text == text
+
+
+PARTS = {
+    "query": (8, 8),
+    "key": (8, 8),
+    "value": (8, 8),
+    "output": (8, 8),
+    "fc1": (16, 8),
+    "fc2": (8, 16),
+    "more": (4, 4),
+}
+SHAPES = {f"encoder.{number}.{part}": shape for number in range(12) for part, shape in PARTS.items()}
+
+
+def test_expressions_choose_in_the_order_of_the_network():
+    assert choose_layers(SHAPES, [r"\.fc2$", r"^encoder\.1\.query"]) == [
+        *("encoder.0.fc2", "encoder.1.query"),
+        *(f"encoder.{number}.fc2" for number in range(1, 12)),
+    ]
+
+
+def test_an_expression_that_finds_nothing_is_rejected_with_the_layers():
+    with pytest.raises(InvalidSetting, match=r"mask_layers=fc3: finds no layer .*encoder\.0\.query.* and 72 more"):
+        choose_layers(SHAPES, ["fc2", "fc3"])
+
+
+@pytest.mark.parametrize(
+    ("expressions", "message"),
+    [([], "a list of one or more texts? or null .null: a few"), (["("], "not a regular expression")],
+)
+def test_settings_reject_what_no_layer_could_meet(expressions, message):
+    with pytest.raises(InvalidSetting, match=f"mask_layers=.*{message}"):
+        Report(mask_layers=expressions)
+
+
+def test_it_is_rejected_before_training(composed):
+    from sparsefront.config.validate import validate
+
+    with pytest.raises(InvalidSetting, match=r"report\.mask_layers=quary: finds no layer that is pruned; there are "):
+        validate(composed("report.mask_layers=[quary]", "trainer=cpu", "measure.device=cpu"))
+
+
+def test_densities_follow_the_result(make_result):
+    result = make_result(
+        sparsity_per_layer={"z.first": 0.75, "a.second": 0.0, "m.third": 0.0}, dense_layers={"a.second": "too small"}
+    )
+    assert layer_densities(result) == [
+        LayerDensity("z.first", 0.25, stays_dense=False),
+        LayerDensity("a.second", 1.0, stays_dense=True),
+        LayerDensity("m.third", 1.0, stays_dense=False),
+    ]
+
+
+def test_only_a_density_that_was_asked_for_is_a_line(tmp_path):
+    drawn = {}
+    for target in (None, 0.25):
+        bars = [LayerDensity("layer", 0.5, stays_dense=False)]
+        picture = imread(write_density_png(bars, tmp_path / f"{target}.png", target=target, title="a run"))
+        drawn[target] = int((np.rint(255 * picture[..., :3]) == rgb(DENSE_COLOR)).all(axis=-1).sum())
+    assert drawn[0.25] > drawn[None] + 20, drawn

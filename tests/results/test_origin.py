@@ -28,16 +28,6 @@ def test_the_command_is_that_of_the_overrides(make_result, tmp_path, overrides):
     assert shlex.split(run_command(make_result(), tmp_path)) == ["python", "run.py", *overrides]
 
 
-@pytest.mark.parametrize("text", [None, "not: a list", "- [unclosed"], ids=["gone", "no list", "torn"])
-def test_without_overrides_the_record_tells_what_it_can(make_result, tmp_path, text):
-    if text is not None:
-        (tmp_path / ".hydra").mkdir()
-        (tmp_path / ".hydra" / "overrides.yaml").write_text(text)
-    command = run_command(make_result(), tmp_path)
-    assert "python run.py model=vit_small dataset=digits pattern=tile_wise" in command
-    assert "granularity=128 sparsity=0.75 seed=3  # from the record, parameters left out" in command
-
-
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
@@ -94,23 +84,3 @@ def test_failed_points_are_told_with_their_command_and_reason(tmp_path, make_res
     assert "failed: 1: granularity=8: 1, 2 or <4>\n" in told and "failed: 2: " in told and "cannot be read" in told
     page = (tmp_path / "compare.html").read_text()
     assert "Failed: 2" in page and "granularity=8: 1, 2 or &lt;4&gt;" in page and "python run.py granularity=8" in page
-
-
-def test_what_the_same_command_finished_later_is_no_failure(tmp_path, make_result, capsys):
-    """A killed run stayed failed for ever, with exactly the command of the one that finished."""
-    commands = {"killed": "- sparsity=0.5\n", "again": "- sparsity=0.5\n", "other": "- sparsity=0.9\n", "gone": None}
-    for name, text in commands.items():
-        (tmp_path / name / ".hydra").mkdir(parents=True)
-        if text is not None:
-            (tmp_path / name / ".hydra" / "overrides.yaml").write_text(text)
-        if name != "again":
-            (tmp_path / name / "failure.json").write_text('{"message": "the process was killed"}')
-    write_result_json(tmp_path / "again" / "row.json", make_result())
-    write_result_json(
-        tmp_path / "as before" / "row.json", make_result()
-    )  # the same run, made by a command in other words
-    assert main([str(tmp_path), f"out={tmp_path}"]) == 0
-    told = capsys.readouterr().err
-    assert "failed: killed" not in told and "failed: other" in told and "failed: gone" in told
-    page = (tmp_path / "compare.html").read_text()
-    assert "Failed: 2" in page and "(1 run)" in page and '<div class="failed">' in page

@@ -110,21 +110,6 @@ def test_pictures_of_masks_are_in_the_page(browser, make_result, tmp_path):
     assert browser.evaluate("document.querySelector('#details img').alt") == "fc1"
 
 
-def test_sections_are_chosen_and_hold_their_own_text(shown, mixed, make_result):
-    page = shown([*mixed(30), make_result(model="bert", run_id="bert")])
-    assert page.evaluate(COUNT.format("#section option")) == 2
-    visible = (
-        "[...document.querySelectorAll('section h2')].filter((one) => one.offsetParent).map((one) => one.textContent)"
-    )
-    first = page.evaluate(visible)
-    page.evaluate(
-        "{ const box = document.getElementById('section'); box.value = 1; box.dispatchEvent(new Event('change')); }"
-    )
-    assert page.evaluate(visible) != first
-    page.evaluate(WAIT)
-    assert page.evaluate("location.hash") == "#section=bert"
-
-
 def test_awkward_text_stays_text(shown, make_result):
     bad = "</script><img src=x onerror=alert(1)>"
     page = shown([make_result(run_id=bad, pattern=bad, n_of_m="<b>2:4"), make_result()])

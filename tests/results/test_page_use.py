@@ -2,7 +2,7 @@
 
 import pytest
 from headless_browser import needs_browser
-from page_scripts import CLICK, WAIT
+from page_scripts import CLICK
 
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.statistics import picked_as
@@ -45,50 +45,6 @@ def test_what_is_picked_follows_the_filters(shown, make_result):
     page.evaluate(CLICK.format('[data-field="pattern"] [data-value="n_m"]'))
     assert dict(page.evaluate(PICKED)) == {"n_m 128": "recipe"}, "it has no rivals"
     assert "From here on over 4 runs, whatever is filtered above" in page.evaluate("document.body.innerText")
-
-
-def test_dense_is_that_of_the_seeds_that_are_shown(shown, make_result):
-    """The median of all seeds stood beside a run of one, whose points are lost against its own."""
-    dense = {0: 0.90, 1: 0.92, 2: 0.97, 3: 0.99}
-    runs = [
-        make_result(run_id=str(seed), seed=seed, dense=value, val_dense=value - 0.5, latency_dense_ms=5.0 + seed)
-        for seed, value in dense.items()
-    ]
-    page = shown(runs)
-    (group,) = split_comparable(runs)
-    told = "now.view.dense.map(({ quality, val, latency_ms }) => [quality, val, latency_ms])"
-    assert page.evaluate(told) == [[group.dense_quality(), pytest.approx(44.5), 6.5]] and group.dense_quality() == 94.5
-    page.evaluate(CLICK.format('[data-field="seed"] [data-value="1"]'))
-    assert page.evaluate(told) == [[92.0, pytest.approx(42.0), 6.0]]
-    page.evaluate(CLICK.format('[data-field="seed"] [data-value="3"]'))
-    assert page.evaluate(told) == [[95.5, pytest.approx(45.5), 7.0]]
-
-
-def test_a_link_opens_its_section_in_a_page_of_more_runs(shown, mixed, make_result):
-    """It named the section's place, or none: another model's were shown."""
-    title = "document.querySelector('section:not([hidden]) h2').textContent"
-    few, many = [make_result(model="bert", run_id="bert", sparsity_target=0.5)], mixed(30)
-    page = shown(few, "#sort=pattern")
-    page.evaluate(WAIT)
-    address, told = page.evaluate("location.hash"), page.evaluate(title)
-    for more in ([*few, *many], [*many, *few, make_result(model="vit", run_id="vit")]):
-        assert shown(more, address).evaluate(title) == told
-        assert shown(more, "#point=bert").evaluate(title) == told, "of a link without a section"
-    assert page.evaluate("document.getElementById('lost').hidden")
-
-
-def test_headings_and_lines_are_pressed_by_the_keyboard_too(shown, mixed):
-    page = shown(mixed(60))
-    press = (
-        "{{ document.querySelector('{}').focus(); document.activeElement.dispatchEvent("
-        "new KeyboardEvent('keydown', {{ key: '{}', bubbles: true, cancelable: true }})); }}"
-    )
-    page.evaluate(press.format("#points th:nth-child(10)", "Enter"))
-    assert page.evaluate("state.sort") == "-speedup"
-    assert page.evaluate("document.activeElement.innerText") == "speedup ▼", "though the headings were drawn anew"
-    page.evaluate(press.format("#points tbody tr:nth-child(3)", " "))
-    assert page.evaluate("document.activeElement.matches('tr.chosen:nth-child(3)')")
-    assert "python run.py" in page.evaluate("document.querySelector('#details').innerText")
 
 
 @pytest.fixture

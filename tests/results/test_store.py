@@ -1,16 +1,25 @@
-"""Results on disk: nothing lost with two writers, columns that grow, half lines repaired, broken files reported."""
+"""Results on disk: nothing lost with two writers, columns that grow, half lines repaired, broken files reported.
+
+`rows.csv` is derived from the `row.json` files; stores of several machines become one.
+
+A table of results that a spreadsheet opened: nothing in it is calculated, and what it saved is read and goes on.
+"""
 
 import csv
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sparsefront.__main__ import compare as main
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.cache.inventory import read_results as read_runs
+from sparsefront.errors import Obstacle
 from sparsefront.results import store
 from sparsefront.results.record import record_digest
-from sparsefront.results.store import append_result, read_results, write_result_json
+from sparsefront.results.store import append_result, parse_lines, read_results, write_result_json
 from sparsefront.tasks.outcomes import Outcomes, save_outcomes
 
 WRITER = """
@@ -66,21 +75,6 @@ def test_one_that_slept_while_it_added_its_line_loses_neither_that_nor_those_of_
 def lines_of(store: Path) -> list[dict[str, str]]:
     with store.open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-def test_results_that_are_linked_into_one_folder_are_found(tmp_path, make_result):
-    """Those of two machines, one of them not mounted: nothing was found, without a word."""
-    for name in ("one", "two"):
-        write_result_json(tmp_path / name / "results" / "run" / "row.json", make_result(run_id=name))
-    together = tmp_path / "together"
-    together.mkdir()
-    for name in ("one", "two", "three"):
-        (together / name).symlink_to(tmp_path / name / "results")
-    (together / "checkpoint").symlink_to(tmp_path / "removed")
-    reading = read_results([together])
-    assert [result.identity.run_id for result in reading.results] == ["one", "two"]
-    assert reading.problems == [f"{together / 'three'}: a link that leads nowhere"]
-    assert reading.folder_of(reading.results[0]) == together / "one" / "run"
 
 
 def test_two_processes_lose_nothing(tmp_path, make_result, programs):
@@ -193,3 +187,217 @@ def test_of_several_copies_the_one_with_outcomes_counts(tmp_path, make_result, s
     reading = read_results([tmp_path / name for name in stores])
     assert reading.results == [result] and reading.folder_of(result) == tmp_path / "whole"
     assert reading.outcomes_of(result) is not None
+
+
+@pytest.fixture
+def study(tmp_path, make_result):
+    """A folder of three runs with the rows.csv that they wrote."""
+    for number in range(3):
+        result = make_result(run_id=f"run-{number}", seed=number, time=f"2026-01-0{number + 1}T00:00:00+00:00")
+        write_result_json(tmp_path / "study" / str(number) / "row.json", result)
+        append_result(tmp_path / "study" / "rows.csv", result)
+    return tmp_path / "study"
+
+
+def runs_of(store: Path) -> list[str]:
+    with store.open(newline="") as file:
+        return [line["run_id"] for line in csv.DictReader(file)]
+
+
+def test_a_corrupt_row_is_named_and_its_line_kept(study, capsys):
+    (study / "1" / "row.json").write_text('{"identity": ')
+    assert main(["--rebuild", str(study)]) == 0
+    said = capsys.readouterr()
+    assert f"left out: {study / '1' / 'row.json'}: not JSON" in said.err
+    kept = "3 runs, 1 of them old lines, kept since their row.json is missing or cannot be read"
+    assert said.out == f"{study / 'rows.csv'}: {kept}\n"
+    assert sorted(runs_of(study / "rows.csv")) == ["run-0", "run-1", "run-2"]
+    (study / "rows.csv").unlink()
+    main(["--rebuild", str(study)])
+    assert runs_of(study / "rows.csv") == ["run-0", "run-2"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "null", '{"identity": 3}', '{"identity": {"schema_version": 6}}', "[" * 100_000, "\x00\xff"],
+    ids=["empty", "list", "null", "number", "nothing in it", "deep", "bytes"],
+)
+def test_every_kind_of_corrupt_row_is_skipped(study, text):
+    (study / "1" / "row.json").write_text(text, encoding="latin-1")
+    reading = read_results([study])
+    assert [result.identity.run_id for result in reading.results] == ["run-0", "run-2"]
+    (problem,) = reading.problems
+    assert problem.startswith(str(study / "1" / "row.json"))
+
+
+def test_several_stores_become_one(study, tmp_path, make_result, capsys):
+    other = tmp_path / "other" / "rows.csv"
+    append_result(other, make_result(run_id="run-1", speedup=9.0, time="2026-02-01T00:00:00+00:00"))
+    append_result(other, make_result(run_id="far", seed=8))
+    merged = tmp_path / "all" / "rows.csv"
+    assert main(["--rebuild", str(study), str(other), f"store={merged}"]) == 0
+    assert sorted(runs_of(merged)) == ["far", "run-0", "run-1", "run-2"]
+    speedups = {result.identity.run_id: result.speed.speedup for result in read_results([merged]).results}
+    assert speedups["run-1"] == 9.0, "the newest measurement of a run counts"
+    once = merged.read_bytes()
+    assert main(["--rebuild", str(study), str(other), f"store={merged}"]) == 0 and merged.read_bytes() == once
+    assert len(read_results([study, other]).results) == 5, "what compare reads of both"
+
+
+@pytest.fixture
+def damaged(make_result):
+    """damaged(store) leaves three lines that cannot be read: edited, of a newer version with its columns, and one edited
+    whose row.json is there.
+    """
+
+    def damage(store: Path) -> None:
+        for run_id in ("edited", "newer"):
+            append_result(store, make_result(run_id=run_id))
+        with store.open(newline="") as file:
+            lines = list(csv.DictReader(file))
+        for line in lines:
+            if line["run_id"] in ("edited", "run-1"):
+                line |= {"speedup": "9.0", "record_sha256": "0" * 64}
+            if line["run_id"] == "newer":
+                line |= {"schema_version": "99", "brand_new": "kept"}
+        with store.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*lines[0], "brand_new"])
+            writer.writeheader()
+            writer.writerows(lines)
+
+    return damage
+
+
+def test_a_merged_file_keeps_its_lines_that_cannot_be_read(study, damaged, tmp_path, capsys):
+    store = tmp_path / "all.csv"
+    damaged(store)
+    assert main(["--rebuild", str(study), f"store={store}"]) == 0
+    assert runs_of(store) == ["run-0", "run-1", "run-2", "edited", "newer"]
+    assert "3 runs, and 2 lines kept that cannot be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["name,price\napple,1\n", "one line without an end", '{"identity": {}}\n'])
+def test_a_file_that_is_no_table_of_results_is_not_overwritten(study, tmp_path, capsys, text):
+    mine = tmp_path / "mine.csv"
+    for path, arguments in ((mine, [f"store={mine}"]), (study / "rows.csv", [])):
+        path.write_text(text)
+        assert main(["--rebuild", str(study), *arguments]) == 1
+        assert f"{path}: is not overwritten: no table of results" in capsys.readouterr().err
+        assert path.read_text() == text
+
+
+def test_a_record_is_not_overwritten_by_a_table(study, capsys):
+    record = study / "0" / "row.json"
+    before = record.read_text()
+    assert main(["--rebuild", str(study), f"store={record}"]) == 1
+    assert "row.json: must end in .csv" in capsys.readouterr().err and record.read_text() == before
+
+
+def test_a_folder_without_runs_is_no_store(tmp_path, capsys):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert main(["--rebuild", str(empty)]) == 1
+    assert "holds no row.json to make rows.csv from" in capsys.readouterr().err
+
+
+def test_several_processes_read_what_one_reads(study, monkeypatch):
+    monkeypatch.setattr("sparsefront.results.store.FILES_FOR_PROCESSES", 2)
+    (study / "1" / "row.json").write_text("{")
+    one, two = read_results([study]), read_results([study], processes=2)
+    assert (one.results, one.problems, one.places) == (two.results, two.problems, two.places)
+
+
+def saved(
+    content: bytes, *, mark: str = "", separator: str = ",", encoding: str = "utf-8", ends: str = "\r\n"
+) -> bytes:
+    """The table as a spreadsheet saves it, which writes True in capitals, too."""
+    rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=separator, lineterminator=ends)
+    writer.writerows([cell.upper() if cell in ("True", "False") else cell for cell in row] for row in rows)
+    return (mark + text.getvalue()).encode(encoding)
+
+
+FORMS = {
+    "mark": {"mark": "\ufeff"},
+    "semicolons": {"separator": ";"},
+    "semicolons and mark": {"separator": ";", "mark": "\ufeff"},
+    "tabs": {"separator": "\t", "ends": "\n"},
+    "UTF-16": {"encoding": "utf-16", "separator": "\t"},
+    "UTF-16 with commas": {"encoding": "utf-16"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_spreadsheet_saved_is_read_and_goes_on_in_our_form(tmp_path, make_result, form):
+    """A line that was appended to it as it is made every line unreadable, the old ones included."""
+    store = tmp_path / "rows.csv"
+    known = [make_result(run_id=name, model='größer, "so"\n=1;\t\'x') for name in ("a", "b")]
+    for result in known:
+        append_result(store, result)
+    store.write_bytes(saved(store.read_bytes(), **FORMS[form]))
+    assert read_results([store]).results == known and read_results([store]).problems == []
+    assert [run.run_id for run in read_runs([tmp_path]).runs] == ["a", "b"]
+    append_result(store, make_result(run_id="c"))
+    assert store.read_bytes().startswith(b"run_id,time,"), "commas, and no mark"
+    reading = read_results([store])
+    assert [one.identity.run_id for one in reading.results] == ["a", "b", "c"] and reading.problems == []
+    assert reading.results[:2] == known
+
+
+def test_columns_that_were_added_stay(tmp_path, make_result):
+    store, result = tmp_path / "rows.csv", make_result(run_id="a")
+    signed = result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
+    append_result(store, signed)
+    head, line = store.read_text(encoding="utf-8").splitlines()
+    for note in (("my note,", "good,", "my note, remark"), ("", "", "remark")):
+        store.write_text(f"{note[0]}{head},remark\r\n{note[1]}{line},ours\r\n", encoding="utf-8", newline="")
+        append_result(store, make_result(run_id="b"))
+        header, lines = parse_lines(store.read_text(encoding="utf-8"))
+        assert [line["run_id"] for line in lines] == ["a", "b"] and [line["remark"] for line in lines] == ["ours", ""]
+        reading = read_results([store])
+        assert [one.identity.run_id for one in reading.results] == ["a", "b"] and reading.results[0] == signed
+        assert reading.problems == [f"{store}: cells under {note[2]}, which is no field of a result"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("run_id,time\n".encode("utf-16")[:-1], "is UTF-16 text that is cut off"),
+        (b"name;price\napple;1\n", "no table of results, since it has no column run_id, time, config_hash"),
+        (bytes(range(256)) * 40, "no table of results"),
+        (b"half a line", "no table of results"),
+        (None, "is a folder, not a file"),
+    ],
+)
+def test_what_is_no_table_stays_as_it_is(tmp_path, make_result, content, why):
+    store = tmp_path / "rows.csv"
+    store.mkdir() if content is None else store.write_bytes(content)
+    with pytest.raises(Obstacle) as raised:
+        append_result(store, make_result())
+    assert str(raised.value).startswith(f"{store}: {why}")
+    assert str(raised.value).endswith(
+        f"move it away; python compare.py --rebuild {tmp_path} makes it anew from each row.json"
+    )
+    assert "\n" not in str(raised.value)
+    assert store.is_dir() if content is None else store.read_bytes() == content
+
+
+def test_formulas_in_a_result_come_back(tmp_path, make_result):
+    result = make_result(run_id="=1", model="@x", recovery="-none", importance="'=y", dataset="'plain")
+    other = make_result(run_id="b")
+    for one in (result, other, result):
+        append_result(tmp_path / "rows.csv", one)
+    assert read_results([tmp_path / "rows.csv"]).results == [other, result]
+    assert "'=1," in (tmp_path / "rows.csv").read_text() and ",'plain," in (tmp_path / "rows.csv").read_text()
+
+
+def test_an_edited_line_with_added_columns_is_not_read(tmp_path, make_result):
+    store, result = tmp_path / "rows.csv", make_result(run_id="a")
+    for digest in ("0" * 64, None):
+        store.unlink(missing_ok=True)
+        append_result(store, result.with_values({"record_sha256": digest}))
+        head, line = store.read_text(encoding="utf-8").splitlines()
+        store.write_text(f"{head},remark\n{line},ours\n", encoding="utf-8")
+        reading = read_results([store])
+        assert reading.results == [] and "unknown remark" in reading.problems[0]

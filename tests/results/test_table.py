@@ -1,14 +1,45 @@
-"""Tables show what they promise, on narrow terminals too, and sort with empty values last."""
+"""Tables show what they promise, on narrow terminals too, and sort with empty values last.
+
+What is printed at the end of a run and of a sweep: paths can be copied from one line.
+
+Thousands of rows: compared, appended to without reading all, and readable where they are shown.
+
+Collapsed layers in tables, pages and records, old ones too.
+
+A network that has another sparsity than was asked for is told as such before it is recovered.
+"""
 
 import io
+import logging
+from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.pruning.masks import Masks
 from sparsefront.results.columns import shown_columns, sort_results
-from sparsefront.results.tables import dense_layers_text, results_table, run_table
+from sparsefront.results.comparable import split_comparable
+from sparsefront.results.page.run import write_run_page
+from sparsefront.results.tables import (
+    Failure,
+    compact_table,
+    dense_layers_text,
+    print_failures,
+    print_group,
+    print_results,
+    print_run,
+    results_table,
+    run_table,
+)
+from sparsefront.schedule.gradual import Gradual
+from sparsefront.schedule.one_shot import OneShot
+from sparsefront.stages.prune import missed_target
 
 
 def text_of(table: Table, width: int = 200) -> str:
@@ -83,19 +114,6 @@ def test_results_table_adds_gpu_minutes(make_result, changes, text):
     assert shown_columns(results)[1].get("GPU minutes") == text
 
 
-def test_runs_of_one_recovery_are_told_apart_by_its_settings(make_result):
-    distilled = [
-        make_result(recovery="distill", recovery_parameters={"hardness": hardness, "temperature": 2.0})
-        for hardness in (0.5, 1.0)
-    ]
-    text = text_of(results_table(distilled))
-    assert "recovery.hardness=0.5" in text and "recovery.hardness=1.0" in text and "temperature" not in text
-    other = make_result(recovery="finetune", recovery_parameters={"hardness": 3})
-    assert "hardness" not in text_of(results_table([distilled[0], other])), "another recovery is named by its name"
-    trained = [make_result(trainer_parameters={"devices": devices}) for devices in (1, 2)]
-    assert "trainer.devices=2" in text_of(results_table(trained))
-
-
 def test_dense_layers_are_counted_by_reason(make_result):
     reasons = {"a": "narrow", "b": "odd", "c": "narrow"}
 
@@ -130,3 +148,91 @@ def test_sorting_puts_the_best_first_and_the_unmeasured_last(make_result):
 def test_sorting_by_no_column_names_the_closest(make_result, name):
     with pytest.raises(InvalidSetting, match="no such column; closest are "):
         sort_results([make_result()], name)
+
+
+def test_names_and_messages_control_no_terminal(capsys, make_result):
+    """A stranger's folder may hold escape sequences in any name."""
+    hostile = make_result().with_values({"pattern": "n_m\x1b[2J", "model": "a\rb\u202e", "run_id": "x\x07"})
+    print_results([hostile])
+    print_run(hostile, [])
+    print_failures([Failure("a\x1b[1A", ["pattern=\x9b31m"], "first line\nsecond\x1b]0;t\x07")])
+    shown = capsys.readouterr().out
+    assert not set(shown) & set("\x1b\r\x07\u202e\x9b")
+    assert r"n_m\x1b[2J" in shown and r"pattern=\x9b31m" in shown and "\n" + "     first line\nsecond" in shown
+
+
+def test_lines_that_differ_in_a_setting_alone_tell_it(make_result):
+    def lines(*changes: dict) -> list[str]:
+        results = [make_result(run_id=str(number), **change) for number, change in enumerate(changes)]
+        (group,) = split_comparable(results)
+        console = Console(file=io.StringIO(), width=80)
+        console.print(compact_table(group))
+        return console.file.getvalue().splitlines()[4:]
+
+    rates = [{"recovery_parameters": {"lr": rate, "epochs": 3}} for rate in (0.001, 0.002)]
+    told = " ".join(lines(*rates, {"pattern": "n_m"}))
+    assert "lr=0.001" in told and "lr=0.002" in told and "epochs" not in told and told.count("lr=") == 2
+    assert "lr=" not in " ".join(lines(rates[0], rates[1] | {"recovery": "distill"})), "the recovery tells them apart"
+    parts = [{"pattern_parameters": {"axis": name}, "schedule": name} for name in ("a", "b")]
+    told = [line.strip() for line in lines(*parts)]
+    assert {"axis=a", "axis=b", "schedule=a", "schedule=b"} <= set(told), "as pattern.axis= and schedule= of run.py"
+
+
+def test_a_narrow_terminal_gets_the_table_that_fits(mixed, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    (group,) = split_comparable(mixed(200))
+    print_group(group, [], most=10)
+    shown = capsys.readouterr().out
+    assert "90 more candidates: in compare.html, or rows=all" in shown and "run_id" not in shown
+    assert "- at ≤ 1 point lost the fastest measured is" in shown
+    print_group(group, [], most=99)
+    assert "1 more candidate: in compare.html" in capsys.readouterr().out
+    print_group(group, [], most=None)
+    assert "more candidate" not in capsys.readouterr().out
+
+
+LOST = {"blocks.0.fc1": 0.5, "blocks.0.fc2": 1.0, "blocks.1.fc2": 0.999}
+
+
+def test_the_page_marks_them_in_the_table_of_layers(make_result, tmp_path):
+    lost = make_result(sparsity_per_layer=LOST, allocation="global_threshold")
+    page = write_run_page(lost, tmp_path / "a.html", title="a").read_text()
+    assert page.count('<td class="collapsed">') == 2 and '<td class="collapsed">0.500' not in page
+    assert "allocation=per_layer, or allocation=global_threshold" in page
+    assert '<td class="collapsed">' not in write_run_page(make_result(), tmp_path / "b.html", title="b").read_text()
+
+
+def told(
+    kept: list[float | None], *, schedule: object = OneShot(), sparsities: dict | None = None, **allocation: object
+):
+    """Of a network of equal layers, each with the density of its mask; None: it has no mask."""
+    net = nn.Sequential(*(nn.Linear(10, 10) for _ in kept))
+    masks = {str(n): torch.arange(100) < 100 * density for n, density in enumerate(kept) if density is not None}
+    ignored = {str(number): "too small" for number, density in enumerate(kept) if density is None}
+    settings = {"allocation": SimpleNamespace(**allocation), "pattern": ElementWise(), "schedule": schedule}
+    experiment = SimpleNamespace(sparsity=0.75, **settings)
+    found = Masks(masks, spec=MaskSpec(sparsities=sparsities), ignored=ignored)
+    return missed_target(experiment, net, found, [str(number) for number in range(len(kept))])
+
+
+def test_what_comes_near_or_has_a_budget_is_not_told():
+    assert told([0.25, 0.27]) is None
+    assert told([0.6, None], speedup=1.5) is None and told([0.6], latency_ms=2.0) is None
+    assert told([0.6], speedup=None, latency_ms=None) is not None
+
+
+def test_a_schedule_that_goes_on_is_judged_by_its_end():
+    assert told([1.0, 1.0], schedule=Gradual()) is None
+    assert told([1.0, 1.0], schedule=Gradual(), sparsities={"0": 0.9, "1": 0.6}) is None
+    assert told([1.0, None], schedule=Gradual()) == (
+        "pruning: 0.38 of the weights will be gone where sparsity=0.75 was asked for: 1 of 2 layers stay dense (too small)"
+    )
+
+
+def test_a_run_says_so_before_it_recovers(run, caplog):
+    row = run("trainer=cpu", "measure.device=cpu", "measure.evaluate_limit=8", "recipe.ignore=[fc]")
+    warnings = (record.message for record in caplog.records if record.levelno == logging.WARNING)
+    (line,) = (text for text in warnings if text.startswith("pruning: "))
+    assert line.startswith(f"pruning: {row.sparsity.sparsity_achieved:.2f} of the weights are gone where sparsity=")
+    assert f"{len(row.sparsity.dense_layers)} of {len(row.sparsity.sparsity_per_layer)} layers stay dense (" in line

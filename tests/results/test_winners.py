@@ -147,18 +147,3 @@ def test_pseudo_values_have_the_variance_of_the_metric():
         assert values.std() / 800**0.5 == pytest.approx(np.std(draws), rel=tolerance)
     perplexity = Outcomes("perplexity", generator.normal(3, 0.5, 800), None, "dev")
     assert perplexity.pseudo_values().std() / 800**0.5 == pytest.approx(np.exp(3) * 0.5 / 800**0.5, rel=0.1)
-
-
-def test_unequal_seed_sets_are_compared_where_they_meet(run):
-    """Pairs have the same seeds and the same dense network."""
-    ours = [run("n_m", 0.9, 0.9, seed=seed, dense_weights_sha256=str(seed)) for seed in range(4)]
-    theirs = [run("tile_wise", 0.8, 0.8, seed=seed, dense_weights_sha256=str(seed or "another")) for seed in range(5)]
-    hard = np.random.RandomState(0).rand(5, 1000)
-
-    def kept(result):
-        return {"sparse": outcomes(hard[result.identity.seed] < (0.83 if result.choice.pattern == "n_m" else 0.8))}
-
-    (line,) = verdicts(candidates_of([*ours, *theirs]), kept)
-    assert "n_m 128 is better" in line
-    (line,) = verdicts(candidates_of([*ours[:2], *theirs]), kept)
-    assert line.endswith("compared with 1"), "seed 0 has another dense network"

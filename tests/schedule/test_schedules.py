@@ -14,13 +14,6 @@ from sparsefront.pruning.training_masks import ApplyMasks
 from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.iterative import Iterative
-from sparsefront.schedule.one_shot import OneShot
-
-
-def test_one_shot_never_changes():
-    assert OneShot().updates_of(100, 0.9) == {}
-    assert OneShot().sparsity_at(0.0, 0.9) == 0.9
-    assert OneShot().round_sparsities(0.9) == (0.9,)
 
 
 def test_gradual_follows_the_cubic_formula():
@@ -50,13 +43,6 @@ def test_short_trainings_reach_the_final_sparsity_too(total, end):
     assert updates[max(updates)] == 0.75
 
 
-@pytest.mark.parametrize(
-    "schedule", [OneShot(), Gradual(), Gradual(initial_sparsity=0.3), Iterative(), Iterative(levels=[0, 0.9])]
-)
-def test_the_first_masks_are_those_of_the_first_round(schedule):
-    assert schedule.sparsity_at(0.0, 0.9) == schedule.round_sparsities(0.9)[0]
-
-
 def test_geometric_rounds_prune_the_same_fraction_of_the_survivors():
     """Frankle and Carbin prune 20 % of what is left in every round: after n rounds 0.8^n of the weights are."""
     levels = Iterative(rounds=5, spacing="geometric").round_sparsities(1 - 0.8**5)
@@ -66,11 +52,6 @@ def test_geometric_rounds_prune_the_same_fraction_of_the_survivors():
         fractions = [1 - later / earlier for earlier, later in zip(density, density[1:], strict=False)]
         assert fractions == pytest.approx([1 - (1 - final) ** (1 / rounds)] * rounds, abs=1e-9)
         assert density[-1] == 1 - final, "the last level is the one that was asked for, to the bit"
-
-
-def test_linear_rounds_prune_the_same_number_of_weights():
-    assert Iterative(rounds=4, spacing="linear").round_sparsities(0.8) == pytest.approx((0.2, 0.4, 0.6, 0.8), abs=1e-12)
-    assert Iterative(rounds=3, spacing="linear").round_sparsities(0.1)[-1] == 0.1
 
 
 def test_explicit_levels_are_taken_as_they_are():
@@ -115,12 +96,6 @@ def test_impossible_rounds_are_rejected(bad):
 def test_masks_that_end_before_they_begin_name_what_was_given(given, line):
     with pytest.raises(InvalidSetting, match=line):
         Gradual(**given)
-
-
-@pytest.mark.parametrize("bad", [{"initial_sparsity": 1.0}, {"begin": 0.8}, {"end": 1.2}, {"updates": 0}])
-def test_impossible_schedules_are_rejected(bad):
-    with pytest.raises(InvalidSetting):
-        Gradual(**bad)
 
 
 @dataclass(frozen=True)
@@ -173,8 +148,3 @@ def test_an_own_schedule_whose_updates_stop_short_is_rejected_before_it_trains(l
             make_masks=lambda *_: {"0": torch.ones(8, 8, dtype=torch.bool)},
             total_steps=10,
         )
-
-
-def test_rounds_may_repeat_a_level_and_differ_from_the_last_by_a_rounding_error():
-    Rounds((0.25, 0.25, 0.1 * 3)).check_rounds(0.3)
-    InTraining((0.0,), None).check_rounds(0.5)  # how its updates end is known with the steps

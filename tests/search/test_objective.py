@@ -4,7 +4,6 @@ import pytest
 
 from sparsefront.config.settings import field_of
 from sparsefront.errors import InvalidSetting
-from sparsefront.results.columns import MORE_IS_BETTER
 from sparsefront.search.space import Objective, objective
 
 
@@ -35,7 +34,3 @@ def test_directions(text, name, direction):
 def test_a_direction_that_is_missing_or_unknown_is_one_line(text, message):
     with pytest.raises(InvalidSetting, match=f"^{message}"):
         objective(text)
-
-
-def test_what_tables_sort_by_the_largest_is_maximized():
-    assert {objective(name).direction for name in MORE_IS_BETTER} == {"maximize"}

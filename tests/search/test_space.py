@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed: it comes with the extra `sweep`")
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.search.space import covering_points, in_overrides, parse_space
+from sparsefront.search.space import in_overrides, parse_space
 
 SPACE = ["sparsity=interval(0.5,0.95)", "pattern=n_m,tile_wise", "granularity=range(8,65,8)", "seed=3"]
 
@@ -33,19 +33,10 @@ def test_a_range_that_is_no_row_of_whole_numbers_has_categories(text, choices):
     assert space["recipe.weight_decay"].choices == choices
 
 
-def test_a_range_ends_with_the_last_of_its_numbers():
-    space, _ = parse_space(["granularity=range(8,30,8)"])
-    assert (space["granularity"].low, space["granularity"].high) == (8, 24)
-
-
 @pytest.mark.parametrize("text", ["range(10,0)", "range(0,10,0)"])
 def test_a_range_without_a_number_is_rejected(text):
     with pytest.raises(InvalidSetting, match=f"granularity={re.escape(text)}: holds no number"):
         parse_space([f"granularity={text}"])
-
-
-def test_a_key_that_is_taken_out_of_the_configuration_is_taken_out_of_every_point():
-    assert parse_space(["seed=1,2", "~recipe.ema", "+recipe.x=3"])[1] == ["~recipe.ema", "+recipe.x=3"]
 
 
 def test_a_range_by_its_logarithm_is_rejected():
@@ -53,16 +44,6 @@ def test_a_range_by_its_logarithm_is_rejected():
         InvalidSetting, match=r"granularity=tag\(log, range\(1,9\)\): goes by a logarithm as an interval"
     ):
         parse_space(["granularity=tag(log, range(1,9))"])
-
-
-def test_each_option_is_composed_before_the_first_point():
-    space, _ = parse_space(
-        ["pattern=n_m,tile_wise,block", "model=a,b", "granularity=8,16", "sparsity=interval(0.5,0.9)"]
-    )
-    points = covering_points(space)
-    assert [point["pattern"] for point in points] == ["n_m", "tile_wise", "block"]
-    assert {point["model"] for point in points} == {"a", "b"}
-    assert all(point["granularity"] == 8 and point["sparsity"] == 0.5 for point in points), "numbers are no options"
 
 
 @pytest.mark.parametrize(
@@ -79,8 +60,3 @@ def test_each_option_is_composed_before_the_first_point():
 def test_a_space_that_nothing_can_be_drawn_from_is_one_line(text, allowed):
     with pytest.raises(InvalidSetting, match=re.escape(f"recipe.lr={text}: {allowed}")):
         parse_space([f"recipe.lr={text}"])
-
-
-@pytest.mark.parametrize("text", ["shuffle(n_m,tile_wise,uniform)", "shuffle(range(0,30,10))"])
-def test_all_processes_have_a_shuffled_space_in_the_same_order(text):
-    assert all(parse_space([f"x={text}"]) == parse_space([f"x={text}"]) for _ in range(9))

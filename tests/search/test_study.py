@@ -1,7 +1,6 @@
 """A study that several processes share, that goes on after a kill with the points it would have had, each of them once."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from omegaconf import OmegaConf
 
 from sparsefront.errors import Obstacle
 from sparsefront.search.space import parse_space
-from sparsefront.search.sweep import Study, cut_half_line
+from sparsefront.search.sweep import Study
 
 SPACE = ["sparsity=interval(0.5,0.95)", "pattern=n_m,tile_wise", "granularity=range(8,65,8)", "seed=3"]
 TPE = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3, "seed": 0}
@@ -67,17 +66,6 @@ def test_a_point_that_a_living_process_works_on_is_left_to_it(tmp_path):
     assert here.ask() is None, "a point that failed is not tried again"
 
 
-def test_one_that_was_killed_before_it_had_its_number_gets_it_later(tmp_path):
-    here = study(tmp_path)
-    held, lost = [here.ask()], here.ask()
-    del lost
-    held.append(here.ask())  # the lost one again, so that Optuna's own numbers run ahead
-    here._study.ask(here.space)  # and no more of it: killed
-    while (one := here.ask()) is not None:
-        held.append(one)
-    assert [one.number for one in held] == list(range(8))
-
-
 def test_the_front_holds_the_runs_that_no_other_beats(tmp_path):
     here = study(tmp_path, n_trials=3)
     for given in ([0.9, 2.0], [0.8, 3.0], [0.7, 1.0]):
@@ -116,42 +104,6 @@ def test_several_processes_and_kills_give_each_point_once(tmp_path, programs):
     assert {json.loads(line)[0] for line in (tmp_path / "log").read_text().splitlines()} <= set(range(10))
 
 
-def test_what_a_killed_process_left_is_not_taken_outside_the_space(tmp_path):
-    here = study(tmp_path)
-    other, _ = parse_space([*SPACE[:1], "pattern=n_m,tile_wise", "granularity=range(8,129,8)"])
-    here._study.ask(other)  # and its process is gone
-    assert here.ask().trial.number == 1 and here._study.get_trials()[0].state.name == "FAIL"
-    assert {trial.state.name for trial in here._study.get_trials()} == {"FAIL", "RUNNING"}, "nothing waits"
-
-
-@pytest.mark.parametrize("after", ["enqueue_trial", "tell"])
-def test_one_that_is_killed_while_it_takes_a_point_back_neither_loses_nor_doubles_it(tmp_path, monkeypatch, after):
-    here = study(tmp_path, n_trials=3)
-    lost, held = here.ask(), here.ask()
-    params = dict(lost.trial.params)
-    del lost
-    do = getattr(here._study, after)
-
-    def do_and_be_killed(*arguments, **settings):
-        do(*arguments, **settings)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        context.setattr(here._study, after, do_and_be_killed)
-        here.ask()
-    again, last = here.ask(), here.ask()
-    assert (again.number, again.trial.params) == (0, params) and (held.number, last.number) == (1, 2)
-    assert here.ask() is None
-
-
-def test_a_point_that_is_left_is_asked_for_again(tmp_path):
-    here = study(tmp_path)
-    asked = here.ask()
-    here.release(asked)
-    again = study(tmp_path).ask()
-    assert again.number == asked.number and again.trial.params == asked.trial.params
-
-
 def test_what_one_that_slept_tells_of_a_point_that_was_given_to_another_is_passed_over(tmp_path, caplog):
     here, there = study(tmp_path, n_trials=2), study(tmp_path, n_trials=2)
     asked = here.ask()
@@ -162,25 +114,6 @@ def test_what_one_that_slept_tells_of_a_point_that_was_given_to_another_is_passe
     there.tell(again, values(again.trial.params), "took over")
     (finished,) = [trial for trial in here._study.get_trials() if trial.state.name == "COMPLETE"]
     assert finished.user_attrs["run"] == "took over" and here.ask().number == 1
-
-
-def test_one_that_slept_while_it_asked_asks_again(tmp_path, monkeypatch):
-    """Another process took the study, and what was asked of it, in the midst of it."""
-    here, there = study(tmp_path), study(tmp_path)
-    ask, others = here._study.ask, []
-
-    def ask_and_sleep(space):
-        trial = ask(space)
-        if not others:
-            for file in (tmp_path / ".s.leases").iterdir():
-                file.unlink()  # it lapsed
-            others.append(there.ask())
-        return trial
-
-    monkeypatch.setattr(here._study, "ask", ask_and_sleep)
-    asked = here.ask()
-    assert (others[0].number, asked.number) == (0, 1) and others[0].trial.params != asked.trial.params
-    assert [trial.state.name for trial in here._study.get_trials()] == ["FAIL", "RUNNING", "RUNNING"]
 
 
 @pytest.mark.parametrize("left", [b'{"op_code":8,"worker_', b"\0\0\0\0", b'{"op_code"{"op_code":5}\n'])
@@ -195,26 +128,6 @@ def test_half_a_line_at_the_end_is_dropped_with_a_warning(tmp_path, caplog, left
     assert first + rest == whole
     assert f"{journal} ended in half a line" in caplog.text and f"its {len(left)} bytes were dropped" in caplog.text
     assert all(json.loads(line) for line in journal.read_text().splitlines())
-
-
-def test_half_a_line_that_another_process_left_meanwhile_is_dropped_too(tmp_path):
-    here = study(tmp_path)
-    asked = here.ask()
-    with (tmp_path / "s.journal").open("ab") as file:
-        file.write(b'{"op_code":4,"wor')
-    here.tell(asked, values(asked.trial.params))
-    (first,) = [trial for trial in study(tmp_path)._study.get_trials() if trial.state.name == "COMPLETE"]
-    assert first.user_attrs["number"] == 0
-
-
-def test_a_long_half_line_and_a_journal_of_nothing_else(tmp_path):
-    journal = tmp_path / "s.journal"
-    journal.write_bytes(b'{"a":1}\n' + b"x" * 200_000)
-    cut_half_line(journal)
-    assert journal.read_bytes() == b'{"a":1}\n'
-    journal.write_bytes(b"x" * 200_000)
-    cut_half_line(journal)
-    assert journal.read_bytes() == b""
 
 
 def test_a_damaged_line_in_the_middle_is_one_line_with_its_number_and_the_remedy(tmp_path):
@@ -256,16 +169,3 @@ while len(done) < 8:
     here = asked = None  # the end of the process
 print(json.dumps([full, done]))
 """
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX systems")
-def test_a_disk_that_fills_again_and_again_loses_no_point(tmp_path, programs):
-    whole = work(tmp_path / "whole")
-    ended = programs.run(["-c", FULL_DISK, str(Path(__file__).parent), str(tmp_path), "300"])
-    full, done = json.loads(ended.stdout)
-    assert full > 10
-    assert [{"number": int(number), **params} for number, params in done.items()] == whole
-    trials = study(tmp_path)._study.get_trials()
-    finished = [trial.user_attrs["number"] for trial in trials if trial.state.name == "COMPLETE"]
-    assert sorted(finished) == list(range(8)), "each of them once"
-    assert len(study(tmp_path).front.read_text().splitlines()) > 1

@@ -19,8 +19,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from sparsefront.config.command_line import BadInput
 from sparsefront.errors import InvalidSetting
-from sparsefront.search.space import parse_space
-from sparsefront.search.sweep import Study, open_journal, run_search
+from sparsefront.search.sweep import open_journal, run_search
 
 TPE = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3, "seed": 0}
 NSGA2 = {"_target_": "optuna.samplers.NSGAIISampler", "population_size": 4, "seed": 0}
@@ -64,55 +63,6 @@ def search(
     return launcher.jobs
 
 
-def test_of_a_key_that_is_given_again_the_later_one_counts(tmp_path):
-    space, fixed = parse_space(
-        ["sparsity=interval(0.5,0.95)", "seed=1", "pattern=n_m", "sparsity=0.7", "pattern=n_m,uniform"]
-    )
-    assert set(space) == {"pattern"} and fixed == ["seed=1", "sparsity=0.7"]
-    jobs = search(tmp_path, "sparsity=0.7", params={"recipe.lr": "interval(0.1,0.2)"})
-    assert all("sparsity=0.7" in job and not job[-1].startswith("sparsity=") for job in jobs)
-
-
-def test_no_two_runs_of_a_process_have_one_folder(tmp_path, monkeypatch):
-    """Its first batch is points 0 and 2, and the next one begins with point 1 of a process that was killed meanwhile."""
-    ask, launch = Study.ask, Launcher.launch
-    elsewhere, launched = [], []
-
-    def ask_beside_another(here: Study):
-        asked = ask(here)
-        if asked is not None and not launched and not elsewhere:
-            elsewhere.append(ask(here))
-        return asked
-
-    def launch_while_it_is_killed(launcher, jobs, initial_job_idx):
-        elsewhere.clear()
-        found = launch(launcher, jobs, initial_job_idx)
-        launched[:] = launcher.numbers
-        return found
-
-    monkeypatch.setattr(Study, "ask", ask_beside_another)
-    monkeypatch.setattr(Launcher, "launch", launch_while_it_is_killed)
-    search(tmp_path, n_trials=4, batch=2)
-    assert launched == [0, 1, 2, 3]
-    front = (tmp_path / "studies" / "s.front.txt").read_text().splitlines()[1:]
-    assert len(set(front)) == len(front) == 4, "all points are equal here, and none took the folder of another"
-
-
-def test_a_search_of_other_settings_does_not_join_a_study(tmp_path):
-    assert len(search(tmp_path, "pattern=n_m", "seed=3", "dataset.path=one")) == 2
-    for overrides, differs in (
-        (["pattern=uniform", "seed=3"], "pattern=n_m, not uniform"),
-        (["pattern=n_m"], r"seed=3, not \(default\)"),
-        (["pattern=n_m", "seed=3", "recipe.lr=0.1"], r"recipe.lr=\(default\), not 0.1"),
-    ):
-        with pytest.raises(
-            InvalidSetting, match=rf"hydra.sweeper.study=s: this study has {differs}: name another study"
-        ):
-            search(tmp_path, *overrides, n_trials=4)
-    elsewhere = ["pattern=n_m", "seed=3", "dataset.path=two", "cache_dir=three"]
-    assert len(search(tmp_path, *elsewhere, n_trials=4)) == 2, "another host may keep its data elsewhere"
-
-
 FLOAT, WIDE = FloatDistribution(0.5, 0.95), FloatDistribution(0.0, 10.0)
 CLASS = CategoricalDistribution(["own_trap.Own"])
 FOREIGN = {
@@ -141,13 +91,6 @@ def test_waiting_point_outside_space_is_dropped(tmp_path, caplog, params, distri
     assert jobs and all([word.partition("=")[0] for word in job] == ["sparsity"] for job in jobs)
     assert all(0.5 <= float(job[0].partition("=")[2]) <= 0.95 for job in jobs)
     assert "point 1 of study s waited with settings outside its space: it is not run" in caplog.text
-
-
-def test_proposed_number_of_another_type_is_replaced(tmp_path):
-    search(tmp_path, n_trials=1)
-    study = optuna.load_study(study_name="s", storage=open_journal(tmp_path / "studies" / "s.journal", lambda: None))
-    study.enqueue_trial({"sparsity": 0.75}, user_attrs={"number": "../../elsewhere"})
-    assert search(tmp_path, n_trials=2) == [["sparsity=0.75"]]
 
 
 ATTRIBUTES = {"fixed": [1], "began": "0", "again": [2], "run": "a\nb"}
@@ -199,53 +142,11 @@ def launch_failing(launcher: Launcher, jobs: list, initial_job_idx: int) -> list
     return [JobReturn(_return_value=error, status=JobStatus.FAILED, hydra_cfg=config) for _ in jobs]
 
 
-def test_a_study_without_a_finished_point_has_no_front(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO")
-    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
-        context.setattr(Launcher, "launch", launch_failing)
-        search(tmp_path, "seed=3")
-    assert "compare.py" not in caplog.text and not list(tmp_path.rglob("*.front.txt"))
-    search(tmp_path, "seed=4")
-    assert f"no other beats: python compare.py {tmp_path / 'studies' / 's.front.txt'}" in caplog.text
-
-
-def test_a_study_of_which_every_point_failed_begins_anew(tmp_path, monkeypatch):
-    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
-        context.setattr(Launcher, "launch", launch_failing)
-        search(tmp_path, "kernel=none")
-    assert len(search(tmp_path, "kernel=auto")) == 2, "the wrong setting took neither the name nor the points"
-    with pytest.raises(InvalidSetting, match="name another study with hydra.sweeper.study="):
-        search(tmp_path, "kernel=none")
-
-
 def test_it_does_so_with_the_same_settings_once_it_has_all_its_points(tmp_path, monkeypatch):
     with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
         context.setattr(Launcher, "launch", launch_failing)
         search(tmp_path, "dataset.path=mistyped")
     assert len(search(tmp_path, "dataset.path=right")) == 2 and search(tmp_path, "dataset.path=right") == []
-
-
-@pytest.mark.parametrize("optimize", [("latency_sparse_ms",), ("val_sparse", "latency_sparse_ms")])
-def test_a_study_of_which_every_point_failed_keeps_its_directions(tmp_path, monkeypatch, optimize):
-    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
-        context.setattr(Launcher, "launch", launch_failing)
-        search(tmp_path, optimize=("val_sparse",))
-    differs = f"this study has optimize=val_sparse, not {','.join(optimize)}: name another study"
-    with pytest.raises(InvalidSetting, match=differs):
-        search(tmp_path, optimize=optimize)
-
-
-def test_a_study_with_all_its_points_says_so(tmp_path, caplog):
-    assert len(search(tmp_path, "seed=3")) == 2 and "are taken" not in caplog.text
-    assert search(tmp_path, "seed=3") == []
-    assert "all 2 points of study s are taken: raise hydra.sweeper.n_trials, or name another" in caplog.text
-
-
-def test_a_mistyped_option_begins_no_study(tmp_path):
-    with pytest.raises(LookupError, match="Could not find"):
-        search(tmp_path, "pattern=n_m,tilewise")
-    assert not list(tmp_path.iterdir())
-    assert len(search(tmp_path, "pattern=n_m,tile_wise")) == 2
 
 
 @pytest.mark.parametrize(
@@ -271,15 +172,6 @@ def test_a_search_of_another_space_does_not_join_a_study(tmp_path, monkeypatch, 
     assert len(search(tmp_path, before, n_trials=3)) == 1
     with pytest.raises(InvalidSetting, match=re.escape(f"this study has {differs.replace('; ', ', ')}: name another")):
         search(tmp_path, after, n_trials=4)
-
-
-def test_a_study_without_a_finished_point_takes_another_interval_but_no_other_categories(tmp_path, monkeypatch):
-    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
-        context.setattr(Launcher, "launch", launch_failing)
-        search(tmp_path, "pattern=n_m,tile_wise", "recipe.lr=interval(8,9)")
-    with pytest.raises(InvalidSetting, match="pattern=n_m,tile_wise, not n_m,block: name another study"):
-        search(tmp_path, "pattern=n_m,block", "recipe.lr=interval(8,9)")
-    assert len(search(tmp_path, "pattern=n_m,tile_wise", "recipe.lr=interval(0.1,0.2)")) == 2
 
 
 def test_points_that_the_launcher_could_not_start_have_failed(tmp_path, monkeypatch):

@@ -37,23 +37,9 @@ def test_its_weights_are_the_dense_network_s_and_its_metric_is_measured(run, che
     assert row.quality.dense is not None and row.quality.masked is not None and row.quality.val_seen is True
 
 
-def test_it_can_be_recovered_and_continued(run, checkpoint):
-    more = ["recovery=finetune", "recipe.recovery_epochs=2", "control=dense_continued"]
-    row = run(*AS_IT_IS, f"model.path={checkpoint}", *more)
-    assert row.cost.recovery_steps == 4 and row.quality.dense_continued is not None
-
-
 def test_a_dense_training_has_not_seen_what_is_held_out(run, checkpoint):
     assert run(*ON_CPU).quality.val_seen is False
     assert run(*ON_CPU, f"model.path={checkpoint}").quality.val_seen is False
-
-
-def test_one_stage_serves_every_recipe(composed, checkpoint):
-    from sparsefront.stages.keys import stage_keys
-
-    lists = [[], ["recipe.lr=0.5"], ["recipe.batch_size=7"]]
-    keys = [stage_keys(validate(composed(*AS_IT_IS, f"model.path={checkpoint}", *more))) for more in lists]
-    assert keys[0].dense == keys[1].dense == keys[2].dense
 
 
 CALIBRATED = {
@@ -78,13 +64,6 @@ def test_masks_made_from_batches_of_another_size_are_others(composed, checkpoint
     assert small.dense == large.dense and small.prune != large.prune
     if small.choice_table is not None:
         assert small.choice_table != large.choice_table and small.choice_times == large.choice_times
-
-
-@pytest.mark.parametrize("importance", ["magnitude", "random"])
-def test_masks_made_from_weights_serve_every_batch_size(composed, checkpoint, importance):
-    overrides = [*AS_IT_IS, f"model.path={checkpoint}", f"importance={importance}"]
-    small, large = (keys_with_batches_of(composed, batch_size, *overrides) for batch_size in (7, 8))
-    assert small.prune == large.prune and "batch_size" not in small.prune
 
 
 def test_without_a_checkpoint_it_is_rejected_before_anything_starts(composed, tmp_path):
@@ -144,10 +123,3 @@ def test_torchvision_s_own_weights_have_seen_imagenet_whatever_is_trained():
         assert model(weights="DEFAULT").trained_on == "imagenet" and model(weights="DEFAULT").checkpoint == "DEFAULT"
         assert model().trained_on is None and model().checkpoint is None
         assert model(path="net.pt").trained_on is None and model(path="net.pt").checkpoint == "net.pt"
-
-
-def test_a_bert_starts_from_the_hub_unless_it_has_a_size():
-    from sparsefront.models.bert import Bert
-
-    assert Bert().checkpoint == "bert-base-uncased" and Bert(path="folder").checkpoint == "folder"
-    assert Bert(size="tiny").checkpoint is None

@@ -3,7 +3,6 @@
 import logging
 from pathlib import Path
 
-import pytest
 from hydra.core.hydra_config import HydraConfig
 
 SOURCES = ("pattern.input_multiple=1", "pattern.aggregate=l2_over_length")
@@ -32,18 +31,3 @@ def test_lost_layers_are_told_everywhere_and_again_when_a_finished_run_is_shown(
     caplog.clear()
     assert full_run(*asked) == row
     assert [text.startswith(WARNING) for text in warnings(caplog)] == [True]
-
-
-@pytest.mark.parametrize("helps", [[], ["allocation=global_threshold", "allocation.min_density_share=0.2"]])
-def test_what_the_warning_advises_helps(run, caplog, capsys, helps):
-    row = run(*SMALL, *helps)
-    assert row.sparsity.collapsed_layers == {} and min(row.sparsity.sparsity_per_layer.values()) > 0
-    assert not [text for text in warnings(caplog) if "collapsed" in text]
-    assert "layers collapsed none" in " ".join(capsys.readouterr().out.split())
-
-
-def test_masks_that_tighten_later_are_evaluated_at_their_end(run, caplog):
-    row = run(*SMALL, "allocation=global_threshold", "schedule=gradual", "trainer.limit_batches=6")
-    assert set(row.sparsity.collapsed_layers) == set(LONG_ROWS)
-    (told,) = (text for text in warnings(caplog) if "collapsed" in text)
-    assert told.startswith("2 of 12 layers collapsed")

@@ -4,22 +4,16 @@ import json
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hydra.core.hydra_config import HydraConfig
 from safetensors.torch import load_file
 
-from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.recovery.distillation import TeacherCallback
 from sparsefront.results.candidates import points_lost
 from sparsefront.stages import control
-from sparsefront.stages import recover as recover_stage
-from sparsefront.tasks.outcomes import load_outcomes
-from sparsefront.training.recipe import AdamS, Optimization, Recipe
-from sparsefront.verify.__main__ import main as verify
+from sparsefront.training.recipe import AdamS
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1", "kernel=none"]
 CONTROL = [*ON_CPU, "control=dense_continued", "recipe.epochs=2", "recipe.recovery_epochs=3"]
@@ -88,32 +82,6 @@ def test_rounds_share_one_curve_and_rewinding_repeats_its_own(run, fits):
     assert len(first) + len(second) == len(continued) == row.cost.recovery_steps == 6
 
 
-def test_rewinding_in_rounds_is_matched_round_by_round(run, fits):
-    row = run(*CONTROL, "schedule=iterative", "schedule.rounds=2", "recovery=lr_rewind", "recipe.recovery_epochs=2")
-    _, continued, first, second = fits
-    assert continued == first + second and len(continued) == row.cost.recovery_steps == 8
-
-
-def test_more_rounds_than_steps_are_a_control_of_their_own(run, tmp_path):
-    short = [*CONTROL, "recipe.recovery_epochs=1"]  # of two steps
-    rows = [run(*short, *rounds) for rounds in ([], ["schedule=iterative", "schedule.rounds=3"])]
-    steps = sorted(json.loads((folder / "training.json").read_text())["steps"] for folder in stored(tmp_path))
-    assert steps == [row.cost.recovery_steps for row in rows] == [2, 3]
-
-
-def test_every_step_of_such_a_control_trains(run, fits):
-    run(*CONTROL, "recipe.recovery_epochs=1", "schedule=iterative", "schedule.rounds=4")
-    _, continued, *rounds = fits
-    assert len(continued) == len(rounds) == 4 and min(continued) > 0
-
-
-def test_rounds_of_a_step_and_rounds_that_repeat_a_budget_share_no_control(run, tmp_path):
-    rounds = [*CONTROL, "recipe.epochs=1", "recipe.recovery_epochs=1", "schedule=iterative", "schedule.rounds=3"]
-    rows = [run(*rounds, f"recovery={recovery}") for recovery in ("finetune", "lr_rewind")]
-    steps = sorted(json.loads((folder / "training.json").read_text())["steps"] for folder in stored(tmp_path))
-    assert steps == [row.cost.recovery_steps for row in rows] == [3, 6]
-
-
 def test_a_control_of_other_steps_is_no_control(run):
     """Of data that are a single batch, as no key can tell."""
     short = [*CONTROL, "recipe.recovery_epochs=1", "trainer.limit_batches=null", "recipe.batch_size=2000"]
@@ -156,18 +124,6 @@ def test_a_sweep_trains_it_once(run, tmp_path):
     assert len({row.identity.dense_continued_weights_sha256 for row in rows}) == 1
 
 
-def test_what_it_answered_stands_beside_the_result(run, capsys):
-    """So that differences to it can be paired sample by sample."""
-    row = run(*CONTROL)
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    outcomes = load_outcomes(folder / row.quality.outcomes_file)
-    assert outcomes.keys() == {"dense", "masked", "dense_continued"}
-    found = outcomes["dense_continued"]
-    assert found.metric_over(np.arange(len(found))) == pytest.approx(row.quality.dense_continued, abs=1e-6)
-    verify([str(folder), "--record-only"])
-    assert "edited" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "change", ["recipe.recovery_epochs=2", "recipe.recovery_lr=1e-4", "seed=1", "recipe.weight_decay=0.1"]
 )
@@ -177,22 +133,6 @@ def test_another_budget_recipe_or_seed_is_another_control(composed, tmp_path, ch
 
     keys = [stage_keys(validate(composed("debug=tiny", *CONTROL, *more))).control for more in ([], [change])]
     assert keys[0] != keys[1]
-
-
-def test_added_later_it_trains_and_times_nothing_else(run, tmp_path):
-    without = run(*[item for item in CONTROL if not item.startswith("control")])
-    row = run(*CONTROL)
-    assert len(stored(tmp_path, "measure")) == len(stored(tmp_path, "recover")) == 1
-    assert without.identity.run_id == row.identity.run_id and without.speed == row.speed
-    assert without.quality.dense_continued is None and row.quality.dense_continued is not None
-
-
-def test_reported_alone_it_is_told_that_the_control_is_what_is_missing(run):
-    """Stage recover has its own part of what it makes: the masks and weights are there."""
-    run(*[item for item in CONTROL if not item.startswith("control")])
-    message = r"^stages=\['report'\]: dense_continued, which stage recover makes, was never finished .*: add recover to"
-    with pytest.raises(InvalidSetting, match=message):
-        run(*CONTROL, "stages=[report]")
 
 
 SKIPPED = {
@@ -214,30 +154,6 @@ def test_where_nothing_trains_it_is_skipped_with_a_notice(run, tmp_path, caplog,
 def test_an_unknown_control_is_rejected(composed):
     with pytest.raises(InvalidSetting, match="control=dense: is one of dense_continued, dense_distilled, or null"):
         run_experiment(composed("control=dense"))
-
-
-def test_a_repeated_curve_begins_anew_in_every_period():
-    curve = Optimization(Recipe(warmup=0.5), lr=0.1, total_steps=10, first_step=6)
-    repeated = control.RepeatedCurve(curve.recipe, curve.lr, curve.total_steps, curve.first_step, 4)
-    assert [repeated.factor(step) for step in range(8)] == 2 * [curve.factor(step) for step in range(4)]
-
-
-def test_a_control_that_another_process_trains_is_waited_for_after_the_recovery(run, tmp_path, monkeypatch):
-    """Before the recovery the maker's lease is taken, after it what was made there is waited for."""
-    asked, recover_run = [], recover_stage.run
-
-    def is_made_elsewhere(store, kind, cache_key):
-        asked.append("busy")
-        return True
-
-    def recover(*arguments):
-        asked.append("recover")
-        return recover_run(*arguments)
-
-    monkeypatch.setattr(ArtifactStore, "is_made_elsewhere", is_made_elsewhere)
-    monkeypatch.setattr(recover_stage, "run", recover)
-    row = run(*CONTROL)
-    assert asked == ["busy", "recover"] and row.quality.dense_continued is not None and len(stored(tmp_path)) == 1
 
 
 DISTILLED = [*(item for item in CONTROL if not item.startswith("control")), "control=dense_distilled"]
@@ -266,23 +182,3 @@ def test_with_the_teacher_it_takes_the_recovery_s_loss(run, fits, tmp_path, monk
     assert row.quality.dense_continued is None and row.identity.dense_distilled_weights_sha256 is not None
     assert None not in (row.quality.dense_distilled, row.quality.val_dense_distilled)
     assert points_lost(row) == pytest.approx(100 * (row.quality.dense_distilled - row.quality.masked))
-
-
-def test_another_teacher_or_loss_is_another_control_with_it(composed):
-    from sparsefront.config.validate import validate
-    from sparsefront.stages.keys import stage_keys
-
-    def key(*more: str):
-        return stage_keys(validate(composed("debug=tiny", "recovery=distill", *more))).control
-
-    assert key(*DISTILLED) != key(*CONTROL)
-    assert key(*DISTILLED, "recovery.hardness=0.5") != key(*DISTILLED)
-    assert key(*CONTROL, "recovery.hardness=0.5") == key(*CONTROL)
-    assert key(*DISTILLED, "sparsity=0.9", "schedule=gradual") == key(*DISTILLED)
-
-
-def test_without_a_teacher_it_is_the_one_from_labels(run, tmp_path, caplog):
-    with caplog.at_level(logging.INFO):
-        row = run(*DISTILLED, "recovery=finetune")
-    assert "control=dense_distilled: recovery=finetune has no teacher, so that this is dense_continued" in caplog.text
-    assert row.choice.control == "dense_continued" and row.quality.dense_continued is not None and stored(tmp_path)

@@ -1,7 +1,6 @@
 """Latency over the evaluation set's own batches: each size timed once, weighed by how often it occurs."""
 
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -65,14 +64,6 @@ def test_each_size_is_timed_once_and_weighs_as_often_as_it_occurs(run, texts):
         check_numbers(row.with_values({"dataset_lengths": edited}), file)
 
 
-def test_a_limited_evaluation_limits_the_batches(run, texts):
-    row = run(*DATASET, *texts, "pattern=dense")
-    assert row.quality.evaluated_samples == 32
-    assert sum(entry["batches"] for entry in row.speed.dataset_lengths) == 4
-    assert row.speed.latency_dense_dataset_ms > 0
-    assert row.speed.latency_sparse_dataset_ms is None and row.speed.speedup_dataset is None
-
-
 def test_a_size_without_memory_leaves_no_total(run, texts, monkeypatch):
     real = latency.time_size
 
@@ -85,22 +76,6 @@ def test_a_size_without_memory_leaves_no_total(run, texts, monkeypatch):
     row = run(*DATASET, *texts, "pattern=dense")
     assert [entry.get("not_measured") for entry in row.speed.dataset_lengths] == [None, "out of memory"]
     assert row.speed.latency_dense_ms > 0 and all(getattr(row.speed, name) is None for name in OF_DATASET)
-
-
-def test_fixed_is_the_default(run, texts):
-    row = run(*QUICK, *texts, "pattern=dense")
-    assert row.speed.dataset_lengths == [] and row.speed.latency_dense_dataset_ms is None
-    assert row.speed.precision == row.speed.dtype == "fp32"
-
-
-def test_where_nothing_is_timed_a_line_and_the_record_say_so(run, composed, texts, caplog):
-    with caplog.at_level(logging.INFO):
-        row = run(*DATASET, *texts, "kernel=none", "measure.latency=false", "pattern=dense")
-    assert "measure.lengths=dataset: skipped, measure.latency=false times nothing" in caplog.text
-    assert row.speed.variants_not_timed == {"dense/lengths=dataset": "measure.latency=false: nothing is timed"}
-    with caplog.at_level(logging.INFO):
-        validate(composed(*DATASET, *texts, "stages=[dense,prune]"))
-    assert "measure.lengths=dataset: skipped, stages ends with prune, before measure" in caplog.text
 
 
 def test_images_have_no_lengths(composed):

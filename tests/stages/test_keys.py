@@ -1,16 +1,22 @@
-"""Which stages a change makes again: all that depend on it, and no others."""
+"""Which stages a change makes again: all that depend on it, and no others.
+
+Which stages an edited source makes again: those that it can change, and no others.
+"""
 
 import importlib.metadata
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import pytest
-from stages_from import ALL, FROM_MEASURE, FROM_PRUNE, FROM_RECOVER, FROM_SWAP
+import sparsefront_kernels
+from stages_from import ALL, FROM_EXPORT, FROM_MEASURE, FROM_PRUNE, FROM_RECOVER, FROM_SWAP
 from tiny_files import write_glue, write_imagenet
 
-from sparsefront.artifacts import code_digest
+import sparsefront
 from sparsefront.artifacts.content_digest import digest
 from sparsefront.config.validate import validate
+from sparsefront.errors import InvalidSetting
 from sparsefront.stages.keys import stage_keys
 
 CHANGES = {
@@ -97,114 +103,143 @@ def test_another_version_of_a_library_makes_anew_what_it_computes(
     assert {stage for stage in before if before[stage] != after[stage]} == expected
 
 
-def test_the_dense_network_trained_on_with_the_teacher_does_without_rounding(composed):
-    overrides = ["trainer=cpu", "measure.device=cpu", "recovery=distill", "control=dense_distilled"]
-    after = digests(composed(*overrides, "recovery.quantize=true", "recovery.dense_after=0.5"))
-    before = digests(composed(*overrides))
-    assert {stage for stage in before if before[stage] != after[stage]} == FROM_RECOVER
+KERNELS, SPARSEFRONT = (Path(package.__file__).parent for package in (sparsefront_kernels, sparsefront))
+ON_CPU = ("trainer=cpu", "measure.device=cpu")
+
+ADDED = ("\n\n\n", "\n\nADDED = 1\n\n\n")  # after the imports, or between two definitions
+EDITS = {
+    # file, what is replaced, by what, what is made again
+    "a CUDA source": (KERNELS / "gathered/csrc/gathered_sm90_cluster.cu", "}", "; }", FROM_SWAP),
+    "a header": (KERNELS / "cuda/hopper.cuh", "}", "; }", FROM_SWAP),
+    "the table of launches": (KERNELS / "tuning/shipped/nvidia_h200.json", '"block_m"', '"block_n"', FROM_SWAP),
+    "a Triton kernel": (KERNELS / "blocked/triton_spmm.py", *ADDED, FROM_SWAP),
+    "a format": (KERNELS / "gathered/format.py", *ADDED, FROM_EXPORT),
+    "the cost of a launch": (KERNELS / "performance_model/launch_costs.py", *ADDED, FROM_SWAP),
+    "the rates of a GPU": (KERNELS / "performance_model/shipped/nvidia_h200.json", '"', ' "', FROM_SWAP),
+    "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
+    "what the pattern imports": (SPARSEFRONT / "patterns/tile_steps.py", *ADDED, FROM_PRUNE),
+    "the order of a weight's columns": (SPARSEFRONT / "masks/weight_view.py", *ADDED, FROM_PRUNE),
+    "the recovery": (SPARSEFRONT / "recovery/finetune.py", *ADDED, FROM_RECOVER),
+    "the model": (SPARSEFRONT / "models/vit_small.py", *ADDED, ALL),
+    "the timer": (SPARSEFRONT / "measure/end_to_end.py", *ADDED, FROM_SWAP),
+    "our fused graph": (SPARSEFRONT / "inference/fusion/block_pass.py", *ADDED, FROM_SWAP),
+    "the result": (SPARSEFRONT / "results/record.py", *ADDED, {"result"}),
+}
+WITHOUT_EFFECT = {
+    # file, what is replaced, by what
+    "the predicted latencies": (KERNELS / "performance_model/measurements/shipped/nvidia_h200.json", '"', ' "'),
+    "the kernels' benchmark": (KERNELS / "bench/run.py", *ADDED),
+    "another pattern": (SPARSEFRONT / "patterns/vector_wise.py", *ADDED),
+    "another importance": (SPARSEFRONT / "importance/taylor.py", *ADDED),
+    "another recovery": (SPARSEFRONT / "recovery/distill.py", *ADDED),
+    "another model": (SPARSEFRONT / "models/resnet50.py", *ADDED),
+    "another dataset": (SPARSEFRONT / "data/squad.py", *ADDED),
+    "the page": (SPARSEFRONT / "results/page/run.py", *ADDED),
+    "the store": (SPARSEFRONT / "artifacts/store.py", *ADDED),
+    "a comment in CUDA": (KERNELS / "gathered/csrc/gathered_sm90_cluster.cu", "// ", "// no longer "),
+    "a comment in Python": (SPARSEFRONT / "models/vit_small.py", "  # [B", "  # of [B"),
+    "a docstring": (SPARSEFRONT / "patterns/tile_wise.py", '"""', '"""(Revised) '),
+    "blank lines": (SPARSEFRONT / "training/fit.py", "\n\n", "\n\n\n"),
+}
 
 
-def test_a_search_for_a_latency_does_without_dense_in_low_precision(composed):
-    before = digests(composed(*SEARCH, "allocation.latency_ms=1"))
-    after = digests(composed(*SEARCH, "allocation.latency_ms=1", "measure.dense_low=[fp8]", "precision=fp8"))
-    assert {stage for stage in before if before[stage] != after[stage]} == FROM_SWAP
+def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    return {stage for stage in before if before[stage] != after[stage]}
 
 
-@pytest.mark.parametrize("change", ["sparsity=0.5", "recovery=none", "importance=taylor", "kernel=none"])
-def test_the_dense_pattern_is_measured_once(composed, change):
-    """A sweep over sparsities and recoveries holds one dense point."""
-    dense = ["pattern=dense", "trainer=cpu", "measure.device=cpu"]
-    assert digests(composed(*dense))["result"] == digests(composed(*dense, change))["result"]
+@pytest.fixture(scope="module")
+def unedited() -> dict[str, str]:
+    """Digests of the sources as they are, filled in by the first test that asks."""
+    return {}
 
 
-def test_the_content_of_a_table_of_layer_times_counts(composed, tmp_path):
-    """Also where its path stays the same."""
-    table = tmp_path / "table.csv"
-    on_cpu = ["trainer=cpu", "measure.device=cpu"]
-    experiment = validate(composed(*on_cpu))
-    layers = experiment.model.prunable(experiment.model.skeleton(experiment.dataset.info))
-    found = []
-    for latency_us in (2, 3):
-        lines = [f"{layer},0,8\n{layer},0.5,{latency_us}\n" for layer in layers]
-        table.write_text("layer,sparsity,latency_us\n" + "".join(lines))
-        found.append(digests(composed(*on_cpu, "allocation=latency_aware", f"allocation.table={table}")))
-    assert {stage for stage in found[0] if found[0][stage] != found[1][stage]} == FROM_PRUNE
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_makes_anew_what_it_can_change(composed, edit, unedited, name):
+    file, old, new, expected = EDITS[name]
+    if not unedited:
+        unedited |= digests(composed(*ON_CPU))
+    edit(file, old, new)
+    assert changed(unedited, digests(composed(*ON_CPU))) == expected
 
 
-SEARCH = ["trainer=cpu", "measure.device=cpu", "pattern=mixed", "sparsity=0.95", "allocation=latency_search"]
+def test_edits_that_can_change_nothing_make_nothing_anew(composed, edit, unedited):
+    """All at once: the digests are the unedited ones only where none of them counts."""
+    if not unedited:
+        unedited |= digests(composed(*ON_CPU))
+    for change in WITHOUT_EFFECT.values():
+        edit(*change)
+    assert changed(unedited, digests(composed(*ON_CPU))) == set()
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ("allocation.generations=1", FROM_PRUNE),
-        ("schedule=iterative", FROM_PRUNE),
-        ("allocation.batches=4", {"choice_table"} | FROM_PRUNE),
-        ("pattern.candidates=[n_m]", {"choice_times", "choice_table"} | FROM_PRUNE),
-        ("pattern.sparsities=[0.5]", {"choice_times", "choice_table"} | FROM_PRUNE),
-        ("importance=taylor", {"choice_times", "choice_table"} | FROM_PRUNE),
-        ("kernel=sparse", {"choice_times", "choice_table"} | FROM_PRUNE),
-        ("measure.samples=20", {"choice_times", "choice_table"} | FROM_PRUNE),
-        ("seed=1", {"choice_table"} | ALL),
-        ("recipe.lr=2e-3", {"choice_table"} | ALL),
-        ("model.dim=128", {"choice_times", "choice_table"} | ALL),
-        ("recovery=distill", FROM_RECOVER),
-    ],
-)
-def test_a_search_measures_once_for_all_latencies(composed, change, expected):
-    """What it measures depends on the kernels and the measurement; the masks depend on what it measured."""
-    before = digests(composed(*SEARCH, "allocation.latency_ms=1"))
-    after = digests(composed(*SEARCH, "allocation.latency_ms=1", change))
-    assert {stage for stage in before if before[stage] != after[stage]} == expected
-    other = digests(composed(*SEARCH, "allocation.latency_ms=2"))
-    assert {stage for stage in before if before[stage] != other[stage]} == FROM_PRUNE
+PATTERN = '''"""A user's pattern."""
+from dataclasses import dataclass
+from sparsefront.patterns.block_wise import BlockWise
+from {helper} import SCALE  # of the scores
+
+@dataclass(frozen=True)
+class Mine(BlockWise):
+    table: str | None = None
+'''
+MODEL = """
+from dataclasses import dataclass
+from sparsefront.models.vit_small import VitSmall
+
+@dataclass(frozen=True)
+class Mine(VitSmall):
+    drop: float = 0.0
+    stem: str | None = None
+"""
+PLACES = {
+    "a single module": ("my_pattern.py", "my_scores.py", "my_pattern.Mine", "my_scores"),
+    "a package": ("mine/pattern.py", "mine/deep/scores.py", "mine.pattern.Mine", "mine.deep.scores"),
+    "a package that re-exports": ("mine/pattern.py", "mine/deep/scores.py", "mine.Mine", ".deep.scores"),
+}
+INIT = "from mine.pattern import Mine\nfrom mine.others import Other\n"
 
 
-def test_the_content_of_a_teacher_counts(composed, tmp_path):
-    """Also where its path stays the same."""
-    from safetensors.torch import save_file
-
-    from sparsefront.stages.network import build_net
-
-    teacher = tmp_path / "teacher.safetensors"
-    overrides = ["trainer=cpu", "measure.device=cpu", "recovery=distill"]
-    weights = build_net(validate(composed(*overrides))).state_dict()
-    found = []
-    for scale in (1, 2):
-        save_file({name: tensor * scale for name, tensor in weights.items()}, teacher)
-        found.append(digests(composed(*overrides, f"recovery.teacher={teacher}")))
-    assert {stage for stage in found[0] if found[0][stage] != found[1][stage]} == FROM_RECOVER
-
-
-def test_launches_that_a_swap_timed_are_no_part_of_a_key(composed, new_process, tmp_path, monkeypatch):
-    """They are what a swap finds out: the same run would else never be finished before."""
-    from sparsefront_kernels.tuning.store import TunedKernel, user_file
-
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "kernels"))
-    on_cpu = ["trainer=cpu", "measure.device=cpu"]
-    before = digests(composed(*on_cpu))
-    TunedKernel("NVIDIA H200", "gathered_sm90", 1, own={"m=64": {"block_m": 128, "latency_us": 1.0}}).save()
-    assert user_file("NVIDIA H200").exists()
-    new_process()
-    assert digests(composed(*on_cpu)) == before
-
-
-def test_a_key_parses_each_source_once(composed, new_process, monkeypatch):
-    """In a first process of a day, and none in later ones."""
-    parse, parsed = code_digest._parsed.__wrapped__, []  # without what other tests have parsed
-    monkeypatch.setattr(code_digest, "_parsed", lambda code: parsed.append(code) or parse(code))
-    on_cpu = ["trainer=cpu", "measure.device=cpu"]
-    points = [validate(composed(*on_cpu, f"pattern={name}")) for name in ("tile_wise", "n_m", "element_wise")]
-    memo = {}
-    monkeypatch.setattr(
-        code_digest, "remembered", lambda key, read: memo[key] if key in memo else memo.setdefault(key, read())
+@pytest.mark.parametrize("place", PLACES)
+def test_a_users_own_pattern_counts_with_all_that_it_imports(composed, own_modules, place):
+    pattern, scores, target, helper = PLACES[place]
+    folder = own_modules(
+        {
+            pattern: PATTERN.format(helper=helper),
+            scores: "SCALE = 1\n",
+            "mine/__init__.py": INIT if target == "mine.Mine" else "",
+            "mine/deep/__init__.py": "",
+            "mine/others.py": "class Other: ...\n",
+        }
     )
-    new_process()
-    for point in [*points, *points]:
-        stage_keys(point)
-    assert 0 < len(parsed) == len(set(parsed))
-    new_process()
-    parsed.clear()
-    for point in points:
-        stage_keys(point)
-    assert not parsed
+    user = [*ON_CPU, "pattern=block_wise", f"pattern._target_={target}"]
+
+    def after(file: str, content: str) -> set[str]:
+        before = digests(composed(*user))
+        own_modules({file: content})
+        return changed(before, digests(composed(*user)))
+
+    own = (folder / pattern).read_text()
+    assert after(pattern, own.replace("A user's", "My own").replace("# of the scores", "# of all")) == set()
+    assert after(f"{Path(pattern).parent}/new_pattern.py", own) == set()
+    assert after("mine/others.py", "class Other: size = 1\n") == set()
+    assert after(pattern, own + "    def extra(self): ...\n") == FROM_PRUNE
+    assert after(scores, "SCALE = 2\n") == FROM_PRUNE
+    assert after(f"{Path(pattern).parent}/search.cu", "int best;\n") == FROM_PRUNE
+
+
+def test_a_table_that_a_user_names_counts_by_content_and_no_key_holds_a_path(composed, own_modules, tmp_path):
+    own_modules({"my_pattern.py": PATTERN.format(helper="my_scores"), "my_scores.py": "SCALE = 1\n"})
+    user = [*ON_CPU, "pattern=block_wise", "pattern._target_=my_pattern.Mine"]
+    table = tmp_path / "table.csv"
+    table.write_text("1\n")
+    experiment = validate(composed(*user, f"+pattern.table={table}"))
+    assert str(tmp_path) not in str(asdict(stage_keys(experiment)))
+    before = digests(composed(*user, f"+pattern.table={table}"))
+    moved = table.rename(tmp_path / "moved.csv")
+    assert digests(composed(*user, f"+pattern.table={moved}")) == before
+    moved.write_text("2\n")
+    assert changed(before, digests(composed(*user, f"+pattern.table={moved}"))) == FROM_PRUNE
+
+
+def test_a_class_without_a_file_is_rejected(composed, own_modules):
+    own_modules({"my_model.py": MODEL + "Mine.__module__ = 'nowhere'\n"})
+    with pytest.raises(InvalidSetting, match="model._target_=nowhere.Mine: must be a class in a file"):
+        stage_keys(validate(composed(*ON_CPU, "model._target_=my_model.Mine")))

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +10,6 @@ from hydra.core.hydra_config import HydraConfig
 
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.stages import low_precision
-from sparsefront.stages.bench import EvalContext
-from sparsefront.stages.network import build_net
 from sparsefront.tasks.outcomes import load_outcomes
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu", "model.depth=1")
@@ -69,43 +65,12 @@ def test_the_dense_network_in_low_precision_is_a_result_of_its_own(run, precisio
     assert row.choice.recovery is None and row.sparsity.sparsity_target == 0
 
 
-def test_where_no_layer_runs_in_it_the_row_says_so(run, caplog):
-    row = run(*ON_CPU, "precision=fp8")
-    assert row.speed.precision == "fp32" and "precision=fp8: no layer runs in it: " in caplog.text
-    assert row.quality.sparse == row.quality.masked and row.kernels.quantization_error is None
-    assert "fp8" not in row.kernels.low_precision_layers.values()
-
-
 @pytest.mark.parametrize(
     "options", [("pattern=depth", "sparsity=0.5", "model.depth=2"), ("pattern=channel", "pattern.axis=width")]
 )
 def test_smaller_dense_networks_run_in_it_too(run, options):
     row = run(*ON_CPU, *options, "precision=fp8")
     assert row.speed.precision == "fp8" and row.quality.sparse is not None
-
-
-def test_without_kernels_dense_is_measured_in_what_is_asked_for(run):
-    row = run(*ON_CPU, "kernel=none", "measure.latency=false", "measure.dense_low=[int8,fp8]")
-    assert row.speed.precision == "fp32" and row.speed.dense_low_precision == "int8"
-    assert row.quality.dense_low is not None and row.quality.sparse is None
-
-
-def test_calibration_reads_what_prune_reads_and_is_the_same_each_time(composed, monkeypatch):
-    experiment = validate(composed("debug=tiny", *ON_CPU, "precision=fp8_static", "precision.batches=3"))
-    net, taken = build_net(experiment), []
-    bench = EvalContext.of(experiment, net)
-
-    def amax(net, batches):
-        taken.append([batch["x"].clone() for batch in batches])
-        return {}
-
-    monkeypatch.setattr(low_precision, "activation_amax", amax)
-    for _ in range(2):
-        torch.rand(1)  # whatever was drawn before
-        low_precision.calibration_of(bench, bench.ready(net))
-    assert len(taken[0]) == 3 and all(map(torch.equal, *taken))
-    other = validate(composed("debug=tiny", *ON_CPU, "precision=fp8"))
-    assert low_precision.calibration_of(SimpleNamespace(experiment=other), net) is None
 
 
 REFUSED = {

@@ -47,29 +47,3 @@ def test_a_result_that_is_written_again_keeps_the_provenance_of_its_measurement(
     assert replace(composed, record_sha256=first.identity.record_sha256) == first.identity, "of the same measurement"
     again = run(*ON_CPU, *SHORT, "stages=[swap,measure,report]", "reuse=false").identity
     assert (again.commit, again.torch_version, again.gpu_clock_mhz) == ("b" * 40, "2.15.0", 345.0), "measured again"
-
-
-def test_a_cpu_time_is_that_of_a_processor_and_a_number_of_threads(run, tmp_path, monkeypatch):
-    first = run(*ON_CPU, *SHORT)
-    assert first.identity.processor and first.identity.threads == torch.get_num_threads()
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads + 1)
-        more = run(*ON_CPU, *SHORT)
-    finally:
-        torch.set_num_threads(threads)
-    assert more.identity.threads == threads + 1 and more.identity.run_id != first.identity.run_id
-    monkeypatch.setattr(provenance, "processor_name", lambda: "another one")
-    other = run(*ON_CPU, *SHORT)
-    assert other.identity.processor == "another one" and other.identity.run_id != first.identity.run_id
-    assert len(list((tmp_path / "cache" / "recover").glob("*/determined_by.json"))) == 1, "nothing was trained again"
-    assert len(list((tmp_path / "cache" / "dense_quality").glob("*/determined_by.json"))) == 1
-
-
-def test_weights_are_named_by_their_content(run):
-    first, sparser = run(*ON_CPU, *SHORT), run(*ON_CPU, *SHORT, "sparsity=0.5")
-    assert first.identity.dense_weights_sha256 == sparser.identity.dense_weights_sha256
-    assert first.identity.weights_sha256 not in (None, first.identity.dense_weights_sha256)
-    assert first.identity.weights_sha256 != sparser.identity.weights_sha256
-    dense = run(*ON_CPU, *SHORT, "pattern=dense").identity
-    assert dense.dense_weights_sha256 == first.identity.dense_weights_sha256 and dense.weights_sha256 is None

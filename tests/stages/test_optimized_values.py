@@ -5,38 +5,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import open_dict, read_write
 
-from sparsefront.config.optimized_values import (
-    OF_CONTROL,
-    OF_DECODE,
-    OF_DENSE_LOW,
-    OF_GPU,
-    OF_KERNELS,
-    OF_LOW_TIMING,
-    OF_PRUNED,
-    OF_QUANTIZED,
-    OF_SEARCH,
-    OF_SPARSE_TIMING,
-    OF_STRUCTURED,
-    OF_TIMING,
-    OF_TRAINING_GPU,
-    OF_UNLABELED,
-)
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
-from sparsefront.results.field_types import alternatives
-from sparsefront.results.record import OF_DATASET, result_fields
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]
-OF_HELD_OUT = {field.name for field in result_fields() if field.name.startswith("val_")} - {"val_seen"}
-PAIRS = (
-    "pattern=n_m",
-    "pattern.n=2",
-    "pattern.m=4",
-    "sparsity=0.5",
-    "kernel=reference",
-    "kernel.family=semi_structured",
-)
 NO_SWAP = "stages=[dense,prune,recover,export,measure,report]"
 
 
@@ -126,64 +99,9 @@ def test_where_nothing_is_held_out_no_sweeper_chooses(swept, composed):
     validate(swept(*nothing, target="hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
 
 
-def test_what_it_will_hold_is_not_rejected(swept):
-    validate(swept("optimize=[val_sparse,speedup,sparse_flops_share,latency_sparse_ms]"))
-    validate(swept("pattern=dense", "optimize=[val_dense,latency_dense_ms]"))
-    validate(swept("kernel=none", "optimize=[val_masked,latency_dense_ms]"))
-
-
-def test_in_a_plain_sweep_the_value_is_simply_absent(composed):
-    assert run_experiment(
-        composed("debug=tiny", *ON_CPU, "pattern=dense", "optimize=[val_sparse,latency_sparse_ms]")
-    ) == (
-        None,
-        None,
-    )
-
-
 def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, monkeypatch):
     monkeypatch.setattr("sparsefront.stages.measure.fused_dense_graph", None)
     config = swept("debug=tiny", "pattern=dense", "optimize=[fused_dense_latency_ms]")
     for _ in range(2):  # also where the point is shown again
         with pytest.raises(InvalidSetting, match="^optimize=fused_dense_latency_ms: this run's record has none"):
             run_experiment(config)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "absent"),
-    [
-        (["pattern=dense"], OF_PRUNED | OF_KERNELS | OF_GPU | OF_CONTROL.keys()),
-        (["kernel=none"], OF_KERNELS | OF_GPU | OF_CONTROL.keys()),
-        (
-            ["kernel=none", "measure.latency=false"],
-            OF_KERNELS | OF_GPU | OF_CONTROL.keys() | OF_TIMING - {"fused_dense_latency_ms"},
-        ),
-        ([], OF_GPU | OF_CONTROL.keys()),
-        (
-            ["control=dense_continued"],
-            OF_GPU | {name for name, control in OF_CONTROL.items() if control == "dense_distilled"},
-        ),
-        (
-            ["precision=fp8", *PAIRS],
-            OF_GPU | OF_CONTROL.keys() | OF_SPARSE_TIMING | OF_LOW_TIMING,
-        ),
-        (["dataset.valid_fraction=0"], OF_HELD_OUT | OF_GPU | OF_CONTROL.keys()),
-    ],
-    ids=["dense", "masked", "untimed", "kernels", "control", "low precision", "nothing held out"],
-)
-def test_the_lists_are_those_of_real_records(run, overrides, absent):
-    """Which of the numbers that any run may hold this one lacks; what never says a number on images is no outcome."""
-    result = run(*ON_CPU, *overrides)
-    unpredictable = {"sequence_length", "timed_image_size", "fused_dense_latency_ms", "granularity", "migrated_from"}
-    numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))} - unpredictable
-    absent = (
-        absent
-        | OF_SEARCH
-        | OF_STRUCTURED
-        | OF_TRAINING_GPU
-        | OF_UNLABELED
-        | set(OF_DATASET)
-        | set(OF_DECODE)
-        | (set() if "precision=fp8" in overrides else OF_DENSE_LOW | OF_QUANTIZED)
-    )
-    assert {name for name in numbers if result.value_of(name) is None} == absent

@@ -28,12 +28,6 @@ def test_a_row_holds_both_splits_and_the_outcomes_of_one(run):
         assert (folder / quality.outcomes_file).stat().st_size < 5000
 
 
-def test_where_nothing_is_held_out_all_of_train_is_trained_on_and_nothing_measured(run):
-    result = run(*ON_CPU, "dataset.valid_fraction=0")
-    assert result.quality.sparse is not None and result.quality.val_evaluated_samples is None
-    assert all(result.value_of(f"val_{side}") is None for side in SIDES)
-
-
 def test_outcomes_that_are_gone_or_damaged_are_not_at_hand(run):
     result = run(*ON_CPU)
     folder = Path(HydraConfig.get().runtime.output_dir)

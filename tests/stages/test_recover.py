@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from sparsefront.artifacts.content_digest import checksums
 from sparsefront.networks import BUFFER
 from sparsefront.pipeline import run_experiment
-from sparsefront.pruning.make_masks import MaskMaker
 from sparsefront.pruning.mask_spec import load_masks
 from sparsefront.training.resume import epoch_weights_file, save_weights
 from sparsefront.training.trainer import TrainerSettings
@@ -81,15 +80,6 @@ def test_every_round_repeats_the_rates_of_the_dense_run_s_last_epochs(composed, 
     assert len(recovered) == 2 and all(rates == dense[6:] for rates in recovered)
 
 
-def test_finetuning_takes_a_whole_curve_in_every_round(composed, fits):
-    """4 epochs of 2 steps, shared by two rounds."""
-    length = ["recipe.epochs=3", "recipe.recovery_epochs=4", "recipe.recovery_lr=2e-4", "recipe.warmup=0.5"]
-    run_experiment(composed(*TRAIN, *length, "schedule=iterative", "schedule.rounds=2"))
-    expected = [cosine_with_warmup(step, peak=2e-4, total=4, warmup=2) for step in range(4)]
-    assert len(fits) == 3
-    assert all(watch.rates == pytest.approx(expected, rel=1e-9) for watch in fits[1:])
-
-
 def test_rounds_nest_and_are_recorded(composed, fits, tmp_path):
     run_experiment(
         composed(*TRAIN, "schedule=iterative", "schedule.levels=[0,0.3,0.5,0.75]", "recipe.recovery_epochs=4")
@@ -112,28 +102,6 @@ def test_rounds_nest_and_are_recorded(composed, fits, tmp_path):
     for name, mask in load_masks(folder / "masks.safetensors").items():
         assert torch.equal(mask, masks[-1][f"{name}.weight"])
         assert not weights[f"{name}.weight"][~mask].any() and weights[f"{name}.weight"][mask].any()
-
-
-def test_new_masks_are_made_within_those_of_the_round_before(composed, fits, monkeypatch):
-    """Whatever the score: that a pruned weight is zero would not hold back a score that looks at something else."""
-    within, make = [], MaskMaker.__call__
-
-    def spied(self, sparsity, previous):
-        within.append({f"{name}.weight": mask.clone() for name, mask in previous.items()})
-        return make(self, sparsity, previous)
-
-    monkeypatch.setattr(MaskMaker, "__call__", spied)
-    run_experiment(composed(*TRAIN, "schedule=iterative", "schedule.rounds=3"))
-    assert len(within) == 2
-    for previous, watch in zip(within, fits[1:], strict=False):
-        assert all(torch.equal(previous[name], mask) for name, mask in watch.masks.items())
-
-
-def test_gradual_records_its_updates(composed, tmp_path):
-    run_experiment(composed(*TRAIN, "schedule=gradual", "schedule.updates=2", "trainer.limit_batches=10"))
-    (record,) = json.loads((finished(tmp_path / "cache", "recover") / "training.json").read_text())["rounds"]
-    assert record["sparsity"] == 0 and record["sparsity_achieved"] == pytest.approx(0.75, abs=1e-3)
-    assert record["updates"] == [[4, pytest.approx(0.75 * (1 - 0.5**3), abs=1e-3)], [7, record["sparsity_achieved"]]]
 
 
 def test_weights_go_back_to_the_dense_run_in_every_round(composed, fits, tmp_path):
@@ -160,11 +128,6 @@ def test_weights_go_back_to_the_dense_run_in_every_round(composed, fits, tmp_pat
     scores = torch.cat([final[name].abs().flatten() for name in names])
     kept = torch.cat([recovered[0].masks[name].flatten() for name in names])
     assert scores[kept].min() >= scores[~kept].max(), "the first masks come from the trained weights"
-
-
-def test_without_save_epoch_weights_the_dense_run_keeps_none(composed, tmp_path):
-    run_experiment(composed(*TRAIN, "stages=[dense]"))
-    assert not (finished(tmp_path / "cache", "dense") / "epoch_weights").exists()
 
 
 def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, monkeypatch):
@@ -196,16 +159,6 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
     assert not list((tmp_path / "cache" / "recover").glob("*.unfinished"))
     cost = json.loads((folders[1] / "determined_by.json").read_text())["seconds"]
     assert 1000 < cost < 2000, "what the first two rounds took before the kill is part of the cost"
-
-
-def test_a_training_that_could_not_be_stored_is_not_lost(composed, tmp_path, monkeypatch):
-    def full_disk(*_):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("sparsefront.stages.recover.save_masks", full_disk)
-    with pytest.raises(OSError, match="no space left"):
-        run_experiment(composed(*TRAIN, "recovery.epochs=2"))
-    assert list((tmp_path / "cache" / "recover").glob("*.unfinished/*/round_000/epoch.ckpt"))
 
 
 KILLED = {
@@ -264,48 +217,3 @@ def test_a_killed_training_does_not_go_on_from_another_dense_network(composed, f
     run_experiment(composed(*run))
     killed, again = fits[1], fits[3]
     assert len(killed.weights) == 2 and len(again.weights) == 3, "all epochs are trained"
-
-
-def test_history_is_whole_after_a_kill(composed, fits, tmp_path, monkeypatch):
-    dense = ["stages=[dense]", "recipe.epochs=3", "recipe.save_epoch_weights=true"]
-    begin = Watch.on_train_epoch_start
-
-    def die_in_the_last_epoch(self, trainer, module):
-        if trainer.current_epoch == 2:
-            raise KeyboardInterrupt
-        begin(self, trainer, module)
-
-    monkeypatch.setattr(Watch, "on_train_epoch_start", die_in_the_last_epoch)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        run_experiment(composed(*TRAIN, *dense))
-    monkeypatch.setattr(Watch, "on_train_epoch_start", begin)
-    run_experiment(composed(*TRAIN, *dense))
-    seen = [*fits[0].weights, *fits[1].weights]
-    assert len(seen) == 3, "the second run begins with the last finished epoch"
-    for epoch, weights in enumerate(seen):
-        kept = load_file(epoch_weights_file(finished(tmp_path / "cache", "dense"), epoch))
-        assert all(torch.equal(kept[name], weights[name]) for name in weights)
-
-
-WAYS = {
-    "weight_rewind": ["recovery=weight_rewind", "recipe.save_epoch_weights=true"],
-    "iterative n_m": ["schedule=iterative", "schedule.rounds=3", "schedule.spacing=linear", "pattern=n_m"],
-    "distill gradual": ["recovery=distill", "schedule=gradual", "trainer.limit_batches=4"],
-    "square_head gradual": ["recovery=square_head", "schedule=gradual", "trainer.limit_batches=4"],
-    "sparse_swaps": ["recovery=sparse_swaps", "recovery.batches=2"],
-    "sparse_swaps iterative": [
-        *["recovery=sparse_swaps", "recovery.batches=2", "recovery.along=lr_rewind", "pattern=uniform"],
-        *["schedule=iterative", "schedule.rounds=2"],
-    ],
-    "cast": ["recovery=cast", "pattern=n_m"],
-    "distill hidden states": ["recovery=distill", "recovery.hidden_states=1.0", "importance=taylor"],
-    "none": ["recovery=none"],
-}
-
-
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_every_way_back_gives_a_result(run, way):
-    row = run(*ON_CPU, *way)
-    assert row.choice.recovery == next((text for text in way if "recovery=" in text), "=finetune").split("=")[1]
-    assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
-    assert row.quality.sparse == pytest.approx(row.quality.masked, abs=1e-3)

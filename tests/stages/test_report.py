@@ -1,5 +1,6 @@
 """Pictures of masks in a run, and in a finished run that is shown again."""
 
+import hashlib
 import logging
 import re
 import shutil
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
+from sparsefront.config.validate import validate
+from sparsefront.errors import InvalidSetting
 from sparsefront.stages.keys import AFTER_PRUNING
 
 SMALL = ("model.dim=64", "model.depth=1")
@@ -40,6 +43,18 @@ def test_a_finished_run_is_shown_again_with_pictures(full_run, caplog, tmp_path)
     assert not (folder() / "masks").exists() and not in_page()
 
 
+def test_results_keep_the_digest_of_their_plan(full_run, composed, tmp_path):
+    plan = tmp_path / "PLAN.md"
+    plan.write_text("Ten lines.\n")
+    first = full_run(*ON_CPU, f"report.plan={plan}")
+    assert first.identity.plan_sha256 == hashlib.sha256(plan.read_bytes()).hexdigest()
+    plan.write_text("Nine lines, since one was slow.\n")
+    assert full_run(*ON_CPU, f"report.plan={plan}").identity.plan_sha256 == first.identity.plan_sha256
+    plan.unlink()
+    with pytest.raises(InvalidSetting, match="^report.plan=.*PLAN.md: is no file"):
+        validate(composed(*ON_CPU, f"report.plan={plan}"))
+
+
 def test_the_result_names_the_settings_of_every_part(run):
     short = ("measure.evaluate_limit=8",)
     choice = run(*ON_CPU, *short, "recovery.epochs=1", "recipe.weight_decay=0.25").choice
@@ -62,44 +77,6 @@ def test_the_result_names_the_settings_of_every_part(run):
     dense = run(*ON_CPU, *short, "pattern=dense").choice
     assert dense.importance_parameters == dense.recovery_parameters == {} and dense.recipe_parameters["epochs"] > 0
     assert not set(AFTER_PRUNING) & dense.recipe_parameters.keys() and dense.kernel_mode is None
-
-
-@pytest.mark.parametrize(("more", "mode"), [("kernel=reference", "reference"), ("stages=[measure]", "none")])
-def test_the_result_names_the_kernel_only_where_one_ran(composed, more, mode):
-    from sparsefront.config.validate import validate
-    from sparsefront.stages.report import choice_of
-
-    assert choice_of(validate(composed(*ON_CPU, "pattern=n_m", more)), {}).kernel_mode == mode
-
-
-def test_the_result_of_n_m_says_which_one_ran(run):
-    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
-    half = ("trainer=cpu", "measure.device=cpu", "pattern=n_m", "sparsity=0.5", *short)
-    assert run(*half).sparsity.n_of_m == "2:4"
-    assert run(*half, "pattern.m=8").sparsity.n_of_m == "4:8"
-    assert run(*half, "pattern=dense").sparsity.n_of_m is None
-
-
-def test_the_result_holds_what_decides_whether_it_is_comparable(full_run):
-    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
-    row = full_run(
-        *ON_CPU, *short, "measure.repeats=2", "measure.samples=6", "measure.warmup=3", "measure.autotune_seconds=5"
-    )
-    speed, quality = row.speed, row.quality
-    assert (speed.repeats, speed.samples_per_repeat, speed.warmup_rounds, speed.autotune_seconds) == (2, 6, 3, 5.0)
-    assert speed.modes_autotuned == ["eager"], "the others need a GPU: they decide nothing here"
-    assert speed.variants_autotuned == [
-        "folded_batch_norm",
-        "fused_epilogue",
-        "patch_product",
-        "fused_qkv",
-        "channels_last",
-        "fused_graph",
-    ]
-    assert quality.evaluate_limit == quality.evaluated_samples == 8
-    expected = (quality.dense * (1 - quality.dense) / 8) ** 0.5
-    assert abs(quality.dense_standard_error - expected) < 1e-9
-    assert quality.masked_standard_error is not None and quality.sparse_standard_error is not None
 
 
 def test_a_dense_run_has_no_pictures(run):

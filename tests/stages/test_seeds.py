@@ -1,20 +1,19 @@
-"""Each stage of each run draws from a seed of its own."""
+"""Each stage of each run draws from a seed of its own.
+
+Epochs, rounds and stages take the training samples in orders, and with augmentations, of their own.
+"""
 
 import pytest
+import pytorch_lightning as pl
 import torch
 
 from sparsefront.config.validate import validate
-from sparsefront.errors import InvalidSetting
-from sparsefront.stages.keys import recovery_stage_seed, reseed, stage_seed
+from sparsefront.pipeline import run_experiment
+from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.stages.network import build_net
+from sparsefront.training.trainer import TrainerSettings
 
 STAGES = ["initial weights", "dense", "prune", *(f"recover {index}" for index in range(20))]
-
-
-def test_neighboring_seeds_share_no_stage_s_seed():
-    drawn = [stage_seed(seed, stage) for seed in range(1000) for stage in STAGES]
-    assert len(set(drawn)) >= len(drawn) - 2, "of 23000 in 2^32, 0.06 collisions are expected"
-    assert all(0 <= seed < 2**32 for seed in drawn)
 
 
 def test_ten_thousand_combinations_share_no_seed():
@@ -49,19 +48,6 @@ def test_a_stage_draws_neither_what_another_draws_nor_what_a_neighboring_run_doe
     assert torch.equal(weights[0], weights[2]) and not torch.equal(weights[0], weights[1])
 
 
-def test_the_recovery_has_a_seed_of_its_own_that_follows_the_run_s(composed):
-    follows, apart = (validate(composed("seed=3", *more)) for more in ([], ["recovery.seed=4"]))
-    assert (follows.recovery_seed, apart.recovery_seed) == (3, 4) and apart.seed == 3
-    assert recovery_stage_seed(follows, "recover 0") != recovery_stage_seed(apart, "recover 0")
-    assert validate(composed("recovery=none", "recovery.seed=7")).recovery_seed == 7
-
-
-@pytest.mark.parametrize("given", ["-1", "4294967296", "null", "two", "1.5"])
-def test_a_seed_that_is_none_is_rejected_by_its_key(composed, given):
-    with pytest.raises(InvalidSetting, match="^recovery.seed=.*: must be a whole number from 0 to 4294967295"):
-        validate(composed(f"recovery.seed={given}"))
-
-
 def test_one_dense_network_is_recovered_again_under_another_seed(run):
     tiny = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64"]
     first, second, again = (run(*tiny, f"recovery.seed={seed}") for seed in (0, 1, 0))
@@ -69,3 +55,54 @@ def test_one_dense_network_is_recovered_again_under_another_seed(run):
     assert first.identity.weights_sha256 != second.identity.weights_sha256
     assert again.identity.run_id == first.identity.run_id != second.identity.run_id
     assert [(row.identity.seed, row.identity.recovery_seed) for row in (first, second)] == [(0, 0), (0, 1)]
+
+
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1"]
+TRAIN = ["debug=tiny", "stages=[dense,prune,recover]", "dataset.shift=1", "trainer.limit_batches=3", *ON_CPU]
+
+
+class Batches(pl.Callback):
+    """The images of every batch of one fit, by epoch."""
+
+    def __init__(self) -> None:
+        self.epochs: list[list[torch.Tensor]] = []
+
+    def on_train_epoch_start(self, trainer, module):
+        self.epochs.append([])
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.epochs[-1].append(batch["x"].clone())
+
+
+@pytest.fixture
+def fits(monkeypatch) -> list[Batches]:
+    """One entry per fit, the dense run's first."""
+    seen: list[Batches] = []
+    build = TrainerSettings.build
+
+    def watched(self, *, callbacks: list, **options):
+        seen.append(Batches())
+        return build(self, callbacks=[*callbacks, seen[-1]], **options)
+
+    monkeypatch.setattr(TrainerSettings, "build", watched)
+    return seen
+
+
+def test_no_two_epochs_of_any_stage_or_round_are_alike(composed, fits):
+    run_experiment(
+        composed(*TRAIN, "recipe.epochs=2", "recipe.recovery_epochs=6", "schedule=iterative", "schedule.rounds=3")
+    )
+    assert [len(fit.epochs) for fit in fits] == [2, 2, 2, 2]
+    first_batches = [epoch[0] for fit in fits for epoch in fit.epochs]
+    for index, batch in enumerate(first_batches):
+        assert not any(torch.equal(batch, other) for other in first_batches[:index])
+
+
+def test_a_round_that_is_repeated_sees_the_same_batches(composed, fits):
+    settings = [*TRAIN, "schedule=iterative", "schedule.rounds=2"]
+    for _ in range(2):
+        run_experiment(composed(*settings, "reuse=false"))
+    once, again = fits[:3], fits[3:]
+    for fit, same in zip(once, again, strict=True):
+        for epoch, epoch_again in zip(fit.epochs, same.epochs, strict=True):
+            assert all(map(torch.equal, epoch, epoch_again))

@@ -90,39 +90,6 @@ def test_several_classes_train(composed, tmp_path, write):
         run_experiment(composed(*write(tmp_path / "data", train=MIXED, test=MIXED)))
 
 
-def test_what_is_evaluated_of_several_classes_may_be_of_one(composed, tmp_path):
-    sorted_by_class = cifar10(tmp_path / "data", train=MIXED, test=[3] * 40 + [4] * 40)
-    line = r"^measure\.evaluate_limit=32: what is evaluated of test holds 1 of 10 classes, number 3, .* 32 rows: .*; raise it"
-    with pytest.raises(InvalidSetting, match=line):
-        run_experiment(composed(*sorted_by_class))
-    with pytest.raises(AssertionError, match="trained"):
-        run_experiment(composed(*sorted_by_class, "measure.evaluate_limit=null"))
-    with pytest.raises(AssertionError, match="trained"):  # evaluations end with a whole batch
-        run_experiment(composed(*sorted_by_class, "measure.batch_size=64"))
-
-
-def test_what_is_evaluated_of_the_held_out_part_may_be_of_one(composed, tmp_path):
-    sorted_by_class = cifar10(tmp_path / "data", train=[3] * 400 + [4] * 400, test=MIXED)
-    line = r"^measure\.evaluate_limit=32: what is evaluated of val holds 1 of 10 classes, number 3, .* 32 rows: .*; raise it"
-    with pytest.raises(InvalidSetting, match=line):
-        run_experiment(composed(*sorted_by_class))
-    for remedy in ("measure.evaluate_limit=null", "dataset.valid_fraction=0"):
-        with pytest.raises(AssertionError, match="trained"):
-            run_experiment(composed(*sorted_by_class, remedy))
-
-
-def test_a_held_out_part_too_small_for_two_classes_is_left_alone(composed, tmp_path):
-    rare = cifar10(tmp_path / "data", train=[3] + [4] * 19, test=MIXED)
-    with pytest.raises(AssertionError, match="trained"):
-        run_experiment(composed(*rare))
-
-
-def test_folders_of_images_are_evaluated_in_a_mixed_order(composed, tmp_path):
-    folders = imagenet(tmp_path / "data", train=[0] * 200 + [1] * 200, test=[0] * 20 + [1] * 20)
-    with pytest.raises(AssertionError, match="trained"):
-        run_experiment(composed(*folders, "measure.evaluate_limit=8"))
-
-
 def test_dense_weights_that_are_there_do_not_hide_it(composed, monkeypatch, tmp_path):
     """The evaluation's limit is no part of a training: only the measurement can tell."""
     monkeypatch.undo()
@@ -130,9 +97,3 @@ def test_dense_weights_that_are_there_do_not_hide_it(composed, monkeypatch, tmp_
     run_experiment(composed(*sorted_by_class, "stages=[dense,prune,recover,export]"))
     with pytest.raises(InvalidSetting, match="^measure.evaluate_limit=32: what is evaluated of test holds 1 of 10"):
         run_experiment(composed(*sorted_by_class, "stages=[swap,measure,report]"))
-
-
-def test_a_run_without_evaluation_does_not_read_the_test_split(composed, tmp_path):
-    unused = cifar10(tmp_path / "data", train=MIXED, test=ONE)
-    with pytest.raises(AssertionError, match="trained"):
-        run_experiment(composed(*unused, "stages=[dense]"))

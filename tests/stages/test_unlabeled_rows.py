@@ -12,7 +12,6 @@ from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.distillation import Distillation, soft_target_loss
-from sparsefront.stages.keys import stage_keys
 from sparsefront.tasks.classification import SequenceClassification
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "kernel=none", "model=bert", "model.size=tiny"]
@@ -69,16 +68,6 @@ def test_recovery_and_its_control_take_them(run, settings):
     assert row.cost.dense_samples == 2 * labeled
     assert row.cost.recovery_samples == 3 * (labeled + unlabeled)
     assert row.quality.dense_distilled is not None and row.choice.dataset_parameters["unlabeled"]
-
-
-def test_they_change_the_recovery_alone(composed, settings):
-    with_them, without = (
-        stage_keys(validate(composed(*settings, "control=dense_distilled", f"dataset.unlabeled={value}")))
-        for value in ("true", "false")
-    )
-    assert with_them.dense == without.dense and with_them.prune == without.prune
-    assert with_them.recover != without.recover and with_them.control != without.control
-    assert not validate(composed(*settings, "pattern=dense")).unlabeled
 
 
 @pytest.mark.parametrize(

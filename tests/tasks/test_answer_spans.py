@@ -29,32 +29,10 @@ def test_with_all_tokens_as_candidates_it_is_the_search_over_all_pairs(seed: int
     assert torch.allclose(found.scores[0, kept], torch.tensor([score for score, _, _ in pairs]))
 
 
-def test_only_the_best_starts_and_ends_are_paired() -> None:
-    start, end = torch.tensor([[0.0, 9.0, 8.0, 1.0]]), torch.tensor([[9.0, 0.0, 1.0, 8.0]])
-    found = best_spans(start, end, torch.ones(1, 4, dtype=torch.bool), n_best=2, max_answer_length=4)
-    assert found.first.tolist() == [[1, 2]] and found.last.tolist() == [[3, 3]]
-    assert found.scores.tolist() == [[17.0, 16.0]]
-
-
-def test_a_window_without_context_has_no_span() -> None:
-    logits = torch.zeros(2, 5)
-    context = torch.tensor([[False] * 5, [True] + [False] * 4])
-    found = best_spans(logits, logits, context, n_best=20, max_answer_length=30)
-    assert (found.scores[0] == -torch.inf).all()
-    assert (found.scores[1] > -torch.inf).sum() == 1 and found.first[1, 0] == found.last[1, 0] == 0
-
-
 def test_logits_that_are_no_numbers_give_no_span() -> None:
     broken = torch.full((1, 5), torch.nan)
     found = best_spans(broken, broken, torch.ones(1, 5, dtype=torch.bool), n_best=3, max_answer_length=5)
     assert (found.scores == -torch.inf).all()
-
-
-def test_half_precision_scores_are_summed_in_full() -> None:
-    start = torch.tensor([[2048.0, 0.0]], dtype=torch.float16)
-    end = torch.tensor([[0.0, 1.0]], dtype=torch.float16)
-    found = best_spans(start, end, torch.ones(1, 2, dtype=torch.bool), n_best=1, max_answer_length=2)
-    assert found.scores.item() == 2049.0
 
 
 def test_accents_of_their_own_belong_to_the_letter_before() -> None:

@@ -15,7 +15,6 @@ from sparsefront.data.text_windows import Windows
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.accuracy import evaluate
 from sparsefront.recovery.distillation import prediction_loss
-from sparsefront.stages.network import TASKS
 from sparsefront.tasks.causal_lm import CausalLM, NextTokenEvaluator, next_tokens
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 
@@ -47,12 +46,7 @@ def test_perplexity_of_all_scored_tokens(stride: int, batch_size: int, tokens: T
     """Whatever the batches; the first window of overlapping ones is asked for more tokens than the others."""
     net = Bigrams()
     found = evaluate(
-        CausalLM(net),
-        net,
-        data_of(tokens, stride, batch_size),
-        "test",
-        device=torch.device("cpu"),
-        dtype=torch.float32,
+        CausalLM(net), net, data_of(tokens, stride, batch_size), "test", device=torch.device("cpu"), dtype=torch.float32
     )
     ids, windows = tokens.long(), (50 - 6) // stride + 1
     scored = [
@@ -82,26 +76,6 @@ def test_padding_and_repeated_tokens_are_no_targets() -> None:
     assert next_tokens({"input_ids": ids, "attention_mask": mask}).tolist() == [[4, 5, 6], [8, -100, -100]]
     scored = {"input_ids": ids, "scored": torch.tensor([3, 1])}
     assert next_tokens(scored).tolist() == [[4, 5, 6], [-100, -100, 0]]
-
-
-def test_the_loss_is_the_logarithm_of_the_perplexity(tokens: Tensor) -> None:
-    net = Bigrams()
-    task, batch = CausalLM(net), Windows(tokens, 6, 6).__getitems__([0, 1])
-    assert task.net_inputs(batch | {"labels": 0}).keys() == {"input_ids"}
-    output = task(batch)
-    evaluator = task.evaluator(None, "val")
-    evaluator.update(output, batch)
-    assert math.exp(task.loss(output, batch)) == pytest.approx(evaluator.compute()["perplexity"], rel=1e-6)
-    assert task.logits(output)[0].shape == (12, VOCABULARY) and TASKS["causal_lm"] is CausalLM
-
-
-def test_other_texts_are_other_samples(tokens: Tensor) -> None:
-    def digest(tokens: Tensor) -> str:
-        evaluator, batch = NextTokenEvaluator(), Windows(tokens, 6, 6).__getitems__([0, 1])
-        evaluator.update(Bigrams()(batch["input_ids"]), batch)
-        return evaluator.outcomes("perplexity").samples
-
-    assert digest(tokens) == digest(tokens) != digest(tokens.flip(0))
 
 
 def test_outputs_that_are_not_finite(tokens: Tensor) -> None:

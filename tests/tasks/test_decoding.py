@@ -99,22 +99,6 @@ def test_it_is_the_search_of_one_sentence_written_out_whatever_the_batch(beam: i
             assert tokens == plain_beam_search(net, first, how) == found(net, [first], how)[0]
 
 
-def test_greedy_takes_the_likeliest_token_every_time() -> None:
-    net, tokens = Trigrams(), list[int]()
-    while not tokens or tokens[-1] != EOS:
-        values = following(net, 4, tokens)
-        tokens.append(values.index(max(values)) if len(tokens) < 8 else EOS)
-    assert found(net, [4], Decoding(1, 0.7, 9)) == [tokens]
-
-
-def test_a_translation_is_no_longer_than_twice_its_source_and_twenty() -> None:
-    net = Trigrams()
-    net.table[..., EOS] = -50.0
-    source = torch.tensor([[4, EOS, PAD, PAD], [4, 4, 4, EOS]])
-    tokens = translate(net, source, source != PAD, Decoding(2, 1.0, 100))
-    assert (tokens != PAD).sum(1).tolist() == [24, 28]
-
-
 def test_a_whole_translation_finds_the_same_in_as_many_steps_whatever_it_finds() -> None:
     net, how = Trigrams(), Decoding(3, 1.0, 9)
     steps: list[Tensor] = []

@@ -27,11 +27,6 @@ def test_a_network_that_always_answers_the_same_has_no_correlation(always: int):
     assert correlation([always] * len(COLA), COLA) == 0
 
 
-def test_labels_of_one_class_have_none_even_where_every_prediction_is_right():
-    assert correlation([1] * 8, [1] * 8) == 0
-    assert correlation([0] * 8, [1] * 8) == 0
-
-
 def test_three_classes_by_hand():
     """Right 5 of 6; labels 2, 2, 2 and predictions 3, 2, 1 of each class: (5 · 6 - 12) / √(36 - 12) √(36 - 14)."""
     found = correlation([0, 0, 1, 1, 2, 0], [0, 0, 1, 1, 2, 2], classes=3)

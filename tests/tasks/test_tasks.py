@@ -1,7 +1,5 @@
 """Every task trains and is evaluated in a Trainer, and asks the net by the right names."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,38 +88,6 @@ def test_fit_and_evaluate(case: tuple[Task, Any], tmp_path: Path) -> None:
     assert tested.keys() == metrics and all(-1 <= value <= 1 for value in tested.values())
 
 
-@every_task
-def test_fast_dev_run(case: tuple[Task, Any], tmp_path: Path) -> None:
-    task, data = case
-    options = {"enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": tmp_path}
-    pl.Trainer(accelerator="cpu", fast_dev_run=True, **options).fit(task, datamodule=data)
-
-
-@every_task
-def test_evaluated_without_a_trainer(case: tuple[Task, Any]) -> None:
-    """As the measurements do it: the loaders, the net called by `net_inputs`, the evaluator."""
-    task, data = case
-    for split, loader in (("val", data.val_dataloader()), ("test", data.test_dataloader())):
-        evaluator = task.evaluator(data, split)
-        with torch.inference_mode():
-            for batch in loader:
-                evaluator.update(task.net(**task.net_inputs(batch)), batch)
-        found = evaluator.compute()
-        assert task.metric_name in found and all(isinstance(value, float) for value in found.values())
-
-
-@every_task
-def test_loss_has_gradients_for_the_whole_body(case: tuple[Task, Any]) -> None:
-    task, data = case
-    batch = next(iter(data.train_dataloader()))
-    loss = task.loss(task(batch), batch)
-    assert loss.shape == ()
-    loss.backward()
-    assert all(
-        module.weight.grad.abs().sum() > 0 for module in task.net.modules() if isinstance(module, torch.nn.Linear)
-    )
-
-
 @pytest.mark.parametrize("case", ["sequence_classification"], indirect=True)
 def test_nets_that_arrive_in_eval_mode_are_trained_with_dropout(case: tuple[Task, Any], tmp_path: Path) -> None:
     task, data = case
@@ -142,12 +108,6 @@ def test_nets_that_arrive_in_eval_mode_are_trained_with_dropout(case: tuple[Task
     assert modes == [True] * 3 + [False] * 3
 
 
-def test_a_task_without_optimization_cannot_be_trained(tiny_image_net: Any) -> None:
-    task = build_task("image_classification", tiny_image_net, dataset("image_classification", 10))
-    with pytest.raises(ValueError, match="without an optimization"):
-        task.configure_optimizers()
-
-
 def test_unknown_kinds_are_rejected_with_a_list(tiny_image_net: Any) -> None:
     with pytest.raises(
         ValueError, match="task segmentation: there are image_classification, sequence_classification, extractive_qa"
@@ -162,14 +122,3 @@ def test_every_data_set_of_this_kind_is_served() -> None:
         settings = Glue(task=name)
         task = build_task(settings.info.kind, torch.nn.Identity(), settings)
         assert task.metric_name == layout.metrics[0] and task.num_classes == settings.info.num_classes
-
-
-def test_tasks_import_little_more_than_lightning() -> None:
-    """Lightning brings transformers and torchvision with it; what we use inside functions stays there."""
-    heavy = {"datasets", "sklearn", "pandas", "wandb", "torchmetrics.text"}
-    command = (
-        "import sys, pytorch_lightning; before = set(sys.modules); import sparsefront.stages.network; "
-        f"print(sorted({heavy!r} & (sys.modules.keys() - before)))"
-    )
-    printed = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "[]"

@@ -55,27 +55,6 @@ def test_steps_follow_the_algorithm():
         assert [values[k].item() for values in found] == pytest.approx(expected, abs=1e-6)
 
 
-def test_without_a_mask_everything_is_kept():
-    start, gradients, masks = case(1)
-    kept = run(start, gradients, torch.ones_like(masks))
-    for one, other in zip(run(start, gradients, None), kept, strict=True):
-        assert torch.equal(one, other)
-
-
-def test_the_first_step_pulls_nothing():
-    start, gradients, masks = case(2)
-    assert torch.equal(run(start, gradients[:1], masks[:1])[0], run(start, gradients[:1], None)[0])
-
-
-def test_the_decay_adapts_to_the_size_of_the_gradients():
-    """Layers whose gradients are a thousand times as large need the decay a thousand times as large for the same path."""
-    start, gradients, masks = case(3)
-    small = run(start, gradients, masks, decay=DECAY)
-    large = run(start, 1000 * gradients, masks, decay=1000 * DECAY)
-    for one, other in zip(small, large, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
 def test_in_the_end_pruned_weights_go_to_zero_whatever_their_gradients():
     """At a = 1 nothing of the momentum is left: each weight goes by about the rate, against its sign."""
     scales = torch.tensor([1e-3, 1.0, 1e3])

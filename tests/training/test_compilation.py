@@ -1,6 +1,5 @@
 """Training steps through torch.compile: the same weights but for rounding, one code for all blocks, and nothing left behind."""
 
-import logging
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +8,6 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
-from torch.nn.utils import parametrize
 
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.data.digits import Digits
@@ -23,7 +21,6 @@ from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import compilation
 from sparsefront.training.compilation import ChooseSteps, CompileSteps, why_unavailable
 from sparsefront.training.fit import fit
-from sparsefront.training.graphs import HiddenStates
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
@@ -70,25 +67,6 @@ class Watch(pl.Callback):
 
     def on_train_batch_start(self, trainer, module, batch, batch_index):
         self.replaced.add("forward" in vars(module.net.blocks[0]))
-
-
-class Outputs(pl.Callback):
-    """Counts the outputs that hooks on modules see in training steps, as a teacher's callback would take them."""
-
-    def __init__(self, names: list[str]) -> None:
-        self.names, self.seen = names, 0
-
-    def on_train_start(self, trainer, module):
-        self._states = HiddenStates(module.net, self.names)
-
-    def on_train_batch_start(self, trainer, module, batch, batch_index):
-        self._states.listen()
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
-        self.seen += len(self._states.take())
-
-    def on_train_end(self, trainer, module):
-        self._states.remove()
 
 
 def train(folder: Path, compile: str, *callbacks: pl.Callback, precision="32-true", resumes=False) -> Net:
@@ -172,48 +150,6 @@ def test_the_network_is_plain_again_afterwards(traced, tmp_path, what, precision
     )
 
 
-def test_an_error_leaves_a_plain_network_and_a_resumed_training_ends_with_the_same_bits(traced, tmp_path):
-    class Fail(pl.Callback):
-        def on_train_batch_start(self, trainer, module, batch, batch_index):
-            self.net = module.net
-            if trainer.global_step == BATCHES + 2:
-                raise RuntimeError("stop")
-
-    fail = Fail()
-    with pytest.raises(RuntimeError, match="stop"):
-        train(tmp_path, "blocks", fail, resumes=True)
-    assert all("forward" not in vars(module) for module in fail.net.modules())
-    assert difference(train(tmp_path, "blocks", resumes=True), train(tmp_path, "blocks")) == 0
-
-
-def test_hooks_on_blocks_see_every_step(traced, tmp_path):
-    outputs = Outputs([f"blocks.{i}" for i in range(BLOCKS)])
-    train(tmp_path, "blocks", outputs)
-    assert outputs.seen == 2 * BATCHES * BLOCKS and counters["stats"]["unique_graphs"] >= 1
-
-
-@pytest.mark.parametrize(("what", "hooked"), [("blocks", "blocks.1.linear"), ("network", "blocks.1")])
-def test_hooks_inside_leave_the_network_as_it_is(traced, tmp_path, caplog, what, hooked):
-    outputs = Outputs([hooked])
-    with caplog.at_level(logging.WARNING):
-        net = train(tmp_path, what, outputs)
-    assert outputs.seen == 2 * BATCHES and counters["stats"]["unique_graphs"] == 0
-    assert f"trainer.compile={what} is left out" in caplog.text and "a hook on" in caplog.text
-    assert difference(net, train(tmp_path, "none")) == 0
-
-
-def test_parametrized_weights_leave_the_network_as_it_is(caplog):
-    net = Net()
-    parametrize.register_parametrization(net.blocks[0].linear, "weight", nn.Identity())
-    CompileSteps("blocks").on_train_start(None, ImageClassification(net, num_classes=10))
-    assert "blocks.0 has a parametrized weight in linear" in caplog.text and "forward" not in vars(net.blocks[0])
-
-
-def test_a_network_without_blocks_is_told_of(caplog):
-    CompileSteps("blocks").on_train_start(None, ImageClassification(nn.Sequential(nn.Linear(4, 4)), num_classes=4))
-    assert "the network has no list of blocks; network compiles it as a whole" in caplog.text
-
-
 class Replaced(CompileSteps):
     """Notes when forwards are replaced, without compiling or capturing."""
 
@@ -261,11 +197,6 @@ def test_auto_keeps_the_fastest_steps(monkeypatch, seconds, steps, tried, kept):
     assert [one.what for one in Replaced.made] == tried and running() == kept
     choose.on_train_end(None, task)
     assert running() is None
-
-
-def test_auto_is_no_choice_on_a_cpu():
-    assert TrainerSettings(accelerator="cpu").faster_steps(tries=True) == []
-    assert not {"compile", "cuda_graphs"} & TrainerSettings(accelerator="cpu").cache_key().keys()
 
 
 def test_without_a_compiler_it_is_rejected(monkeypatch):

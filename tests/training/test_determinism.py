@@ -85,39 +85,11 @@ def test_only_while_it_trains(tmp_path, wanted):
     assert state() == before
 
 
-def test_what_was_set_before_stays(tmp_path):
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        train(Net(), tmp_path, deterministic=True)
-        assert torch.is_deterministic_algorithms_warn_only_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
 def test_an_operation_without_such_an_algorithm_is_named(tmp_path):
     before = state()
     with pytest.raises(InvalidSetting, match=r"trainer\.deterministic=True: put_.*; use false"):
         train(Accumulates(), tmp_path, deterministic=True)
     assert state() == before
-
-
-def test_other_errors_stay_what_they_are():
-    with pytest.raises(RuntimeError, match="shapes differ"), compilation.deterministic_algorithms(True):
-        raise RuntimeError("shapes differ")
-
-
-def test_the_workspace_is_fixed_before_anything_runs(monkeypatch):
-    monkeypatch.delenv(compilation.WORKSPACE)
-    TrainerSettings(accelerator="cpu").check()
-    assert compilation.WORKSPACE not in os.environ
-    TrainerSettings(accelerator="cpu", deterministic=True).check()
-    assert os.environ[compilation.WORKSPACE] == ":4096:8"
-
-
-def test_a_user_s_own_workspace_stays(monkeypatch):
-    monkeypatch.setenv(compilation.WORKSPACE, ":16:8")
-    TrainerSettings(accelerator="cpu", deterministic=True).check()
-    assert os.environ[compilation.WORKSPACE] == ":16:8"
 
 
 def test_stages_of_both_kinds_have_keys_of_their_own():

@@ -1,8 +1,6 @@
 """A training that its disk cannot hold is rejected before its first step."""
 
-from os.path import samefile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from torch import nn
@@ -10,7 +8,6 @@ from torch import nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.training import trainer
 from sparsefront.training.recipe import Recipe
-from sparsefront.training.resume import SaveEpochWeights, epoch_weights_file, save_weights
 from sparsefront.training.trainer import require_room
 
 WEIGHTS = 4 * (10 * 20 + 20)  # bytes of the network below
@@ -32,25 +29,6 @@ def test_what_a_training_writes_in_copies_of_its_weights(monkeypatch):
     assert needed(monkeypatch, epochs=3, optimizer="sgd", momentum=0.0) == 1 + 2 * 1
     assert needed(monkeypatch, epochs=3, ema=0.9) == 1 + 2 * 4
     assert needed(monkeypatch, epochs=3, epoch_weights=True) == 1 + 3 + 2 * 3
-
-
-def test_only_the_dense_training_needs_room_for_the_weights_of_its_epochs(run, monkeypatch):
-    asked = []
-    monkeypatch.setattr("sparsefront.training.fit.require_room", lambda *_, **told: asked.append(told["epoch_weights"]))
-    small = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "recipe.epochs=2", "pattern=n_m"]
-    run(*small, "kernel=none", "recipe.save_epoch_weights=true", "recovery=finetune", "control=dense_continued")
-    assert asked == [True, False, False]
-
-
-def test_the_weights_of_epochs_lie_on_the_disk_once(tmp_path):
-    task = SimpleNamespace(net=nn.Linear(2, 2))
-    callback = SaveEpochWeights(tmp_path / "folder", tmp_path / "unfinished", save_weights)
-    for epoch in range(2):
-        callback.on_train_epoch_start(SimpleNamespace(is_global_zero=True, current_epoch=epoch), task)
-    callback.on_train_end(SimpleNamespace(is_global_zero=True), task)
-    for epoch in range(2):
-        files = (epoch_weights_file(tmp_path / name, epoch) for name in ("folder", "unfinished"))
-        assert samefile(*files)
 
 
 def test_a_full_disk_is_told_before_the_first_step(run, monkeypatch):

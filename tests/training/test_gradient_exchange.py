@@ -6,7 +6,6 @@ import pytest
 import torch
 from whole_calls import on_every_rank
 
-from sparsefront.errors import InvalidSetting
 from sparsefront.training.trainer import TrainerSettings
 
 TWO = TrainerSettings(accelerator="cpu", devices=2, limit_batches=4, progress_bar=False)
@@ -29,20 +28,6 @@ def test_every_rank_ends_with_the_bits_of_ddp(bodies, served_ranks, tmp_path, ba
         assert torch.equal(ddp[name], ours[name]), name
 
 
-def test_tightening_masks_end_as_with_ddp(bodies, served_ranks, tmp_path):
-    ends = {}
-    for trainer in (TWO, AFTER):
-        where = {"trainer": trainer, "folder": tmp_path / trainer.exchange_gradients, "loggers": []}
-        first, second = on_every_rank(bodies.train_gradually, trainer, 1, **where)["ends"]
-        for kind in ("masks", "weights"):
-            assert all(torch.equal(first[kind][name], second[kind][name]) for name in first[kind])
-        ends[trainer.exchange_gradients] = first
-    ddp, ours = ends["during_backward"], ends["after_backward"]
-    for kind in ("masks", "weights"):
-        assert all(torch.equal(ddp[kind][name], ours[kind][name]) for name in ddp[kind])
-    assert ddp["metrics"] == ours["metrics"]
-
-
 def test_gradients_travel_as_bf16(bodies, served_ranks, tmp_path):
     """On a CPU the setting is rejected: the strategy itself does it."""
     first, second = on_every_rank(bodies.averaged, trainer=TWO, folder=tmp_path, loggers=[])
@@ -56,13 +41,3 @@ def test_gradients_travel_as_bf16(bodies, served_ranks, tmp_path):
 def test_a_parameter_that_is_used_here_and_there_is_named(bodies, served_ranks, tmp_path, used, where):
     with pytest.raises(RuntimeError, match=rf"parameter net\.extra\.(weight|bias) has .* not {where}"):
         on_every_rank(bodies.train_partly, AFTER, getattr(bodies, used), trainer=AFTER, folder=tmp_path, loggers=[])
-
-
-def test_it_is_part_of_what_identifies_trained_weights():
-    assert AFTER.cache_key() == TWO.cache_key() | {"exchange_gradients": "after_backward"}
-
-
-def test_one_device_exchanges_nothing():
-    with pytest.raises(InvalidSetting, match="exchange_gradients='?after_backward'?: is for several devices"):
-        replace(AFTER, devices=1).check()
-    AFTER.check()

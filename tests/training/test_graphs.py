@@ -2,9 +2,7 @@
 
 import copy
 import logging
-import random
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,9 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import graphs
-from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.graphs import MOST_GRAPHS, GraphedForward, HiddenStates, HostCopies
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
@@ -182,21 +178,6 @@ def test_replays_of_a_teacher_return_its_hidden_states(monkeypatch):
     assert forward(x).shape == (3, 5) and forward.replays == 3, "calls with gradients run eagerly"
 
 
-def test_copies_from_the_cpu_precede_a_capture():
-    copies, ids, make = HostCopies(), torch.arange(4), torch.tensor
-    with copies.patched(capturing=False):
-        outside = (ids.to("meta"), torch.tensor(0.5, device="meta"), ids.to(dtype=torch.float32), torch.tensor([1.0]))
-    plain = torch.Tensor.to
-    with copies.patched(capturing=True):
-        inside = (torch.arange(4).to(device="meta"), torch.tensor(0.5, device="meta"), ids.to(torch.float32), ids)
-        with pytest.raises(RuntimeError, match="copies other values from the CPU at each call"):
-            ids.to("meta")
-    with copies.patched(capturing=True), pytest.raises(RuntimeError, match="copies other values"):
-        (ids + 1).to("meta")
-    assert [one.device.type for one in inside] == [one.device.type for one in outside] == ["meta", "meta", "cpu", "cpu"]
-    assert torch.Tensor.to is plain and torch.tensor is make
-
-
 @pytest.mark.parametrize("full", [True, False])
 def test_copies_of_masks_are_those_of_a_capture(monkeypatch, full):
     """transformers leaves out a mask that masks nothing, but not in a capture, where it cannot look into it."""
@@ -227,22 +208,6 @@ def test_copies_of_masks_are_those_of_a_capture(monkeypatch, full):
     assert [one is None for one in masks] == [False, False]
 
 
-@pytest.mark.parametrize("draw", [lambda: float(torch.rand(())), random.random, np.random.rand])
-def test_choices_drawn_on_the_cpu_are_never_replayed(recorded, draw, caplog):
-    """As LayerDrop: a replay would take the recorded call's choice for ever."""
-    record, runs = recorded
-
-    class Drops(Net):
-        def forward(self, x, *, double=False):
-            return super().forward(x, double=draw() < 0.5)
-
-    forward = graphed(Drops(), record)
-    for _ in range(4):
-        forward(torch.randn(4, 6))["logits"].sum().backward()
-    assert forward.failed and forward.replays == 0 and runs == [0]
-    assert caplog.text.count("CUDA graphs are left out: the forward draws random numbers on the CPU") == 1
-
-
 def test_what_cannot_be_recorded_runs_as_before(monkeypatch, caplog):
     def record(run, pool):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
@@ -254,20 +219,6 @@ def test_what_cannot_be_recorded_runs_as_before(monkeypatch, caplog):
         for _ in range(3):
             forward(torch.randn(4, 6))["logits"].sum().backward()
     assert caplog.text.count("CUDA graphs are left out: operation not permitted when stream is capturing") == 1
-
-
-def test_the_network_is_plain_afterwards_and_hooks_keep_it_so(caplog):
-    net = Net()
-    task = ImageClassification(net, num_classes=3)
-    steps = CompileSteps("none", graphs=True)
-    steps.on_train_start(None, task)
-    assert isinstance(net.forward, GraphedForward)
-    steps.on_train_end(None, task)
-    assert "forward" not in vars(net)
-    net.last.register_forward_hook(lambda *_: None)
-    steps.on_train_start(None, task)
-    assert "trainer.cuda_graphs is left out: the network has a hook on last" in caplog.text
-    assert "forward" not in vars(net)
 
 
 @pytest.mark.parametrize(

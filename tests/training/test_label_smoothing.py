@@ -1,17 +1,13 @@
 """Label smoothing: what it does to the loss of a training, and to nothing else."""
 
-from types import SimpleNamespace
-
 import pytest
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-import sparsefront as sf
 from sparsefront.recovery.distillation import Distillation
-from sparsefront.tasks.classification import ImageClassification, SequenceClassification
-from sparsefront.tasks.extractive_qa import ExtractiveQA
+from sparsefront.tasks.classification import ImageClassification
 from sparsefront.tasks.lightning_modules import LightningBatches, LightningPlainTask
 from sparsefront.training.fit import fit
 from sparsefront.training.recipe import Optimization, Recipe
@@ -30,23 +26,6 @@ def test_images_have_the_smoothed_cross_entropy_of_pytorch():
     expected = F.cross_entropy(logits(), LABELS, label_smoothing=0.1)
     torch.testing.assert_close(task.training_loss(logits(), {"labels": LABELS}), expected)
     torch.testing.assert_close(task.loss(logits(), {"labels": LABELS}), F.cross_entropy(logits(), LABELS))
-
-
-def test_both_ends_of_an_answer_are_smoothed():
-    task = ExtractiveQA(nn.Linear(1, 1))
-    task.label_smoothing = 0.2
-    output = SimpleNamespace(start_logits=logits(), end_logits=-logits())
-    batch = {"start_positions": LABELS, "end_positions": LABELS.flip(0)}
-    start = F.cross_entropy(logits(), LABELS, label_smoothing=0.2)
-    end = F.cross_entropy(-logits(), LABELS.flip(0), label_smoothing=0.2)
-    torch.testing.assert_close(task.training_loss(output, batch), (start + end) / 2)
-
-
-def test_a_score_has_no_classes_to_smooth():
-    task = SequenceClassification(nn.Linear(1, 1), num_classes=1)
-    task.label_smoothing = 0.2
-    output, batch = SimpleNamespace(logits=logits()[:, :1]), {"labels": LABELS.float()}
-    torch.testing.assert_close(task.training_loss(output, batch), task.loss(output, batch))
 
 
 def test_the_labels_beside_a_teacher_are_smoothed():
@@ -82,10 +61,3 @@ def test_the_recipe_smooths_every_training(smoothing, tmp_path):
     fit(task, data, epochs=1, recipe=recipe, trainer=settings, loggers=[], directory=tmp_path, callbacks=(losses,))
     expected = F.cross_entropy(net(x), LABELS, label_smoothing=smoothing).item()
     assert losses.seen == pytest.approx([expected], rel=1e-4)
-
-
-def test_a_network_without_logits_cannot_be_smoothed():
-    task = LightningPlainTask(nn.Linear(5, 3), lambda output, target: output["sum"])
-    task.label_smoothing = 0.1
-    with pytest.raises(sf.InvalidSetting, match="does not say what its logits are"):
-        task.training_loss({"sum": torch.ones(())}, {})

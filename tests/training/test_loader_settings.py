@@ -1,8 +1,5 @@
 """A user's DataLoader as it is trained on: with its workers, and with random numbers that follow its seed."""
 
-import copy
-
-import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -65,30 +62,3 @@ def test_workers_are_begun_by_the_user_s_function_and_seeded_by_torch():
         found.append(epoch(trained_on(num_workers=1).train_dataloader()))
         assert torch.equal(torch.get_rng_state(), before), "what the network draws stays as it is"
     assert found[0] == found[2] != found[1] and max(found[0]) > 6
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_workers_are_seeded_by_the_loader_s_own_generator(seed):
-    def own() -> torch.Generator:
-        return torch.Generator().manual_seed(seed)
-
-    torch.manual_seed(0)
-    first = epoch(trained_on(num_workers=1, generator=own()).train_dataloader())
-    torch.manual_seed(seed)
-    assert epoch(trained_on(num_workers=1, generator=own()).train_dataloader()) == first
-
-
-def test_a_resumed_training_sees_what_its_workers_would_have_drawn():
-    whole = trained_on(num_workers=1)
-    loader = whole.train_dataloader()
-    first = epoch(loader)
-    state = copy.deepcopy(whole.state_dict())
-    second = epoch(loader)
-    resumed = trained_on(num_workers=1)
-    resumed.load_state_dict(state)
-    assert epoch(resumed.train_dataloader()) == second != first
-
-
-def test_workers_are_sent_names_and_not_the_network():
-    batches = LightningBatches(DataLoader(Drawn()), NET, argument="data")
-    assert batches.train_dataloader().collate_fn.names == ("input",)

@@ -3,15 +3,10 @@
 import csv
 
 import pytest
-import torch
 from pytorch_lightning.loggers import CSVLogger, WandbLogger
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
 
-import sparsefront as sf
 from sparsefront.data.digits import Digits
-from sparsefront.recovery.rounds import RunContext
 from sparsefront.results.loggers import LoggedRun, TensorBoardLogging
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.fit import fit
@@ -84,29 +79,8 @@ def test_phases_are_drawn_over_their_own_steps(tmp_path):
     assert {name.partition("/")[0] for values in run.logged for name in values} == rates.keys()
 
 
-def test_a_training_of_few_steps_has_its_rate(tmp_path):
-    train(tmp_path, "recover", [CSVLogger(tmp_path, name="", version="csv")], 0.25, steps=3)
-    with (tmp_path / "csv" / "metrics.csv").open(encoding="utf-8") as file:
-        rates = [(line["step"], line["recover/lr"]) for line in csv.DictReader(file) if line["recover/lr"]]
-    assert rates == [("0", "0.25")]
-
-
 def tensorboard_curves(folder) -> dict[str, list[tuple[int, float]]]:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = reader.EventAccumulator(str(folder))
     events.Reload()
     return {name: [(one.step, one.value) for one in events.Scalars(name)] for name in events.Tags()["scalars"]}
-
-
-def test_the_curve_of_a_recovery_goes_on_over_its_rounds(tmp_path):
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    schedule = sf.schedule.Iterative(levels=[0.3, 0.6])
-    masks = sf.prune(net, "element_wise", 0.6, layers="0", schedule=schedule, tell=len)
-    data = DataLoader(TensorDataset(torch.randn(80, 8), torch.randint(0, 4, (80,))), batch_size=4)
-    context = RunContext(tmp_path, loggers=[CSVLogger(tmp_path, name="", version="csv")])
-    trainer = TrainerSettings(accelerator="cpu", progress_bar=False)
-    sf.recover(net, masks, data, F.cross_entropy, epochs=2, lr=1e-2, trainer=trainer, context=context)
-    with (tmp_path / "csv" / "metrics.csv").open(encoding="utf-8") as file:
-        steps = [int(line["step"]) for line in csv.DictReader(file) if line["recover/train/loss"]]
-    assert steps == [9, 19, 29, 39]

@@ -3,7 +3,6 @@
 import os
 import pickle
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from whole_calls import on_every_rank
 
 from sparsefront.errors import InvalidSetting, Obstacle
 from sparsefront.training import machines as signatures
-from sparsefront.training import ranks
 from sparsefront.training.machines import (
     SECRET,
     Announcements,
@@ -77,17 +75,6 @@ def test_ranks_of_two_machines_meet_for_one_training_after_another(machines, bod
     assert second.wait(600) == 0, "it hears that the run has ended"
 
 
-def test_two_machines_end_with_the_same_masks_and_weights(machines, bodies, tmp_path):
-    two = TrainerSettings(accelerator="cpu", num_nodes=2, limit_batches=6, progress_bar=False)
-    with leading(machines[0], tmp_path):
-        one, other = on_every_rank(
-            bodies.train_gradually, two, 2, trainer=two, folder=tmp_path, loggers=[], shared=tmp_path
-        )["ends"]
-    for what in ("masks", "weights"):
-        assert all((one[what][name] == other[what][name]).all() for name in one[what])
-    assert one["steps"] == 6 and one["reached"] == other["reached"]
-
-
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -100,22 +87,6 @@ def test_a_rank_that_fails_elsewhere_ends_the_training(machines, bodies, tmp_pat
     with pytest.raises(RankFailed, match=message), leading(first, tmp_path):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[], shared=tmp_path)
     assert second.wait(600) == 1 and "no room left" in second.text("stderr") or how == "killed"
-
-
-@pytest.mark.parametrize("machines", [60], indirect=True)
-def test_a_rank_that_dies_before_anybody_looked_at_it_is_noticed(machines, bodies, tmp_path):
-    """Its first word, that it is ready, is still unread then."""
-    with pytest.raises(RankFailed, match="machine 1: rank 1 failed: it ended"), leading(machines[0], tmp_path):
-        on_every_rank(bodies.fail, "killed", trainer=TWO, folder=tmp_path, loggers=[], shared=tmp_path)
-    assert machines[1].wait(600) == 1
-
-
-def test_a_failure_of_the_first_machine_ends_the_others_ranks(machines, bodies, tmp_path, monkeypatch):
-    monkeypatch.setattr(ranks, "REPORT_WAIT_S", 0.5)  # the other one has nothing to tell
-    first, second = machines
-    with pytest.raises(KeyError), leading(first, tmp_path):
-        on_every_rank(bodies.fail, "rank 0", trainer=TWO, folder=tmp_path, loggers=[], shared=tmp_path)
-    assert second.wait(600) == 1
 
 
 def test_a_machine_does_not_outlive_the_first_one(bodies, programs, tmp_path):
@@ -172,15 +143,6 @@ def test_what_the_first_machine_has_not_signed_is_not_read(overheard, tmp_path):
     assert (tmp_path / "marker").exists(), "as it would have been"
 
 
-def test_what_it_has_signed_holds_for_one_announcement_alone(overheard):
-    store, secret, heard = overheard
-    store.set("announced/0", signed(secret, "announced/0", pickle.dumps(None)))
-    assert heard.next() is None
-    store.set("announced/1", store.get("announced/0"))
-    with pytest.raises(Obstacle, match="has not signed"):
-        heard.next()
-
-
 def test_the_secret_is_readable_by_its_user_alone(tmp_path, monkeypatch):
     name, secret = make_secret(tmp_path)
     file = tmp_path / signatures.FOLDER / name
@@ -193,22 +155,6 @@ def test_the_secret_is_readable_by_its_user_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(signatures.os, "geteuid", lambda: file.stat().st_uid + 1)
     with pytest.raises(Obstacle, match="start all machines as one user"):
         read_secret(tmp_path, name.encode())
-
-
-def test_a_secret_that_is_not_there_is_told_with_the_remedy(tmp_path, monkeypatch):
-    monkeypatch.setattr(signatures, "SEEN_WITHIN_S", 0.0)
-    with pytest.raises(Obstacle, match="cannot be seen here: give all machines one cache_dir, on a shared file system"):
-        read_secret(tmp_path, b"0" * 32)
-    with pytest.raises(Obstacle, match="^MASTER_PORT: is not the port of sparsefront's first machine"):
-        read_secret(tmp_path, b"../../../etc/passwd")
-
-
-def test_secrets_of_machines_that_have_long_begun_are_removed(tmp_path):
-    old, recent = (tmp_path / signatures.FOLDER / make_secret(tmp_path)[0] for _ in range(2))
-    long_ago = time.time() - signatures.UNUSED_AFTER_S - 1
-    os.utime(old, (long_ago, long_ago))
-    make_secret(tmp_path)
-    assert not old.exists() and recent.exists()
 
 
 def test_which_machine_this_is(monkeypatch):

@@ -13,7 +13,6 @@ from transformers import BertConfig, BertForSequenceClassification
 from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.data.text import EncodedText, TextPart
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.tasks.base import text_inputs, with_square_mask, without_full_mask
 from sparsefront.tasks.classification import SequenceClassification
 from sparsefront.training.divergence import EVERY
 from sparsefront.training.fit import fit
@@ -90,23 +89,3 @@ def test_no_step_reads_a_value(tmp_path: Path, monkeypatch, padded: bool, bar: b
         callbacks=(WatchSteps(reads),),
     )
     assert reads.found == []
-
-
-@pytest.mark.parametrize("padded", [True, False])
-def test_a_bert_gives_the_same_bits_by_masks_that_it_need_not_read(padded):
-    net, batch = bert().train(), text(padded).part("train").__getitems__([0, 1, 2])
-    given = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    inputs = with_square_mask(text_inputs(without_full_mask(batch, net), net), net)
-    assert inputs["attention_mask"].ndim == 4 if padded else "attention_mask" not in inputs
-    outputs = []
-    for values in (given, inputs):
-        torch.manual_seed(0)
-        outputs.append(net(**values).logits)
-    assert torch.equal(*outputs)
-
-
-def test_other_networks_take_masks_as_they_are():
-    batch, other = text(padded=False).part("train").__getitems__([0, 1]), bert()
-    other.config.model_type = "other"
-    assert without_full_mask(batch, other) is batch
-    assert with_square_mask(batch, other) is batch

@@ -24,7 +24,7 @@ from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import resume
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
-from sparsefront.training.resume import CHECKPOINT, KeepEpochs, random_state, seal, set_random_state
+from sparsefront.training.resume import CHECKPOINT, KeepEpochs, random_state, set_random_state
 from sparsefront.training.trainer import TrainerSettings
 
 LAYERS = ["1", "4"]
@@ -184,31 +184,6 @@ def test_a_process_killed_for_real_goes_on(tmp_path, programs):
     assert_equal_bits(resumed["masks"], whole["masks"])
 
 
-def test_masks_come_back_though_no_state_dict_holds_them(tmp_path):
-    """Lightning's own pruning callback lost its masks, and buffers, in checkpoints (its issue 6073)."""
-    with pytest.raises(Killed):
-        Training(tmp_path, kill=True)
-    checkpoint = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    assert not any("mask" in name for name in checkpoint["state_dict"]), "checkpoints stay plain"
-    assert {"net.2.running_mean", "net.2.running_var"} <= checkpoint["state_dict"].keys(), "buffers are kept"
-    resumed = Training(tmp_path)
-    kept = {name: int(mask.sum()) for name, mask in checkpoint["callbacks"]["ApplyMasks"]["masks"].items()}
-    assert resumed.steps[0]["kept"] == kept and kept["1"] < 32 * 64, "tightened masks, not those of the beginning"
-    assert resumed.reached[0][0] < 10, "what was reached before the kill is not forgotten"
-
-
-def test_seconds_before_the_kill_count(tmp_path, monkeypatch):
-    with pytest.raises(Killed):
-        Training(tmp_path, kill=True)
-    file = tmp_path / CHECKPOINT
-    checkpoint = torch.load(file, weights_only=True)
-    checkpoint["callbacks"]["KeepEpochs"]["seconds"] = 1000.0
-    torch.save(checkpoint, file)
-    seal(file)
-    time = Training(tmp_path).time
-    assert 1000 < time.seconds < 2000 and time.earlier_seconds == 1000
-
-
 @pytest.mark.parametrize(("seconds", "saved"), [(0, [1, 2, 3]), (100, [1, 2, 3]), (150, [2]), (300, [3]), (400, [])])
 def test_checkpoints_keep_their_distance(tmp_path, monkeypatch, seconds, saved):
     """Of four epochs that take 100 seconds each."""
@@ -227,12 +202,6 @@ def test_checkpoints_keep_their_distance(tmp_path, monkeypatch, seconds, saved):
     monkeypatch.setattr(KeepEpochs, "on_train_epoch_end", end_later)
     Training(tmp_path, checkpoint_seconds=seconds)
     assert epochs == saved
-
-
-def test_nothing_is_kept_where_nothing_is_asked_for(tmp_path):
-    with pytest.raises(Killed):
-        Training(tmp_path, kill=True, checkpoint=False)
-    assert not (tmp_path / CHECKPOINT).exists()
 
 
 def test_generators_of_random_numbers_return_to_where_they_were():

@@ -57,15 +57,6 @@ def test_the_order_goes_on_where_it_was(data):
     assert [rows(loader), rows(loader)] == [second, third]
 
 
-def test_everything_else_is_the_data_s_own(data):
-    wrapped = TrainingData(data)
-    wrapped.setup("fit")
-    assert wrapped.part("val") is data.part("val")
-    assert rows(wrapped.val_dataloader()) == rows(data.val_dataloader())
-    with pytest.raises(AttributeError, match="nowhere"):
-        _ = wrapped.nowhere
-
-
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [

@@ -19,10 +19,7 @@ REJECTED = {
         r"^recipe\.recovery_lr=1000000000.*: must be .* at most 1000 or null",
     ),
     "model and data": (["model=bert", "model.size=tiny"], "dataset=digits: asks for image_classification; model bert"),
-    "missing data": (
-        ["model=resnet50", "dataset=cifar10", "dataset.path=/nowhere"],
-        r"dataset\.path=/nowhere",
-    ),
+    "missing data": (["model=resnet50", "dataset=cifar10", "dataset.path=/nowhere"], r"dataset\.path=/nowhere"),
     "missing model": (
         ["model=bert", "dataset=glue", "model.path=/nowhere", "dataset.path=/nowhere"],
         r"(dataset|model)\.path=/nowhere",
@@ -75,23 +72,11 @@ def test_a_pair_without_a_recipe_takes_the_default_values(composed, caplog):
     assert "there is none named resnet50_digits, so that the values of recipe=default hold" in caplog.text
 
 
-def test_a_pair_with_a_recipe_takes_it_silently(composed, caplog):
-    with caplog.at_level("INFO"):
-        experiment = validate(composed())
-    assert experiment.choices["recipe"] == "vit_small_digits" and "recipe" not in caplog.text
-    assert experiment.recipe == Recipe(batch_size=64, epochs=16, recovery_epochs=6, weight_decay=0.05, decay="cosine")
-
-
 def test_a_recipe_of_the_users_own_is_found_in_a_package_too(composed, own_modules):
     own_modules({"own_conf/recipe/resnet50_digits.yaml": "lr: 0.5\n", "own_conf/__init__.py": ""})
     config = composed("hydra.searchpath=[pkg://own_conf]", "model=resnet50", "pattern=element_wise")
     experiment = validate(config)
     assert experiment.choices["recipe"] == "resnet50_digits" and experiment.recipe == Recipe(lr=0.5)
-
-
-def test_a_recipe_that_does_not_exist(composed):
-    with pytest.raises(InvalidSetting, match="recipe=nope: there are .*resnet50_cifar10.*vit_small_digits"):
-        validate(composed("recipe=nope"))
 
 
 def test_a_checkpoint_of_another_network(composed, tmp_path):

@@ -150,16 +150,6 @@ def test_a_sparsity_that_prunes_no_whole_group_is_rejected(composed):
         validate(composed("pattern=n_m", "sparsity=0.005"))
 
 
-def test_a_sparsity_that_leaves_no_weight_is_rejected(composed):
-    with pytest.raises(InvalidSetting, match=r"rounds to empty layers: blocks\.0\.attn\.q \[256, 256\] would keep no"):
-        validate(composed("sparsity=0.9999999999999"))
-
-
-@pytest.mark.parametrize("own", ["pattern.granularity=16", "~pattern.granularity"])
-def test_a_granularity_of_the_pattern_s_own_or_the_same_one_is_no_contradiction(composed, own):
-    validate(composed("pattern=vector_wise", "granularity=32", own))
-
-
 def test_a_recipe_may_keep_every_layer_dense_but_then_nothing_is_left(composed):
     with pytest.raises(InvalidSetting, match=r"^recipe\.ignore=\[attn,mlp\]: keeps all 24 prunable layers dense"):
         validate(composed("recipe.ignore=[attn,mlp]"))
@@ -168,12 +158,3 @@ def test_a_recipe_may_keep_every_layer_dense_but_then_nothing_is_left(composed):
 def test_what_does_not_fit_beside_ignored_layers_is_reported_by_its_own_key(composed):
     with pytest.raises(InvalidSetting, match=r"^granularity=96: fits no prunable layer .*recipe.ignore: attn"):
         validate(composed("pattern=vector_wise", "granularity=96", "recipe.ignore=[attn]"))
-
-
-def test_a_recipe_may_name_layers_that_are_never_pruned(composed):
-    validate(composed("recipe.ignore=[head,patch_embed]"))
-
-
-def test_some_layers_may_stay_dense(composed):
-    """With vectors of 512 only fc1, which has 1024 outputs, fits; that is enough."""
-    validate(composed("pattern=vector_wise", "granularity=512"))

@@ -14,6 +14,7 @@ from torch import Tensor
 from sparsefront_kernels.common.custom_op import custom_op
 from sparsefront_kernels.common.device_support import unloadable_reason
 from sparsefront_kernels.common.launch import TYPE_CODES, address, argument_fields, launch_with
+from sparsefront_kernels.common.operands import has_aligned_rows
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -296,13 +297,9 @@ def _cuda_unsupported_reason(
         if vector is not None and vector.dtype not in TYPE_CODES:
             return f"takes no {name} of {vector.dtype}"
     for name, matrix in (("x", x), ("residual", residual)):
-        if matrix is not None and not _comes_in_eights(matrix):
+        if matrix is not None and not has_aligned_rows(matrix):
             return f"needs a feature-major {name} whose rows begin at multiples of 16 bytes"
     return unloadable_reason(x.device, LIBRARY)
-
-
-def _comes_in_eights(matrix: Tensor) -> bool:
-    return matrix.stride(1) == 1 and matrix.stride(0) % _EIGHT == 0 and matrix.data_ptr() % 16 == 0
 
 
 def launch_cuda_norm(

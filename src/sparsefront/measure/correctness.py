@@ -1,7 +1,7 @@
 """Relative error between outputs, its limits, and the correctness check of single layers."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
@@ -56,6 +56,20 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
         return 0.0
     error = difference / scale if scale > 0 else float("inf")
     return error if error == error else float("inf")  # NaN counts as wrong
+
+
+def error_of_parts(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """`relative_error` of a result that comes in parts, each (actual, expected in fp64)."""
+    difference, scale = 0.0, 0.0
+    for actual, expected in parts:
+        if actual.shape != expected.shape:
+            return math.inf
+        difference += (actual.double() - expected).square().sum().item()
+        scale += expected.square().sum().item()
+    if difference == 0:
+        return 0.0
+    error = math.sqrt(difference / scale) if scale > 0 else math.inf
+    return math.inf if math.isnan(error) else error
 
 
 def output_error(actual: object, expected: object) -> float:
@@ -184,24 +198,17 @@ class CorrectnessCheck:
 
     def _distance(self, output: Tensor, x: Tensor, low: SparseLayer | None) -> float:
         """Relative error on one input; against the product of the quantized operands of `low`, if given."""
+        if len(output) != len(x):
+            return math.inf
         if (some := rows_to_compare(x, IMAGES if isinstance(self.layer, nn.Conv2d) else None)) is not None:
-            if len(output) != len(x) or not output.isfinite().all():
+            if not output.isfinite().all():
                 return math.inf
             output, x = output[some], x[some]
         rows = max(1, CHUNK_ELEMENTS * len(x) // max(1, x.numel(), output.numel()))
-        difference, scale, first = 0.0, 0.0, 0
-        for part in x.split(rows):
-            expected = self._expected(part.double()) if low is None else self._expected_quantized(low, part)
-            actual = output[first : first + len(part)].double()
-            first += len(part)
-            if actual.shape != expected.shape:
-                return math.inf
-            difference += (actual - expected).square().sum().item()
-            scale += expected.square().sum().item()
-        if difference == 0 and len(output) == len(x):
-            return 0.0
-        error = math.sqrt(difference / scale) if scale > 0 and len(output) == len(x) else math.inf
-        return math.inf if math.isnan(error) else error
+        return error_of_parts(
+            (actual, self._expected(part.double()) if low is None else self._expected_quantized(low, part))
+            for actual, part in zip(output.split(rows), x.split(rows), strict=True)
+        )
 
     def _expected(self, x: Tensor) -> Tensor:
         layer = self.layer

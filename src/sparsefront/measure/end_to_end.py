@@ -59,10 +59,6 @@ class DenseTiming:
     low: "LowTiming | None" = None
 
     @property
-    def throughput_samples_per_s(self) -> float:
-        return self.batch_size / self.latency.median_ms * 1e3
-
-    @property
     def not_timed(self) -> dict[str, str]:
         """Why candidates were not timed, under "dense/<candidate>"."""
         low = {} if self.low is None else self.low.execution.not_timed
@@ -90,14 +86,12 @@ class LowTiming:
         precision: fp8 or int8.
         net, execution: the network in that precision, and how it ran.
         latency: over the samples of all repeats.
-        speedup: of the sparse network over it; None without one.
     """
 
     precision: str
     net: nn.Module
     execution: Execution
     latency: LatencySummary
-    speedup: Speedup | None = None
 
 
 @dataclass(frozen=True)
@@ -121,10 +115,6 @@ class EndToEnd:
     left_dense: bool = False
 
     @property
-    def throughput_sparse_samples_per_s(self) -> float:
-        return self.dense.batch_size / self.sparse.median_ms * 1e3
-
-    @property
     def not_timed(self) -> dict[str, str]:
         """Why candidates of either network were not timed, under "dense/<candidate>" and "sparse/<candidate>"."""
         return self.dense.not_timed | _with_prefix("sparse", self.execution.not_timed)
@@ -144,10 +134,11 @@ def time_alone(
     low: Mapping[str, nn.Module] | None = None,
 ) -> DenseTiming:
     """Find the fastest way to run a dense network that has no sparse version, then time it. Arguments as in `time_pair`."""
-    execution, found = find_dense(net, inputs, settings, fuse), _find_low(low or {}, inputs, settings)
-    samples_ms, clock_mhz = _time(_versions("dense", execution) | _low_calls(found), inputs, settings)
+    execution, fastest_low = find_dense(net, inputs, settings, fuse), _find_low(low or {}, inputs, settings)
+    calls = _versions("dense", execution) | ({} if fastest_low is None else {"dense_low": fastest_low[2]})
+    samples_ms, clock_mhz = _time(calls, inputs, settings)
     timed = _fastest_version("dense", execution, samples_ms, inputs)
-    return replace(timed, clock_mhz=clock_mhz, versions=execution.versions, **_low_fields(found, samples_ms, timed))
+    return _with_low(replace(timed, clock_mhz=clock_mhz, versions=execution.versions), fastest_low, samples_ms)
 
 
 def time_pair(
@@ -177,16 +168,16 @@ def time_pair(
         has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
         networks["sparse"] = (sparse, None if has_kernels else fuse)
     executions = _find_executions(networks, inputs, settings)
-    found = _find_low(low or {}, inputs, settings)
-    calls = _low_calls(found)
+    fastest_low = _find_low(low or {}, inputs, settings)
+    calls = {} if fastest_low is None else {"dense_low": fastest_low[2]}
     for side, execution in executions.items():
         calls |= _versions(side, execution)
     samples_ms, clock_mhz = _time(calls, inputs, settings)
     timed = _fastest_version("dense", executions["dense"], samples_ms, inputs)
     ours = timed if left_dense else _fastest_version("sparse", executions["sparse"], samples_ms, inputs)
     samples_ms["sparse"] = ours.samples_ms["dense" if left_dense else "sparse"]
-    versions = executions["dense"].versions
-    timed = replace(timed, clock_mhz=clock_mhz, versions=versions, **_low_fields(found, samples_ms, timed))
+    timed = replace(timed, clock_mhz=clock_mhz, versions=executions["dense"].versions)
+    timed = _with_low(timed, fastest_low, samples_ms)
     return EndToEnd(
         dense=timed,
         sparse=ours.latency,
@@ -443,41 +434,27 @@ def _versions(side: str, execution: Execution) -> dict[str, Execution]:
     return {side: execution} | ({f"fused_{side}": fused} if fused and fused.name != execution.name else {})
 
 
-@dataclass(frozen=True)
-class _FoundLow:
-    """The fastest low precision by its search's short timing."""
-
-    precision: str
-    net: nn.Module
-    execution: Execution
-
-
-def _find_low(low: Mapping[str, nn.Module], inputs: dict[str, Tensor], settings: Measure) -> _FoundLow | None:
-    """The fastest low precision; None where there is none, or none can run."""
-    found: list[_FoundLow] = []
+def _find_low(
+    low: Mapping[str, nn.Module], inputs: dict[str, Tensor], settings: Measure
+) -> tuple[str, nn.Module, Execution] | None:
+    """The fastest low precision by its search's short timing, its network and execution; None where none can run."""
+    candidates = []
     for precision, net in low.items():
         try:
-            found.append(_FoundLow(precision, net, find_execution(net, inputs, settings)))
+            candidates.append((precision, net, find_execution(net, inputs, settings)))
         except NothingRuns as error:
             log.warning("the dense network in %s is not timed: %s", precision, error)
-    return min(found, key=lambda one: one.execution.fastest.median_ms, default=None)
+    return min(candidates, key=lambda one: one[2].fastest.median_ms, default=None)
 
 
-def _low_calls(found: _FoundLow | None) -> dict[str, Execution]:
-    return {} if found is None else {"dense_low": found.execution}
-
-
-def _low_fields(
-    found: _FoundLow | None, samples_ms: dict[str, list[list[float]]], dense: DenseTiming
-) -> dict[str, Any]:
-    """Fields of `DenseTiming` that a low precision sets."""
-    if found is None:
-        return {}
-    taken = samples_ms["dense_low"]
-    over = speedup_of(taken, samples_ms["sparse"]) if "sparse" in samples_ms else None
-    latency = summarise(sum(taken, []))
-    low = LowTiming(found.precision, found.net, found.execution, latency, over)
-    return {"low": low, "samples_ms": dense.samples_ms | {"dense_low": taken}}
+def _with_low(
+    dense: DenseTiming, low: tuple[str, nn.Module, Execution] | None, samples_ms: dict[str, list[list[float]]]
+) -> DenseTiming:
+    if low is None:
+        return dense
+    samples = {"dense_low": samples_ms["dense_low"]}
+    timed = LowTiming(*low, summarise(sum(samples["dense_low"], [])))
+    return replace(dense, low=timed, samples_ms=dense.samples_ms | samples)
 
 
 def _fastest_version(

@@ -57,7 +57,8 @@ class Measure:
             none is shown, and nothing counts as faster.
         execution_modes: modes to try, the same for dense and sparse; the fastest is kept.
         variants: rewrites of a network with the same outputs, tried likewise; may be empty.
-        autotune_seconds: budget of the search for the fastest execution, for each network; see `ExecutionSearch`.
+        autotune_seconds: budget of the search for the fastest execution, for each network, see `ExecutionSearch`; the search for
+            kernels has as much as two networks.
         evaluate_limit: evaluations stop after the batch that reaches this many samples; null = the whole split.
         latency: false times nothing, so that runs may share the device; the result then holds accuracy alone.
         dense_low: low precisions to measure the dense network in too, of which the fastest counts; null = see

@@ -37,6 +37,7 @@ from sparsefront.results.store import (
     rebuild_store,
     whole_lines,
 )
+from sparsefront.results.study_blocks import split_off_invalid
 from sparsefront.results.tables import print_group
 
 # A comparison as a W&B run: its points, fronts, all of its results, and the page.
@@ -342,7 +343,12 @@ def _compare(request: Request) -> None:
     failed = failed_runs(reading.failures, reading.finished)
     for line in failed:
         print(printable(f"failed: {line['failed']}: {line['because']}"), file=sys.stderr)
-    results = sort_results(reading.results, request.sort)
+    counting, invalid = split_off_invalid(reading.results)
+    for line in invalid:
+        print(printable(line), file=sys.stderr)
+    if not counting:
+        raise InvalidSetting("results", _source_text(request), "no result may be ranked: see the lines above")
+    results = sort_results(counting, request.sort)
     groups = split_comparable(results, axis)
 
     @cache

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.options import require_package
 from sparsefront.results.candidates import budget_of
 from sparsefront.results.comparable import AXES, SPEEDUP, axis_named
@@ -29,6 +30,7 @@ class Report:
         html: `report.html`, a self-contained page with the run's layers and kernels.
         mask_pictures: `masks/`: images of some layers' masks, and a chart of all densities; also in the page.
         mask_layers: regular expressions; pruned layers whose name matches one are drawn. None: the first layer of each kind.
+        plan: file of a study's plan, written before its first run; each result has its digest. None: the run is of no study.
     """
 
     plot: bool = True
@@ -38,13 +40,17 @@ class Report:
     mask_layers: Annotated[
         OneOrMore[Expression] | None, Field(description="null: a few; mask_pictures=false: none")
     ] = None
+    plan: str | None = None
 
     def check(self) -> None:
         """Check early that the required packages are installed: the report is written last, after hours of training.
 
         Raises:
-            InvalidSetting: plot or mask_pictures without matplotlib, html without matplotlib or jinja2.
+            InvalidSetting: plot or mask_pictures without matplotlib, html without matplotlib or jinja2; a plan that cannot be
+                read.
         """
+        if self.plan is not None and not Path(self.plan).is_file():
+            raise InvalidSetting("plan", self.plan, "is no file: name the plan of the study, or null")
         needs = {"plot": ("matplotlib",), "mask_pictures": ("matplotlib",), "html": ("matplotlib", "jinja2")}
         for key, packages in needs.items():
             for package in packages if getattr(self, key) else ():

@@ -21,6 +21,8 @@ from sparsefront.stages.network import make_task, open_data, require_rows_and_cl
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class EvalContext:
@@ -143,11 +145,6 @@ class EvalContext:
             "layout": "row_major",
             **measure.protocol,
         }
-
-
-# Latency at several sizes: the curve, and the batches of the evaluation set.
-
-log = logging.getLogger(__name__)
 
 
 # Accuracy of a run's networks on two splits: the reported one, and the held-out part of train used for choices.

@@ -1,12 +1,10 @@
 """The dense network in low precision (a baseline of every run), and calibration of static scales."""
 
 import logging
-from collections.abc import Callable
 from itertools import islice
 
 from torch import nn
 
-from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.gpu import shared
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.precision import activation_amax
@@ -14,8 +12,8 @@ from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.decode import int8_weight_only
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY
 from sparsefront.measure.variants import DoesNotApply
-from sparsefront.stages.bench import EvalContext, SplitQuality, evaluate_stored
-from sparsefront.stages.keys import StageKeys, reseed, stage_seed
+from sparsefront.stages.bench import EvalContext
+from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.stages.network import open_data
 
 log = logging.getLogger(__name__)
@@ -68,14 +66,3 @@ def low_networks(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Modul
         except DoesNotApply as reason:
             log.info("measure: dense is not measured in %s: %s", precision, reason)
     return found
-
-
-def evaluate_low(
-    store: ArtifactStore, keys: StageKeys, bench: EvalContext, precision: str, make_net: Callable[[], nn.Module]
-) -> SplitQuality:
-    """The metrics of the dense network in a low precision, evaluated once for all points of a sweep.
-
-    Args:
-        make_net: returns it.
-    """
-    return evaluate_stored(store, keys.dense_low_quality(precision), bench, "dense_low", make_net)

@@ -59,11 +59,9 @@ from sparsefront.stages.latency import (
     untimed_fields,
     with_prefill,
 )
-from sparsefront.stages.low_precision import calibration_of, dense_in, evaluate_low, low_networks
+from sparsefront.stages.low_precision import calibration_of, dense_in, low_networks
 from sparsefront.stages.network import load_net, weights_digest
 from sparsefront.training.resume import WEIGHTS
-
-# Latency at one batch size and sequence length, as fields of the result.
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +271,7 @@ def _measure(
 
     def evaluate_dense(bench: EvalContext, make_net: Callable[[], nn.Module], low: str | None) -> SplitQuality:
         if low is not None:
-            return evaluate_low(store, keys, bench, low, make_net)
+            return evaluate_stored(store, keys.dense_low_quality(low), bench, "dense_low", make_net)
         return evaluate_stored(store, keys.dense_quality, bench, "dense", make_net)
 
     dense_net = load_net(experiment, dense.path / WEIGHTS)

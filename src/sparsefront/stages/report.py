@@ -246,6 +246,7 @@ def compose_result(
             seed=experiment.seed,
             recovery_seed=experiment.recovery_seed if experiment.pattern.prunes else None,
             checkpoint=checkpoint,
+            plan_sha256=None if experiment.report.plan is None else file_digest(Path(experiment.report.plan)),
             **found["identity"],
         ),
         choice=choice_of(experiment, found["network"]),

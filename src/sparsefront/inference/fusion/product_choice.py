@@ -169,9 +169,11 @@ class ProductChooser:
             dense.append(dense_candidate(weight))
             planned = [candidate for candidate in dense if candidate.label == kernel]
             return planned or (dense if kernel is None else dense[-1:])
-        sparse, tuning.unsupported = sparse_candidates(weight, problem, self.choice, why_not, self.precision)
         if kernel is not None:
-            return [candidate for candidate in sparse if candidate.label == kernel]
+            sparse, unusable = sparse_candidates(weight, problem, self.choice, try_only(kernel), self.precision)
+            tuning.unsupported = {label: why for label, why in unusable.items() if label == kernel}
+            return sparse
+        sparse, tuning.unsupported = sparse_candidates(weight, problem, self.choice, why_not, self.precision)
         if not (self.choice.dense_allowed and self.times_on(problem.device)):
             # if no kernel can run, dense does; if they were only not tried, the caller asks again
             return sparse if sparse or why_not is not try_all else [*dense, dense_candidate(weight)]

@@ -24,7 +24,13 @@ from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.inference.fusion.timed_products import TimedProduct
 from sparsefront.inference.precision import IN_16_BITS, Precision
-from sparsefront.measure.correctness import limit_of, product_error_limit, rows_to_compare, scale_to_amax
+from sparsefront.measure.correctness import (
+    error_of_parts,
+    limit_of,
+    product_error_limit,
+    rows_to_compare,
+    scale_to_amax,
+)
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_time import CHECKS, spending
 from sparsefront.measure.timers import assume_launch, forget_launch, launch_in_use
@@ -259,22 +265,18 @@ class FusedCorrectnessCheck:
         if y.shape != (len(self.x), len(self.spec.weight.weight)):
             return math.inf
         low = candidate if candidate is not None and _is_low(candidate) else None
-        difference, scale = 0.0, 0.0
         parts: list[Any] = [slice(first, first + CHUNK_ROWS) for first in range(0, len(self.x), CHUNK_ROWS)]
         if (some := rows_to_compare(self.x)) is not None:
             if not y.isfinite().all():
                 return math.inf
             parts = [some]
-        for part in parts:
+
+        def expected(part: Any) -> Tensor:
             rows = Quantized(x.values[part], x.scales[part]) if isinstance(x, Quantized) else x[part]
             residual = None if self.residual is None else self.residual[part]
-            expected = self._expected(low, rows, residual)  # type: ignore[arg-type]
-            difference += (y[part].double() - expected).square().sum().item()
-            scale += expected.square().sum().item()
-        if difference == 0:
-            return 0.0
-        error = math.sqrt(difference / scale) if scale > 0 else math.inf
-        return math.inf if math.isnan(error) else error
+            return self._expected(low, rows, residual)  # type: ignore[arg-type]
+
+        return error_of_parts((y[part], expected(part)) for part in parts)
 
 
 def _is_low(candidate: nn.Module) -> bool:
