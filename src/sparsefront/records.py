@@ -81,7 +81,10 @@ def _beside(file: Path, name: str) -> Path:
 
 
 def _digest(path: Path) -> str | None:
-    return file_digest(path) if path.is_file() else None
+    try:
+        return file_digest(path) if path.is_file() else None
+    except OSError as error:
+        raise InvalidSetting("row", path, f"cannot be read ({error.strerror})") from None
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Weights that nobody kept are made again from a record, and what comes out is held against what it states."""
 
 import json
+import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from sparsefront.results.packed import OUTCOMES, OVERRIDES, RECORD, SAMPLES, pac
 from sparsefront.results.record import record_digest
 from sparsefront.verify import rows
 from sparsefront.verify.__main__ import main
+from sparsefront.verify.compared import Comparison
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
 PLAIN = ("report.html=false", "report.plot=false", "pattern=n_m", "sparsity=0.5", "control=dense_continued")
@@ -64,11 +67,12 @@ def refused(record: str, capsys, *given: str) -> str:
     return line.removeprefix("cannot be verified: ")
 
 
-def test_a_record_without_weights_is_made_again(record, finished, capsys):
+def test_a_record_without_weights_is_made_again(record, finished, capsys, monkeypatch):
     """When it ran, and how the program was called then, only the run itself could tell."""
     assert main([record(), "--retrain"]) == 3
     said = capsys.readouterr()
     assert "training again ..." in said.err and "trained again: " in said.out
+    assert "seconds, environment: the record's word, since .cache/sparsefront does not have the result" in said.out
     for topic in ("accuracy", "dense", "control", "training", "seed", "weights"):
         assert f"{topic}: holds, " in said.out
     unseen = said.out.splitlines()[-1].partition("; not verified: ")[2].split(", ")
@@ -76,6 +80,10 @@ def test_a_record_without_weights_is_made_again(record, finished, capsys):
     assert (Path(".cache") / "retrained" / "cache" / "dense").is_dir(), "in a cache of its own"
     assert main([str(finished), "--retrain"]) == 3, "a run's folder, too; what is finished is not repeated"
     assert "it was trained again before, and measured 20" in capsys.readouterr().err
+    shutil.copytree("cache/result", ".cache/sparsefront/result")
+    monkeypatch.setattr(Comparison, "own_noise", math.inf)
+    assert main([record(), "--retrain"]) == 0, "the run's own result tells the rest"
+    shutil.rmtree(".cache/sparsefront")
 
 
 EDITED = {
@@ -182,7 +190,7 @@ def test_a_packed_record_is_verified_as_strictly_as_a_folder(record, finished, c
     said = capsys.readouterr().out
     assert "masks and weights: hold, in " in said and "accuracy: holds, masked" in said
     assert main([record()]) == 2
-    assert "name the exported network with --checkpoint" in capsys.readouterr().err
+    assert re.search("name the exported network with --checkpoint, .* with --retrain", capsys.readouterr().err)
 
 
 def test_a_file_that_is_no_packed_record(record, capsys, untrained):

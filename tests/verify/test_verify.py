@@ -106,6 +106,13 @@ def test_a_number_that_is_stated_twice_is_refused(row, capsys):
 @pytest.mark.parametrize("name", ["samples.json", "outcomes.npz"])
 def test_edited_files_are_refused(row, capsys, name):
     file = row.parent / name
+    whole = file.read_bytes()
+    file.unlink()
+    file.symlink_to("/proc/self/mem")  # cannot be read
+    assert main([str(row)]) == 2
+    assert re.search(f"cannot be verified: row=.*{name}: cannot be read \\(", capsys.readouterr().err)
+    file.unlink()
+    file.write_bytes(whole)
     file.write_bytes(file.read_bytes() + b" ")
     assert main([str(row)]) == 1
     assert f"refused: {name}: was edited" in capsys.readouterr().err

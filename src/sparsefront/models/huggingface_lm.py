@@ -1,6 +1,5 @@
 """Any causal language model of transformers, from a local folder or the hub."""
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -39,8 +38,9 @@ class LanguageModelSource(EncoderSource):
         index = next((folder / file for file in SHARDED_WEIGHTS if (folder / file).is_file()), None)
         if index is None or any((folder / file).is_file() for file in WEIGHTS):
             return folder
-        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        return hub_folder(self.name, self.revision, needed=(*others, *((shard,) for shard in shards)))
+        shards = self._json(index).get("weight_map")
+        names = sorted(set(map(str, shards.values()))) if isinstance(shards, dict) else []  # others are refused below
+        return hub_folder(self.name, self.revision, needed=(*others, *((name,) for name in names)))
 
 
 @settings_class()

@@ -293,23 +293,33 @@ def _throughput(recovered: Artifact) -> dict[str, float]:
     return found
 
 
-def planned_budgets(experiment: Experiment) -> dict[str, int | None]:
+def planned_budgets(experiment: Experiment) -> dict[str, float | None]:
     """The fields of `_budgets` as planned for this data; None: not known before."""
     data = open_data(experiment)
     steps, epochs = steps_per_epoch(data, experiment.trainer), experiment.recipe.epochs
     per_epoch = _samples_per_epoch(experiment, data)
-    plan = {"dense_steps": epochs * steps, "dense_samples": None if per_epoch is None else epochs * per_epoch}
+    plan: dict[str, float | None] = {
+        "dense_steps": epochs * steps,
+        "dense_samples": None if per_epoch is None else epochs * per_epoch,
+    }
     if experiment.pattern.prunes:
         if experiment.unlabeled:
             data = open_data(experiment, unlabeled=True)
             steps, per_epoch = steps_per_epoch(data, experiment.trainer), _samples_per_epoch(experiment, data)
-        training, taken, whole = experiment.recovery.training, 0, 0
-        for index in range(experiment.recovery_rounds if isinstance(training, TrainingRecovery) else 0):
-            of_round = training.plan_of_round(experiment.recipe, steps, index, experiment.recovery_rounds)
-            taken, whole = taken + of_round.total_steps(steps), whole + of_round.epochs * steps
-        trained = whole // steps if taken == whole else None  # otherwise rounds end within an epoch
-        samples = None if trained is None or per_epoch is None else trained * per_epoch
-        plan |= {"recovery_steps": taken, "recovery_epochs": trained, "recovery_samples": samples}
+        training, rounds = experiment.recovery.training, experiment.recovery_rounds
+        taken = [
+            training.plan_of_round(experiment.recipe, steps, index, rounds).total_steps(steps)
+            for index in range(rounds if isinstance(training, TrainingRecovery) else 0)
+        ]
+        parts = [divmod(one, steps) for one in taken]  # a round may end within an epoch, before its last, smaller batch
+        within, size = any(rest for _, rest in parts), experiment.recipe.batch_size
+        epochs_known = not within or experiment.trainer.accumulate_grad_batches == 1
+        plan |= {
+            "recovery_steps": sum(taken),
+            "recovery_epochs": round(sum(taken) / steps, 6) if epochs_known else None,
+        }
+        known = epochs_known and per_epoch is not None and not (within and _batches_vary(experiment))
+        plan["recovery_samples"] = sum(whole * per_epoch + rest * size for whole, rest in parts) if known else None
         plan |= {"recovery_unlabeled_samples": None} if experiment.unlabeled else {}
     return plan
 
@@ -319,11 +329,17 @@ def _samples_per_epoch(experiment: Experiment, data: Any) -> int | None:
     if experiment.trainer.world_size > 1:
         return None
     loader, limit, size = data.train_dataloader(), experiment.trainer.limit_batches, experiment.recipe.batch_size
-    by_tokens = getattr(experiment.dataset, "batch_tokens", None) is not None
     if limit is not None and limit < len(loader):
-        return None if by_tokens or getattr(experiment.dataset, "group_by_length", False) else limit * size
+        return None if _batches_vary(experiment) else limit * size
     rows = len(loader.dataset)
+    by_tokens = getattr(experiment.dataset, "batch_tokens", None) is not None
     return rows if by_tokens or len(loader) == math.ceil(rows / size) else len(loader) * size
+
+
+def _batches_vary(experiment: Experiment) -> bool:
+    """Whether other training batches than the last one may have fewer rows."""
+    dataset = experiment.dataset
+    return getattr(dataset, "batch_tokens", None) is not None or getattr(dataset, "group_by_length", False)
 
 
 def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact | None) -> str | None:

@@ -46,7 +46,7 @@ ON_CPU = {"measure.device": "cpu", "measure.dtype": "fp32", "trainer": "cpu"}
 FIELDS = {item.name: item for item in result_fields()}
 OF_DEVICE = {name for name, item in FIELDS.items() if item.group in ("speed", "size", "kernels")}
 KEYS = {"dataset_split": "dataset.split_by", "sparsity_target": "sparsity"}
-# trainer settings that depend on the device, or only affect rounding
+# these depend on the device, or only affect rounding
 TRAINER_OF_DEVICE = ("device", "precision", "deterministic", "compile", "cuda_graphs", "exchange_gradients")
 
 
@@ -71,8 +71,7 @@ def experiment_of(
     """
     before, threads = torch.get_num_threads(), result.identity.threads or 0
     try:
-        if 0 < threads <= (os.cpu_count() or 1):
-            torch.set_num_threads(threads)
+        torch.set_num_threads(threads if 0 < threads <= (os.cpu_count() or 1) else before)
         with _composed(trust, overrides_of(result, row, overrides)) as (experiment, configuration):
             _require_same(experiment, result, training)
             yield experiment, configuration
@@ -97,12 +96,11 @@ def overrides_of(result: Result, row: Path, overrides: Sequence[str]) -> list[st
 def _require_same(experiment: Experiment, result: Result, training: bool) -> None:
     """Check that the choices equal those in the record, but for what neither weights nor measurements depend on."""
     chosen = asdict(choice_of(experiment, experiment.model.network_facts(build_net(experiment))))
-    chosen |= {"sparsity_target": experiment.sparsity, "seed": experiment.seed}
-    chosen["recovery_seed"] = experiment.recovery_seed if experiment.pattern.prunes else None
+    recovery_seed = experiment.recovery_seed if experiment.pattern.prunes else None
+    chosen |= {"sparsity_target": experiment.sparsity, "seed": experiment.seed, "recovery_seed": recovery_seed}
     if not experiment.pattern.prunes:
         result = result.with_values({"recipe_parameters": dense_recipe(result.choice.recipe_parameters)})
-    if result.quality.sparse is None:
-        chosen["kernel_mode"] = result.choice.kernel_mode
+    chosen |= {} if result.quality.sparse is not None else {"kernel_mode": result.choice.kernel_mode}
     comparison = Comparison(result, result.with_values(chosen))
     for name in chosen:
         for path, there, here, verdict, _ in comparison.differing(FIELDS[name]):
@@ -182,13 +180,12 @@ def measure_again(
     )
     outcomes = {side: found.test.outcomes for side, found in qualities.items()}
     # fields of what happened once
-    unknown = {"time", "train_dense_seconds", "dense_reused"}
-    unknown |= {f"{kind}_seconds" for kind in ("measure", "search", "timing", "evaluation")}
+    kinds = ("train_dense", "measure", "search", "timing", "evaluation")
+    unknown = {"time", "dense_reused"} | {f"{kind}_seconds" for kind in kinds}
     if experiment.pattern.prunes:
         unknown |= {"prune_seconds", "recover_seconds"}
         unknown |= set() if budgets.get("recovery_samples") == 0 else {"recovery_samples_per_s"}
-    sometimes = ("recovery_gpu_busy_share", "migrated_from")
-    unknown |= {name for name in sometimes if result.value_of(name) is not None}
+    unknown |= {name for name in ("recovery_gpu_busy_share", "migrated_from") if result.value_of(name) is not None}
     unknown |= {"latency_predicted_ms"} if isinstance(experiment.allocation, MeasuringAllocation) else set()
     unknown |= {name for name, value in budgets.items() if value is None}
     seals = ("record_sha256", "samples_sha256", "outcomes_sha256")
@@ -226,5 +223,4 @@ def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any] | None, s
 
 
 def device_of(facts: Identity | Provenance) -> tuple[str | None, int | None]:
-    """The measured device: GPU, or processor with threads (missing in older records)."""
-    return facts.gpu or facts.processor, facts.threads
+    return facts.gpu or facts.processor, facts.threads  # threads of a processor

@@ -114,9 +114,7 @@ def _retrain(result: Result, row: Path, options: argparse.Namespace) -> Iterator
         if other := [finding for finding in planned_now.findings(plan) if finding.verdict == DIFFERS]:
             yield from other  # it would be another training
             return
-        cache = Path(Config().cache_dir)
-        own = find_result(cache, result)
-        if own is None:
+        if (own := find_result(cache := Path(Config().cache_dir), result)) is None:
             print(f"seconds, environment: the record's word, since {cache} does not have the result of the run itself")
         again.tell("training again ...")
         began = time.time()
