@@ -103,7 +103,7 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
     from sparsefront.patterns.n_m import NM
     from sparsefront.pruning.calibration import score_weights
     from sparsefront.pruning.make_masks import make_masks
-    from sparsefront.pruning.training_masks import AccumulateMovement, ApplyMasks, StraightThrough
+    from sparsefront.pruning.training_masks import AccumulateScores, ApplyMasks, StraightThrough
     from sparsefront.recovery.distillation import Distillation
     from sparsefront.schedule.gradual import Gradual
     from sparsefront.tasks.classification import ImageClassification
@@ -118,11 +118,11 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
         recipe = Recipe(epochs=1, ema=0.5 if way == "movement" else None)
         task = ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=steps))
         masked = MaskedWeights(net, LAYERS)
-        movement = AccumulateMovement(net, LAYERS)
+        movement = AccumulateScores(net, LAYERS, Movement())
         importance = Movement() if way == "movement" else Magnitude()
 
         score = partial(
-            score_weights, task, LAYERS, importance=importance, open_loader=data.train_dataloader, movement=movement
+            score_weights, task, LAYERS, importance=importance, open_loader=data.train_dataloader, accumulator=movement
         )
 
         def masks_at(sparsity, previous=None, score=score):

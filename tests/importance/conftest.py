@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 class HandMade:
-    """`Calibration` of a single process from finished gradients, inputs (X [rows, K]) or movement, one item per batch."""
+    """`Calibration` of a single process from finished gradients, inputs (X [rows, K]) or accumulated sums, one item per batch."""
 
     def __init__(
         self,
         gradients: Iterable[Mapping[str, Tensor]] = (),
         inputs: Iterable[Mapping[str, Tensor]] = (),
-        movement: Mapping[str, Tensor] | None = None,
+        accumulated: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self._gradients, self._inputs, self._movement = gradients, inputs, movement
+        self._gradients, self._inputs, self._accumulated = gradients, inputs, accumulated
 
     def gradients(self, batches: int) -> Iterator[Mapping[str, Tensor]]:
         return islice(self._gradients, batches)
@@ -33,8 +33,8 @@ class HandMade:
                 sums[layer] = sums.get(layer, 0) + statistic(x)
         return sums
 
-    def movement(self) -> Mapping[str, Tensor]:
-        return self._movement
+    def accumulated(self) -> Mapping[str, Tensor]:
+        return self._accumulated
 
     def total(self, statistics: dict[str, Tensor]) -> dict[str, Tensor]:
         return statistics

@@ -8,7 +8,6 @@ from torch import nn
 
 from sparsefront.config.settings import build_settings
 from sparsefront.pruning.calibration import score_weights
-from sparsefront.pruning.training_masks import AccumulateMovement
 from sparsefront.tasks.classification import ImageClassification
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "importance"
@@ -41,7 +40,6 @@ def scored(request, composed):
             list(LAYERS),
             importance=importance,
             open_loader=lambda: iter(batches),
-            movement=AccumulateMovement(task.net, list(LAYERS)),
         )
 
     before = {name: tensor.clone() for name, tensor in task.net.state_dict().items()}

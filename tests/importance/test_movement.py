@@ -17,7 +17,7 @@ from sparsefront.schedule.gradual import Gradual
 
 def test_scores_are_what_training_gathered(hand_made):
     moved = {"a": torch.tensor([[1.0, -2.0]]), "unasked": torch.ones(1, 1)}
-    scores = Movement().scores({"a": torch.ones(1, 2)}, hand_made(movement=moved))
+    scores = Movement().scores({"a": torch.ones(1, 2)}, hand_made(accumulated=moved))
     assert list(scores) == ["a"] and torch.equal(scores["a"], moved["a"])
 
 

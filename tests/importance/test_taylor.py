@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.taylor import Taylor
 from sparsefront.masks.weight_view import as_matrix
@@ -15,6 +16,28 @@ def test_sum_of_absolute_products_by_hand(hand_made):
     gradients = [{"layer": torch.tensor([[2.0, 1.0], [-1.0, 9.0]])}, {"layer": torch.tensor([[-2.0, 0.5], [1.0, 9.0]])}]
     # The signs of the first row's first weight cancel over the batches; its importance must not.
     assert Taylor(batches=2).scores(weights, hand_made(gradients))["layer"].tolist() == [[4, 3], [6, 0]]
+
+
+def test_scores_of_training_replace_calibration(hand_made):
+    weights, sums = {"layer": torch.ones(1, 2)}, {"layer": torch.tensor([[3.0, 4.0]])}
+    importance, gradients = Taylor(batches=1, from_training=True), [{"layer": torch.tensor([[1.0, 2.0]])}]
+    scores = importance.scores(weights, hand_made(accumulated=sums))["layer"]
+    assert torch.equal(scores, sums["layer"]) and scores is not sums["layer"]
+    untrained = {"layer": torch.zeros(1, 2)}
+    assert importance.scores(weights, hand_made(gradients, accumulated=untrained))["layer"].tolist() == [[1, 2]]
+    assert Taylor(batches=1).scores(weights, hand_made(gradients, accumulated=sums))["layer"].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["schedule=one_shot"], r"importance\.from_training=True: schedule=one_shot makes all masks before"),
+        (["schedule=iterative", "recovery=obs_update"], "importance=taylor: .*obs_update trains nothing"),
+    ],
+)
+def test_scores_of_training_need_one(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed("importance=taylor", "importance.from_training=true", *overrides))
 
 
 def test_convolution_gradients_become_a_matrix(hand_made):

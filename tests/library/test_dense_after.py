@@ -23,7 +23,7 @@ def pruned(trained, pattern="n_m"):
 def recovered(trained, net, masks, loss=F.cross_entropy, context=None, **settings):
     torch.manual_seed(0)
     arguments = {"epochs": EPOCHS, "lr": 1e-2, "dense_after": AFTER, "dense_net": trained.dense} | settings
-    trainer = sf.TrainerSettings(accelerator="cpu", checkpoint=context is not None)
+    trainer = sf.TrainerSettings(accelerator="cpu", checkpoint=context is not None, checkpoint_seconds=0)
     return sf.recover(net, masks, trained.loader, loss, trainer=trainer, context=context, **arguments)
 
 

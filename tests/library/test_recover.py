@@ -11,6 +11,8 @@ from torch import nn
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
+from sparsefront.importance.taylor import Taylor
+from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery import Finetune, SquareHead
 from sparsefront.recovery.base import Recovery
 
@@ -106,6 +108,23 @@ def test_a_schedule_goes_on_from_its_first_masks(trained, schedule):
     assert all(not (after[name] & ~masks[name]).any() for name in masks)
     assert len(after.rounds) == (4 if schedule == "iterative" else 1)
     assert len(recovered(trained, after, net).rounds) == 1, "then the schedule is over"
+
+
+def test_taylor_from_training_calibrates_once(trained, monkeypatch):
+    net, importance = trained.net(), Taylor(batches=2, from_training=True)
+    batches = [(trained.x[i : i + 64], trained.y[i : i + 64]) for i in range(0, 256, 64)]
+    masks = sf.prune(
+        net,
+        "element_wise",
+        0.5,
+        importance=importance,
+        schedule="gradual",
+        calibration=batches,
+        loss=F.cross_entropy,
+        tell=len,
+    )
+    monkeypatch.setattr(NetworkCalibration, "gradients", None)
+    assert recovered(trained, masks, net).sparsity == pytest.approx(0.5, abs=1e-3)
 
 
 class WithLoss(nn.Module):

@@ -10,12 +10,13 @@ from torch import nn
 
 from sparsefront.importance.fisher import Fisher
 from sparsefront.importance.magnitude import Magnitude
+from sparsefront.importance.movement import Movement
 from sparsefront.importance.obs import OptimalBrainSurgeon
 from sparsefront.importance.random import Random
 from sparsefront.importance.taylor import Taylor
 from sparsefront.importance.wanda import Wanda
 from sparsefront.pruning.calibration import NetworkCalibration, score_weights
-from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.pruning.training_masks import AccumulateScores
 from sparsefront.tasks.classification import ImageClassification
 
 
@@ -127,7 +128,7 @@ def _movement(rank: int | None) -> torch.Tensor:
     task.net.eval()
     batches = [{"x": torch.randn(4, 1, 2, 3), "labels": torch.randint(3, (4,))} for _ in range(4)]
     net = task.net if rank is None else nn.parallel.DistributedDataParallel(task.net)
-    movement, optimizer = AccumulateMovement(task.net, ["layer"]), torch.optim.SGD(net.parameters(), lr=0.5)
+    movement, optimizer = AccumulateScores(task.net, ["layer"], Movement()), torch.optim.SGD(net.parameters(), lr=0.5)
     for step in (batches[:2], batches[2:]):
         optimizer.zero_grad()
         mine = step if rank is None else [step[rank]]

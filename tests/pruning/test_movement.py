@@ -1,4 +1,4 @@
-"""Movement gathered in training: against sums by hand, however the step comes about."""
+"""Scores accumulated in training: against sums by hand, however the step comes about."""
 
 import pytest
 import pytorch_lightning as pl
@@ -6,7 +6,9 @@ import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import nn
 
-from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.importance.movement import Movement
+from sparsefront.importance.taylor import Taylor
+from sparsefront.pruning.training_masks import AccumulateScores
 
 LR = 0.1
 
@@ -67,10 +69,22 @@ def by_hand(weight: torch.Tensor, batches: list, accumulate: int = 1, keep: torc
 def test_sums_over_steps_of_gradient_descent(accumulate):
     module, batches = Regression(), data(6)
     weight = module.net[0].weight.detach().clone()
-    movement = AccumulateMovement(module.net, ["0"])
+    movement = AccumulateScores(module.net, ["0"], Movement())
     assert torch.equal(movement.sums()["0"], torch.zeros(2, 3))
     train(module, batches, movement, accumulate_grad_batches=accumulate)
     torch.testing.assert_close(movement.sums()["0"], by_hand(weight, batches, accumulate))
+
+
+def test_taylor_forgets_earlier_steps():
+    module, batches = Regression(), data(5)
+    weight, expected = module.net[0].weight.detach().clone(), torch.zeros(2, 3)
+    for x, y in batches:
+        g = gradient(weight, x, y)
+        expected = 0.75 * expected + (weight * g).abs()
+        weight -= LR * g
+    scores = AccumulateScores(module.net, ["0"], Taylor(batches=4, from_training=True))
+    train(module, batches, scores)
+    torch.testing.assert_close(scores.sums()["0"], expected)
 
 
 class Overflowing(torch.amp.GradScaler):
@@ -90,7 +104,7 @@ class Overflowing(torch.amp.GradScaler):
 def test_scaled_gradients_are_unscaled_and_a_skipped_step_adds_nothing():
     module, batches = Regression(), data(4)
     weight = module.net[0].weight.detach().clone()
-    movement = AccumulateMovement(module.net, ["0"])
+    movement = AccumulateScores(module.net, ["0"], Movement())
     precision = MixedPrecision("16-mixed", "cpu", scaler=Overflowing(overflows=1))
     train(module, batches, movement, plugins=[precision])
     taken = [batch for index, batch in enumerate(batches) if index != 1]
@@ -100,21 +114,21 @@ def test_scaled_gradients_are_unscaled_and_a_skipped_step_adds_nothing():
 def test_it_goes_on_from_a_checkpoint(tmp_path):
     batches = data(6)
     module = Regression()
-    whole = AccumulateMovement(module.net, ["0"])
+    whole = AccumulateScores(module.net, ["0"], Movement())
     train(module, batches, whole)
 
     module = Regression()
-    trainer = train(module, batches[:3], AccumulateMovement(module.net, ["0"]))
+    trainer = train(module, batches[:3], AccumulateScores(module.net, ["0"], Movement()))
     trainer.save_checkpoint(tmp_path / "half.ckpt")
 
     resumed = Regression()
-    movement = AccumulateMovement(resumed.net, ["0"])
+    movement = AccumulateScores(resumed.net, ["0"], Movement())
     state = torch.load(tmp_path / "half.ckpt", weights_only=True)
     resumed.load_state_dict(state["state_dict"])
-    movement.load_state_dict(state["callbacks"]["AccumulateMovement"])
+    movement.load_state_dict(state["callbacks"]["AccumulateScores"])
     train(resumed, batches[3:], movement)
     assert torch.equal(movement.sums()["0"], whole.sums()["0"])
 
 
 def test_convolutions_are_seen_as_matrices():
-    assert AccumulateMovement(nn.Sequential(nn.Conv2d(2, 4, 3)), ["0"]).sums()["0"].shape == (4, 18)
+    assert AccumulateScores(nn.Sequential(nn.Conv2d(2, 4, 3)), ["0"], Movement()).sums()["0"].shape == (4, 18)

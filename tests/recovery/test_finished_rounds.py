@@ -1,6 +1,7 @@
 """What a recovery leaves in a folder that outlives a kill, and what goes on from there."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparsefront as sf
 from sparsefront.recovery.rounds import RunContext
 
-TRAINER = sf.TrainerSettings(accelerator="cpu", progress_bar=False)
+TRAINER = sf.TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint_seconds=0)
 ROUNDS = {"one round": "one_shot", "two rounds": sf.schedule.Iterative(levels=[0.3, 0.6])}
 
 
@@ -72,11 +73,23 @@ def test_a_killed_recovery_is_gone_on_from_by_the_same_call(tmp_path, schedule):
     assert torch.equal(again.net[0].weight, whole.net[0].weight) and torch.equal(again.masks["0"], whole.masks["0"])
 
 
+def test_rounds_within_the_interval_are_repeated(tmp_path):
+    rare = {"schedule": ROUNDS["two rounds"], "trainer": replace(TRAINER, checkpoint_seconds=3600)}
+    whole = Recovery(tmp_path / "whole", **rare)
+    killed(tmp_path, **rare)
+    assert [path.name for path in (tmp_path / "unfinished").iterdir()] == ["identity.json"]
+    assert torch.equal(Recovery(tmp_path, **rare).net[0].weight, whole.net[0].weight)
+
+
 OTHERS = {
     "net, masks, pruning": {"sparsity": 0.75},
     "recipe": {"lr": 1e-3},
     "recovery": {"recovery": "lr_rewind"},
-    "trainer": {"trainer": sf.TrainerSettings(accelerator="cpu", accumulate_grad_batches=2, progress_bar=False)},
+    "trainer": {
+        "trainer": sf.TrainerSettings(
+            accelerator="cpu", accumulate_grad_batches=2, progress_bar=False, checkpoint_seconds=0
+        )
+    },
 }
 
 

@@ -175,7 +175,7 @@ def test_what_cannot_be_used_is_told_in_one_line_before_training(own, monkeypatc
 # On several ranks, and after a kill: a module that other processes can import.
 
 OWN = ["dataset._target_=own_rows.Own", "trainer.limit_batches=null", "recipe.batch_size=4", "recipe.epochs=2"]
-ONE_TRAINING = [*QUICK, *OWN, "stages=[dense]"]
+ONE_TRAINING = [*QUICK, *OWN, "stages=[dense]", "trainer.checkpoint_seconds=0"]
 
 
 def rows_seen(folder: Path) -> list[list[int]]:

@@ -18,7 +18,7 @@ from sparsefront.training.resume import epoch_weights_file, save_weights
 from sparsefront.training.trainer import TrainerSettings
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1"]
-TRAIN = ["debug=tiny", "stages=[dense,prune,recover]", *ON_CPU]
+TRAIN = ["debug=tiny", "stages=[dense,prune,recover]", "trainer.checkpoint_seconds=0", *ON_CPU]
 
 
 class Watch(pl.Callback):

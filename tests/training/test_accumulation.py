@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.importance.movement import Movement
+from sparsefront.pruning.training_masks import AccumulateScores
 from sparsefront.tasks.lightning_modules import LightningBatches, LightningPlainTask
 from sparsefront.training.fit import fit
 from sparsefront.training.recipe import Optimization, Recipe
@@ -34,7 +35,7 @@ def loader() -> DataLoader:
 @pytest.mark.parametrize("accumulated", TOGETHER)
 def test_each_step_is_the_mean_over_its_batches(tmp_path, accumulated):
     net, expected = network(), network()
-    movement = AccumulateMovement(net, [""])
+    movement = AccumulateScores(net, [""], Movement())
     fit(
         LightningPlainTask(net, F.cross_entropy, Optimization(PLAIN, lr=LR, total_steps=100)),
         LightningBatches(loader(), net, argument="data"),

@@ -44,7 +44,11 @@ class Watch(pl.Callback):
 
 def train(folder, watch, *, epochs, steps=None, accumulate=1, limit=None):
     settings = TrainerSettings(
-        accelerator="cpu", progress_bar=False, accumulate_grad_batches=accumulate, limit_batches=limit
+        accelerator="cpu",
+        progress_bar=False,
+        accumulate_grad_batches=accumulate,
+        limit_batches=limit,
+        checkpoint_seconds=0,
     )
     data = Digits().data_module(batch_size=200, seed=0, cache_dir=folder)
     recipe = Recipe(epochs=epochs)

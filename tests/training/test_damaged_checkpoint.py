@@ -75,7 +75,7 @@ def test_damaged_rounds_start_again(tmp_path, caplog, file, how):
     torch.nn.init.constant_(net[0].weight, 1.5)
     masked = MaskedWeights(net, ["0"])
     masked.set({"0": torch.ones(8, 8, dtype=torch.bool)})
-    rounds = FinishedRounds(tmp_path, net=net, masked=masked, movement=None)
+    rounds = FinishedRounds(tmp_path, net=net, masked=masked, accumulator=None, least_seconds=0)
     rounds.keep([RoundRecord(seconds=1.0)])
     assert rounds.restore() == [RoundRecord(seconds=1.0, earlier_seconds=1.0)]
     damage(tmp_path / "after_001_rounds" / file, how)
@@ -83,5 +83,5 @@ def test_damaged_rounds_start_again(tmp_path, caplog, file, how):
     assert str(tmp_path / "after_001_rounds") in caplog.text
     other = torch.nn.Sequential(torch.nn.Linear(4, 8))
     rounds.keep([RoundRecord(seconds=2.0)])
-    assert FinishedRounds(tmp_path, net=other, masked=masked, movement=None).restore() == []
+    assert FinishedRounds(tmp_path, net=other, masked=masked, accumulator=None, least_seconds=0).restore() == []
     assert rounds.restore() == [RoundRecord(seconds=2.0, earlier_seconds=2.0)]

@@ -37,7 +37,7 @@ class Broken(ImageClassification):
 
 def train(folder: Path, *, epochs: int = 3, broken_at: int = -1, value: float = float("nan"), callbacks=(), **recipe):
     pl.seed_everything(0, verbose=False)
-    trainer = TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=BATCHES)
+    trainer = TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=BATCHES, checkpoint_seconds=0)
     settings = Recipe(epochs=epochs, **recipe)
     net = Net(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
     optimization = Optimization(settings, lr=settings.lr, total_steps=epochs * BATCHES)

@@ -31,7 +31,7 @@ class Signal(pl.Callback):
 
 
 def train(net: nn.Module, folder: Path, watch: Signal) -> None:
-    settings = TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=2)
+    settings = TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=2, checkpoint_seconds=0)
     data = Digits().data_module(batch_size=200, seed=0, cache_dir=folder)
     recipe = Recipe(epochs=EPOCHS)
     curve = Optimization(recipe, lr=0.01, total_steps=EPOCHS * steps_per_epoch(data, settings))

@@ -13,16 +13,18 @@ from torch import nn
 
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.data.digits import Digits
+from sparsefront.importance.movement import Movement
 from sparsefront.networks import BUFFER
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.pruning.training_masks import AccumulateMovement, ApplyMasks
+from sparsefront.pruning.training_masks import AccumulateScores, ApplyMasks
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.classification import ImageClassification
+from sparsefront.training import resume
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.recipe import Optimization, Recipe
-from sparsefront.training.resume import CHECKPOINT, random_state, set_random_state
+from sparsefront.training.resume import CHECKPOINT, KeepEpochs, random_state, set_random_state
 from sparsefront.training.trainer import TrainerSettings
 
 LAYERS = ["1", "4"]
@@ -74,18 +76,30 @@ class Training:
     """One training of the digits under masks that tighten; `end` is everything that it leaves."""
 
     def __init__(
-        self, folder: Path, *, kill: bool = False, checkpoint: bool = True, workers: int = 0, **recipe
+        self,
+        folder: Path,
+        *,
+        kill: bool = False,
+        checkpoint: bool = True,
+        checkpoint_seconds: float = 0,
+        workers: int = 0,
+        **recipe,
     ) -> None:
         pl.seed_everything(0, verbose=False)
         trainer = TrainerSettings(
-            accelerator="cpu", progress_bar=False, accumulate_grad_batches=2, limit_batches=10, checkpoint=checkpoint
+            accelerator="cpu",
+            progress_bar=False,
+            accumulate_grad_batches=2,
+            limit_batches=10,
+            checkpoint=checkpoint,
+            checkpoint_seconds=checkpoint_seconds,
         )
         data = Digits(shift=1, num_workers=workers).data_module(batch_size=32, seed=0, cache_dir=folder)
         net = Net()
         recipe = Recipe(epochs=EPOCHS, **recipe)
         steps = EPOCHS * steps_per_epoch(data, trainer)
         masked = MaskedWeights(net, LAYERS)
-        movement = AccumulateMovement(net, LAYERS)
+        movement = AccumulateScores(net, LAYERS, Movement())
 
         def masks_at(sparsity, previous):
             scores = {name: net.get_submodule(name).weight.detach().abs() for name in LAYERS}
@@ -149,7 +163,8 @@ def training_process(folder: Path, programs: ProgramServer, before: str = "") ->
     script = (
         f"{before}import sys; sys.path.insert(0, {str(TESTS)!r})\n"
         "import torch; from pathlib import Path; from process_bodies import TrainerSettings, train_gradually\n"
-        f"trainer, folder = TrainerSettings(accelerator='cpu', progress_bar=False, limit_batches=6), Path({str(folder)!r})\n"
+        f"folder, settings = Path({str(folder)!r}), dict(progress_bar=False, limit_batches=6, checkpoint_seconds=0)\n"
+        "trainer = TrainerSettings(accelerator='cpu', **settings)\n"
         "torch.save(train_gradually(trainer, 15, folder, [])['ends'], folder / 'ends.pt')"
     )
     return programs.start(["-c", script])
@@ -167,6 +182,26 @@ def test_a_process_killed_for_real_goes_on(tmp_path, programs):
     assert len(resumed["metrics"]) < len(whole["metrics"]), "it did not begin again"
     assert_equal_bits(resumed["weights"], whole["weights"])
     assert_equal_bits(resumed["masks"], whole["masks"])
+
+
+@pytest.mark.parametrize(("seconds", "saved"), [(0, [1, 2, 3]), (100, [1, 2, 3]), (150, [2]), (300, [3]), (400, [])])
+def test_checkpoints_keep_their_distance(tmp_path, monkeypatch, seconds, saved):
+    """Of four epochs that take 100 seconds each."""
+    epochs, rename, end_epoch = [], resume.rename_synced, KeepEpochs.on_train_epoch_end
+
+    def end_later(self, trainer, module):
+        monkeypatch.setattr(resume, "working_time", lambda: 100.0 * (trainer.current_epoch + 1))
+        end_epoch(self, trainer, module)
+
+    def record(new, old):
+        rename(new, old)
+        epochs.append(torch.load(old, weights_only=True)["epoch"] + 1)
+
+    monkeypatch.setattr(resume, "working_time", lambda: 0.0)
+    monkeypatch.setattr(resume, "rename_synced", record)
+    monkeypatch.setattr(KeepEpochs, "on_train_epoch_end", end_later)
+    Training(tmp_path, checkpoint_seconds=seconds)
+    assert epochs == saved
 
 
 def test_generators_of_random_numbers_return_to_where_they_were():

@@ -51,11 +51,9 @@ class Calibration(Protocol):
         """
         ...
 
-    def movement(self) -> Mapping[str, Tensor]:
-        """Layer name -> float32 [N, K], the sum of -w * dL/dw over the training so far, identical on every rank.
-
-        Raises:
-            ValueError: nothing has been trained and nothing will be.
+    def accumulated(self) -> Mapping[str, Tensor]:
+        """Layer name -> float32 [N, K], what `Importance.accumulate` made of the training so far, identical on every rank; zero
+        before it.
         """
         ...
 
@@ -86,12 +84,20 @@ class Importance(ABC):
     """Scores weights; larger = more worth keeping. Subclasses are frozen dataclasses whose fields are the keys of their YAML.
 
     Attributes:
-        source: what the scores need besides the weights. With `training`, they accumulate during recovery and do not exist
-            before it.
+        source: what the scores need besides the weights. With `training`, they do not exist before the recovery.
+        accumulates: whether `accumulate` is called at every optimizer step of the recovery.
     """
 
     name: ClassVar[str]
     source: ClassVar[Source] = "weights"
+
+    @property
+    def accumulates(self) -> bool:
+        return self.source == "training"
+
+    def accumulate(self, sums: Tensor, weight: Tensor, gradient: Tensor) -> None:
+        """Add a step's weight and gradient of the recovery's loss to `sums`, in place; all shaped like the weight."""
+        raise NotImplementedError(f"{self.name} accumulates nothing")
 
     @abstractmethod
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:

@@ -28,8 +28,11 @@ class Movement(Importance):
     name: ClassVar[str] = "movement"
     source: ClassVar[Source] = "training"
 
+    def accumulate(self, sums: Tensor, weight: Tensor, gradient: Tensor) -> None:
+        sums.addcmul_(weight, gradient, value=-1)
+
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
-        moved = self.needed(calibration).movement()
+        moved = self.needed(calibration).accumulated()
         scores = {layer: moved[layer].float() for layer in weights}
         require_finite(scores)
         return scores

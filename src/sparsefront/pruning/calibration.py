@@ -15,7 +15,7 @@ from sparsefront import distributed
 from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.gpu import yield_gpu
-from sparsefront.importance.base import Importance
+from sparsefront.importance.base import Importance, float_matrices
 from sparsefront.masks.weight_view import pixel_rows
 from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode, layer_weight
 from sparsefront.patterns.base import Pattern
@@ -187,8 +187,8 @@ def _require_reached(modules: dict[str, nn.Module], reached: set[str]) -> None:
         raise ValueError(f"the network never calls {', '.join(unreached)}: what it is given cannot be seen")
 
 
-class Movement(Protocol):
-    """Scores that accumulate during training: `training_masks.AccumulateMovement`."""
+class Accumulator(Protocol):
+    """Scores that accumulate during training: `training_masks.AccumulateScores`."""
 
     def sums(self) -> dict[str, Tensor]:
         """Layer name -> float32 [N, K]."""
@@ -200,7 +200,7 @@ def score_weights(
     *,
     importance: Importance,
     open_loader: Callable[[], Iterable[Batch]],
-    movement: Movement | None = None,
+    accumulator: Accumulator | None = None,
     masks_of: MasksOf | None = None,
     device: torch.device | None = None,
 ) -> dict[str, Tensor]:
@@ -210,12 +210,12 @@ def score_weights(
     Args:
         task: the network and its loss, on the device where scores are wanted.
         open_loader, masks_of, device: see `NetworkCalibration`.
-        movement: the accumulator of the training, for scores that need it.
+        accumulator: of the training; None before it.
     Returns:
         layer name -> float32 [N, K], larger = more worth keeping.
     """
     weights = {name: layer_weight(task.net.get_submodule(name)).detach() for name in layers}
-    calibration = NetworkCalibration(task, layers, open_loader, movement, masks_of=masks_of, device=device)
+    calibration = NetworkCalibration(task, layers, open_loader, accumulator, masks_of=masks_of, device=device)
     scores = importance.scores(weights, calibration)
     for names in sharing_layers(task.net, layers).values():
         if len(names) > 1:
@@ -234,7 +234,7 @@ class NetworkCalibration:
         layers: names of Linear and Conv2d modules (without groups).
         open_loader: returns a new loader of training batches, which starts from the same first batch each time and on every
             rank. Scores then follow from the weights alone, and a resumed training makes the masks it would have made.
-        movement: see `score_weights`.
+        accumulator: see `score_weights`.
         masks_of: scores of some layers -> their masks, bool [N, K]; required for sequential importances.
         device: where blocks of a causal language model run (see `block_by_block`); None = where its weights are.
     """
@@ -244,14 +244,14 @@ class NetworkCalibration:
         task: Task,
         layers: list[str],
         open_loader: Callable[[], Iterable[Batch]],
-        movement: Movement | None = None,
+        accumulator: Accumulator | None = None,
         *,
         masks_of: MasksOf | None = None,
         device: torch.device | None = None,
     ) -> None:
         self._task = task
         self._modules = {name: task.net.get_submodule(name) for name in layers}
-        self._open_loader, self._movement = open_loader, movement
+        self._open_loader, self._accumulator = open_loader, accumulator
         self._masks_of, self._block_device = masks_of, device
 
     def gradients(self, batches: int) -> Iterator[Mapping[str, Tensor]]:
@@ -349,11 +349,12 @@ class NetworkCalibration:
         with in_eval_mode(self._task.net):
             return in_order_of_use(self._forward, self._on_device(next(self._all_batches())), self._modules)
 
-    def movement(self) -> dict[str, Tensor]:
+    def accumulated(self) -> dict[str, Tensor]:
         """See `Calibration`."""
-        if self._movement is None:
-            raise ValueError("movement scores come from training, and this network is not being trained")
-        return self._movement.sums()
+        if self._accumulator is not None:
+            return self._accumulator.sums()
+        weights = {name: layer_weight(module) for name, module in self._modules.items()}
+        return {name: torch.zeros_like(matrix) for name, matrix in float_matrices(weights).items()}
 
     def total(self, statistics: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Calibration`. Ranks must pass the same layers in the same order."""

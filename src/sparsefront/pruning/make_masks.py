@@ -17,7 +17,7 @@ from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
 from sparsefront.patterns.width import Tie, find_ties, tied_masks
-from sparsefront.pruning.calibration import Calibration, Movement, score_weights
+from sparsefront.pruning.calibration import Accumulator, Calibration, score_weights
 from sparsefront.pruning.mask_spec import MaskSpec, fix_spec
 from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.one_shot import OneShot
@@ -262,7 +262,7 @@ class MaskMaker:
         task: the network and its loss, on the device where scores are wanted.
         layers: the layers to prune.
         spec: fixed before the first masks.
-        open_loader, movement: see `score_weights`.
+        open_loader, accumulator: see `score_weights`.
     """
 
     pruning: PruningSettings
@@ -270,12 +270,16 @@ class MaskMaker:
     layers: list[str]
     spec: MaskSpec
     open_loader: Callable[[], Iterable[Batch]]
-    movement: Movement | None = None
+    accumulator: Accumulator | None = None
 
     def __call__(self, sparsity: float, previous: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         pruning = self.pruning
         scores = score_weights(
-            self.task, self.layers, importance=pruning.importance, open_loader=self.open_loader, movement=self.movement
+            self.task,
+            self.layers,
+            importance=pruning.importance,
+            open_loader=self.open_loader,
+            accumulator=self.accumulator,
         )
         return make_masks(
             scores,

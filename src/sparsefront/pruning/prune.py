@@ -147,17 +147,11 @@ def prune(
     tell(_told(pruning, len(plan.layers), ignored, stays))
     if (narrower := narrower_than_tiles(plan, pruning.pattern)) is not None:
         tell(f"prune: {narrower}")
-    movement = None
-    if pruning.importance.source == "training":
-        from sparsefront.pruning.training_masks import AccumulateMovement  # imports Lightning
-
-        movement = AccumulateMovement(net, plan.layers)  # all scores are zero before any training
     scores = score_weights(
         task,
         plan.layers,
         importance=pruning.importance,
         open_loader=open_loader,
-        movement=movement,
         masks_of=partial(make_masks, pattern=pruning.pattern, allocation=pruning.allocation, sparsity=sparsity),
         device=None if device is None else torch.device(device),
     )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.importance.base import Importance
 from sparsefront.masks.weight_view import as_matrix, fits, like_weight
 from sparsefront.networks import layer_weight
 from sparsefront.pruning.masked_weights import MaskedWeights
@@ -16,25 +17,27 @@ from sparsefront.pruning.masks import HeldMasks, hold, require_dict
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.plain_task import require_network
 
-# Movement scores.
+# Scores from the gradients of the training.
 
 
-class AccumulateMovement(pl.Callback):
-    """Sums -w * dL/dw at every optimizer step, with the weight before the step.
+class AccumulateScores(pl.Callback):
+    """Calls the importance's `accumulate` for every layer at every optimizer step, with the weight before the step.
 
     The gradient is the one used by the step, before clipping: unscaled under AMP, averaged over ranks under DDP (so every
-    rank has the same sum) and over the batches of an accumulated step. Steps that an AMP scaler skips because a gradient
-    overflowed add nothing, and neither do pruned weights, which are zero.
+    rank has the same sum) and over the batches of an accumulated step. It is zero in a step that an AMP scaler skips because
+    it overflowed.
 
     The sums are saved in checkpoints, and continue across several trainings with one callback.
 
     Args:
         net: the network that is trained.
         layers: names of its modules with a `weight`.
+        importance: one with `accumulates`.
     """
 
-    def __init__(self, net: nn.Module, layers: list[str]) -> None:
+    def __init__(self, net: nn.Module, layers: list[str], importance: Importance) -> None:
         self._modules = {name: net.get_submodule(name) for name in layers}
+        self._accumulate = importance.accumulate
         self._sums: dict[str, Tensor] = {}
 
     def sums(self) -> dict[str, Tensor]:
@@ -52,7 +55,7 @@ class AccumulateMovement(pl.Callback):
                 continue
             if finite is not None:  # on the device: reading the result would synchronize every step
                 gradient = torch.where(finite, gradient, torch.zeros_like(gradient))
-            self._sum_of(name).addcmul_(weight, gradient, value=-1)
+            self._accumulate(self._sum_of(name), weight, gradient)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: self._sum_of(name).to("cpu", copy=True) for name in self._modules}

@@ -45,7 +45,7 @@ def backend_unsupported_reason(setup: RecoverySetup, *, quantize: bool) -> str |
         return f"lets masks change on one device, as those of schedule={schedule.name} do, not on several"
     if schedule.in_training and setup.recipe.ema is not None:
         return f"averages no weights (recipe.ema) whose masks change, as those of schedule={schedule.name} do"
-    if importance.source == "training":
+    if importance.accumulates:
         return f"has no gradients of pruned weights, which importance={importance.name} adds up"
     if quantize:
         return "multiplies in 16 or 32 bits, not as recovery.quantize=true rounds"

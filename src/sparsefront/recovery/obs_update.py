@@ -66,7 +66,7 @@ class ObsUpdate(Recovery):
 
     def check(self, setup: RecoverySetup) -> None:
         pattern, importance = setup.pruning.pattern, setup.pruning.importance
-        if importance.source == "training":
+        if importance.accumulates:
             raise InvalidSetting(
                 "importance", importance.name, "comes from training, and recovery=obs_update trains nothing"
             )

@@ -21,10 +21,11 @@ from sparsefront.artifacts.durable import rename_synced, save_tensors, sync_tree
 from sparsefront.artifacts.lease import process_tag, require_all
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.networks import first_non_finite, load_state, same_shapes, tensors_digest
+from sparsefront.progress import working_time
 from sparsefront.pruning.make_masks import MaskMaker
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.pruning.training_masks import AccumulateMovement
+from sparsefront.pruning.training_masks import AccumulateScores
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, StateDict
 from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.recipe import Optimization
@@ -75,25 +76,32 @@ def _settings(part: object) -> list[Any]:
 # round's training.
 
 log = logging.getLogger(__name__)
-RECORDS, MOVEMENT, CHECKSUMS = "rounds.json", "movement.safetensors", "checksums.json"
+RECORDS, SCORES, CHECKSUMS = "rounds.json", "scores.safetensors", "checksums.json"
 IDENTITY = "identity.json"
 
 
 class FinishedRounds:
-    """Stores everything that the next round depends on: weights, masks, movement, and the records of finished rounds.
+    """Stores everything that the next round depends on: weights, masks, scores, and the records of finished rounds.
 
     Args:
         folder: survives a killed run; None = store and restore nothing.
+        least_seconds: between stored rounds; rounds since the last stored one are trained again.
         net: the network that the rounds train.
         masked: applies its masks.
-        movement: the accumulator shared by all rounds, if the importance has one.
+        accumulator: the accumulator shared by all rounds, if the importance has one.
     """
 
     def __init__(
-        self, folder: Path | None, *, net: nn.Module, masked: MaskedWeights, movement: AccumulateMovement | None
+        self,
+        folder: Path | None,
+        *,
+        least_seconds: float,
+        net: nn.Module,
+        masked: MaskedWeights,
+        accumulator: AccumulateScores | None,
     ) -> None:
-        self.folder = folder
-        self.net, self.masked, self.movement = net, masked, movement
+        self.folder, self.least_seconds, self._last_write = folder, least_seconds, working_time()
+        self.net, self.masked, self.accumulator = net, masked, accumulator
 
     def training_of(self, index: int) -> Path | None:
         """Folder for the training state of a round (from 0)."""
@@ -153,14 +161,16 @@ class FinishedRounds:
             return []
         load_state(self.net, load_file(last / WEIGHTS))
         self.masked.set(load_masks(last / MASKS))
-        if self.movement is not None:
-            self.movement.load_state_dict(load_file(last / MOVEMENT))
+        if self.accumulator is not None:
+            self.accumulator.load_state_dict(load_file(last / SCORES))
         records = [RoundRecord(**record) for record in json.loads((last / RECORDS).read_text(encoding="utf-8"))]
         return [replace(record, earlier_seconds=record.seconds) for record in records]
 
     def keep(self, records: list[RoundRecord]) -> None:
-        """Store the state after a round (except the last), atomically, on rank 0; removes the state that the round began from."""
+        """Store the state after a round (except the last), if it is time, atomically, on rank 0; removes all earlier states."""
         if self.folder is None or distributed.rank() != 0:
+            return
+        if working_time() - self._last_write < self.least_seconds:
             return
         done = _after(self.folder, len(records))
         require_all()
@@ -168,15 +178,17 @@ class FinishedRounds:
         new.mkdir(parents=True)
         save_weights(self.net, new / WEIGHTS)
         save_masks(self.masked.masks(), new / MASKS)
-        if self.movement is not None:
-            save_tensors(new / MOVEMENT, self.movement.state_dict())
+        if self.accumulator is not None:
+            save_tensors(new / SCORES, self.accumulator.state_dict())
         (new / RECORDS).write_text(json.dumps([asdict(record) for record in records]), encoding="utf-8")
         (new / CHECKSUMS).write_text(json.dumps(checksums(new)), encoding="utf-8")
         sync_tree(new)
         shutil.rmtree(done, ignore_errors=True)  # damaged
         rename_synced(new, done)
-        for old in (_after(self.folder, len(records) - 1), _training(self.folder, len(records) - 1)):
-            shutil.rmtree(old, ignore_errors=True)
+        for old in self._states():
+            if old != done:
+                shutil.rmtree(old, ignore_errors=True)
+        self._last_write = working_time()
 
 
 def _after(folder: Path, rounds: int) -> Path:
@@ -276,12 +288,16 @@ def run_rounds(
     """
     pruning, layers = setup.pruning, list(masks)
     with MaskedWeights(net, layers) as masked:
-        movement = AccumulateMovement(net, layers) if pruning.importance.source == "training" else None
+        accumulator = AccumulateScores(net, layers, pruning.importance) if pruning.importance.accumulates else None
         task = source.make_task(None)
         levels = pruning.schedule.round_sparsities(pruning.sparsity)
         tightens = bool(pruning.schedule.updates_of(1, pruning.sparsity))
         finished = FinishedRounds(
-            context.resume_dir if setup.trainer.checkpoint else None, net=net, masked=masked, movement=movement
+            context.resume_dir if setup.trainer.checkpoint else None,
+            least_seconds=setup.trainer.checkpoint_seconds,
+            net=net,
+            masked=masked,
+            accumulator=accumulator,
         )
         if finished.folder is not None:
             nets = {name: make() for name, make in source.networks.items() if name in recovery.needs}
@@ -291,7 +307,7 @@ def run_rounds(
             context.begin_round(index)
             data = source.data_of_round(index)
             open_loader = data.train_dataloader if context.scoring_loader is None else context.scoring_loader(index)
-            make_masks = MaskMaker(pruning, task, layers, spec, open_loader, movement)
+            make_masks = MaskMaker(pruning, task, layers, spec, open_loader, accumulator)
             if index > 0:
                 net.to(torch.device(setup.trainer.device))
                 masks = make_masks(levels[index], masked.masks())
@@ -321,7 +337,7 @@ def run_rounds(
                     folder=context.folder,
                     resume_dir=finished.training_of(index),
                     loggers=context.loggers,
-                    callbacks=() if movement is None else (movement,),
+                    callbacks=() if accumulator is None else (accumulator,),
                     first_step=sum(record.steps for record in records),
                 )
             )

@@ -81,7 +81,7 @@ class SparseSwaps(Recovery):
             )
         if (training := self.training) is not None:
             training.check(setup)
-        elif importance.source == "training":
+        elif importance.accumulates:
             raise InvalidSetting(
                 "importance", importance.name, "comes from training, and recovery=sparse_swaps trains nothing"
             )

@@ -167,8 +167,8 @@ def fit(
     Args:
         steps: optimizer steps after which it ends within its last epoch; None = at the end of that epoch.
         callbacks: must return all of their state from `state_dict`.
-        resume_dir: a folder that survives a kill: training resumes from its checkpoint, if any, and writes one after each
-            epoch but the last. None: always start from the beginning.
+        resume_dir: a folder that survives a kill: training resumes from its checkpoint, if any, and writes one as `trainer`
+            says. None: always start from the beginning.
         stage, lr_key: name of the training and the setting of its learning rate, for messages.
         phase, first_step: prefix of logged metric names, and optimizer steps taken earlier in this phase.
         Raises:
@@ -180,7 +180,7 @@ def fit(
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
     batches = trainer.accumulate_grad_batches
     accumulated = () if batches == 1 else (AverageLastStep(batches),)
-    count, keep = CountBudget(steps), KeepEpochs(resume_dir if trainer.checkpoint else None)
+    count, keep = CountBudget(steps), KeepEpochs(resume_dir if trainer.checkpoint else None, trainer.checkpoint_seconds)
     counted = (LogLearningRate(), count, keep)
     require_room(
         task.net,

@@ -1,4 +1,4 @@
-"""Resume a killed training from its last finished epoch, bitwise identical to an uninterrupted one."""
+"""Resume a killed training from its last saved epoch, bitwise identical to an uninterrupted one."""
 
 import logging
 import math
@@ -229,7 +229,7 @@ def _seal_of(archive: zipfile.ZipFile) -> bytes:
 
 
 class KeepEpochs(pl.Callback):
-    """Writes a checkpoint after every epoch but the last, and restores what Lightning's does not contain.
+    """Writes a checkpoint at the ends of epochs, and restores what Lightning's does not contain.
 
     Lightning's checkpoint has the weights, optimizer, learning rate, AMP scaler, its counters, and the `state_dict` of all
     callbacks and of the data module. This callback adds each rank's random states and the elapsed time. It must be the last
@@ -238,12 +238,13 @@ class KeepEpochs(pl.Callback):
 
     Args:
         folder: survives a kill; None = only measure time.
+        least_seconds: between the beginning, or a checkpoint, and the next checkpoint; 0 = after every epoch.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None, least_seconds: float) -> None:
+        self.folder, self.least_seconds = folder, least_seconds
         self.earlier_seconds = 0.0  # of the killed training that is resumed
-        self._start = working_time()
+        self._start = self._last_write = working_time()
         self._resumed: dict[str, Any] | None = None
 
     @property
@@ -261,6 +262,8 @@ class KeepEpochs(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.folder is None or trainer.current_epoch + 1 == trainer.max_epochs:
             return
+        if not distributed.all_gather(working_time() - self._last_write >= self.least_seconds)[0]:
+            return
         if distributed.rank() == 0:
             require_all()
         new = self.folder / f"{CHECKPOINT}.new-{process_tag()}"
@@ -275,6 +278,7 @@ class KeepEpochs(pl.Callback):
         except BaseException:
             new.unlink(missing_ok=True)  # incomplete if the disk is full
             raise
+        self._last_write = working_time()
 
     def state_dict(self) -> dict[str, Any]:
         return {"random": distributed.all_gather(random_state()), "seconds": self.seconds}

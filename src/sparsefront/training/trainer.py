@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import nn
 
 from sparsefront import distributed
@@ -25,7 +25,7 @@ def require_room(
 
     Args:
         folder: of the stage, in the cache.
-        keeps_epochs: checkpoint after each epoch but the last.
+        keeps_epochs: checkpoint after epochs.
         epoch_weights: store the weights at the start of each epoch.
     Raises:
         InvalidSetting: too little room; names what is free and what is needed.
@@ -76,7 +76,8 @@ class TrainerSettings:
         accumulate_grad_batches: batches averaged into one optimizer step, fewer in an epoch's last step if they do not divide
             its batches; schedules count optimizer steps.
         limit_batches: maximum number of batches per epoch for training and validation; null = all (for trials and tests).
-        checkpoint: save the state after every epoch, so that a killed training resumes from there.
+        checkpoint: save the state at ends of epochs and rounds, so that a killed training resumes from there.
+        checkpoint_seconds: least time between saved states; a kill loses at most this and an epoch. 0 = every epoch and round.
         progress_bar: false silences all bars, including evaluation and tokenization. There are none without a terminal.
     """
 
@@ -92,6 +93,7 @@ class TrainerSettings:
     accumulate_grad_batches: PositiveInt = 1
     limit_batches: PositiveInt | None = None
     checkpoint: bool = True
+    checkpoint_seconds: NonNegativeFloat = 600.0
     progress_bar: bool = True
 
     def check(self) -> None:
