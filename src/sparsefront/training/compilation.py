@@ -261,7 +261,8 @@ class ChooseSteps(pl.Callback):
         return [] if self._steps is None else [one for one in self._steps.graphed if not one.failed]
 
     def _replays(self) -> int:
-        return sum(one.replays for one in self._graphed())
+        """Calls that only replayed."""
+        return sum(one.replays - one.captures for one in self._graphed())
 
     def _compare(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Compare the version that runs with the fastest one so far; go on to the next, or end with the fastest."""

@@ -161,7 +161,7 @@ class GraphedForward:
         states: hidden states that hooks in `net` record; the graphs return them too.
         trains: False for a teacher, whose calls in eval mode without gradients are captured.
     Attributes:
-        replays: number of calls that replayed a graph.
+        replays: number of calls that replayed a graph; `captures`: of those that captured it before.
         failed: whether a capture failed, after which all calls run eagerly.
     """
 
@@ -174,7 +174,7 @@ class GraphedForward:
         self._weights: tuple[int, ...] = ()  # their addresses
         self._copies = False  # whether it copies from the CPU
         self.failed = False
-        self.replays = 0
+        self.replays = self.captures = 0
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         if self.failed or not self._net.training == torch.is_grad_enabled() == self._trains:
@@ -206,6 +206,7 @@ class GraphedForward:
                 log.warning("CUDA graphs are left out: %s", str(error).splitlines()[0])
                 return self._forward(*values, **named)
             self._graphs[key] = graph
+            self.captures += 1
         output = graph(given)
         self.replays += 1
         if self._states is not None and listens:
