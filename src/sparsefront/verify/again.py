@@ -26,6 +26,7 @@ from sparsefront.export.checkpoint import Export
 from sparsefront.networks import load_state
 from sparsefront.options import CONF
 from sparsefront.patterns.base import label
+from sparsefront.patterns.dense import Dense
 from sparsefront.progress import counted
 from sparsefront.provenance import Provenance, provenance
 from sparsefront.pruning.mask_spec import MaskSpec
@@ -169,13 +170,14 @@ def measure_again(
             Path(folder),
         )
     shapes = {} if export is None else {name: tuple(mask.shape) for name, mask in export.masks.items()}
+    patterns = ((name, spec.pattern_of(name, Dense())) for name in shapes)  # those that a search left dense have none
     now = compose_result(
         experiment,
         json.loads(json.dumps(content)),  # as stored
         run_id=digest(keys.measure),
         checkpoint=result.identity.checkpoint,
         n_of_m=windows_of(experiment, MaskSpec() if experiment.leaves_dense else spec, shapes),
-        searched={"layers": {name: {"pattern": label(own)} for name, own in (spec.patterns or {}).items()}},
+        searched={"layers": {} if spec.patterns is None else {name: {"pattern": label(own)} for name, own in patterns}},
         cost=Cost(**budgets),
     )
     outcomes = {side: found.test.outcomes for side, found in qualities.items()}
@@ -205,8 +207,7 @@ def measure_again(
         ours = {name for name in FIELDS if name.removeprefix("val_").removesuffix("_standard_error") in sides}
         unknown |= {name for name in ours if now.value_of(name) is not None} | {"dense_weights_sha256"}
         extra = now.quality.extra_metrics
-        of_dense = {side: result.quality.extra_metrics.get(side) for side in sides if side in extra}
-        changes["extra_metrics"] = extra | of_dense
+        changes["extra_metrics"] = extra | {one: result.quality.extra_metrics.get(one) for one in sides if one in extra}
     if dense is None or export is not None and result.identity.checkpoint != f"export/{digest(keys.export)}":
         unknown |= {"seed", "recovery_seed"} if experiment.pattern.prunes else {"seed"}
     if not same_device:

@@ -19,7 +19,7 @@ OTHER, NOT_EVALUATED, VERIFIED = "differs", "not evaluated", "verified"  # of a 
 NOT_REPEATED = ": not repeated"
 RETRAINING = ("dense", "control", "seed", "training")  # topics that `--retrain` settles
 TOPICS = {  # of the fields whose name matches; others are of their group's topic
-    r".*(?<!autotune)_seconds|time|dense_reused": "seconds",
+    r".*(?<!autotune)_seconds|time|dense_reused|latency_predicted_ms": "seconds",
     r".*dense_(continued|distilled).*": "control",
     r"(val_)?dense(_low)?(_standard_error)?|dense_weights_sha256": "dense",
     r"(recovery_)?seed": "seed",
