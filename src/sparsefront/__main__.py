@@ -22,6 +22,7 @@ from sparsefront.config import command_line
 from sparsefront.config.settings import check_root
 from sparsefront.errors import InvalidSetting
 from sparsefront.options import CONF, missing_package, program_command
+from sparsefront.processes import gc_disabled
 from sparsefront.progress import exit_quietly_on_broken_pipe, ignore_output_errors
 from sparsefront.results.compare_arguments import USAGE, parse
 from sparsefront.results.run_folder import ANOTHER_FOLDER
@@ -35,8 +36,9 @@ def _hydra_main(cfg: DictConfig) -> float | tuple[float, ...] | None:
     with command_line.job() as output_dir, command_line.report_errors_briefly(cfg, output_dir):
         check_root(cfg)
         command_line.check_groups(cfg)
-        # imported here: --help, --cfg and most mistakes need neither torch nor Lightning, which take seconds
-        from sparsefront.pipeline import run_experiment
+        with gc_disabled():  # which would look through all modules again and again
+            # imported here: --help, --cfg and most mistakes need neither torch nor Lightning, which take seconds
+            from sparsefront.pipeline import run_experiment
 
         return run_experiment(cfg)
 

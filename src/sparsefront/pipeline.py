@@ -1,15 +1,18 @@
 """Run the stages of one configuration in order."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
+from sparsefront.artifacts.content_digest import IN_CACHE, remembering
 from sparsefront.artifacts.store import ArtifactStore, remove_leftovers
 from sparsefront.cache.inventory import remember_results
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.optimized_values import require_found
 from sparsefront.config.sweeps import note_work
 from sparsefront.config.validate import validate
+from sparsefront.processes import gc_disabled
 from sparsefront.progress import bars_on_terminals
 from sparsefront.provenance import code_commit
 from sparsefront.results.record import Result
@@ -32,11 +35,13 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
         InvalidSetting: the configuration cannot work; raised before anything is downloaded or trained.
     """
     with bars_on_terminals(OmegaConf.select(config, "trainer.progress_bar") is True):
-        experiment = validate(config)
-        # imported here: the stages import Lightning, which takes seconds that a wrong setting does not wait for
-        from sparsefront.stages import report
-        from sparsefront.stages.keys import stage_keys
-        from sparsefront.training.ranks import lend_ranks
+        with gc_disabled():  # imports leave much that stays and no garbage
+            with remembering(Path(config.cache_dir) / IN_CACHE):
+                experiment = validate(config)
+            # imported here: the stages import Lightning, which takes seconds that a wrong setting does not wait for
+            from sparsefront.stages import report
+            from sparsefront.stages.keys import stage_keys
+            from sparsefront.training.ranks import lend_ranks
 
         machine = this_machine(experiment.trainer)
         if machine is not None and machine.index > 0:

@@ -46,6 +46,7 @@ def versions(*distributions: str) -> dict[str, str | None]:
 
 # Memo on disk of what was derived from sources and large files, so that the next process need not read them.
 
+IN_CACHE = Path("data", "digests.json")  # below cache_dir
 MOST = 20_000  # entries; then it starts over, since most are of edited files
 
 

@@ -5,14 +5,14 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
 
-from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.artifacts.content_digest import file_digest, remembered
 from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
 from sparsefront.data.text_dataset import TextDataset
 from sparsefront.data.text_files import utf8_text
@@ -30,6 +30,8 @@ CLASSES = ("negative", "positive")
 ROWS = {"train": 25_000, "test": 25_000, "unsup": 50_000}
 """Of each file of the original."""
 NO_LABEL = -100
+CHECKS = "imdb-checks-1"
+"""Another number where `ImdbRows.read` refuses something else, so that all files are checked again."""
 EXPECTED = (
     "a folder with train.jsonl and test.jsonl: objects with text, label (1 positive, 0 negative) and, where the text also "
     "stands in test, in_test"
@@ -88,16 +90,18 @@ class Imdb(TextDataset):
         return DataInfo("sequence_classification", 2, sequence_length=self.max_length, class_names=CLASSES)
 
     def check(self) -> None:
-        """Reads the rows, checks every line, and says how many are left out of train."""
-        reviews = ImdbRows(self)
+        """Checks every line, of files that no earlier run has checked, and says how many are left out of train."""
         others = {"train": "test", "unsup": "train or test"}
         for split in self.splits:
-            rows = reviews.read(split)
+            key = f"{CHECKS} {split} complete={self.complete} {file_digest(self.file(split))}"
+            rows, left_out = remembered(key, partial(self._count, split))
             if split in others:
-                left_out = sum(row.left_out for row in rows)
-                log.info(
-                    "imdb: %d of %d rows of %s are left out: also in %s", left_out, len(rows), split, others[split]
-                )
+                log.info("imdb: %d of %d rows of %s are left out: also in %s", left_out, rows, split, others[split])
+
+    def _count(self, split: str) -> tuple[int, int]:
+        """Rows of a file, and how many of them are left out."""
+        reviews = ImdbRows(self).read(split)
+        return len(reviews), sum(review.left_out for review in reviews)
 
     def content(self) -> dict[str, Any]:
         return {split: file_digest(self.file(split)) for split in self.splits}

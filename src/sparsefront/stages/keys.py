@@ -26,7 +26,7 @@ from sparsefront.artifacts.code_digest import (
     native_digest,
     native_sources,
 )
-from sparsefront.artifacts.content_digest import by_content, digest, remembering, versions
+from sparsefront.artifacts.content_digest import IN_CACHE, by_content, digest, remembering, versions
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.provenance import processor_facts
@@ -146,7 +146,7 @@ def stage_keys(experiment: Experiment) -> StageKeys:
     Raises:
         InvalidSetting: the class of a part has no source file.
     """
-    with remembering(experiment.cache_dir / "data" / "digests.json"):
+    with remembering(experiment.cache_dir / IN_CACHE):
         return _stage_keys(experiment)
 
 
