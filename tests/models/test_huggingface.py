@@ -263,3 +263,12 @@ def test_odd_folders_are_one_line(roberta: Callable[..., Path], tmp_path: Path, 
         model.check()
         model.skeleton(SENTENCES)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"])
+@pytest.mark.parametrize("name", ["kernels-community/some", "flash_attention_2", ["eager"]])
+def test_attention_of_a_folder_is_ignored(roberta: Callable[..., Path], key: str, name: object):
+    """transformers would load code from the hub that a folder's config.json names."""
+    folder = roberta("RobertaModel")
+    edit_config(folder, **{key: name})
+    assert HuggingFace(path=str(folder)).build(SENTENCES).config._attn_implementation == "sdpa"
