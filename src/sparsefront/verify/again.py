@@ -41,11 +41,11 @@ from sparsefront.stages.network import build_net, load_net, weights_digest
 from sparsefront.stages.report import choice_of, compose_result, planned_budgets, windows_of
 from sparsefront.tasks.outcomes import Outcomes
 from sparsefront.training.resume import WEIGHTS
-from sparsefront.verify.compared import DIFFERS, Comparison
+from sparsefront.verify.compared import DIFFERS, Comparison, topic_of
 
 ON_CPU = {"measure.device": "cpu", "measure.dtype": "fp32", "trainer": "cpu"}
 FIELDS = {item.name: item for item in result_fields()}
-OF_DEVICE = {name for name, item in FIELDS.items() if item.group in ("speed", "size", "kernels")}
+OF_DEVICE = {name for name, item in FIELDS.items() if topic_of(item) in ("latency", "memory", "kernels")}
 KEYS = {"dataset_split": "dataset.split_by", "sparsity_target": "sparsity"}
 # these depend on the device, or only affect rounding
 TRAINER_OF_DEVICE = ("device", "precision", "deterministic", "compile", "cuda_graphs", "exchange_gradients")
@@ -211,7 +211,7 @@ def measure_again(
     if dense is None or export is not None and result.identity.checkpoint != f"export/{digest(keys.export)}":
         unknown |= {"seed", "recovery_seed"} if experiment.pattern.prunes else {"seed"}
     if not same_device:
-        unknown |= OF_DEVICE | asdict(here).keys() | {"gpu_clock_mhz"}
+        unknown |= OF_DEVICE | asdict(here).keys()
     return now.with_values(changes), unknown, outcomes
 
 
