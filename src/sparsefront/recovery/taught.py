@@ -108,8 +108,8 @@ class TaughtRecovery(TrainingRecovery):
         names = blocks if self.hidden_layers is None else self.hidden_layers
         unknown = sorted(set(names) - {name for name, _ in net.named_modules()})
         if unknown or not names:
-            found = f"its blocks are {', '.join(blocks)}" if blocks else "it has no list of blocks: name its modules"
-            raise InvalidSetting("recovery.hidden_layers", unknown or None, f"not in the network; {found}")
+            hint = f"its blocks are {', '.join(blocks)}" if blocks else "it has no list of blocks: name its modules"
+            raise InvalidSetting("recovery.hidden_layers", unknown or None, f"not in the network; {hint}")
         return names
 
     def compared_pairs(
@@ -143,11 +143,11 @@ class TaughtRecovery(TrainingRecovery):
         except InvalidSetting as error:
             raise InvalidSetting("recovery.teacher", path, error.allowed) from error
         own = {key: list(tensor.shape) for key, tensor in net.state_dict().items()}
-        given = {key: list(tensor.shape) for key, tensor in weights.items()}
+        shapes = {key: list(tensor.shape) for key, tensor in weights.items()}
         complaint = misfit(
-            missing=[key for key in own if key not in given],
-            unexpected=[key for key in given if key not in own],
-            reshaped=[f"{key} {given[key]} for {own[key]}" for key in own if given.get(key, own[key]) != own[key]],
+            missing=[key for key in own if key not in shapes],
+            unexpected=[key for key in shapes if key not in own],
+            reshaped=[f"{key} {shapes[key]} for {own[key]}" for key in own if shapes.get(key, own[key]) != own[key]],
         )
         if complaint:
             raise InvalidSetting("recovery.teacher", path, complaint)
