@@ -108,7 +108,7 @@ class BuildFailed(RuntimeError):
 def compiler() -> str | None:
     """Path of nvcc: from $CUDA_HOME or $CUDA_PATH, CUDA's default folder, or PATH; None if not found."""
     homes = [os.environ[name] for name in PLACES if os.environ.get(name)] + ["/usr/local/cuda"]
-    in_homes = [found for home in homes if (found := shutil.which("nvcc", path=str(Path(home) / "bin")))]
+    in_homes = [nvcc for home in homes if (nvcc := shutil.which("nvcc", path=str(Path(home) / "bin")))]
     return in_homes[0] if in_homes else shutil.which("nvcc")
 
 
@@ -389,10 +389,10 @@ def _warn_once(message: str) -> None:
 def _first_error(output: str) -> str:
     """The line with the actual error, from the output of builder and compiler."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    wanted = (
+    error_lines = (
         line for pattern in (r"\berror:|cannot find -l", r"Error: ") for line in lines if re.search(pattern, line)
     )
-    return next(wanted, lines[-1] if lines else "the builder printed nothing")
+    return next(error_lines, lines[-1] if lines else "the builder printed nothing")
 
 
 def _cache() -> Path:
@@ -427,8 +427,8 @@ def _compiler_key(path: str) -> str:
 
 def _compiler_version(path: str) -> str:
     """CUDA's version, "13.0"."""
-    found = re.search(r"release (\d+\.\d+)", _compiler_says(path))
-    return found[1] if found else "unknown"
+    release = re.search(r"release (\d+\.\d+)", _compiler_says(path))
+    return release[1] if release else "unknown"
 
 
 def _compiler_says(path: str) -> str:

@@ -120,44 +120,44 @@ class _Op:
         """Register autograd for the op; requesting a gradient of the weight raises ValueError at the call."""
 
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-            named = dict(zip(self.arguments, inputs, strict=True))
+            by_name = dict(zip(self.arguments, inputs, strict=True))
             for argument, needed in zip(self.arguments, ctx.needs_input_grad):  # PyTorch appends one entry
                 if needed and argument in self.parts:
                     raise ValueError(f"{self.name}: the weight is stored, not trained, so {argument} has no gradient")
-            kept = {part: named[part] for part in self.parts if isinstance(named[part], Tensor)}
-            if named.get("activation", "none") != "none":  # Z is recomputed
-                kept |= {"x": named["x"]} | ({} if named["bias"] is None else {"bias": named["bias"]})
-            ctx.save_for_backward(*kept.values())
-            ctx.kept = tuple(kept)
-            ctx.plain = {argument: value for argument, value in named.items() if not isinstance(value, Tensor)}
-            ctx.bias_dtype = None if named["bias"] is None else named["bias"].dtype
+            saved = {part: by_name[part] for part in self.parts if isinstance(by_name[part], Tensor)}
+            if by_name.get("activation", "none") != "none":  # Z is recomputed
+                saved |= {"x": by_name["x"]} | ({} if by_name["bias"] is None else {"bias": by_name["bias"]})
+            ctx.save_for_backward(*saved.values())
+            ctx.kept = tuple(saved)
+            ctx.plain = {argument: value for argument, value in by_name.items() if not isinstance(value, Tensor)}
+            ctx.bias_dtype = None if by_name["bias"] is None else by_name["bias"].dtype
 
         def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-            saved, wanted = (
+            saved, needs_gradient = (
                 dict(zip(ctx.kept, ctx.saved_tensors, strict=True)),
                 dict(zip(self.arguments, ctx.needs_input_grad)),
             )
-            named = ctx.plain | saved
-            w = dense(self._weight_of(named))
-            rows = dy.t() if named["y_feature_major"] else dy  # [M, N]
-            gradients = {"residual": dy} if wanted.get("residual") else {}
-            if (activation := named.get("activation", "none")) != "none":
-                x = named["x"].t() if named["x_feature_major"] else named["x"]
-                rows = activation_gradient(rows, x, w, named.get("bias"), activation)
-            if wanted["bias"]:
+            by_name = ctx.plain | saved
+            w = dense(self._weight_of(by_name))
+            rows = dy.t() if by_name["y_feature_major"] else dy  # [M, N]
+            gradients = {"residual": dy} if needs_gradient.get("residual") else {}
+            if (activation := by_name.get("activation", "none")) != "none":
+                x = by_name["x"].t() if by_name["x_feature_major"] else by_name["x"]
+                rows = activation_gradient(rows, x, w, by_name.get("bias"), activation)
+            if needs_gradient["bias"]:
                 gradients["bias"] = rows.sum(dim=0, dtype=accumulation_dtype(rows.dtype)).to(ctx.bias_dtype)
-            if wanted["x"]:
-                gradients["x"] = w.t() @ rows.t() if named["x_feature_major"] else rows @ w
+            if needs_gradient["x"]:
+                gradients["x"] = w.t() @ rows.t() if by_name["x_feature_major"] else rows @ w
             return tuple(gradients.get(argument) for argument in self.arguments)
 
         self.op.register_autograd(backward, setup_context=setup_context)
 
     def _execute(self, *values: Any) -> Tensor:
-        named = dict(zip(self.arguments, values, strict=True))
+        by_name = dict(zip(self.arguments, values, strict=True))
         keywords = {**(EPILOGUE if self.fused else {}), **(LAYOUT if self.takes_layout else {})}
-        chosen = {keyword: named[keyword] for keyword in keywords}
-        x, weight, bias = named["x"], self._weight_of(named), named["bias"]
-        by_input, by_output = int(named["x_feature_major"]), int(named["y_feature_major"])
+        chosen = {keyword: by_name[keyword] for keyword in keywords}
+        x, weight, bias = by_name["x"], self._weight_of(by_name), by_name["bias"]
+        by_input, by_output = int(by_name["x_feature_major"]), int(by_name["y_feature_major"])
         if self.most_rows is None or x.shape[by_input] <= (most := self.most_rows(weight)):
             return self.run(x, weight, bias, **chosen)
         parts, added = x.split(most, dim=by_input), chosen.get("residual")
@@ -168,12 +168,12 @@ class _Op:
         return torch.cat(products, dim=by_output)
 
     def _fake(self, *values: Any) -> Tensor:
-        named = dict(zip(self.arguments, values, strict=True))
+        by_name = dict(zip(self.arguments, values, strict=True))
         if self.output is not None:
-            return self.output(named["x"], named["n"], named["x_feature_major"], named["y_feature_major"])
-        by_output = named["y_feature_major"] or self.transposed_y
-        y = empty_output(named["x"], named["n"], named["x_feature_major"], by_output)
-        return y.t() if self.transposed_y and not named["y_feature_major"] else y
+            return self.output(by_name["x"], by_name["n"], by_name["x_feature_major"], by_name["y_feature_major"])
+        by_output = by_name["y_feature_major"] or self.transposed_y
+        y = empty_output(by_name["x"], by_name["n"], by_name["x_feature_major"], by_output)
+        return y.t() if self.transposed_y and not by_name["y_feature_major"] else y
 
     def _weight_of(self, named: dict[str, Any]) -> Any:
         lists = {part: tuple(named[part]) for part in self.lists}

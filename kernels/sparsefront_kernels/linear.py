@@ -104,8 +104,8 @@ def sparse_linear(x: Tensor, packed: SparseFormat, bias: Tensor | None = None) -
     """
     n, k = packed.shape
     if x.shape[-1] != k or x.dtype != packed.dtype or x.device != packed.device:
-        given = f"{x.dtype} [..., {x.shape[-1]}] on {x.device}"
-        raise ValueError(f"x must be {packed.dtype} [..., {k}] on {packed.device}, as the weight, not {given}")
+        actual = f"{x.dtype} [..., {x.shape[-1]}] on {x.device}"
+        raise ValueError(f"x must be {packed.dtype} [..., {k}] on {packed.device}, as the weight, not {actual}")
     rows = x.reshape(-1, k)
     chosen = _chosen(packed, len(rows))
     return chosen.run(rows, _operand(packed, chosen), bias).contiguous().reshape(*x.shape[:-1], n)

@@ -103,9 +103,9 @@ def _candidates(mask: Tensor, tile: int) -> Iterator[tuple[str, dict[str, Any]]]
         yield "gathered", {"tile": width, "drop_empty_outputs": True}
         width //= 2
     for m in WINDOWS:
-        kept = _kept_per_window(mask, m)
-        if kept is not None and 0 < kept < m:
-            yield ("semi_structured", {}) if (kept, m) == (2, 4) else ("n_m", {"n": kept, "m": m})
+        kept_count = _kept_per_window(mask, m)
+        if kept_count is not None and 0 < kept_count < m:
+            yield ("semi_structured", {}) if (kept_count, m) == (2, 4) else ("n_m", {"n": kept_count, "m": m})
 
 
 def _in_blocks(mask: Tensor, outputs: int, inputs: int) -> bool:

@@ -191,13 +191,13 @@ def best_kernel(packed: SparseFormat, problem: Problem, precision: str = "none")
     Raises:
         ValueError: no kernel supports it; the message lists each one's reason.
     """
-    found = find(packed, problem, precision)
+    usability = find(packed, problem, precision)
     on_gpu = problem.device.type == "cuda"
-    usable = [kernel for kernel in found.usable if kernel.dtype_name is None]
+    usable = [kernel for kernel in usability.usable if kernel.dtype_name is None]
     compiled = [kernel for kernel in usable if kernel.requires_cuda] if on_gpu else []
     kernels = compiled or [kernel for kernel in usable if kernel.is_reference]
     if not kernels:
-        reasons = {name: why for name, why in found.unsupported.items() if name.startswith(packed.family)}
+        reasons = {name: why for name, why in usability.unsupported.items() if name.startswith(packed.family)}
         raise ValueError(f"no kernel can run {problem}: {'; '.join(f'{name}: {why}' for name, why in reasons.items())}")
     latencies_us = {kernel.name: _predicted_us(kernel, packed, problem) for kernel in kernels} if compiled else {}
     return min(kernels, key=lambda kernel: (latencies_us.get(kernel.name, float("inf")), _is_slow(kernel, problem)))

@@ -76,8 +76,10 @@ class SparseLayer(nn.Module):
         """X [M, K] as passed to the kernel: already quantized if its scale is static."""
         if self._static_scale is None or isinstance(x, Quantized):
             return x
-        found = quantize(x, self.precision, scale=self._static_scale)
-        return found if "static" in self._entry.takes_scales else Quantized(found.values, found.row_scales())
+        quantized = quantize(x, self.precision, scale=self._static_scale)
+        return (
+            quantized if "static" in self._entry.takes_scales else Quantized(quantized.values, quantized.row_scales())
+        )
 
     def multiplied(self, x: Tensor | Quantized) -> tuple[Tensor, Tensor]:
         """X [M, K] and W [N, K] of a low-precision kernel after quantization, in float32."""

@@ -133,8 +133,8 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
     plain = {other.lower(): other for other in names}
     alike = difflib.get_close_matches(name.lower(), plain, n=1)
     holding = [other for other in plain if len(name) > 2 and name.lower() in other]
-    found = [plain[other] for other in dict.fromkeys([*alike, *holding])][:2]
-    return f"did you mean {' or '.join(found)}? " if found else ""
+    suggestions = [plain[other] for other in dict.fromkeys([*alike, *holding])][:2]
+    return f"did you mean {' or '.join(suggestions)}? " if suggestions else ""
 
 
 def first_line(error: BaseException) -> str:

@@ -102,8 +102,8 @@ class BusyShare:
 
 def pci_address(device: torch.device) -> str:
     """domain:bus:device.function, as nvidia-smi expects it."""
-    found = torch.cuda.get_device_properties(device)
-    return f"{found.pci_domain_id:08x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    properties = torch.cuda.get_device_properties(device)
+    return f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
 def clock_under_load(calls: Sequence[Callable[[], object]], device: torch.device) -> float | None:
@@ -381,8 +381,8 @@ if hasattr(os, "register_at_fork"):
 
 def lock_folder() -> Path:
     """Folder of this host's locks: `SPARSEFRONT_GPU_LOCKS`, else a folder for all users in the temporary directory."""
-    if given := os.environ.get(FOLDER):
-        return Path(given)
+    if override := os.environ.get(FOLDER):
+        return Path(override)
     folder = Path(tempfile.gettempdir()) / "sparsefront-gpu-locks"
     try:
         folder.mkdir()

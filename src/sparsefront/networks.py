@@ -93,8 +93,8 @@ def require_finite(scores: Mapping[str, Tensor]) -> None:
 
     A NaN compares false with every threshold, so that weights would silently be pruned or kept at random.
     """
-    if (found := first_non_finite(scores)) is not None:
-        raise ValueError(f"the importance of {found.name} is not finite: {found.counts} scores")
+    if (bad_tensor := first_non_finite(scores)) is not None:
+        raise ValueError(f"the importance of {bad_tensor.name} is not finite: {bad_tensor.counts} scores")
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -306,15 +306,15 @@ def has_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> bool:
     Raises:
         InvalidSetting: blocks of another network.
     """
-    found = {
+    present = {
         name
         for parent in dict.fromkeys(map(_parent, blocks))
         for name in _members(dict(net.named_modules(remove_duplicate=False)).get(parent), parent)
     }
-    if found == set(blocks):
+    if present == set(blocks):
         return True
-    if found != {left for left in blocks.values() if left is not None}:
-        name = next((name for name in (*blocks, *found) if (name in blocks) != (name in found)), "")
+    if present != {left for left in blocks.values() if left is not None}:
+        name = next((name for name in (*blocks, *present) if (name in blocks) != (name in present)), "")
         raise InvalidSetting("masks", "given", f"are of pattern depth and another network: they differ in {name}")
     return False
 
@@ -350,14 +350,14 @@ def _update_block_counts(net: nn.Module, owner: nn.Module, stays: list[bool]) ->
         if vars(owner).get(name) == before:
             setattr(owner, name, now)
     # the owner's own configuration, if it has one: other parts of a network may have other numbers of blocks
-    given = getattr(owner, "config", None) or getattr(net, "config", None)
-    if given is None or not hasattr(given, "save_pretrained"):
+    owner_config = getattr(owner, "config", None) or getattr(net, "config", None)
+    if owner_config is None or not hasattr(owner_config, "save_pretrained"):
         return
     memo: dict[int, Any] = {}
     for module in net.modules():
         if hasattr(config := vars(module).get("config"), "save_pretrained"):
             module.config = copy.deepcopy(config, memo)
-    config: Any = memo.get(id(given), given)
+    config: Any = memo.get(id(owner_config), owner_config)
     if getattr(config, "num_hidden_layers", None) == before:
         config.num_hidden_layers = now
     kinds = getattr(config, "layer_types", None)
@@ -376,12 +376,12 @@ class AlwaysClamped(TorchFunctionMode):
         asked = getattr(args[0], "_finite_test", None) if args else None
         if func is Tensor.__bool__ and asked in ("isfinite.all", "isinf.any"):
             return asked == "isinf.any"
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if (name := getattr(func, "__name__", "")) in ("isfinite", "isinf"):
-            found._finite_test = name
+            result._finite_test = name
         elif (asked, name) in (("isfinite", "all"), ("isinf", "any")):
-            found._finite_test = f"{asked}.{name}"
-        return found
+            result._finite_test = f"{asked}.{name}"
+        return result
 
 
 def decomposed(function: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

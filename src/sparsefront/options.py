@@ -32,24 +32,24 @@ def option_classes(package: str) -> dict[str, type]:
     """
     folders = importlib.import_module(f"{package}").__path__
     modules = sorted(module.name for module in pkgutil.iter_modules(folders))
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
     for name in modules:
         module = importlib.import_module(f"{package}.{name}")
         for value in vars(module).values():
             if not inspect.isclass(value) or inspect.isabstract(value) or value.__module__ != module.__name__:
                 continue
             if isinstance(option := vars(value).get("name"), str):
-                found[option] = value
-    return found
+                classes[option] = value
+    return classes
 
 
 def options_where(package: str, holds: Callable[[Any], bool]) -> list[str]:
     """Names of a package's options for which `holds` is true with default settings, for messages."""
-    found = []
+    names = []
     for name, kind in option_classes(package).items():
         if not any(p.default is p.empty for p in inspect.signature(kind).parameters.values()) and holds(kind()):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def option_class(package: str, attribute: str) -> type:
@@ -60,7 +60,7 @@ def option_class(package: str, attribute: str) -> type:
     """
     if not attribute[:1].isupper():  # `from package import module` calls `__getattr__`, too
         raise AttributeError(f"module {package!r} has no attribute {attribute!r}")
-    classes = {found.__name__: found for found in option_classes(package).values()}
+    classes = {option_type.__name__: option_type for option_type in option_classes(package).values()}
     if attribute not in classes:
         raise AttributeError(f"module {package!r} has no attribute {attribute!r}; its options are {', '.join(classes)}")
     setattr(sys.modules[package], attribute, classes[attribute])
@@ -89,15 +89,15 @@ def trusted_class(name: object, base: type, *, trust: Iterable[str] = (), key: s
         )
         raise InvalidSetting(key, shortened(name), allowed)
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        target = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # importing a trusted module may fail in any way
         said = f"cannot be imported ({type(error).__name__}: {first_line(error)})"
         raise InvalidSetting(
             key, shortened(name), f"{said}; its package must be installed, or be on PYTHONPATH"
         ) from error
-    if not (inspect.isclass(found) and issubclass(found, base)) or inspect.isabstract(found):
+    if not (inspect.isclass(target) and issubclass(target, base)) or inspect.isabstract(target):
         raise InvalidSetting(key, shortened(name), f"is no {base.__name__}: it must derive from {base.__module__}")
-    return found
+    return target
 
 
 def is_trusted(module: str, trust: Iterable[str] = ()) -> bool:
@@ -147,18 +147,18 @@ def option(argument: str, given: object, kind: type[Option], **settings: object)
         return given
     classes = option_classes(package)
     if not isinstance(given, str) or given not in classes:
-        offered = [name for name, found in classes.items() if issubclass(found, kind)]
+        offered = [name for name, choice in classes.items() if issubclass(choice, kind)]
         allowed = f"is one of {', '.join(offered)}, or a {kind.__name__}"
         hint = did_you_mean(given, offered) if isinstance(given, str) else ""
         raise InvalidSetting(argument, given, f"{hint}it {allowed}" if hint else allowed)
-    found = classes[given]
-    taken = inspect.signature(found).parameters
+    choice = classes[given]
+    taken = inspect.signature(choice).parameters
     for name in set_here.keys() - taken.keys():
         raise InvalidSetting(name, set_here[name], f"{argument}={given} takes no {name}")
     try:
-        made = found(**set_here)
+        made = choice(**set_here)
     except TypeError as error:
-        raise InvalidSetting(argument, given, f"needs settings: give a {found.__name__}(...) ({error})") from error
+        raise InvalidSetting(argument, given, f"needs settings: give a {choice.__name__}(...) ({error})") from error
     assert isinstance(made, kind)  # by the convention of option packages
     return made
 

@@ -229,8 +229,8 @@ def shown() -> bool:
     """Whether this process shows bars: only rank 0, on a terminal or in a notebook unless `showing` overrides that."""
     from sparsefront import distributed  # here, since it imports torch, and settings import this module
 
-    wanted = (sys.stderr.isatty() or "ipykernel" in sys.modules) if _shown is None else _shown
-    return wanted and distributed.rank() == 0
+    enabled = (sys.stderr.isatty() or "ipykernel" in sys.modules) if _shown is None else _shown
+    return enabled and distributed.rank() == 0
 
 
 @contextmanager

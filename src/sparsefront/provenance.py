@@ -37,7 +37,7 @@ class Provenance:
 
 def provenance(device: torch.device) -> Provenance:
     """The provenance of a measurement made now, in this process, on this device."""
-    found = versions("triton", "pytorch-lightning", "transformers")
+    package_versions = versions("triton", "pytorch-lightning", "transformers")
     on_gpu = device.type == "cuda"
     return Provenance(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -47,9 +47,9 @@ def provenance(device: torch.device) -> Provenance:
         cuda=torch.version.cuda if on_gpu else None,
         python=platform.python_version(),
         torch_version=torch.__version__,
-        triton_version=found["triton"],
-        lightning_version=found["pytorch-lightning"],
-        transformers_version=found["transformers"],
+        triton_version=package_versions["triton"],
+        lightning_version=package_versions["pytorch-lightning"],
+        transformers_version=package_versions["transformers"],
         **processor_facts(device),
     )
 
@@ -83,10 +83,10 @@ def processor_name() -> str:
     if CPU_INFO.exists():
         lines = dict(line.split(":", 1) for line in CPU_INFO.read_text(encoding="utf-8").splitlines() if ":" in line)
         facts = {name.strip(): value.strip() for name, value in lines.items()}
-        named = next((facts[name] for name in NAMES if facts.get(name)), None)
+        model_name = next((facts[name] for name in NAMES if facts.get(name)), None)
     else:
-        named = _command_output("sysctl", "-n", "machdep.cpu.brand_string")
-    return named or platform.processor() or platform.machine()
+        model_name = _command_output("sysctl", "-n", "machdep.cpu.brand_string")
+    return model_name or platform.processor() or platform.machine()
 
 
 def _command_output(*command: str) -> str | None:

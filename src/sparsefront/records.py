@@ -110,10 +110,10 @@ def check_numbers(result: Result, row: Path) -> None:
         raise Edited("samples.json", f"was edited: no latencies follow from it ({error})") from error
     _require(speed, again, "samples.json")
     for side, outcomes in (stored_outcomes(result, row) or {}).items():
-        found = {"evaluated_samples": len(outcomes), "metric_name": outcomes.metric}
+        recomputed = {"evaluated_samples": len(outcomes), "metric_name": outcomes.metric}
         allowed = SUMMED_EQUAL if result.choice.dataset == "squad" else METRIC_EQUAL
-        found[side] = outcomes.metric_over(np.arange(len(outcomes)))
-        _require(vars(result.quality), found, result.quality.outcomes_file or "outcomes.npz", abs_tol=allowed)
+        recomputed[side] = outcomes.metric_over(np.arange(len(outcomes)))
+        _require(vars(result.quality), recomputed, result.quality.outcomes_file or "outcomes.npz", abs_tol=allowed)
     sparsity = result.sparsity
     if sparsity.collapsed_layers is not None:
         _require(vars(sparsity), {"collapsed_layers": collapsed_in(result)}, "sparsity_per_layer")
@@ -144,8 +144,8 @@ def _require(stated: Mapping[str, Any], found: Mapping[str, Any], source: str, *
     for path, one, value in differences((), {name: stated.get(name) for name in found}, found):
         numbers = isinstance(one, float) and isinstance(value, int | float)
         if not (numbers and math.isclose(one, value, rel_tol=EQUAL, abs_tol=abs_tol)):
-            key, told = ".".join(map(str, path)), f"{shortened(one)}, where {source} gives {shortened(value)}"
-            raise Edited("record", f"was edited: it states {key}={told}")
+            key, discrepancy = ".".join(map(str, path)), f"{shortened(one)}, where {source} gives {shortened(value)}"
+            raise Edited("record", f"was edited: it states {key}={discrepancy}")
 
 
 def stored_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:

@@ -173,8 +173,8 @@ def other_configuration(
     for path, stated, here in differences((), config, configuration):
         key = ".".join(map(str, path))
         if stated is not None and not any(f"{key}.".startswith(f"{name}.") for name in free):
-            found = f"{here} is composed" if here is not None else "there is no such setting"
-            return f"{shortened(key)} is {shortened(stated)} in it, where {found}"
+            counterpart = f"{here} is composed" if here is not None else "there is no such setting"
+            return f"{shortened(key)} is {shortened(stated)} in it, where {counterpart}"
     return None
 
 
@@ -375,7 +375,7 @@ def run(*overrides: str, config_dir: Path | str = CONF) -> FinishedRun:
 
 
 def _require_texts(overrides: Sequence[object]) -> None:
-    if odd := [given for given in overrides if not isinstance(given, str)]:
+    if odd := [override for override in overrides if not isinstance(override, str)]:
         raise InvalidSetting("overrides", odd[0], 'are texts such as "pattern=n_m"')
 
 

@@ -126,8 +126,8 @@ def _limits(constraints: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    return " or ".join(found) if len(found) < 3 else f"one of {', '.join(found)}"
+    options = list(names)
+    return " or ".join(options) if len(options) < 3 else f"one of {', '.join(options)}"
 
 
 Class = TypeVar("Class", bound=type)
@@ -167,8 +167,8 @@ def _with_short_errors(
         try:
             checked_init(self, *args, **kwargs)
         except ValidationError as error:
-            given = signature.bind(*args, **kwargs).arguments
-            raise rejection(error, given, get_type_hints(kind, include_extras=True)) from None
+            arguments = signature.bind(*args, **kwargs).arguments
+            raise rejection(error, arguments, get_type_hints(kind, include_extras=True)) from None
 
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     __init__.__signature__ = signature.replace(parameters=[itself, *signature.parameters.values()])  # type: ignore[attr-defined]
@@ -184,8 +184,8 @@ def rejection(error: ValidationError, given: Mapping[str, Any], hints: Mapping[s
     Returns:
         InvalidSetting; or an error raised in `__post_init__`, unchanged.
     """
-    found = error.errors(include_url=False)
-    first, cause = found[0], found[0].get("ctx", {}).get("error")
+    errors = error.errors(include_url=False)
+    first, cause = errors[0], errors[0].get("ctx", {}).get("error")
     if not first["loc"] and isinstance(cause, Exception):
         return cause
     place = first["loc"][0]  # a name, or the index of a positional argument
@@ -193,7 +193,7 @@ def rejection(error: ValidationError, given: Mapping[str, Any], hints: Mapping[s
     if isinstance(cause, ValueError):
         return InvalidSetting(key, first["input"], str(cause))
     allowed = describe_type(hints[key])
-    if any(other["type"] == "finite_number" for other in found):
+    if any(other["type"] == "finite_number" for other in errors):
         finite = allowed.replace("a number", "a finite number").replace("of numbers", "of finite numbers")
         return InvalidSetting(key, given[key], f"must be {finite}, not NaN or infinity")
     return InvalidSetting(key, given[key], f"must be {allowed}")
@@ -258,9 +258,11 @@ def parameters_of(kind: type) -> dict[str, Any]:
     """The parameters of a class: name -> type hint, `Any` where it has none."""
     holder = kind if dataclasses.is_dataclass(kind) else kind.__init__  # type: ignore[misc]
     hints = typing.get_type_hints(holder, include_extras=True)
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(kind).parameters.values()
-    return {parameter.name: hints.get(parameter.name, Any) for parameter in parameters if parameter.kind in named}
+    return {
+        parameter.name: hints.get(parameter.name, Any) for parameter in parameters if parameter.kind in keyword_kinds
+    }
 
 
 def _missing(kind: type, accepted: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

@@ -78,11 +78,11 @@ def main(arguments: Sequence[str]) -> int:
                 _ = dataset.split_version
                 dataset.check()
                 dataset = dataset.at_commit(cache_dir)
-                told = described(dataset, dataset.division(cache_dir))
+                description = described(dataset, dataset.division(cache_dir))
     except InvalidSetting as error:
         print(error, file=sys.stderr)
         return 2
-    print(json.dumps(told))
+    print(json.dumps(description))
     return 0
 
 

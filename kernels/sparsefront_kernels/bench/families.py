@@ -16,18 +16,18 @@ from sparsefront_kernels.common.indices import GROUP
 def equal_tiles(n: int, k: int, granularity: int, sparsity: float, device: torch.device) -> Tensor:
     """Each tile of `granularity` outputs keeps the same number of random inputs; returns bool [N, K]."""
     tiles = -(-n // granularity)
-    kept = round((1 - sparsity) * k)
+    kept_count = round((1 - sparsity) * k)
     places = torch.rand(tiles, k, device=device).argsort(dim=1).argsort(dim=1)
-    return (places < kept).repeat_interleave(granularity, dim=0)[:n]
+    return (places < kept_count).repeat_interleave(granularity, dim=0)[:n]
 
 
 def uneven_tiles(n: int, k: int, granularity: int, sparsity: float, device: torch.device) -> Tensor:
     """Tiles keep between half and one and a half times the mean, as after a global threshold; bool [N, K]."""
     tiles = -(-n // granularity)
     shares = torch.linspace(0.5, 1.5, tiles, device=device)[torch.randperm(tiles, device=device)] if tiles > 1 else 1.0
-    kept = ((1 - sparsity) * k * shares) * torch.ones(tiles, device=device)
+    kept_counts = ((1 - sparsity) * k * shares) * torch.ones(tiles, device=device)
     places = torch.rand(tiles, k, device=device).argsort(dim=1).argsort(dim=1)
-    return (places < kept.round().clamp(max=k)[:, None]).repeat_interleave(granularity, dim=0)[:n]
+    return (places < kept_counts.round().clamp(max=k)[:, None]).repeat_interleave(granularity, dim=0)[:n]
 
 
 def random_blocks(
@@ -104,8 +104,8 @@ def halved_tiles(distribution: str, granularity: int) -> RandomMasks:
         windows = max(1, min(k // GROUP, round(2 * (1 - sparsity) * k / GROUP)))
         drawn = torch.rand(-(-n // granularity), k, device=device).argsort(dim=1)[:, : windows * GROUP]
         inputs = drawn.sort(dim=1).values.repeat_interleave(granularity, dim=0)[:n]
-        kept = torch.rand(n, windows, GROUP, device=device).argsort(dim=2).argsort(dim=2) < 2
-        return torch.zeros(n, k, dtype=torch.bool, device=device).scatter_(1, inputs, kept.flatten(1))
+        keeps = torch.rand(n, windows, GROUP, device=device).argsort(dim=2).argsort(dim=2) < 2
+        return torch.zeros(n, k, dtype=torch.bool, device=device).scatter_(1, inputs, keeps.flatten(1))
 
     return RandomMasks("tile_2_4", mask, lambda sparsity: storage)
 

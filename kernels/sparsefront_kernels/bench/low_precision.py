@@ -141,8 +141,8 @@ def _stored(family: str, problem: Problem, copy: int) -> DenseFormat | SemiStruc
     if family == "dense":
         return DenseFormat((problem.n, problem.k), weight)
     groups = weight.float().abs().view(problem.n, -1, 4)
-    kept = torch.zeros_like(groups, dtype=torch.bool).scatter_(2, groups.topk(2, dim=2).indices, value=True)
-    return SemiStructuredFormat.from_dense(weight, kept.view_as(weight))
+    keeps = torch.zeros_like(groups, dtype=torch.bool).scatter_(2, groups.topk(2, dim=2).indices, value=True)
+    return SemiStructuredFormat.from_dense(weight, keeps.view_as(weight))
 
 
 def _operand_bytes(problem: Problem, *, bytes_of_operands: int, kept: float = 1.0) -> int:

@@ -126,10 +126,10 @@ class Masks:
             return cls(family, None, settings)
         module, _, function = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), function)
+            mask_function = getattr(importlib.import_module(module), function)
         except (ImportError, ValueError, AttributeError) as error:
             raise ValueError(f"--masks {name}: not a function as module:function ({error})") from error
-        return cls(family, found, settings)
+        return cls(family, mask_function, settings)
 
     def source(self, distribution: str, granularity: int) -> MaskSource:
         """The mask source of a distribution, `PATTERN` or one of the family's, with this granularity.

@@ -36,7 +36,7 @@ def our_providers(
         report_unsupported: called with the reason for each kernel that does not support it.
     """
     copies: dict[Any, Callable[[int], Any]] = {}  # packed weights, shared by kernels with equal packing
-    found = []
+    providers = []
     for entry, layout in wanted:
         label = entry.label(layout)
         if (stored := drawn.stored.get(entry.family)) is None:
@@ -49,8 +49,8 @@ def our_providers(
         if key not in copies:
             copies[key] = numbered(entry.pack(stored))
         provider = _provider(drawn, entry, layout, copies[key])
-        found.append(Ours(provider, entry, copies[key](0)))
-    return found
+        providers.append(Ours(provider, entry, copies[key](0)))
+    return providers
 
 
 def _provider(drawn: DrawnWeight, entry: KernelEntry, layout: str, packed: Callable[[int], Any]) -> Provider:

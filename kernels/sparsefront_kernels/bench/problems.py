@@ -99,24 +99,24 @@ def chosen_shapes(
     if unknown := [name for name in names if not any(fnmatchcase(shape.name, name) for shape in shapes)]:
         raise ValueError(f"no shape is called {', '.join(unknown)}; there are {', '.join(s.name for s in shapes)}")
     if batch:
-        wanted = [shape for shape in batch_shapes() if shape.m // SEQUENCE_LENGTH in batch]
+        candidates = [shape for shape in batch_shapes() if shape.m // SEQUENCE_LENGTH in batch]
     elif names:
-        wanted = shapes
+        candidates = shapes
     elif m or k or n:
-        wanted = [shape for shape in shapes if shape not in batch_shapes()]
+        candidates = [shape for shape in shapes if shape not in batch_shapes()]
     else:
-        wanted = nmsparse_shapes()
-    found = [
+        candidates = nmsparse_shapes()
+    matches = [
         shape
-        for shape in wanted
+        for shape in candidates
         if (not names or any(fnmatchcase(shape.name, name) for name in names))
         and (not m or shape.m in m)
         and (not k or shape.k in k)
         and (not n or shape.n in n)
     ]
-    if not found:
+    if not matches:
         raise ValueError(f"no shape passes the filters: names {names}, m {m}, k {k}, n {n}, batch {batch}")
-    return found + sized
+    return matches + sized
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ def summary(rows: Iterable[Row]) -> str:
             groups[row.kernel, row.dtype, row.layout, row.granularity, row.distribution, row.m, sparsity].append(row)
     lines = [
         f"{kernel:30} {dtype} {layout:13} g={granularity:<4} {distribution:8} m={m:<6} s={sparsity:<5} "
-        f"x{_geomean([row.speedup for row in found]):.2f} over dense, "
-        f"roofline {_geomean([row.roofline_fraction for row in found]):.2f}, {len(found)} shapes"
-        for (kernel, dtype, layout, granularity, distribution, m, sparsity), found in sorted(groups.items())
+        f"x{_geomean([row.speedup for row in group]):.2f} over dense, "
+        f"roofline {_geomean([row.roofline_fraction for row in group]):.2f}, {len(group)} shapes"
+        for (kernel, dtype, layout, granularity, distribution, m, sparsity), group in sorted(groups.items())
     ]
     return "\n".join([*lines, *(f"WRONG: {row.kernel} {row.shape} error {row.relative_error:.2g}" for row in wrong)])
 
@@ -50,23 +50,25 @@ def changes(before: Rows, after: Rows) -> list[Change]:
     Compares speedups over dense instead of times, which also works across machines and clocks.
     """
     old, new = _speedups(before, after)
-    found = [Change(key, old[key] / new[key]) for key in old.keys() & new.keys()]
-    return sorted(found, key=lambda change: (-change.ratio, change.key))
+    comparisons = [Change(key, old[key] / new[key]) for key in old.keys() & new.keys()]
+    return sorted(comparisons, key=lambda change: (-change.ratio, change.key))
 
 
 def report(before: Rows, after: Rows) -> tuple[str, bool]:
     """The comparison as text, and whether anything got slower by more than the tolerance, wrong, or missing."""
-    found = changes(before, after)
+    comparisons = changes(before, after)
     old, new = _speedups(before, after)
     lost = sorted(old.keys() - new.keys())
-    lines = [f"slower x{one.ratio:.2f}: {_name(one.key)}" for one in found if one.ratio > 1 + TOLERANCE]
-    lines += [f"faster x{1 / one.ratio:.2f}: {_name(one.key)}" for one in found if one.ratio < 1 - TOLERANCE]
+    lines = [f"slower x{one.ratio:.2f}: {_name(one.key)}" for one in comparisons if one.ratio > 1 + TOLERANCE]
+    lines += [f"faster x{1 / one.ratio:.2f}: {_name(one.key)}" for one in comparisons if one.ratio < 1 - TOLERANCE]
     lines += [f"no longer measured: {_name(key)}" for key in lost]
-    if found:
-        lines.append(f"{len(found)} in both, geomean x{exp(sum(log(c.ratio) for c in found) / len(found)):.3f}")
+    if comparisons:
+        lines.append(
+            f"{len(comparisons)} in both, geomean x{exp(sum(log(c.ratio) for c in comparisons) / len(comparisons)):.3f}"
+        )
     else:
         lines.append("nothing is in both files")
-    return "\n".join(lines), bool(lost) or any(change.ratio > 1 + TOLERANCE for change in found)
+    return "\n".join(lines), bool(lost) or any(change.ratio > 1 + TOLERANCE for change in comparisons)
 
 
 def _speedups(*files: Rows) -> list[dict[tuple[str, ...], float]]:

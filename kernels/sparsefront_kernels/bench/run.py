@@ -97,9 +97,9 @@ class Run:
         peers = [
             name for name in self.plan.peers_of(shape) if PEERS[name].unsupported_reason(dtype_name, sparsity) is None
         ]
-        wanted = {entry.label(layout) for entry, layout in self.plan.chosen.entries(dtype_name)}
-        wanted |= {name for name in peers if self._same_mask(name)}
-        missing = [kind for kind in self.plan.kinds() if wanted - {row["kernel"] for row in known if kind.holds(row)}]
+        expected = {entry.label(layout) for entry, layout in self.plan.chosen.entries(dtype_name)}
+        expected |= {name for name in peers if self._same_mask(name)}
+        missing = [kind for kind in self.plan.kinds() if expected - {row["kernel"] for row in known if kind.holds(row)}]
         here = {row["kernel"] for row in known}
         return [name for name in peers if not PEERS[name].family and name not in here], missing
 
@@ -163,11 +163,11 @@ class Run:
         best = fastest(best, best_peer(rows, _of_peers(known, same_mask=True)))
         self._finish([_against(row, dense_us, *best) for row in rows])
         chosen = self.plan.chosen.entries(setting.dtype_name)
-        wanted = [(entry, layout) for entry, layout in chosen if entry.label(layout) not in here]
-        found = our_providers(drawn, wanted=wanted, report_unsupported=self._say_once)
+        requested = [(entry, layout) for entry, layout in chosen if entry.label(layout) not in here]
+        providers = our_providers(drawn, wanted=requested, report_unsupported=self._say_once)
         if self.plan.tune:
-            found = self._tuned_ones(drawn.setting, found)
-        rows = [self._row(setting, one.provider) for one in found]
+            providers = self._tuned_ones(drawn.setting, providers)
+        rows = [self._row(setting, one.provider) for one in providers]
         self._finish([_against(row, dense_us, *best) for row in rows])
 
     def _known(self, setting: Setting) -> list[dict[str, str]]:

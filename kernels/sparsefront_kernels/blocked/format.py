@@ -54,15 +54,15 @@ class BlockedFormat(SparseFormat):
         check_weight_and_mask(weight, mask)
         block = _divide(matrix_shape(weight), block)
         blocks = _in_blocks(mask, block)
-        kept = blocks.flatten(2).any(dim=2) if fill else _whole_blocks(blocks)  # bool [N / bn, K / bk]
-        pointers = torch.zeros(kept.shape[0] + 1, dtype=torch.int32, device=mask.device)
-        pointers[1:] = kept.sum(dim=1).cumsum(dim=0)
+        keeps = blocks.flatten(2).any(dim=2) if fill else _whole_blocks(blocks)  # bool [N / bn, K / bk]
+        pointers = torch.zeros(keeps.shape[0] + 1, dtype=torch.int32, device=mask.device)
+        pointers[1:] = keeps.sum(dim=1).cumsum(dim=0)
         return cls(
             shape=matrix_shape(weight),
             block=block,
-            values=_in_blocks(zero_where_pruned(weight, mask), block)[kept].contiguous(),
+            values=_in_blocks(zero_where_pruned(weight, mask), block)[keeps].contiguous(),
             row_pointers=pointers,
-            block_columns=kept.nonzero()[:, 1].to(torch.int32),
+            block_columns=keeps.nonzero()[:, 1].to(torch.int32),
         )
 
     def block_rows(self) -> Tensor:
@@ -116,12 +116,12 @@ def _in_blocks(matrix: Tensor, block: tuple[int, int]) -> Tensor:
 
 def _whole_blocks(mask: Tensor) -> Tensor:
     """Which blocks of [rows, columns, bn, bk] are kept; ValueError if one is kept partially."""
-    kept = mask.flatten(2).any(dim=2)
-    partial = kept & ~mask.flatten(2).all(dim=2)
+    keeps = mask.flatten(2).any(dim=2)
+    partial = keeps & ~mask.flatten(2).all(dim=2)
     if partial.any():
         row, column = partial.nonzero()[0].tolist()
         raise ValueError(
             f"blocked: block ({row}, {column}) keeps {int(mask[row, column].sum())} of its {mask[row, column].numel()} "
             f"weights; {int(partial.sum())} blocks are kept in part"
         )
-    return kept
+    return keeps

@@ -113,13 +113,13 @@ def pack_for_blocked_fp8_sm90(stored: BlockedFormat, *, adjacent_halves: bool = 
     n, k = stored.shape
     if adjacent_halves and n % OUTPUTS:
         raise ValueError(f"blocked: adjacent halves need outputs in multiples of {OUTPUTS}, not {n}")
-    outputs, kept = _cta_tiles(stored, adjacent=adjacent_halves)  # [CTA tiles, 2], bool [CTA tiles, 2, K / 128]
-    of_tiles = kept.any(dim=1)
+    outputs, keeps = _cta_tiles(stored, adjacent=adjacent_halves)  # [CTA tiles, 2], bool [CTA tiles, 2, K / 128]
+    of_tiles = keeps.any(dim=1)
     count = of_tiles.sum(dim=1)
     order = count.argsort(descending=True, stable=True)
-    outputs, kept, count = outputs[order], kept[order], count[order]
+    outputs, keeps, count = outputs[order], keeps[order], count[order]
     tile, column = of_tiles[order].nonzero(as_tuple=True)
-    of_halves = kept[tile, :, column]  # bool [k_blocks, 2]
+    of_halves = keeps[tile, :, column]  # bool [k_blocks, 2]
     used = of_halves.sum(dim=1)
     uses = of_halves[:, 0] + 2 * of_halves[:, 1].long()
     owner, half = of_halves.nonzero(as_tuple=True)  # k-block by k-block, half 0 first
@@ -156,15 +156,15 @@ def dense_weight(packed: BlockedFp8Weight) -> Tensor:
 def _cta_tiles(stored: BlockedFormat, *, adjacent: bool) -> tuple[Tensor, Tensor]:
     """The halves of each CTA tile: first outputs / 64, int64 [CTA tiles, 2], and kept k-blocks, bool [CTA tiles, 2, K / 128]."""
     (n, k), (height, width), device = stored.shape, stored.block, stored.device
-    kept = torch.zeros(n // height, k // width, dtype=torch.bool, device=device)
-    kept[stored.block_rows(), stored.block_columns.long()] = True
-    kept = kept.repeat_interleave(height // HALF, dim=0).repeat_interleave(width // K_BLOCK, dim=1)
+    keeps = torch.zeros(n // height, k // width, dtype=torch.bool, device=device)
+    keeps[stored.block_rows(), stored.block_columns.long()] = True
+    keeps = keeps.repeat_interleave(height // HALF, dim=0).repeat_interleave(width // K_BLOCK, dim=1)
     outputs = torch.arange(n // HALF, device=device)
     if height % OUTPUTS and not adjacent:
-        order = partners_of(kept)
-        outputs, kept = outputs[order], kept[order]
+        order = partners_of(keeps)
+        outputs, keeps = outputs[order], keeps[order]
     missing = len(outputs) % 2
-    return pad(outputs, (0, missing), value=-1).view(-1, 2), pad(kept, (0, 0, 0, missing)).view(-1, 2, k // K_BLOCK)
+    return pad(outputs, (0, missing), value=-1).view(-1, 2), pad(keeps, (0, 0, 0, missing)).view(-1, 2, k // K_BLOCK)
 
 
 def _panels(weight: Tensor, first_outputs: Tensor, first_inputs: Tensor) -> Tensor:
@@ -281,8 +281,8 @@ def _check(x: Tensor, x_scales: Tensor, packed: BlockedFp8Weight, bias: Tensor |
         raise ValueError(f"x must be float8_e4m3fn [M, K] with K = {packed.k}, not {x.dtype} {list(x.shape)}")
     groups = packed.k // GROUP
     if x_scales.shape not in ((len(x), 1), (len(x), groups)) or x_scales.dtype != torch.float32:
-        found = f"{x_scales.dtype} {list(x_scales.shape)}"
-        raise ValueError(f"x_scales must be float32 [{len(x)}, 1] or [{len(x)}, {groups}], not {found}")
+        actual = f"{x_scales.dtype} {list(x_scales.shape)}"
+        raise ValueError(f"x_scales must be float32 [{len(x)}, 1] or [{len(x)}, {groups}], not {actual}")
     if bias is not None and (bias.shape != (packed.n,) or not bias.is_floating_point()):
         raise ValueError(f"bias must be a float [{packed.n}], not {bias.dtype} {list(bias.shape)}")
     for name, operand in (("x_scales", x_scales), ("the weight", packed.panels), ("bias", bias)):
@@ -470,8 +470,8 @@ def cut_tensors(
         panels: total number of panels.
     """
     rows = range(0, m, launch.rows)
-    found = shares(lengths, len(rows), clusters, _costs(launch, _share_of_both(panels, lengths)))
-    return piece_tables(found, lengths, _words_of_halves(outputs), rows, launch.rows, device)
+    work_shares = shares(lengths, len(rows), clusters, _costs(launch, _share_of_both(panels, lengths)))
+    return piece_tables(work_shares, lengths, _words_of_halves(outputs), rows, launch.rows, device)
 
 
 def _share_of_both(panels: int, lengths: tuple[int, ...]) -> float:
@@ -533,11 +533,11 @@ def launch_blocked_fp8(
         units = cut = sums = None
         if chosen.cut:
             parts = (packed.lengths, packed.outputs, len(packed.panels))
-            found = keep_for_graphs(packed.k_blocks, cut_tensors(*parts, m, chosen, clusters, x.device))
-            work, begins, firsts = found.work, found.begins, found.firsts
-            if len(found.cut):
-                units, cut = found.units, found.cut
-                sums = x_scales.new_empty(found.units_in_all * ROWS * OUTPUTS)
+            pieces = keep_for_graphs(packed.k_blocks, cut_tensors(*parts, m, chosen, clusters, x.device))
+            work, begins, firsts = pieces.work, pieces.begins, pieces.firsts
+            if len(pieces.cut):
+                units, cut = pieces.units, pieces.cut
+                sums = x_scales.new_empty(pieces.units_in_all * ROWS * OUTPUTS)
         else:
             whole = work_tensors(packed, m, chosen, clusters, x.device)
             work, begins, firsts = keep_for_graphs(packed.k_blocks, whole)

@@ -100,12 +100,12 @@ def shares(lengths: tuple[int, ...], columns: int, clusters: int, costs: Costs) 
     low = columns * sum(costs.whole + length * costs.k_block for length in lengths) / clusters
     most, high = max(low, _estimate(lengths, columns, clusters, costs)[0]), math.inf
     for _ in range(_SEARCHED):
-        found = _dealt(lengths, columns, clusters, costs, most)
-        if found is None:
+        candidate = _dealt(lengths, columns, clusters, costs, most)
+        if candidate is None:
             low = most
         else:
-            high, best = most, min(best, found, key=lambda one: one.end)
-        most = min(1.05 * most + costs.k_block / 2, (low + high) / 2) if found is None else (low + high) / 2
+            high, best = most, min(best, candidate, key=lambda one: one.end)
+        most = min(1.05 * most + costs.k_block / 2, (low + high) / 2) if candidate is None else (low + high) / 2
     return best
 
 

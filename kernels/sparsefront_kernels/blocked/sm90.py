@@ -176,9 +176,9 @@ def cut_tensors(
     if reason := columns_unsupported_reason(m):
         raise ValueError(f"a schedule {reason}")
     columns = _columns_of_tiles(m, launch)
-    found = shares(lengths, columns, clusters, _costs(launch, panels, halved, clusters * launch.cluster))
+    work_shares = shares(lengths, columns, clusters, _costs(launch, panels, halved, clusters * launch.cluster))
     places = [column * launch.cut | (launch.cut // 64 - 1) << COLUMN_BITS for column in range(columns)]
-    return piece_tables(found, lengths, range(len(lengths)), places, launch.cluster * launch.cut, device)
+    return piece_tables(work_shares, lengths, range(len(lengths)), places, launch.cluster * launch.cut, device)
 
 
 def _columns_of_tiles(m: int, launch: BlockedLaunch) -> int:
@@ -221,11 +221,11 @@ def launch_blocked_sm90(
     if launch.cut:
         share = _panels_of_k_block(len(packed.panels), packed.lengths)
         clusters = clusters_at_once(LIBRARY, launch.cluster, x.device)
-        found = keep_for_graphs(packed.k_blocks, cut_tensors(*tables, share, packed.halved, clusters, x.device))
-        work, begins, firsts = found.work, found.begins, found.firsts
-        if len(found.cut):
-            units, cut = found.units, found.cut
-            sums = x.new_empty(found.units_in_all * UNIT * 2 * HALF, dtype=torch.float32)
+        pieces = keep_for_graphs(packed.k_blocks, cut_tensors(*tables, share, packed.halved, clusters, x.device))
+        work, begins, firsts = pieces.work, pieces.begins, pieces.firsts
+        if len(pieces.cut):
+            units, cut = pieces.units, pieces.cut
+            sums = x.new_empty(pieces.units_in_all * UNIT * 2 * HALF, dtype=torch.float32)
     else:
         together = partial(clusters_at_once, LIBRARY, device=x.device)
         whole = work_tensors(*tables, together, x.device, quick=quick_schedule)
@@ -316,10 +316,10 @@ class BlockedProblem:
     @property
     def _lists(self) -> str:
         """Key of uneven lists: number of nonempty CTA tiles, and the ratio of the longest list to the mean."""
-        kept = [length for length in self.lengths if length]
-        if not kept or self.lengths[0] - self.lengths[-1] <= 1:
+        nonempty = [length for length in self.lengths if length]
+        if not nonempty or self.lengths[0] - self.lengths[-1] <= 1:
             return ""
-        return f"kept={len(kept)} longest={max(kept) * len(kept) / sum(kept):.1f} "
+        return f"kept={len(nonempty)} longest={max(nonempty) * len(nonempty) / sum(nonempty):.1f} "
 
     @property
     def amount(self) -> float:

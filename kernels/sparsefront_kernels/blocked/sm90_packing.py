@@ -75,8 +75,8 @@ def pack_for_blocked_sm90(stored: BlockedFormat) -> BlockedSm90Weight:
     if reason := block_unsupported_reason(stored.block):
         raise ValueError(f"blocked: {reason}")
     (n, k), box = stored.shape, box_of(stored.block[1])
-    outputs, kept = _cta_tiles(stored, box)  # [CTA tiles, 2], bool [CTA tiles, 2, K / box]
-    tile, uses, boxes = _k_blocks(kept, K_BLOCK // box)
+    outputs, keeps = _cta_tiles(stored, box)  # [CTA tiles, 2], bool [CTA tiles, 2, K / box]
+    tile, uses, boxes = _k_blocks(keeps, K_BLOCK // box)
     count = torch.bincount(tile, minlength=len(outputs))
     order = count.argsort(descending=True, stable=True)
     rank = torch.empty_like(order)
@@ -139,15 +139,15 @@ def _inputs_of(first: Tensor, box: int) -> Tensor:
 def _cta_tiles(stored: BlockedFormat, box: int) -> tuple[Tensor, Tensor]:
     """The halves of each CTA tile: first outputs, int64 [CTA tiles, 2], and kept boxes, bool [CTA tiles, 2, K / box]."""
     (n, k), (height, width), device = stored.shape, stored.block, stored.device
-    kept = torch.zeros(n // height, k // width, dtype=torch.bool, device=device)
-    kept[stored.block_rows(), stored.block_columns.long()] = True
-    kept = kept.repeat_interleave(height // HALF, dim=0).repeat_interleave(width // box, dim=1)
+    keeps = torch.zeros(n // height, k // width, dtype=torch.bool, device=device)
+    keeps[stored.block_rows(), stored.block_columns.long()] = True
+    keeps = keeps.repeat_interleave(height // HALF, dim=0).repeat_interleave(width // box, dim=1)
     outputs = torch.arange(0, n, HALF, device=device)
     if height % (2 * HALF):
-        order = partners_of(kept)
-        outputs, kept = outputs[order], kept[order]
+        order = partners_of(keeps)
+        outputs, keeps = outputs[order], keeps[order]
     missing = len(outputs) % 2
-    return pad(outputs, (0, missing), value=-1).view(-1, 2), pad(kept, (0, 0, 0, missing)).view(-1, 2, k // box)
+    return pad(outputs, (0, missing), value=-1).view(-1, 2), pad(keeps, (0, 0, 0, missing)).view(-1, 2, k // box)
 
 
 def _k_blocks(kept: Tensor, boxes: int) -> tuple[Tensor, Tensor, Tensor]:

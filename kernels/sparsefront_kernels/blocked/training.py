@@ -120,11 +120,11 @@ class TrainableBlockedLinear(nn.Module):
         dx = ops.blocked_training_dx(dy, transposed, self._handle, self.in_features)
         dw, db = ops.blocked_training_dw(dy, x, values.float(), self._handle, True)
         w = self._blocks.format_of(values.double()).to_dense()
-        kept = self._blocks.format_of(torch.ones_like(values)).to_dense().bool()
-        found = y, dx, self._blocks.format_of(dw).to_dense(), db
+        keeps = self._blocks.format_of(torch.ones_like(values)).to_dense().bool()
+        actual = y, dx, self._blocks.format_of(dw).to_dense(), db
         x, dy = x.double(), dy.double()
-        wanted = x @ w.t(), dy @ w, (dy.t() @ x) * kept, dy.sum(dim=0)
-        pairs = zip(found, wanted, strict=True)
+        expected = x @ w.t(), dy @ w, (dy.t() @ x) * keeps, dy.sum(dim=0)
+        pairs = zip(actual, expected, strict=True)
         return max(float((one - other).norm() / other.norm().clamp(min=1.0)) for one, other in pairs)
 
     def extra_repr(self) -> str:
@@ -414,30 +414,32 @@ def _blocked_training(x: Tensor, values: Tensor, bias: Tensor | None, handle: Te
         bias: [N], any float dtype, or None.
         handle: int64, of `KeptBlocks`.
     """
-    kept = _kept(handle)
-    packed, transposed = _packed(values, x.dtype, kept)
-    return _product(x, packed, bias, kept, transposed=False), transposed.flatten()
+    kept_blocks = _kept(handle)
+    packed, transposed = _packed(values, x.dtype, kept_blocks)
+    return _product(x, packed, bias, kept_blocks, transposed=False), transposed.flatten()
 
 
 def _blocked_training_dx(dy: Tensor, transposed: Tensor, handle: Tensor, k: int) -> Tensor:
-    kept = _kept(handle)
-    on_sm90 = _runs_on_sm90(dy.dtype, dy.device, kept.block)
-    shape = (-1, HALF, K_BLOCK) if on_sm90 else (-1, *reversed(kept.block))
-    return _product(dy, transposed.view(shape), None, kept, transposed=True)
+    kept_blocks = _kept(handle)
+    on_sm90 = _runs_on_sm90(dy.dtype, dy.device, kept_blocks.block)
+    shape = (-1, HALF, K_BLOCK) if on_sm90 else (-1, *reversed(kept_blocks.block))
+    return _product(dy, transposed.view(shape), None, kept_blocks, transposed=True)
 
 
 def _blocked_training_dw(dy: Tensor, x: Tensor, values: Tensor, handle: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
     """The gradients of kept blocks and, on request, of the bias."""
-    kept = _kept(handle)
-    if _runs_on_sm90(x.dtype, x.device, kept.block):
-        gradient, of_bias = blocked_gradient_sm90(dy, x, kept.boxes(x.device), kept.block, kept.count, bias=bias)
+    kept_blocks = _kept(handle)
+    if _runs_on_sm90(x.dtype, x.device, kept_blocks.block):
+        gradient, of_bias = blocked_gradient_sm90(
+            dy, x, kept_blocks.boxes(x.device), kept_blocks.block, kept_blocks.count, bias=bias
+        )
         return gradient.to(values.dtype), of_bias
     if x.device.type == "cpu":
         with torch.autocast("cpu", enabled=False):
-            gradient = weight_gradient_reference(dy, x, kept.blocks(False, x.device))
+            gradient = weight_gradient_reference(dy, x, kept_blocks.blocks(False, x.device))
     else:
         with torch.cuda.device_of(x):
-            gradient = triton_weight_gradient(dy, x, kept)
+            gradient = triton_weight_gradient(dy, x, kept_blocks)
     return gradient.to(values.dtype), dy[:, : dy.shape[1] * bias].sum(dim=0, dtype=accumulation_dtype(dy.dtype))
 
 

@@ -61,10 +61,10 @@ def _weight_gradient_kernel(
         dy += BLOCK_M * stride_dy
         x += BLOCK_M * stride_x
 
-    wanted = (place // BLOCK_K < count) & input_exists
+    is_stored = (place // BLOCK_K < count) & input_exists
     index = (split * blocks + block).to(tl.int64)[None, :] * (BN * BK)
     target = gradient_ptr + index + outputs[:, None] * BK + inputs[None, :]
-    tl.store(target, acc.to(gradient_ptr.dtype.element_ty), mask=output_exists[:, None] & wanted[None, :])
+    tl.store(target, acc.to(gradient_ptr.dtype.element_ty), mask=output_exists[:, None] & is_stored[None, :])
 
 
 @dataclass(frozen=True, order=True)

@@ -29,9 +29,9 @@ def check_operands(
         bias: [N] of any float dtype on the same device, or None.
         k, n: inputs and outputs of the weight.
     """
-    wanted = "[K, M]" if feature_major else "[M, K]"
+    layout = "[K, M]" if feature_major else "[M, K]"
     if x.ndim != 2 or x.shape[0 if feature_major else 1] != k:
-        raise ValueError(f"x must be {wanted} with K = {k}, not {list(x.shape)}")
+        raise ValueError(f"x must be {layout} with K = {k}, not {list(x.shape)}")
     if x.dtype != values.dtype:
         raise ValueError(f"x is {x.dtype}, the weight {values.dtype}")
     if x.device != values.device:

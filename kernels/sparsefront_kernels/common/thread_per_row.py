@@ -86,16 +86,16 @@ def packed_lists(
     position = group if order is None else order.argsort()[group]
     by_list = position.argsort(stable=True)  # keeps inputs ascending
     position, inputs, values = position[by_list], inputs[by_list], values[by_list]
-    kept = torch.bincount(position, minlength=groups)
-    length = (kept + QUAD - 1) // QUAD * QUAD
+    counts = torch.bincount(position, minlength=groups)
+    length = (counts + QUAD - 1) // QUAD * QUAD
     first = length.cumsum(0) - length
     entries = int(length.sum())
-    target = first[position] + torch.arange(len(values), device=device) - (kept.cumsum(0) - kept)[position]
+    target = first[position] + torch.arange(len(values), device=device) - (counts.cumsum(0) - counts)[position]
     stored = values.new_zeros(entries + SPARE_QUADS * QUAD, block)
     stored[target] = values
     indices = inputs.new_zeros(len(stored))
     indices[:entries] = torch.repeat_interleave(
-        inputs[(kept.cumsum(0) - 1)[kept > 0]], length[kept > 0]
+        inputs[(counts.cumsum(0) - 1)[counts > 0]], length[counts > 0]
     )  # last entry of each list
     indices[target] = inputs
     indices = indices % 2**16
@@ -103,7 +103,7 @@ def packed_lists(
         groups, k_blocks
     )
     pointers = torch.cat([first[:, None], first[:, None] + of_k_block.cumsum(1)], dim=1)
-    at_end = pointers == (first + kept)[:, None]  # includes k-blocks after the last input, where the padding is
+    at_end = pointers == (first + counts)[:, None]  # includes k-blocks after the last input, where the padding is
     pointers = torch.where(at_end, (first + length)[:, None], pointers)
     return ThreadPerRowWeight(
         n=n,

@@ -88,8 +88,8 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     if reason := rows_unsupported_reason(problem.m, MOST_ROWS):
         return reason
     ell = cast(ELLFormat, stored)
-    kept = max(1, -(-ell.count * ell.block // CHUNK)) * CHUNK
-    if not fits(_problem(problem.m, problem.k, problem.n, kept, problem.dtype.itemsize, ell.block)):
+    padded_count = max(1, -(-ell.count * ell.block // CHUNK)) * CHUNK
+    if not fits(_problem(problem.m, problem.k, problem.n, padded_count, problem.dtype.itemsize, ell.block)):
         return f"brings all inputs into shared memory, and {problem.k} do not fit"
     return hopper_unsupported_reason(problem, KERNEL)
 

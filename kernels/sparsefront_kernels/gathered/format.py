@@ -76,9 +76,9 @@ class GatheredFormat(SparseFormat):
             raise ValueError(f"gathered: tile must be at least 1, not {tile}")
         order = permutation("gathered: output_order", output_order, mask.shape[0], mask.device)
         stored = order[mask.any(dim=1)[order]] if drop_empty_outputs else order
-        kept = mask[stored]
-        kept_weight = zero_where_pruned(weight[stored], kept)
-        shared = _shared_inputs(kept, tile, fill=fill)  # [tiles, K]
+        stored_mask = mask[stored]
+        kept_weight = zero_where_pruned(weight[stored], stored_mask)
+        shared = _shared_inputs(stored_mask, tile, fill=fill)  # [tiles, K]
         offsets = pad(shared.sum(dim=1).cumsum(dim=0), (1, 0))
         missing = -len(stored) % tile  # outputs in the last tile
         filled = pad(kept_weight, (0, 0, 0, missing)).view(len(shared), tile, mask.shape[1])

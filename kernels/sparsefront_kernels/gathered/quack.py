@@ -106,14 +106,14 @@ def pack_for_quack(stored: GatheredFormat) -> QuackPackedWeight:
 
 def dense_weight(packed: QuackPackedWeight) -> Tensor:
     """Unpack W [N, K] without synchronizing."""
-    panels, kept, offsets = packed.panels, packed.kept, packed.offsets
+    panels, inputs, offsets = packed.panels, packed.kept, packed.offsets
     tiles, width = len(offsets) - 1, panels.shape[1]
-    rank = torch.arange(len(kept), device=panels.device)
+    rank = torch.arange(len(inputs), device=panels.device)
     tile = torch.searchsorted(offsets.long(), rank, right=True) - 1
     row = tile[:, None] * width + torch.arange(width, device=panels.device)
     dense = panels.new_zeros(tiles * width + 1, packed.k)  # the last row is for outputs that are not stored
     # accumulate, because lists repeat their last input with zero weights
-    dense = dense.index_put((row, kept.long()[:, None]), panels, accumulate=True)
+    dense = dense.index_put((row, inputs.long()[:, None]), panels, accumulate=True)
     return dense[packed.rows.long()]
 
 
@@ -257,8 +257,8 @@ def candidates(problem: QuackProblem, num_sms: int) -> list[QuackLaunch]:
     blocks = [(tile_m, width, pingpong, cluster) for tile_m, pingpong, cluster in _BLOCKS]
     if problem.tiles * -(-problem.m // 256) < _FEW_BLOCKS * num_sms and width > _TILE_NS[0]:
         blocks += [(tile_m, width // 2, pingpong, cluster) for tile_m, pingpong, cluster in _HALF_WIDTH_BLOCKS]
-    found = [QuackLaunch(*block, longest_first=problem.uneven) for block in blocks]
-    return found + [replace(found[0], longest_first=False)] if problem.uneven else found
+    launches = [QuackLaunch(*block, longest_first=problem.uneven) for block in blocks]
+    return launches + [replace(launches[0], longest_first=False)] if problem.uneven else launches
 
 
 LAUNCHES = TunedLaunches(

@@ -78,14 +78,14 @@ def pack_for_simt(stored: GatheredFormat) -> SimtPackedWeight:
     order = keeps.sum(dim=1).argsort(descending=True, stable=True)
     outputs, keeps = outputs[order], keeps[order]
     count = keeps.sum(dim=1)
-    tile, kept = keeps.nonzero(as_tuple=True)
+    tile, inputs = keeps.nonzero(as_tuple=True)
     rows = outputs[tile].long()  # [kept inputs, width]
-    panels = stored.to_dense()[rows.clamp(min=0), kept[:, None]]
+    panels = stored.to_dense()[rows.clamp(min=0), inputs[:, None]]
     return SimtPackedWeight(
         n=stored.shape[0],
         k=stored.shape[1],
         panels=panels.where(rows >= 0, torch.zeros((), dtype=panels.dtype, device=panels.device)),
-        kept=kept.to(torch.int32),
+        kept=inputs.to(torch.int32),
         tiles=torch.stack([count.cumsum(0) - count, count], dim=1).to(torch.int32),
         outputs=outputs,
         kept_of_each=int(count[0]) if (count == count[0]).all() else 0,

@@ -333,10 +333,10 @@ class Sm90Problem:
     def _lists(self) -> str:
         """Key of uneven lists, which need other launches than equal ones: number of nonempty CTA tiles, and ratio of the
         longest list to the mean, in tenths. Layers of one network thus share measurements."""
-        kept = [length for length in self.lengths if length]
-        if not kept or not self.uneven:
+        nonempty = [length for length in self.lengths if length]
+        if not nonempty or not self.uneven:
             return ""
-        return f"kept={len(kept)} longest={max(kept) * len(kept) / sum(kept):.1f} "
+        return f"kept={len(nonempty)} longest={max(nonempty) * len(nonempty) / sum(nonempty):.1f} "
 
     @property
     def amount(self) -> float:
@@ -380,10 +380,10 @@ def candidates(problem: Sm90Problem, num_sms: int, *, slack: float = 1.4, most: 
         if best.block_m < problem.m
         for raster_swizzle in others
     ]
-    found = sorted([*worth, *of_others], key=lambda launch: predicted_us(problem, launch, num_sms))
-    if PERSISTENT in found and problem.cta_tiles > _PERSISTENT_RASTER_SWIZZLE:
-        found.insert(found.index(PERSISTENT) + 1, replace(PERSISTENT, raster_swizzle=_PERSISTENT_RASTER_SWIZZLE))
-    return found
+    launches = sorted([*worth, *of_others], key=lambda launch: predicted_us(problem, launch, num_sms))
+    if PERSISTENT in launches and problem.cta_tiles > _PERSISTENT_RASTER_SWIZZLE:
+        launches.insert(launches.index(PERSISTENT) + 1, replace(PERSISTENT, raster_swizzle=_PERSISTENT_RASTER_SWIZZLE))
+    return launches
 
 
 def best_predicted(problem: Sm90Problem, num_sms: int) -> Sm90Launch:

@@ -74,9 +74,9 @@ def pack_for_sm90(stored: GatheredFormat) -> Sm90PackedWeight:
     """
     if reason := tile_unsupported_reason(stored.tile):
         raise ValueError(f"gathered: {reason}")
-    outputs, kept = _half_tiles(stored)
-    outputs, kept = outputs.view(-1, 2 * HALF), kept.view(-1, 2, kept.shape[1])
-    mma_tiles = _mma_tiles_of(kept, mixed=stored.tile < HALF)
+    outputs, keeps = _half_tiles(stored)
+    outputs, keeps = outputs.view(-1, 2 * HALF), keeps.view(-1, 2, keeps.shape[1])
+    mma_tiles = _mma_tiles_of(keeps, mixed=stored.tile < HALF)
     count = torch.bincount(mma_tiles.cta_tile, minlength=len(outputs))  # MMA tiles per CTA tile
     lengths = (-(-count // K_BLOCK_MMA_TILES)).clamp(min=1)
     order = count.argsort(descending=True, stable=True)
@@ -84,7 +84,7 @@ def pack_for_sm90(stored: GatheredFormat) -> Sm90PackedWeight:
     first_k_block[order] = lengths[order].cumsum(0) - lengths[order]
     k_block = first_k_block[mma_tiles.cta_tile] + mma_tiles.position // K_BLOCK_MMA_TILES
     position = mma_tiles.position % K_BLOCK_MMA_TILES
-    k_blocks = torch.full((int(lengths.sum()), K_BLOCK + 4), -1, dtype=torch.int64, device=kept.device)
+    k_blocks = torch.full((int(lengths.sum()), K_BLOCK + 4), -1, dtype=torch.int64, device=keeps.device)
     k_blocks[:, :K_BLOCK].view(-1, K_BLOCK_MMA_TILES, MMA_TILE)[k_block, position] = mma_tiles.inputs
     used = ((mma_tiles.halves & 1) << position) | ((mma_tiles.halves >> 1) << (position + K_BLOCK_MMA_TILES))
     k_blocks[:, K_BLOCK] = 0
@@ -94,7 +94,7 @@ def pack_for_sm90(stored: GatheredFormat) -> Sm90PackedWeight:
     chosen = chosen[owner[chosen].argsort(stable=True)]
     for half in range(2):  # start of the panel MMA tiles of each k-block
         ours = (owner[chosen] % 2 == half).nonzero().flatten()
-        begins = torch.full((len(k_blocks),), len(chosen), dtype=torch.int64, device=kept.device)
+        begins = torch.full((len(k_blocks),), len(chosen), dtype=torch.int64, device=keeps.device)
         begins.scatter_reduce_(0, k_block.repeat(2)[chosen[ours]], ours, "amin")
         k_blocks[:, K_BLOCK + 1 + half] = begins
     cta_tiles = torch.stack([first_k_block, lengths], dim=1)
@@ -145,24 +145,24 @@ def _half_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
     Outputs that are not stored form half tiles at the end that keep nothing.
     """
     (n, k), tile, device = stored.shape, stored.tile, stored.device
-    kept = torch.zeros(stored.tiles, k, dtype=torch.bool, device=device)
+    keeps = torch.zeros(stored.tiles, k, dtype=torch.bool, device=device)
     tile_of = torch.repeat_interleave(torch.arange(stored.tiles, device=device), stored.tile_offsets.diff())
-    kept[tile_of, stored.kept_inputs.long()] = True
+    keeps[tile_of, stored.kept_inputs.long()] = True
     outputs = _in_halves(stored.output_index)
     if tile >= HALF:
-        kept = kept[torch.arange(len(outputs), device=device) * HALF // tile]
+        keeps = keeps[torch.arange(len(outputs), device=device) * HALF // tile]
     else:
-        kept = pad(kept, (0, 0, 0, outputs.numel() // tile - len(kept)))
-        outputs, kept = _united(outputs.view(-1, tile), kept)
+        keeps = pad(keeps, (0, 0, 0, outputs.numel() // tile - len(keeps)))
+        outputs, keeps = _united(outputs.view(-1, tile), keeps)
     if tile <= HALF:  # inputs kept by both halves of a CTA tile are loaded once
-        order = partners_of(kept)
-        outputs, kept = outputs[order], kept[order]
+        order = partners_of(keeps)
+        outputs, keeps = outputs[order], keeps[order]
     owned = torch.zeros(n, dtype=torch.bool, device=device)
     owned[stored.output_index.long()] = True
     outputs = torch.cat([outputs, _in_halves((~owned).nonzero().flatten().to(torch.int32))])
     if len(outputs) % 2:
         outputs = pad(outputs, (0, 0, 0, 1), value=-1)
-    return outputs, pad(kept, (0, 0, 0, len(outputs) - len(kept)))
+    return outputs, pad(keeps, (0, 0, 0, len(outputs) - len(keeps)))
 
 
 def _united(outputs: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

@@ -125,16 +125,16 @@ class _Lists:
 
     @classmethod
     def of(cls, lengths: tuple[int, ...]) -> "_Lists":
-        kept = [length for length in lengths if length]
-        long = sum(length > LONG * median(kept) for length in kept)
-        parts = ((0, long), (long, len(kept)), (len(kept), len(lengths)))
+        nonempty = [length for length in lengths if length]
+        long = sum(length > LONG * median(nonempty) for length in nonempty)
+        parts = ((0, long), (long, len(nonempty)), (len(nonempty), len(lengths)))
         ticks, cycles, mean = {}, {}, {}
         for width in WIDTHS:
             each = {length: cuda_tile_cycles(length, width) for length in {*lengths}}
             of_each = {length: float(round(_TICKS * cost) * _BLOCKS) for length, cost in each.items()}
             ticks[width] = [of_each[length] for length in lengths]
             cycles[width] = [sum(each[length] for length in lengths[begin:end]) for begin, end in parts]
-            mean[width] = cycles[width][1] / max(1, len(kept) - long)
+            mean[width] = cycles[width][1] / max(1, len(nonempty) - long)
         return cls(parts, ticks, cycles, mean)
 
     def work(self, part: int, m: int, full: int, width: int) -> tuple[float, int]:
@@ -170,11 +170,11 @@ class _Order(NamedTuple):
     def steps(self, lists: _Lists, m: int) -> list[_Step]:
         long, others, pruned = lists.parts
         columns = _columns(m, self.full, self.width)
-        found = [(*long, _columns(m, 0, self.long_width))] if long[0] < long[1] else []
+        walk = [(*long, _columns(m, 0, self.long_width))] if long[0] < long[1] else []
         for begin in range(*others, self.raster_swizzle):
-            found.append((begin, min(begin + self.raster_swizzle, others[1]), columns[: self.full]))
-        found.append((*others, columns[self.full :]))
-        return [*found, (*pruned, _columns(m, 0, WIDEST))] if pruned[0] < pruned[1] else found
+            walk.append((begin, min(begin + self.raster_swizzle, others[1]), columns[: self.full]))
+        walk.append((*others, columns[self.full :]))
+        return [*walk, (*pruned, _columns(m, 0, WIDEST))] if pruned[0] < pruned[1] else walk
 
 
 def _end_of_two(first: int, long: float, then: int, short: float, blocks: int) -> float:
@@ -214,7 +214,7 @@ def _orders(lists: _Lists, m: int, blocks: int, raster_swizzle: int, quick: bool
         for width in (WIDTHS if long else WIDTHS[:1])
     }
     pruned, pruned_tiles = lists.work(2, m, 0, WIDEST)
-    found = []
+    orders = []
     for full, width in cuts:
         work, tiles = lists.work(1, m, full, width)
         wide, likely = min(full, m // WIDEST), 0.0
@@ -225,8 +225,8 @@ def _orders(lists: _Lists, m: int, blocks: int, raster_swizzle: int, quick: bool
         for long_width, (long_work, long_tiles, longest) in of_long.items():
             share = (work + long_work + pruned) / max(1, min(blocks, tiles + long_tiles + pruned_tiles))
             cycles = max(share, likely, longest) if quick else share
-            found.append((cycles, len(found), _Order(full, width, long_width, raster_swizzle)))
-    return found
+            orders.append((cycles, len(orders), _Order(full, width, long_width, raster_swizzle)))
+    return orders
 
 
 # All products of a network have equally many columns, so that these are made once for all.
@@ -247,12 +247,12 @@ def _columns(m: int, full: int, width: int) -> tuple[tuple[int, int], ...]:
 @functools.lru_cache(maxsize=512)
 def _column_counts(m: int, full: int, width: int) -> tuple[tuple[int, int], ...]:
     """(Columns, how many times) of the same work tiles."""
-    found = [(WIDEST, min(full, m // WIDEST))]
-    left = m - found[0][1] * WIDEST
-    if found[0][1] == full:
-        found.append((width, left // width))
+    counts = [(WIDEST, min(full, m // WIDEST))]
+    left = m - counts[0][1] * WIDEST
+    if counts[0][1] == full:
+        counts.append((width, left // width))
         left %= width
-    return tuple([*found, (-(-left // 64) * 64, 1)] if left else found)
+    return tuple([*counts, (-(-left // 64) * 64, 1)] if left else counts)
 
 
 @dataclass(frozen=True)
@@ -329,8 +329,8 @@ def schedule_tensors(
     """
     if reason := columns_unsupported_reason(m):
         raise ValueError(f"a schedule {reason}")
-    found = schedule(lengths, m, blocks, raster_swizzle, quick=quick)
-    return tables_on_device(found.work, found.first_tiles, device)
+    work_schedule = schedule(lengths, m, blocks, raster_swizzle, quick=quick)
+    return tables_on_device(work_schedule.work, work_schedule.first_tiles, device)
 
 
 def tables_on_device(work: Tensor, begins: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

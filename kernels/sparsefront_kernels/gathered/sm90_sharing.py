@@ -90,13 +90,13 @@ def shared_schedule(lengths: tuple[int, ...], m: int, blocks: int, widest: int) 
 
 def likely_cycles(lengths: tuple[int, ...], m: int, blocks: int, widest: int) -> float:
     """About the `cycles` of the schedule, without making it; infinite where tiles are too many to be shared."""
-    columns, kept = -(-m // widest), len(lengths) - lengths.count(0)
-    if not 0 < kept * columns <= MOST_TILES * blocks:
+    columns, nonempty_count = -(-m // widest), len(lengths) - lengths.count(0)
+    if not 0 < nonempty_count * columns <= MOST_TILES * blocks:
         return math.inf
     share = _LONGER * _least_share(lengths, m, blocks, widest)
     start, k_block = shared_tile_cycles(0, widest, widest), shared_k_block_cycles(widest, widest)
     long = sum(1 for _ in itertools.takewhile(lambda length: start + length * k_block > share, lengths))
-    whole, mean = (kept - long) * columns, sum(lengths[long:kept]) / max(1, kept - long)
+    whole, mean = (nonempty_count - long) * columns, sum(lengths[long:nonempty_count]) / max(1, nonempty_count - long)
     cut = max(0, whole - int(share / (start + mean * k_block)) * blocks)
     k_blocks = sum(lengths[:long]) * columns + cut * mean  # that are cut
     cut += long * columns
@@ -202,7 +202,7 @@ def shared_tables(lengths: tuple[int, ...], m: int, blocks: int, widest: int, de
     """
     if reason := columns_unsupported_reason(m):
         raise ValueError(f"a schedule {reason}")
-    found = shared_schedule(lengths, m, blocks, widest)
-    rows = (found.work.flatten(), found.shared.flatten(), found.first_tiles)  # rows of 16 bytes first
+    schedule = shared_schedule(lengths, m, blocks, widest)
+    rows = (schedule.work.flatten(), schedule.shared.flatten(), schedule.first_tiles)  # rows of 16 bytes first
     work, shared, begins = on_device(torch.cat(rows), device).split([len(part) for part in rows])
-    return SharedTables(work.view(-1, 4), begins, shared.view(-1, 4), found.parts)
+    return SharedTables(work.view(-1, 4), begins, shared.view(-1, 4), schedule.parts)

@@ -90,14 +90,14 @@ def pack_for_small_m(stored: GatheredFormat) -> SmallMPackedWeight:
     (n, k), device = stored.shape, stored.device
     if reason := dtype_unsupported_reason(stored.dtype) or inputs_unsupported_reason(k):
         raise ValueError(f"gathered: {reason}")
-    outputs, kept = _row_tiles(stored)
+    outputs, keeps = _row_tiles(stored)
     width = outputs.shape[1]
-    count = -(-kept.sum(dim=1) // CHUNK)  # chunks of a row tile
+    count = -(-keeps.sum(dim=1) // CHUNK)  # chunks of a row tile
     order = count.argsort(descending=True, stable=True)
-    outputs, kept, count = outputs[order], kept[order], count[order]
+    outputs, keeps, count = outputs[order], keeps[order], count[order]
     first = count.cumsum(0) - count
-    row_tile, inputs = kept.nonzero(as_tuple=True)
-    kept_each = torch.bincount(row_tile, minlength=len(kept))
+    row_tile, inputs = keeps.nonzero(as_tuple=True)
+    kept_each = torch.bincount(row_tile, minlength=len(keeps))
     rank = torch.arange(len(row_tile), device=device) - (kept_each.cumsum(0) - kept_each)[row_tile]
     lists = torch.full((int(count.sum()), CHUNK), -1, dtype=torch.int64, device=device)
     lists[first[row_tile] + rank // CHUNK, rank % CHUNK] = inputs
@@ -126,23 +126,23 @@ def row_tile_width(tile: int) -> int:
 
 def _row_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
     """Outputs, int32 [row_tiles, width] with -1 where not full, and the inputs they keep, bool [row_tiles, K]."""
-    kept, tile, width = stored.keeps, stored.tile, row_tile_width(stored.tile)
+    keeps, tile, width = stored.keeps, stored.tile, row_tile_width(stored.tile)
     together = max(1, FRAGMENT // tile)  # tiles narrower than a fragment are united
     outputs = in_rows(stored.output_index, tile * together)
     outputs = pad(outputs, (0, -outputs.shape[1] % width), value=-1)
     parts = outputs.shape[1] // width  # of a wide tile
-    kept = pad(kept, (0, 0, 0, -len(kept) % together)).view(-1, together, kept.shape[1]).any(dim=1)
-    outputs, kept = outputs.view(-1, width), kept.repeat_interleave(parts, dim=0)
+    keeps = pad(keeps, (0, 0, 0, -len(keeps) % together)).view(-1, together, keeps.shape[1]).any(dim=1)
+    outputs, keeps = outputs.view(-1, width), keeps.repeat_interleave(parts, dim=0)
     held = (outputs >= 0).any(dim=1)  # the last tile may be too narrow for its last parts
     dropped = in_rows(stored.dropped_outputs, width)
-    return torch.cat([outputs[held], dropped]), pad(kept[held], (0, 0, 0, len(dropped)))
+    return torch.cat([outputs[held], dropped]), pad(keeps[held], (0, 0, 0, len(dropped)))
 
 
 def _panels(weight: Tensor, outputs: Tensor, lists: Tensor) -> Tensor:
     """[chunks, 16 * width] from weight [N, K], outputs [chunks, width] and lists [chunks, 16]."""
     chunks, width = outputs.shape
-    wanted = (outputs >= 0)[:, None, :] & (lists >= 0)[:, :, None]
-    panels = torch.where(wanted, weight[outputs.clamp(min=0).long()[:, None, :], lists.clamp(min=0)[:, :, None]], 0)
+    valid = (outputs >= 0)[:, None, :] & (lists >= 0)[:, :, None]
+    panels = torch.where(valid, weight[outputs.clamp(min=0).long()[:, None, :], lists.clamp(min=0)[:, :, None]], 0)
     # item 8a + 4b + q of the list, output 16f + 8h + r
     parts = panels.view(chunks, 2, 2, 4, width // FRAGMENT, 2, 8)  # a, b, q, f, h, r
     if weight.dtype == torch.float32:
@@ -413,8 +413,8 @@ class SmallMProblem:
 
     @property
     def shape(self) -> str:
-        kept = f"kept={self.row_tiles} " if self.pruned else ""
-        return f"m={self.m} k={self.k} n={self.n} width={self.width} bytes={self.element_bytes} {kept}chunks="
+        kept_field = f"kept={self.row_tiles} " if self.pruned else ""
+        return f"m={self.m} k={self.k} n={self.n} width={self.width} bytes={self.element_bytes} {kept_field}chunks="
 
     @property
     def amount(self) -> float:

@@ -46,8 +46,8 @@ class TrainableTilesLinear(nn.Module):
         columns[outputs] = torch.arange(len(outputs), device=mask.device)
         places = mask[outputs].flatten().nonzero().squeeze(1)
         # 32 bits: with 64 the places would take as much memory as the optimizer's state
-        for name, found in (("outputs", outputs), ("columns", columns), ("places", places.to(torch.int32))):
-            self.register_buffer(name, found, persistent=False)
+        for name, buffer in (("outputs", outputs), ("columns", columns), ("places", places.to(torch.int32))):
+            self.register_buffer(name, buffer, persistent=False)
 
     @torch.no_grad()
     def change(self, mask: Tensor, *others: Tensor) -> list[Tensor]:

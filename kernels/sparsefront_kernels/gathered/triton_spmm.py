@@ -60,13 +60,13 @@ def _gathered_triton_kernel(
     count = (tl.load(offsets_ptr + tile + 1) - start).to(tl.int32)
 
     steps = tl.arange(0, BLOCK_K)
-    kept = kept_ptr + start + steps
+    input_places = kept_ptr + start + steps
     panel = values_ptr + (start + steps)[:, None] * TILE + columns[None, :]
     x_rows = x_ptr + rows * stride_xm
     acc = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
     for done in range(0, count, BLOCK_K):
         exists = steps < count - done
-        inputs = tl.load(kept, mask=exists, other=0).to(tl.int64)
+        inputs = tl.load(input_places, mask=exists, other=0).to(tl.int64)
         # both operands are masked: what lies behind the last kept input may be NaN, and 0 · NaN is NaN
         x = tl.load(
             x_rows[:, None] + inputs[None, :] * stride_xk, mask=row_exists[:, None] & exists[None, :], other=0.0
@@ -76,7 +76,7 @@ def _gathered_triton_kernel(
         else:
             w = tl.load(panel, mask=exists[:, None] & (columns < TILE)[None, :], other=0.0)
         acc = tl.dot(x, w, acc, input_precision=PRECISION)
-        kept += BLOCK_K
+        input_places += BLOCK_K
         panel += BLOCK_K * TILE
 
     if CONSECUTIVE:

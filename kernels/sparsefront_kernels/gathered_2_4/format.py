@@ -57,12 +57,12 @@ class Gathered24Format(SparseFormat):
         if tile < 1:
             raise ValueError(f"gathered_2_4: tile must be at least 1, not {tile}")
         stored = mask.any(dim=1).nonzero().flatten()
-        kept = _in_tiles(mask[stored], tile)
+        keeps = _in_tiles(mask[stored], tile)
         of_tiles = _in_tiles(zero_where_pruned(weight[stored], mask[stored]), tile)
-        tile_of, inputs, offsets = _windows(kept)
+        tile_of, inputs, offsets = _windows(keeps)
         there, columns = inputs >= 0, inputs.clamp(min=0)
         at = tile_of[:, None, None], torch.arange(tile, device=mask.device)[:, None], columns[:, None, :]
-        groups = kept[at] & there[:, None, :]  # [windows, tile, 4]
+        groups = keeps[at] & there[:, None, :]  # [windows, tile, 4]
         indices = places_of_kept(groups, 2, family=cls.family)
         return cls(
             shape=matrix_shape(weight),
@@ -97,14 +97,14 @@ class Gathered24Format(SparseFormat):
     def filled(self) -> GatheredFormat:
         """The same weight as dense panels, zeros inside."""
         dense = self.to_dense()
-        kept = torch.zeros(self.shape, dtype=torch.bool, device=self.device)
+        keeps = torch.zeros(self.shape, dtype=torch.bool, device=self.device)
         there = self.inputs >= 0
         kept_inputs = self.window_tiles()[:, None].expand_as(self.inputs)[there], self.inputs[there].long()
-        of_tiles = kept.new_zeros(len(self.tile_offsets), self.shape[1])
+        of_tiles = keeps.new_zeros(len(self.tile_offsets), self.shape[1])
         of_tiles[kept_inputs] = True
         outputs = self.output_index.long()
-        kept[outputs] = of_tiles[torch.arange(len(outputs), device=self.device) // self.tile]
-        return GatheredFormat.from_dense(dense, kept, tile=self.tile)
+        keeps[outputs] = of_tiles[torch.arange(len(outputs), device=self.device) // self.tile]
+        return GatheredFormat.from_dense(dense, keeps, tile=self.tile)
 
     def check(self) -> None:
         n, k = self.shape
@@ -180,12 +180,12 @@ def _windows_of_inputs(kept: Tensor) -> Tensor:
     count = kept.new_zeros(kept.shape[:2], dtype=torch.int8)  # of each output in the window
     width = kept.new_zeros(len(kept), dtype=torch.int64)
     window = torch.zeros_like(width)
-    found = []
+    windows = []
     for of_outputs, of_tiles in zip(by_input.to(torch.int8), alive, strict=True):
         more = count + of_outputs
         full = of_tiles & ((more > 2).any(dim=1) | (width == GROUP))
         count = torch.where(full[:, None], of_outputs, more)
         width = width.masked_fill(full, 0) + of_tiles
         window = window + full
-        found.append(window)
-    return torch.stack(found, dim=1).masked_fill(~alive.t(), -1)
+        windows.append(window)
+    return torch.stack(windows, dim=1).masked_fill(~alive.t(), -1)

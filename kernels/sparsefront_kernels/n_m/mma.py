@@ -46,14 +46,14 @@ def pack_for_mma(stored: NMFormat) -> NMSmallMWeight:
     right operands, [three][lane][four words of two], and 128 words of indices. See csrc/sparse_fragments.cuh and
     csrc/gathered_fragments.cuh.
     """
-    kept = stored.n
-    strips, chunks = -(-stored.shape[0] // LANES), -(-stored.values.shape[1] // GROUPS[kept])
-    lacking = (0, 0, 0, chunks * GROUPS[kept] - stored.values.shape[1], 0, strips * LANES - stored.shape[0])
+    kept_count = stored.n
+    strips, chunks = -(-stored.shape[0] // LANES), -(-stored.values.shape[1] // GROUPS[kept_count])
+    lacking = (0, 0, 0, chunks * GROUPS[kept_count] - stored.values.shape[1], 0, strips * LANES - stored.shape[0])
     values = pad(stored.values, lacking).unflatten(0, (strips, LANES))  # [strips, 32, groups, kept]
     indices = pad(stored.indices, lacking).unflatten(0, (strips, LANES)).long()
-    parts = {1: _one_of_four, 2: _two_of_four, 3: _three_of_32}[kept](values, indices)
+    parts = {1: _one_of_four, 2: _two_of_four, 3: _three_of_32}[kept_count](values, indices)
     (n, k), bits = stored.shape, index_bits(stored.m)
-    return NMSmallMWeight(n, k, kept, stored.m, bits, *parts, stored.input_order)
+    return NMSmallMWeight(n, k, kept_count, stored.m, bits, *parts, stored.input_order)
 
 
 def pattern_unsupported_reason(n: int, m: int) -> str | None:

@@ -40,11 +40,11 @@ def _n_m_rebuild_kernel(
     exists = (outputs < n)[:, None] & (windows < groups)[None, :]
     w = tl.full([BLOCK_N, WINDOW, PADDED], 0.0, values_ptr.dtype.element_ty)
     if KEPT <= 4:
-        for kept in tl.static_range(KEPT):
-            w = _with_kept(w, values_ptr, indices_ptr, stored + kept, exists, places)
+        for slot in tl.static_range(KEPT):
+            w = _with_kept(w, values_ptr, indices_ptr, stored + slot, exists, places)
     else:
-        for kept in range(KEPT):
-            w = _with_kept(w, values_ptr, indices_ptr, stored + kept, exists, places)
+        for slot in range(KEPT):
+            w = _with_kept(w, values_ptr, indices_ptr, stored + slot, exists, places)
     inputs = windows[:, None] * GROUP_SIZE + places[None, :]  # [WINDOW, PADDED]
     is_input = (windows < groups)[:, None] & (places < GROUP_SIZE)[None, :]
     if HAS_ORDER:
@@ -57,7 +57,7 @@ def launch_n_m_rebuild(
     dense: Tensor, *, values: Tensor, indices: Tensor, order: Tensor | None, group_size: int
 ) -> None:
     """Write the dense weight [N, K]; the other tensors are those of `NMFormat`, on the current device."""
-    n, groups, kept = values.shape
+    n, groups, kept_count = values.shape
     padded = power_of_two_within(group_size, lowest=1, highest=64)
     window = INPUTS_AT_A_TIME // padded
     _n_m_rebuild_kernel[(triton.cdiv(n, OUTPUTS_AT_A_TIME), triton.cdiv(groups, window))](
@@ -67,7 +67,7 @@ def launch_n_m_rebuild(
         dense,
         n,
         groups,
-        KEPT=kept,
+        KEPT=kept_count,
         GROUP_SIZE=group_size,
         PADDED=padded,
         WINDOW=window,

@@ -123,8 +123,8 @@ def _gradients_with_residual(ctx, dy: Tensor, dsums: Tensor) -> tuple[Tensor | N
     saved = _leaves(ctx)
     with torch.enable_grad():
         y, sums = add_layer_norm_columns_reference(*saved, ctx.eps)
-    given = ([y, sums], [dy, dsums]) if ctx.keep_sums else ([y], [dy])
-    return *_through_reference(given[0], saved, given[1]), None, None
+    outputs_and_gradients = ([y, sums], [dy, dsums]) if ctx.keep_sums else ([y], [dy])
+    return *_through_reference(outputs_and_gradients[0], saved, outputs_and_gradients[1]), None, None
 
 
 def _leaves(ctx) -> list[Tensor | None]:
@@ -136,8 +136,8 @@ def _through_reference(
 ) -> list[Tensor | None]:
     """Gradients by recomputing with the reference: correct, not fast."""
     present = [part for part in inputs if part is not None]
-    found = iter(torch.autograd.grad(outputs, present, gradients))
-    return [None if part is None else next(found) for part in inputs]
+    input_gradients = iter(torch.autograd.grad(outputs, present, gradients))
+    return [None if part is None else next(input_gradients) for part in inputs]
 
 
 layer_norm_columns.register_autograd(_gradients, setup_context=_keep)

@@ -114,10 +114,10 @@ def _gradients(ctx, dy: Tensor, dsums: Tensor, *_) -> tuple[Tensor | None, ...]:
     leaves = [part if part is None else part.detach().requires_grad_() for part in ctx.saved_tensors]
     with torch.enable_grad():
         outputs = norm_rows_reference(*leaves, eps, kind)
-    kept = [(output, given) for output, given, kept in zip(outputs, (dy, dsums), (keep_norm, keep_sums)) if kept]
+    active = [(output, grad) for output, grad, active in zip(outputs, (dy, dsums), (keep_norm, keep_sums)) if active]
     present = [part for part in leaves if part is not None]
-    found = iter(torch.autograd.grad([output for output, _ in kept], present, [given for _, given in kept]))
-    return *(None if part is None else next(found) for part in leaves), *(None for _ in ctx.how)
+    gradients = iter(torch.autograd.grad([output for output, _ in active], present, [grad for _, grad in active]))
+    return *(None if part is None else next(gradients) for part in leaves), *(None for _ in ctx.how)
 
 
 norm_rows.register_autograd(_gradients, setup_context=_keep)

@@ -52,12 +52,14 @@ def error_table(rows: Sequence[dict[str, str]], rates: DeviceRates) -> str:
             groups[row["kernel"], row["dtype"]].append(float(row["predicted_us"]) / float(row["latency_us"]))
     lines = ["| kernel | dtype | rows | median error | p90 | bias |", "| --- | --- | --- | --- | --- | --- |"]
     for (kernel, dtype), ratios in sorted(groups.items()):
-        found = Errors.of(ratios)
-        lines.append(f"| {kernel} | {dtype} | {found.rows} | {found.median:.1%} | {found.p90:.1%} | {found.bias:.2f} |")
+        errors = Errors.of(ratios)
+        lines.append(
+            f"| {kernel} | {dtype} | {errors.rows} | {errors.median:.1%} | {errors.p90:.1%} | {errors.bias:.2f} |"
+        )
     held = [
-        f"held out, {key}: median {found['held_out_median']:.1%}, p90 {found['held_out_p90']:.1%}"
-        for key, found in rates.errors.items()
-        if "held_out_median" in found
+        f"held out, {key}: median {errors['held_out_median']:.1%}, p90 {errors['held_out_p90']:.1%}"
+        for key, errors in rates.errors.items()
+        if "held_out_median" in errors
     ]
     return "\n".join([*lines, "", *held])
 

@@ -115,14 +115,16 @@ def fitted(samples: Sequence[Sample], rates: DeviceRates) -> DeviceRates:
             continue
         fittable = set.union(*(work.constants for work, _ in works))  # nothing can be said of the others
         constants[key] = {name: round(value, 5) for name, value in _fit(works).items() if name in fittable}
-        found = Errors.of(_ratios(works, constants[key]))
-        errors[key] = found.as_dict() | {f"held_out_{name}": value for name, value in _held_out(group, rates).items()}
+        group_errors = Errors.of(_ratios(works, constants[key]))
+        errors[key] = group_errors.as_dict() | {
+            f"held_out_{name}": value for name, value in _held_out(group, rates).items()
+        }
     return replace(rates, constants=rates.constants | constants, errors=rates.errors | errors)
 
 
 def _works(samples: Iterable[Sample], rates: DeviceRates) -> list[tuple[Work, float]]:
-    found = [(FAMILIES[family_of(one.kernel)](one.product, rates), one.latency_us) for one in samples]
-    return [(work, latency_us) for work, latency_us in found if work is not None]
+    pairs = [(FAMILIES[family_of(one.kernel)](one.product, rates), one.latency_us) for one in samples]
+    return [(work, latency_us) for work, latency_us in pairs if work is not None]
 
 
 def _ratios(works: Sequence[tuple[Work, float]], constants: Mapping[str, float]) -> list[float]:
@@ -149,8 +151,8 @@ def _fit(works: Sequence[tuple[Work, float]]) -> dict[str, float]:
     def try_out(moved: Mapping[str, float]) -> None:
         nonlocal constants, best
         tried = {name: min(max(value, CONSTANTS[name][1]), CONSTANTS[name][2]) for name, value in moved.items()}
-        if (found := loss(tried)) < best:
-            constants, best = tried, found
+        if (trial_loss := loss(tried)) < best:
+            constants, best = tried, trial_loss
 
     for _ in range(ROUNDS):
         for factor in FACTORS:
@@ -174,8 +176,8 @@ def _held_out(samples: Sequence[Sample], rates: DeviceRates) -> dict[str, float]
         learnt = [one for one in samples if (one.product.k, one.product.n) in inside]
         asked = [one for one in samples if (one.product.k, one.product.n) not in inside]
         ratios += _ratios(_works(asked, rates), _fit(_works(learnt, rates)))
-    found = Errors.of(ratios).as_dict()
-    return {name: found[name] for name in ("median", "p90")}
+    errors = Errors.of(ratios).as_dict()
+    return {name: errors[name] for name in ("median", "p90")}
 
 
 def _useful_flops(product: Product) -> float:

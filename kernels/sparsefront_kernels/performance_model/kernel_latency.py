@@ -93,8 +93,8 @@ def _gathered_simt(product: Product, rates: DeviceRates) -> Work:
     """Every kept input of a tile is loaded for it alone."""
     size = product.element_bytes
     width = next((width for width in _SIMT_WIDTHS if product.granularity % width == 0), _SIMT_WIDTHS[-1])
-    kept = product.kept_by_any(width) * product.k
-    k_blocks = max(1, ceil(kept / _SIMT_K_BLOCK))
+    kept_inputs = product.kept_by_any(width) * product.k
+    k_blocks = max(1, ceil(kept_inputs / _SIMT_K_BLOCK))
     tilings = []
     for (columns, blocks_per_sm), warp_split_k, splits in every(_COLUMNS_AND_BLOCKS, _WARP_SPLIT_K, _SPLITS):
         block_m = _THREADS * _OUTPUTS * columns // (width * warp_split_k)

@@ -72,8 +72,8 @@ class LatencyTable:
             if (one.family, one.granularity, one.dtype) == (family, product.granularity, product.dtype):
                 kinds[one.distribution].append(one)
         size = product.k * product.n
-        found = [_interpolated(measured, product.m, size, product.sparsity) for measured in kinds.values()]
-        times = [(exp(sparse), exp(dense)) for sparse, dense in filter(None, found)]
+        log_times = [_interpolated(measured, product.m, size, product.sparsity) for measured in kinds.values()]
+        times = [(exp(sparse), exp(dense)) for sparse, dense in filter(None, log_times)]
         return max(times, key=lambda one: one[1] / one[0], default=None)
 
     def save(self, path: Path) -> Path:
@@ -127,8 +127,8 @@ def distilled(rows: Iterable[dict[str, str]], kernels: Collection[str]) -> Laten
     fit = [row for row in right if row["kernel"] in kernels and row["layout"] == LAYOUT]
     gpus = sorted({row["gpu"] for row in fit})
     if len(gpus) != 1:
-        found = ", ".join(gpus) or "none"
-        raise ValueError(f"one GPU model makes a table; the row-major rows of our kernels are of {found}")
+        gpu_names = ", ".join(gpus) or "none"
+        raise ValueError(f"one GPU model makes a table; the row-major rows of our kernels are of {gpu_names}")
     best: dict[tuple, Measured] = {}
     for row in fit:
         one = Measured(**{name: kind(row[name]) for name, kind in Measured.__annotations__.items()})

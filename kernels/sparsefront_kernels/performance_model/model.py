@@ -58,11 +58,11 @@ class PerformanceModel:
         if self.table is not None and (measured := self.table.interpolated(product, family)) is not None:
             return PredictedSpeedup(*measured)
         kernels = [name for name in FAMILIES if name.startswith(f"{family}_")]
-        sparse = [found for name in kernels if (found := self.predict(product, name)) is not None]
-        dense = [found for name in DENSE if (found := self.predict(product.dense, name)) is not None]
+        sparse = [predicted for name in kernels if (predicted := self.predict(product, name)) is not None]
+        dense = [predicted for name in DENSE if (predicted := self.predict(product.dense, name)) is not None]
         if not sparse or len(dense) < len(DENSE):
             return None
-        best, best_dense = (min(found, key=attrgetter("latency_us")) for found in (sparse, dense))
+        best, best_dense = (min(predicted, key=attrgetter("latency_us")) for predicted in (sparse, dense))
         error = best.error + best_dense.error
         return PredictedSpeedup(best.latency_us, best_dense.latency_us, source="model", error=error)
 

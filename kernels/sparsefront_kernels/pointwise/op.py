@@ -88,8 +88,8 @@ def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
     with torch.enable_grad():
         y = with_epilogue(sums.t(), bias, ctx.activation, None).t()
     present = [part for part in (sums, bias) if part is not None]
-    found = torch.autograd.grad(y, present, dy)
-    return found[0], found[1] if bias is not None else None, None, dy if ctx.has_residual else None
+    gradients = torch.autograd.grad(y, present, dy)
+    return gradients[0], gradients[1] if bias is not None else None, None, dy if ctx.has_residual else None
 
 
 epilogue.register_autograd(_gradients, setup_context=_keep)

@@ -67,19 +67,19 @@ def launch_scaled_epilogue(
     """Write y on the current device; operands as in the op."""
     rows, columns = sums.shape
     block_r, block_c = (SHORT, LONG) if y.stride(1) == 1 else (LONG, SHORT)
-    given = residual if residual is not None else y
+    addend = residual if residual is not None else y
     _scaled_epilogue_kernel[(triton.cdiv(rows, block_r) * triton.cdiv(columns, block_c),)](
         sums,
         y,
         y if row_scales is None else row_scales,
         y if output_scales is None else output_scales,
         y if bias is None else bias.contiguous(),
-        given,
+        addend,
         factor,
         rows,
         columns,
         *sums.stride(),
-        *given.stride(),
+        *addend.stride(),
         *y.stride(),
         SCALES_ROWS=row_scales is not None,
         SCALES_OUTPUTS=output_scales is not None,

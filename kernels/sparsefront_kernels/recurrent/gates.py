@@ -51,10 +51,10 @@ def _(from_input, from_state, c):
 
 def _gradients(ctx, dh: Tensor, dc: Tensor) -> tuple[Tensor, ...]:
     """Through the reference, computed anew."""
-    given = [part.detach().requires_grad_() for part in ctx.saved_tensors]
+    leaves = [part.detach().requires_grad_() for part in ctx.saved_tensors]
     with torch.enable_grad():
-        found = lstm_gates_reference(*given)
-    return torch.autograd.grad(found, given, (dh, dc))
+        outputs = lstm_gates_reference(*leaves)
+    return torch.autograd.grad(outputs, leaves, (dh, dc))
 
 
 lstm_gates.register_autograd(_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))

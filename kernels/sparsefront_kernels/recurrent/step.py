@@ -51,10 +51,10 @@ def pack_steps(stored: SparseFormat) -> StepWeight:
     width = weight.shape[1]
     # [4, blocks, units, H] -> [blocks, 64, H]
     rows = weight.unflatten(0, (4, width // UNITS, UNITS)).transpose(0, 1).flatten(1, 2)
-    kept = (rows != 0).any(1)  # [blocks, H]
-    most = CHUNK * max(1, ceil(int(kept.sum(1).max()) / CHUNK))
-    order = (~kept).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # kept ones first, in their order
-    there = kept.gather(1, order)
+    keeps = (rows != 0).any(1)  # [blocks, H]
+    most = CHUNK * max(1, ceil(int(keeps.sum(1).max()) / CHUNK))
+    order = (~keeps).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # kept ones first, in their order
+    there = keeps.gather(1, order)
     panels = rows.gather(2, order[:, None, :].expand(-1, rows.shape[1], -1)) * there[:, None, :]
     packed = StepWeight(panels.contiguous(), torch.where(there, order, -1).int().contiguous())
     if stored.device.type == "cuda":  # the kernel reads it before it waits for those that still run
@@ -91,8 +91,8 @@ def lstm_step(
         ValueError: operands that do not fit together.
     """
     rows, width = c.shape
-    given = {"from_input": (from_input, (rows, 4 * width)), "state": (state, (width, rows))}
-    for name, (part, shape) in given.items():
+    arguments = {"from_input": (from_input, (rows, 4 * width)), "state": (state, (width, rows))}
+    for name, (part, shape) in arguments.items():
         if part.shape != shape or part.dtype != c.dtype or part.device != c.device:
             there = f"{part.dtype} {list(part.shape)} on {part.device}"
             raise ValueError(f"{name} must be {c.dtype} {list(shape)} on {c.device}, not {there}")

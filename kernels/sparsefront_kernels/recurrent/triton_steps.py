@@ -114,7 +114,7 @@ def _lstm_step_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()  # who reads the state waits for the end of this kernel
     # all loads before the product, so that they wait together
-    given = tl.load(from_input_ptr + row[None, :] * stride_input + output[:, None], exists, 0.0)
+    input_part = tl.load(from_input_ptr + row[None, :] * stride_input + output[:, None], exists, 0.0)
     c_place = row[None, :] * width + unit[:, None]  # [UNITS, BLOCK_B]
     c = tl.load(c_ptr + c_place, exists, 0.0)
     state = tl.load(state_ptr + inputs[:, None] * rows + row[None, :], (inputs >= 0)[:, None] & exists, 0.0)
@@ -125,7 +125,7 @@ def _lstm_step_kernel(
         weight = tl.load(panel + place[None, :], (place < kept)[None, :], 0.0)
         state = tl.load(state_ptr + inputs[:, None] * rows + row[None, :], (inputs >= 0)[:, None] & exists, 0.0)
         sums += tl.dot(weight, state)
-    sums += given.to(tl.float32) + bias[:, None]
+    sums += input_part.to(tl.float32) + bias[:, None]
     # [gates, UNITS, BLOCK_B]: input 0, forget 1, cell 2, output 3
     by_gate = tl.permute(tl.reshape(sums, (2, 2, UNITS, BLOCK_B)), (2, 3, 0, 1))
     even, odd = tl.split(by_gate)  # input and cell, forget and output
@@ -150,8 +150,8 @@ def launch_lstm_step(
     new_c: Tensor,
 ) -> None:
     """Write h, new_state and new_c on the current device; operands as those of the op."""
-    (rows, width), (blocks, lines, kept) = c.shape, panels.shape
-    together, pdl = power_of_two_within(kept, lowest=16, highest=MOST_KEPT), supports_pdl(c.device)
+    (rows, width), (blocks, lines, kept_count) = c.shape, panels.shape
+    together, pdl = power_of_two_within(kept_count, lowest=16, highest=MOST_KEPT), supports_pdl(c.device)
     block_rows = ROWS if pdl else FEWER_ROWS
     _lstm_step_kernel[(blocks, triton.cdiv(rows, block_rows))](
         from_input,
@@ -165,11 +165,11 @@ def launch_lstm_step(
         new_c,
         rows,
         width,
-        kept,
+        kept_count,
         from_input.stride(0),
         HAS_BIAS=bias is not None,
         UNITS=lines // 4,
-        PRODUCTS=triton.cdiv(kept, together),
+        PRODUCTS=triton.cdiv(kept_count, together),
         KEPT=together,
         BLOCK_B=block_rows,
         PDL=pdl,

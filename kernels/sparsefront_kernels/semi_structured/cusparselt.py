@@ -208,12 +208,14 @@ def right_or_default(
         run: the product by an algorithm, of this dtype.
     """
     try:
-        found = search()
-        right = found == DEFAULT or right_under_load(partial(run, found), run(DEFAULT).double(), TOLERANCE[dtype])
+        algorithm = search()
+        right = algorithm == DEFAULT or right_under_load(
+            partial(run, algorithm), run(DEFAULT).double(), TOLERANCE[dtype]
+        )
     except RuntimeError as error:  # out of memory, too
         log.warning("cuSPARSELt's search failed, its default algorithm runs: %s", str(error).splitlines()[0])
         return None
-    return found if right else DEFAULT
+    return algorithm if right else DEFAULT
 
 
 def right_under_load(run: Callable[[], Tensor], expected: Tensor, allowed: float) -> bool:
@@ -282,8 +284,8 @@ class CusparseltAlgorithms(TunedLaunches):
         columns = torch.randn(problem.k, rows, dtype=problem.dtype, device=problem.device)
         x = columns if problem.layout in X_FEATURE_MAJOR else columns.t().contiguous().t()
         with torch.cuda.device_of(x):
-            found = self.searched(packed, problem) or searched(packed.compressed, x)
-            return list(dict.fromkeys([found, DEFAULT]))
+            algorithm = self.searched(packed, problem) or searched(packed.compressed, x)
+            return list(dict.fromkeys([algorithm, DEFAULT]))
 
 
 def _y_row_major(problem: Problem) -> bool:

@@ -259,18 +259,18 @@ class LowPrecisionAlgorithms(TunedLaunches):
         alpha = packed.alpha if scaled else None
         with torch.cuda.device_of(x):
             if not by_output:
-                found = [*fast_with_transposed_store(packed.precision, problem), DEFAULT]
+                algorithms = [*fast_with_transposed_store(packed.precision, problem), DEFAULT]
             else:
                 try:
                     one = self.searched(packed, problem)
-                    found = [one or searched(packed.compressed, x.t(), alpha, dtype), DEFAULT]
+                    algorithms = [one or searched(packed.compressed, x.t(), alpha, dtype), DEFAULT]
                 except RuntimeError:
-                    found = [Algorithm(number) for number in range(NUMBERS)]
+                    algorithms = [Algorithm(number) for number in range(NUMBERS)]
             expected = _expected(packed, x, scaled)
             expected = expected if by_output else expected.t()
             return [
                 one
-                for one in dict.fromkeys(found)
+                for one in dict.fromkeys(algorithms)
                 if right_under_load(
                     partial(_sums, packed.compressed, x, alpha, dtype, by_output, one), expected, TOLERANCE[dtype]
                 )

@@ -73,8 +73,8 @@ def pack_for_torchao(stored: SemiStructuredFormat) -> TorchaoWeight:
     if order is not None:
         values = values.view(torch.uint8).index_select(1, order).view(values.dtype)
     with torch.cuda.device_of(values):
-        kept, metadata = torch.ops.torchao.to_sparse_semi_structured_cutlass_sm9x_f8(values)
-    return TorchaoWeight(*stored.shape, kept, metadata, order, weight)
+        kept_values, metadata = torch.ops.torchao.to_sparse_semi_structured_cutlass_sm9x_f8(values)
+    return TorchaoWeight(*stored.shape, kept_values, metadata, order, weight)
 
 
 def torchao_product(

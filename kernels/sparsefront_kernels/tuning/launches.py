@@ -208,13 +208,13 @@ class TunedLaunches:
         new = device.type == "cuda" and not _is_known(self, described, _model(device))
         if new and not torch.cuda.is_current_stream_capturing():
             with ALONE[-1](device):
-                found = search()
-            if found is None:
+                fastest = search()
+            if fastest is None:
                 self._table(device).trials[_key(described)] = asdict(self.launch_for(described, device))
                 forget_choices()
             else:
                 try:
-                    self.record(described, found, None, _model(device)).save()
+                    self.record(described, fastest, None, _model(device)).save()
                 except OSError as error:  # later processes search again
                     report_unwritable_cache(error)
         return self.launch_for(described, device)
@@ -252,12 +252,12 @@ def _of_other_rows(launches: TunedLaunches, described: DescribedProblem, gpu: st
 def _by_weight(launches: TunedLaunches, gpu: str) -> dict[str, dict[int, Any]]:
     """Weight part of the key → rows → launch."""
     table = tuned_kernel(gpu, launches.kernel, launches.version)
-    found: dict[str, dict[int, Any]] = {}
+    by_weight: dict[str, dict[int, Any]] = {}
     for key, entry in (table.stand_ins | table.entries | table.trials).items():
         with suppress(ValueError, TypeError):  # as in `_measured`
             if parts := _ROWS.fullmatch(key):
-                found.setdefault(parts["weight"], {})[int(parts["m"])] = _launch(entry, launches.launch_type)
-    return found
+                by_weight.setdefault(parts["weight"], {})[int(parts["m"])] = _launch(entry, launches.launch_type)
+    return by_weight
 
 
 @functools.lru_cache(maxsize=4096)
@@ -283,12 +283,12 @@ def forget_choices() -> None:
 
 def _measured(entries: dict[str, Any], shape: str, launch_type: type) -> dict[float, Any]:
     """Amount of work → measured launch, for problems of this shape."""
-    found = {}
+    launches = {}
     for key, entry in entries.items():
         if key.startswith(shape):
             with suppress(ValueError, TypeError):  # files may be edited by hand; skip bad entries
-                found[float(key.removeprefix(shape))] = _launch(entry, launch_type)
-    return found
+                launches[float(key.removeprefix(shape))] = _launch(entry, launch_type)
+    return launches
 
 
 def _launch(entry: dict[str, Any], launch_type: type) -> Any:

@@ -145,11 +145,13 @@ def stand_in(gpu: str) -> str | None:
     if not gpu or not torch.cuda.is_available():
         return None
     devices = (device for device in range(torch.cuda.device_count()) if torch.cuda.get_device_name(device) == gpu)
-    found = next((STAND_INS.get(torch.cuda.get_device_capability(device)) for device in devices), None)
-    if found is None or found == gpu:
+    substitute = next((STAND_INS.get(torch.cuda.get_device_capability(device)) for device in devices), None)
+    if substitute is None or substitute == gpu:
         return None
-    log.warning("nothing was measured on %s: launches and predictions are those of %s, unless you tune", gpu, found)
-    return found
+    log.warning(
+        "nothing was measured on %s: launches and predictions are those of %s, unless you tune", gpu, substitute
+    )
+    return substitute
 
 
 def file_name(gpu: str) -> str:
@@ -196,8 +198,8 @@ def _load(path: Path) -> dict[str, Any]:
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or not isinstance(content.get("kernels"), dict):
         raise ValueError('no table of launches: it must be {"gpu": ..., "kernels": {...}}')
-    for kernel, found in content["kernels"].items():
-        entries = found.get("entries") if isinstance(found, dict) and "version" in found else None
+    for kernel, record in content["kernels"].items():
+        entries = record.get("entries") if isinstance(record, dict) and "version" in record else None
         if not isinstance(entries, dict) or not all(map(_is_entry, entries.values())):
             raise ValueError(f'{kernel} must be {{"version": ..., "entries": {{key: parameters}}}}')
     return content
@@ -209,8 +211,8 @@ def _is_entry(entry: Any) -> bool:
 
 def _measured(content: dict[str, Any], kernel: str, version: int) -> dict[str, dict[str, Any]]:
     """Entries of one version of a kernel in a file."""
-    found = content["kernels"].get(kernel)
-    return {} if found is None or found["version"] != version else _of_some_time(found["entries"])
+    record = content["kernels"].get(kernel)
+    return {} if record is None or record["version"] != version else _of_some_time(record["entries"])
 
 
 def _of_some_time(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

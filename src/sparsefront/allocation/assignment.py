@@ -213,9 +213,9 @@ def choose_along(
     history = []
     for ways, times in zip(items, changes, strict=True):
         totals = {
-            state: _kept(found, width=width, bins=bins)
+            state: _kept(extended, width=width, bins=bins)
             for state in dict.fromkeys(way.state for way in ways)
-            if (found := _extended(totals, [way for way in ways if way.state == state], times, state)) is not None
+            if (extended := _extended(totals, [way for way in ways if way.state == state], times, state)) is not None
         }
         history.append(totals)
     return _traced_back(history, totals, budget)
@@ -267,18 +267,18 @@ def _extended(
 
 
 def _kept(found: _Extended, *, width: int, bins: int) -> _Totals:
-    kept = _thinned(_undominated(found.time, found.loss), found.time, width=width, bins=bins)
+    places = _thinned(_undominated(found.time, found.loss), found.time, width=width, bins=bins)
     first, before = 0, []
     starts = []
     for state, count in found.before:
         starts.append((first, state))
         first += count * len(found.ways)
     offsets = np.asarray([start for start, _ in starts])
-    for place, segment in zip(kept, np.searchsorted(offsets, kept, side="right") - 1, strict=True):
+    for place, segment in zip(places, np.searchsorted(offsets, places, side="right") - 1, strict=True):
         start, state = starts[int(segment)]
         total, way = divmod(int(place) - start, len(found.ways))
         before.append((state, total, found.ways[way]))
-    return _Totals(found.time[kept], found.loss[kept], before)
+    return _Totals(found.time[places], found.loss[places], before)
 
 
 def _traced_back(history: list[dict[State, _Totals]], last: Mapping[State, _Totals], budget: int) -> Chosen | None:
@@ -288,9 +288,9 @@ def _traced_back(history: list[dict[State, _Totals]], last: Mapping[State, _Tota
         place = int(np.searchsorted(totals.time, budget, side="right")) - 1  # times ascend, losses descend
         if place < 0:
             continue
-        found = float(totals.loss[place]), int(totals.time[place]), state, place
-        if best is None or found[:2] < best[:2]:
-            best = found
+        candidate = float(totals.loss[place]), int(totals.time[place]), state, place
+        if best is None or candidate[:2] < best[:2]:
+            best = candidate
     if best is None:
         return None
     _, _, state, place = best
@@ -443,8 +443,8 @@ def refine(
             children = sorted(children, key=lambda child: loss(child, on_batches))[: math.ceil(len(children) / 2)]
             on_batches *= 2
         for child in children:
-            if (found := loss(child, batches)) < best_loss:
-                best, best_loss = child, found
+            if (child_loss := loss(child, batches)) < best_loss:
+                best, best_loss = child, child_loss
     if math.isnan(first):
         return Refined(start)
     return Refined(best, first, best_loss, tried)

@@ -49,31 +49,31 @@ class GlobalThreshold(GlobalAllocation):
                 allowed = f"{expression} finds no layer that is pruned; there are {', '.join(shapes)}"
                 raise InvalidSetting("layer_groups", self.layer_groups, allowed)
         for layer in shapes:
-            if len(found := [one for one in self.layer_groups if re.search(one, layer)]) > 1:
+            if len(matches := [one for one in self.layer_groups if re.search(one, layer)]) > 1:
                 raise InvalidSetting(
-                    "layer_groups", self.layer_groups, f"{' and '.join(found)} both find layer {layer}"
+                    "layer_groups", self.layer_groups, f"{' and '.join(matches)} both find layer {layer}"
                 )
 
     def select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
-        kept: dict[str, Tensor] = {}
+        keeps: dict[str, Tensor] = {}
         for layers in filter(None, self._grouped(groups)):
-            kept |= self._select({layer: groups[layer] for layer in layers}, numel, target)
-        return kept
+            keeps |= self._select({layer: groups[layer] for layer in layers}, numel, target)
+        return keeps
 
     def _grouped(self, layers: Iterable[str]) -> list[list[str]]:
         """The layers that match each expression, then the others."""
-        found: list[list[str]] = [[] for _ in (*self.layer_groups, "others")]
+        groups: list[list[str]] = [[] for _ in (*self.layer_groups, "others")]
         for layer in layers:
             places = (place for place, one in enumerate(self.layer_groups) if re.search(one, layer))
-            found[next(places, len(self.layer_groups))].append(layer)
-        return found
+            groups[next(places, len(self.layer_groups))].append(layer)
+        return groups
 
     def _select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
         ranked = [self._protected(group, numel[layer], target) for layer, group in groups.items()]
         total = sum(numel[layer] for layer in groups)
         ranked = follow_guides(ranked, total, target)
-        kept = keep_best(ranked, budget(ranked, total, target))
-        return dict(zip(groups, kept, strict=True))
+        keeps = keep_best(ranked, budget(ranked, total, target))
+        return dict(zip(groups, keeps, strict=True))
 
     def _protected(self, groups: Groups, numel: int, target: float) -> Groups:
         """Mark the layer's best groups, up to its share of the step's density, as staying."""

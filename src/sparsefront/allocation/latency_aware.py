@@ -81,8 +81,8 @@ class LatencyTable:
         """
         if layer not in self.times:
             held = list(self.times)
-            named = ", ".join(held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
-            why = f"has no times of layer {layer}, which is to be pruned; it has {named}"
+            examples = ", ".join(held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+            why = f"has no times of layer {layer}, which is to be pruned; it has {examples}"
             raise InvalidSetting("table", self.path, why)
         return {level: time for level, time in self.times[layer].items() if level <= ceiling + 1e-9}
 
@@ -147,8 +147,8 @@ def _line(cells: dict[str, str], number: int) -> LayerTime:
     try:
         sparsity, latency_us = float(known["sparsity"]), float(known["latency_us"])
     except ValueError:
-        given = f"sparsity {known['sparsity']!r} and latency_us {known['latency_us']!r}"
-        raise ValueError(f"line {number}: {given} are not both numbers") from None
+        values = f"sparsity {known['sparsity']!r} and latency_us {known['latency_us']!r}"
+        raise ValueError(f"line {number}: {values} are not both numbers") from None
     if not 0 <= sparsity < 1:
         raise ValueError(f"line {number}: sparsity {sparsity:g} is not a fraction of zeros in [0, 1)")
     if not (math.isfinite(latency_us) and latency_us > 0):
@@ -250,5 +250,5 @@ def _require_same_pattern(table: LatencyTable, pattern: Pattern) -> None:
     name, granularity = table.pattern
     unit = str(pattern.granularity) if pattern.uses_granularity else ""
     if name not in ("", pattern.name) or granularity not in ("", unit):
-        given, runs = f"{name} {granularity}".strip(), f"{pattern.name} {unit}".strip()
-        raise InvalidSetting("table", table.path, f"holds the times of {given}, while this run prunes {runs}")
+        table_pattern, runs = f"{name} {granularity}".strip(), f"{pattern.name} {unit}".strip()
+        raise InvalidSetting("table", table.path, f"holds the times of {table_pattern}, while this run prunes {runs}")

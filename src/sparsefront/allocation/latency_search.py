@@ -99,11 +99,11 @@ class LatencySearch(MeasuringAllocation):
                 break
             corrected.by(chosen)
             budget_us = self._budget_us(corrected.table.dense_us)
-            kept = within(corrected.table, chosen, budget_us)
-            if kept is None:  # the refined assignment is slower than anything predicted
+            within_budget = within(corrected.table, chosen, budget_us)
+            if within_budget is None:  # the refined assignment is slower than anything predicted
                 chosen = assignment
                 break
-            table, chosen, assignment = corrected.table, kept, kept
+            table, chosen, assignment = corrected.table, within_budget, within_budget
             is_last = round == self.corrections - 1  # the result must be measured
             if is_last or table.time_us(chosen) >= (1 - CLOSE) * budget_us:
                 break
@@ -122,7 +122,7 @@ class LatencySearch(MeasuringAllocation):
         self, table: ChoiceTable, before: Refined, budget_us: float, network: Network, tell: Callable[[str], None]
     ) -> Refined:
         """Refine an assignment; the counts of earlier refinements are added."""
-        found = refine(
+        refinement = refine(
             table,
             before.assignment,
             budget_us,
@@ -131,17 +131,17 @@ class LatencySearch(MeasuringAllocation):
             offspring=self.offspring,
             batches=self.held_out_batches,
         )
-        if found.loss is None:
+        if refinement.loss is None:
             return before
-        tell(f"held-out loss {found.loss_before:.4g}, {found.loss:.4g} after {found.tried} swaps")
-        first = found.loss_before if before.loss_before is None else before.loss_before
-        return replace(found, loss_before=first, tried=before.tried + found.tried)
+        tell(f"held-out loss {refinement.loss_before:.4g}, {refinement.loss:.4g} after {refinement.tried} swaps")
+        first = refinement.loss_before if before.loss_before is None else before.loss_before
+        return replace(refinement, loss_before=first, tried=before.tried + refinement.tried)
 
     def _solved(self, table: ChoiceTable, budget_us: float) -> Assignment:
-        found = solve(table, budget_us, bins=self.bins)
-        if found is None:
+        solution = solve(table, budget_us, bins=self.bins)
+        if solution is None:
             raise self._out_of_reach(table)
-        return found
+        return solution
 
     def _out_of_reach(self, table: ChoiceTable) -> InvalidSetting:
         least = min(least_us(table), table.dense_us)
@@ -170,13 +170,13 @@ class _Corrected:
 
     def by(self, assignment: Assignment) -> float:
         """Measure an assignment and correct the table; returns the prediction's error relative to the measurement."""
-        predicted, found = self.table.time_us(assignment), self._network.measure(assignment)
-        measured = found.network_us
+        predicted, measurement = self.table.time_us(assignment), self._network.measure(assignment)
+        measured = measurement.network_us
         self.rounds.append((predicted / 1e3, measured / 1e3))
         self.measured.append(assignment)
-        self._dense_us.append(found.dense_us)
-        told = f"predicted {predicted / 1e3:.3f} ms, measured {measured / 1e3:.3f} ms"
-        self._tell(f"{told} beside {found.dense_us / 1e3:.3f} ms of the dense network")
+        self._dense_us.append(measurement.dense_us)
+        comparison = f"predicted {predicted / 1e3:.3f} ms, measured {measured / 1e3:.3f} ms"
+        self._tell(f"{comparison} beside {measurement.dense_us / 1e3:.3f} ms of the dense network")
         rest_us = self.table.rest_us + measured - predicted
         self.table = replace(self.table, rest_us=rest_us, dense_us=fmean(self._dense_us))
         return abs(measured - predicted) / measured

@@ -58,12 +58,12 @@ def read_bytes_bounded(file: Path, *, max_bytes: int = MOST_TEXT_BYTES) -> bytes
     """
     try:
         with open(file, "rb", opener=_open_at_once) as stream:
-            found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise Unreadable("is no regular file")
-            if found.st_size > max_bytes:
-                raise Unreadable(f"has {found.st_size} bytes, more than the {max_bytes} that are read")
-            return stream.read(found.st_size)
+            if status.st_size > max_bytes:
+                raise Unreadable(f"has {status.st_size} bytes, more than the {max_bytes} that are read")
+            return stream.read(status.st_size)
     except IsADirectoryError:
         raise Unreadable("is a folder, not a file") from None
     except OSError as error:

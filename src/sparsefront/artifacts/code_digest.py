@@ -46,8 +46,8 @@ def read_python(code: bytes) -> PythonSource:
     """Parse a file; one that this Python cannot parse (a compiled extension) gets the digest of its bytes."""
 
     def read() -> list:
-        found = _parsed(code)
-        return [found.digest, found.imports, found.exports]
+        parsed = _parsed(code)
+        return [parsed.digest, parsed.imports, parsed.exports]
 
     digest, imports, exports = remembered(f"{_PYTHON_READER} {hashlib.sha256(code).hexdigest()}", read)
     origins = None if exports is None else {name: tuple(origin) for name, origin in exports.items()}
@@ -102,8 +102,8 @@ class _Reader:
             self.imports += ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             self.imports += ((_module(node), None if alias.name == "*" else alias.name) for alias in node.names)
-        elif isinstance(node, ast.Call) and (named := _import_by_name(node)) is not None:
-            self.imports.append((named, None))
+        elif isinstance(node, ast.Call) and (module_name := _import_by_name(node)) is not None:
+            self.imports.append((module_name, None))
 
 
 def _is_text(statement: ast.AST) -> bool:
@@ -229,9 +229,9 @@ def _find_in(folders: tuple[Path, ...], name: str, last: str) -> Module | None:
 
 @functools.cache
 def _installed_folders() -> tuple[Path, ...]:
-    found = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    found |= {Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")}
-    return tuple(found | {folder.resolve() for folder in found})
+    folders = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")}
+    return tuple(folders | {folder.resolve() for folder in folders})
 
 
 # Non-Python files of a package: CUDA and C++ sources, headers, and data tables.
@@ -259,14 +259,14 @@ def native_sources(modules: Iterable[Module], suffixes: tuple[str, ...] = SOURCE
     A file belongs to the nearest package: it is in that package's folder, or in a subfolder that is not a package. Files next
     to a module without a package belong to the module.
     """
-    found: dict[str, Path] = {}
+    sources: dict[str, Path] = {}
     for module in modules:
         if module.file is not None:
             nested = bool(module.package)
             for file in _files(module.file.parent, nested):
                 if file.suffix in suffixes:
-                    found[f"{module.package or module.name}/{file.relative_to(module.file.parent).as_posix()}"] = file
-    return dict(sorted(found.items()))
+                    sources[f"{module.package or module.name}/{file.relative_to(module.file.parent).as_posix()}"] = file
+    return dict(sorted(sources.items()))
 
 
 def native_digest(files: dict[str, Path]) -> str:
@@ -460,5 +460,5 @@ def _library_versions(modules: Iterable[Module]) -> list[tuple[str, str | None]]
     imported = {name.partition(".")[0] for module in modules for name, _ in source_of(module.file).imports}
     known = LIBRARIES | sys.stdlib_module_names | {""}  # "": relative imports
     libraries = sorted(name for name in imported - known if counts_by_version(name))
-    found = versions(*libraries)
-    return [(name, found[name] or getattr(sys.modules.get(name), "__version__", None)) for name in libraries]
+    installed = versions(*libraries)
+    return [(name, installed[name] or getattr(sys.modules.get(name), "__version__", None)) for name in libraries]

@@ -35,13 +35,13 @@ def versions(*distributions: str) -> dict[str, str | None]:
 
     Stage keys contain the versions of libraries that their result depends on, instead of their sources.
     """
-    found = {}
+    installed = {}
     for name in distributions:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            installed[name] = None
+    return installed
 
 
 # Memo on disk of what was derived from sources and large files, so that the next process need not read them.
@@ -102,10 +102,10 @@ _memo = cache(DigestMemo)
 
 def _read_memo(file: Path) -> dict[str, Any]:
     try:
-        found = read_json_bounded(file)
+        memo = read_json_bounded(file)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return memo if isinstance(memo, dict) else {}
 
 
 LARGE = 2**20  # size from which a file's digest is remembered
@@ -192,15 +192,15 @@ def _folder_digest(folder: str, names: list[str]) -> str:
 
 def _folders(root: Path) -> list[str]:
     """The folder and all folders below it, each once; follows links, as torchvision does."""
-    found, seen = [], set()
+    folders, seen = [], set()
     for folder, below, _ in os.walk(root, followlinks=True):
         place = os.path.realpath(folder)
         if place in seen:
             below.clear()
         else:
             seen.add(place)
-            found.append(folder)
-    return found
+            folders.append(folder)
+    return folders
 
 
 NAME_KEYS = ("_target_", "hub")  # names of code and of downloads, never paths
@@ -225,8 +225,8 @@ def by_content(settings: Any) -> Any:
 def _path(text: str) -> Path | None:
     try:
         path = Path(text).expanduser()
-        named = text.startswith("~") or len(path.parts) > 1 or path.is_absolute() or path.suffix
-        return path if named and path.exists() else None
+        is_path_like = text.startswith("~") or len(path.parts) > 1 or path.is_absolute() or path.suffix
+        return path if is_path_like and path.exists() else None
     except (OSError, ValueError, RuntimeError):  # too long, contains a null, or an unknown user after `~`
         return None
 

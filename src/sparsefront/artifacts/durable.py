@@ -105,8 +105,8 @@ def _settings_on(disk: int, folders: Mapping[Path, str]) -> str:
 
 def _full(folder: Path, free: int, settings: str) -> Obstacle:
     moved = f", or name a folder on another disk with {settings}" if settings else ""
-    told = f"the disk is full ({in_units(free)} free now): free some{moved}; the same command then goes on"
-    return Obstacle(str(folder), None, told)
+    message = f"the disk is full ({in_units(free)} free now): free some{moved}; the same command then goes on"
+    return Obstacle(str(folder), None, message)
 
 
 def _named(error: BaseException) -> Path | None:
@@ -401,10 +401,10 @@ def below_with_links(
 def _place(folder: str) -> tuple[int, int] | None:
     """An id that is equal for all names of a folder; None if it vanished."""
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 # Unreadable files in a folder shared by several users: reported in one line, with owner and remedy.
@@ -429,8 +429,8 @@ def unreadable(path: Path, *, otherwise: str) -> Obstacle | None:
     if (part := _first_denied(path)) is None:
         return None
     try:
-        found = part.stat()
-        whose, mode = _name(found.st_uid), f" with mode {found.st_mode & 0o777:03o}"
+        status = part.stat()
+        whose, mode = _name(status.st_uid), f" with mode {status.st_mode & 0o777:03o}"
     except OSError:  # vanished meanwhile
         whose, mode = "another user", ""
     which = "it" if part == path else str(part)
@@ -445,11 +445,11 @@ def denied(error: PermissionError, *, otherwise: str) -> Obstacle:
     Args:
         otherwise: as in `unreadable`.
     """
-    named = None if error.filename is None else Path(os.fsdecode(error.filename))
-    if named is not None and (obstacle := unreadable(named, otherwise=otherwise)) is not None:
+    path = None if error.filename is None else Path(os.fsdecode(error.filename))
+    if path is not None and (obstacle := unreadable(path, otherwise=otherwise)) is not None:
         return obstacle
     return Obstacle(
-        str(named or "files"), None, f"{error.strerror}: make it readable and writable for you, or {otherwise}"
+        str(path or "files"), None, f"{error.strerror}: make it readable and writable for you, or {otherwise}"
     )
 
 
@@ -458,14 +458,14 @@ def _first_denied(path: Path) -> Path | None:
     above = path.absolute().parents
     if (closed := next((folder for folder in reversed(above) if not os.access(folder, os.X_OK)), None)) is not None:
         return closed if os.path.lexists(closed) else None
-    wanted = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
-    if not os.access(path, wanted):
+    mode = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
+    if not os.access(path, mode):
         return path if path.exists() else None
     for parent, folders, files in os.walk(path):
         for name in (*folders, *files):
             inside = Path(parent, name)
-            wanted = os.R_OK | os.X_OK if name in folders else os.R_OK
-            if not os.access(inside, wanted) and inside.exists():
+            mode = os.R_OK | os.X_OK if name in folders else os.R_OK
+            if not os.access(inside, mode) and inside.exists():
                 return inside
     return None
 

@@ -72,8 +72,8 @@ def lives(tag: str) -> bool | None:
         return False
     except PermissionError:
         pass  # exists, but belongs to another user
-    state, found = _state_and_start(int(process))
-    return state not in ("Z", "X") and found in (start, "")
+    state, actual_start = _state_and_start(int(process))
+    return state not in ("Z", "X") and actual_start in (start, "")
 
 
 def _state_and_start(process: int) -> tuple[str, str]:
@@ -247,12 +247,12 @@ def hold_when_free(path: Path, waiting: Callable[[], None] = lambda: None) -> Le
     """Like `hold_alone`, but waits for other holders. `waiting`: called once if it has to wait."""
     if (lease := hold_alone(path)) is not None:
         return lease
-    pause, told = 0.01, False
+    pause, announced = 0.01, False
     with spent_on(WAITING):
         while (lease := hold_alone(path)) is None:
-            if pause > 0.1 and not told:
+            if pause > 0.1 and not announced:
                 waiting()
-                told = True
+                announced = True
             # With jitter: simultaneous attempts may all fail.
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(0.5, 1.5 * pause)

@@ -111,8 +111,8 @@ def mark_sound(folder: Path) -> None:
 
 def _version(folder: Path) -> tuple:
     """Distinguishes a stage from one that replaced it."""
-    found = (folder / RECORD).stat()
-    return folder.resolve(), found.st_ino, found.st_mtime_ns
+    status = (folder / RECORD).stat()
+    return folder.resolve(), status.st_ino, status.st_mtime_ns
 
 
 # Generations: a finished stage that is made again while others read it.
@@ -148,16 +148,16 @@ class Held:
 
 def hold_newest(folder: Path) -> Held | None:
     """The newest stage of that name, held; None if there is none."""
-    while (found := newest(folder)) is not None:
+    while (stage := newest(folder)) is not None:
         try:
-            hold = hold_shared(found)
+            hold = hold_shared(stage)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            return Held(found, None)
+            return Held(stage, None)
         # It may have been removed between the two calls: then the lease is on something that no other process finds.
-        if hold is not None and (found / RECORD).exists():
-            return Held(found, hold)
+        if hold is not None and (stage / RECORD).exists():
+            return Held(stage, hold)
         del hold
         time.sleep(MOVED_S)
     return None
@@ -188,8 +188,8 @@ def put(partial: Path, folder: Path) -> Held:
 def newest(folder: Path) -> Path | None:
     """The newest stage of that name, which may vanish at any time; None if there is none."""
     # twice, since a maker may add one and remove another during the listing
-    found = _generations(folder) or _generations(folder)
-    return found[-1] if found else None
+    generations = _generations(folder) or _generations(folder)
+    return generations[-1] if generations else None
 
 
 def _generations(folder: Path) -> list[Path]:
@@ -209,10 +209,10 @@ def _remove(folder: Path) -> None:
     """
     if (hold := hold_alone(folder, lapses_s=GONE_S)) is None:
         return
-    gone = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{process_tag()}-{generation_number(folder)}")
-    os.replace(folder, gone)
+    removed = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{process_tag()}-{generation_number(folder)}")
+    os.replace(folder, removed)
     hold.release()
-    shutil.rmtree(gone)
+    shutil.rmtree(removed)
 
 
 # Cleanup after killed processes: partial, half-removed or held folders.
@@ -322,8 +322,8 @@ class ArtifactStore:
                 held.hold.release()
         for lease in self._held_to_make.values():
             lease.release()
-        for kept in (self._used, self._made, self._held_to_make):
-            kept.clear()
+        for mapping in (self._used, self._made, self._held_to_make):
+            mapping.clear()
 
     def find(self, kind: str, cache_key: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
         """The finished stage; None if it was never made, is damaged (which is logged), or should be made again."""
@@ -358,8 +358,8 @@ class ArtifactStore:
         if (made := self._made.pop(folder, None)) is not None:
             return made
         stage = stage or kind
-        if (found := self.find(kind, cache_key, stage=stage)) is not None:
-            return found
+        if (artifact := self.find(kind, cache_key, stage=stage)) is not None:
+            return artifact
         if stage not in self.runnable:
             raise InvalidSetting(
                 "stages", list(self.runnable), self._why_absent(folder, kind, stage) + f": add {stage} to stages"
@@ -369,9 +369,9 @@ class ArtifactStore:
         lease = hold_when_free(maker_of(folder), lambda: log.info("waiting for another run that makes %s", what))
         self._held_to_make[folder] = lease
         # Another process may have finished it meanwhile.
-        if (found := self.find(kind, cache_key, stage=stage)) is not None:
+        if (artifact := self.find(kind, cache_key, stage=stage)) is not None:
             self._held_to_make.pop(folder).release()
-            return found
+            return artifact
         if folder in self._damaged:
             log.info("discarded, and made again: %s", folder)
         return None

@@ -32,9 +32,9 @@ Shows what meets all the conditions that are given; --yes removes it. What a run
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse options; `command` is show (the default), check or remove."""
-    named = arguments and (arguments[0] in COMMANDS or not arguments[0].startswith("-"))
+    has_command = arguments and (arguments[0] in COMMANDS or not arguments[0].startswith("-"))
     helped = {"-h", "--help"} & {*arguments}
-    return _parser().parse_args(arguments if named or helped else ["show", *arguments])
+    return _parser().parse_args(arguments if has_command or helped else ["show", *arguments])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,10 +86,10 @@ def seconds_of(age: str) -> float:
     Raises:
         InvalidSetting: another format.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", age)
-    if found is None:
+    age_match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", age)
+    if age_match is None:
         raise InvalidSetting("--older-than", age, "is written as a number with h, d or w: 36h, 30d, 2w")
-    return float(found[1]) * UNITS_S[found[2]]
+    return float(age_match[1]) * UNITS_S[age_match[2]]
 
 
 def _complete(options: argparse.Namespace) -> None:
@@ -120,8 +120,8 @@ def main(arguments: Sequence[str]) -> int:
 
         return RUN[options.command](options)
     except InvalidSetting as error:
-        named = " ".join(filter(None, (error.key, "" if error.value is None else str(error.value))))
-        print(printable(f"{named}: {error.allowed}"), file=sys.stderr)
+        setting = " ".join(filter(None, (error.key, "" if error.value is None else str(error.value))))
+        print(printable(f"{setting}: {error.allowed}"), file=sys.stderr)
         return 1
     except PermissionError as error:
         print(denied(error, otherwise="name another --cache-dir"), file=sys.stderr)

@@ -82,12 +82,12 @@ class Selection:
 
 
 def _called(name: str, results: Sequence[Run]) -> list[Run]:
-    found = [run for run in results if run.is_called(name)]
-    if not found:
+    runs = [run for run in results if run.is_called(name)]
+    if not runs:
         raise InvalidSetting(
             "--run", name, f"no such run among {len(results)} results; name its folder, or the run_id of its result"
         )
-    return found
+    return runs
 
 
 # Output of the cache command.
@@ -247,10 +247,10 @@ def _inventory(options: argparse.Namespace) -> Inventory:
 
 def _results(options: argparse.Namespace) -> Results:
     """The results of all folders known to use the cache, with a line for each missing folder."""
-    named = list(dict.fromkeys(folder.resolve() for folder in options.results_dir))
+    requested = list(dict.fromkeys(folder.resolve() for folder in options.results_dir))
     listed, problems = remembered_results(options.cache_dir)
-    remembered = [folder for folder in listed if folder not in named]
-    for folder in named:
+    remembered = [folder for folder in listed if folder not in requested]
+    for folder in requested:
         if not folder.is_dir():
             raise InvalidSetting("--results-dir", folder, "no such folder")
     for folder in remembered:
@@ -259,7 +259,7 @@ def _results(options: argparse.Namespace) -> Results:
                 printable(f"{folder} used this cache and is not there: its results count as removed"), file=sys.stderr
             )
     default = Path("results").resolve()
-    folders = dict.fromkeys([*named, *remembered, default])
+    folders = dict.fromkeys([*requested, *remembered, default])
     results = read_results(folder for folder in folders if folder.is_dir())
     results.problems.extend(f"{one}; delete it, and name folders with --results-dir" for one in problems)
     for problem in results.problems:

@@ -74,10 +74,10 @@ class Run:
 
     def is_called(self, name: str) -> bool:
         """Whether a name refers to this run: path or name of a folder, or id of the record."""
-        named = name.rstrip("/")
-        resolved = Path(named).resolve()
-        return named in (self.run_id, *self.names) or any(
-            folder.resolve() == resolved or folder.name == named for folder in self.folders
+        trimmed_name = name.rstrip("/")
+        resolved = Path(trimmed_name).resolve()
+        return trimmed_name in (self.run_id, *self.names) or any(
+            folder.resolve() == resolved or folder.name == trimmed_name for folder in self.folders
         )
 
 
@@ -97,9 +97,9 @@ def read_results(folders: Iterable[Path]) -> Results:
     problems: list[str] = []
     for folder in folders:
         closed: list[Path] = []
-        found = sorted(below_with_links(folder, (RESULT_FILE, STORE_FILE), but=LINK, closed=closed.append))
+        result_files = sorted(below_with_links(folder, (RESULT_FILE, STORE_FILE), but=LINK, closed=closed.append))
         problems += [str(unreadable(one, otherwise="have its owner remove what is unused")) for one in closed]
-        files = [file for file in found if file.name == RESULT_FILE] or found
+        files = [file for file in result_files if file.name == RESULT_FILE] or result_files
         for file in files:
             try:
                 records = [read_json_bounded(file)] if file.name == RESULT_FILE else _csv_records(file)
@@ -209,7 +209,7 @@ def read_inventory(root: Path) -> Inventory:
     stored, half_written, kept_from_us = [], [], []
     stages = sorted((path for path in _folders(root) if path.name != DATA), key=_place)
     for folder in stages:
-        found = []
+        stage_paths = []
         for path in [folder] if not os.access(folder, os.R_OK | os.X_OK) else _folders(folder):
             if (obstacle := unreadable(path, otherwise="look into another cache")) is not None:
                 kept_from_us.append(obstacle)
@@ -217,9 +217,10 @@ def read_inventory(root: Path) -> Inventory:
             if PARTIAL in path.name or REMOVED in path.name:
                 half_written += _files(path)
             elif path.name.endswith(UNFINISHED) or (path / RECORD).exists():
-                found.append(path)
+                stage_paths.append(path)
         stored += (
-            _stored(folder.name, path) for path in sorted(found, key=lambda path: (_key(path), generation_number(path)))
+            _stored(folder.name, path)
+            for path in sorted(stage_paths, key=lambda path: (_key(path), generation_number(path)))
         )
     by_key = {item.key: item for item in stored if item.finished}
     return Inventory(root, tuple(stored), tuple(half_written), tuple(_files(root / DATA)), by_key, tuple(kept_from_us))
@@ -291,10 +292,10 @@ def _files(folder: Path) -> Iterator[File]:
     for place, _, names in os.walk(folder):
         for name in names:
             try:
-                found = os.lstat(os.path.join(place, name))
+                status = os.lstat(os.path.join(place, name))
             except FileNotFoundError:
                 continue
-            yield File((found.st_dev, found.st_ino), found.st_size, found.st_nlink)
+            yield File((status.st_dev, status.st_ino), status.st_size, status.st_nlink)
 
 
 def _time(path: Path) -> float:
@@ -330,14 +331,14 @@ def only_of(usage: Usage, item: Stored, runs: Sequence[Run]) -> bool:
 
 def _all_before(inventory: Inventory, starts: set[str]) -> set[str]:
     """The stages with these keys, all stages that their runs had used, and what those were made from."""
-    known, found = inventory.by_key, set()
+    known, reachable = inventory.by_key, set()
     left = list(starts.union(*(known[key].used for key in starts if key in known)))
     while left:
         key = left.pop()
-        if key in known and key not in found:
-            found.add(key)
+        if key in known and key not in reachable:
+            reachable.add(key)
             left += known[key].made_from
-    return found
+    return reachable
 
 
 # Removal of stored stages that no process makes or reads.

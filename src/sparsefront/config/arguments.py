@@ -127,10 +127,10 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _require_flags(flags: Sequence[str]) -> None:
     """Reject unknown flags, for which Hydra's parser would print its whole usage."""
     rest = iter(flags)
-    for given in rest:
-        name, equals, value = given.partition("=")
+    for argument in rest:
+        name, equals, value = argument.partition("=")
         if name not in FLAGS and not (name.startswith("--") and any(flag.startswith(name) for flag in FLAGS)):
-            raise Obstacle(given, None, f"no such flag; {did_you_mean(name, FLAGS)}there are {', '.join(FLAGS)}")
+            raise Obstacle(argument, None, f"no such flag; {did_you_mean(name, FLAGS)}there are {', '.join(FLAGS)}")
         if equals and name not in WITH_VALUE:
             raise InvalidSetting(name, value, "takes no value")
         if name not in WITH_VALUE or (not equals and (value := next(rest, "")) == "" and name in ("--info", "-i")):
@@ -197,8 +197,8 @@ def _require_root_types(overrides: Sequence[str]) -> None:
             continue
         with suppress(HydraException):  # Hydra reports what it cannot parse
             override = parser.parse_override(text)
-            for given in values_of(override) if override.is_sweep_override() else [override.get_value_string()]:
-                require_root_type(key, parser.parse_override(f"{key}={given}").value(), given)
+            for value in values_of(override) if override.is_sweep_override() else [override.get_value_string()]:
+                require_root_type(key, parser.parse_override(f"{key}={value}").value(), value)
 
 
 def _require_options(overrides: Sequence[str], folders: Sequence[Path]) -> None:
@@ -212,8 +212,8 @@ def _require_options(overrides: Sequence[str], folders: Sequence[Path]) -> None:
             continue
         with suppress(HydraException):
             override = parser.parse_override(text)
-            given = values_of(override) if override.is_choice_sweep() else [override.value()]
-            for name in given:
+            options = values_of(override) if override.is_choice_sweep() else [override.value()]
+            for name in options:
                 if not isinstance(name, str | int | float) or "${" in str(name) or group == "recipe":
                     continue  # recipes are checked by `validate`
                 name = str(name)
@@ -274,16 +274,16 @@ def _require_readable(file: Path, group: str, name: str) -> None:
 
 def option_folders(arguments: Sequence[str]) -> list[Path]:
     """Config folders: our own, `--config-dir`, and those in `hydra.searchpath`."""
-    found = [CONF]
+    folders = [CONF]
     for before, argument in zip(["", *arguments], arguments, strict=False):
         flag, _, value = argument.partition("=")
         if before in CONFIG_DIR:
-            found.append(Path(argument))
+            folders.append(Path(argument))
         elif flag in CONFIG_DIR and value:
-            found.append(Path(value))
+            folders.append(Path(value))
         elif flag == "hydra.searchpath":
-            found += map(Path, re.findall(r"file://([^\]'\",]+)", value))
-    return found
+            folders += map(Path, re.findall(r"file://([^\]'\",]+)", value))
+    return folders
 
 
 def _installed(distribution: str) -> bool:

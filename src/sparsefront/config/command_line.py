@@ -97,14 +97,18 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
 
 def _written_folders(config: DictConfig, output_dir: Path) -> dict[Path, str]:
     """Every folder that a run may write to (W&B's are inside its own) -> the setting or variable that changes it."""
-    found = {Path(config.cache_dir): "cache_dir", output_dir: "results_dir", Path(config.results_dir): "results_dir"}
-    found.setdefault(Path(tempfile.gettempdir()), "TMPDIR")
+    by_folder = {
+        Path(config.cache_dir): "cache_dir",
+        output_dir: "results_dir",
+        Path(config.results_dir): "results_dir",
+    }
+    by_folder.setdefault(Path(tempfile.gettempdir()), "TMPDIR")
     for variable, default in CACHES.items():
         folder = os.path.expanduser(os.environ.get(variable) or default)
         if os.path.isdir(folder):
-            found.setdefault(Path(folder), variable)
+            by_folder.setdefault(Path(folder), variable)
     absolute: dict[Path, str] = {}
-    for folder, setting in found.items():
+    for folder, setting in by_folder.items():
         absolute.setdefault(folder.absolute(), setting)
     return absolute
 
@@ -113,8 +117,8 @@ def _of_a_loader(error: Exception) -> InvalidSetting | None:
     """Unwrap an InvalidSetting from a loader's worker process, which arrives as text at the end of a stack trace."""
     if not str(error).startswith("Caught InvalidSetting in DataLoader worker"):
         return None
-    found = re.search(r"\.InvalidSetting: ([\w.]+)=(.*?): (.*)", str(error))
-    return found and InvalidSetting(*found.groups())
+    setting_match = re.search(r"\.InvalidSetting: ([\w.]+)=(.*?): (.*)", str(error))
+    return setting_match and InvalidSetting(*setting_match.groups())
 
 
 # Checks of a sweep before its first point: requests for which Hydra would print a stack trace, or nothing.
@@ -146,8 +150,8 @@ def check_sweep(config: DictConfig) -> None:
 def overrides_of_sweep(config: DictConfig) -> list[str]:
     """Overrides from the sweeper's configuration, if it has any by key, and from the command line."""
     params = config.hydra.sweeper.get("params")
-    given = [f"{key}={value}" for key, value in params.items()] if OmegaConf.is_dict(params) else []
-    return [*given, *config.hydra.overrides.task]
+    overrides = [f"{key}={value}" for key, value in params.items()] if OmegaConf.is_dict(params) else []
+    return [*overrides, *config.hydra.overrides.task]
 
 
 def _swept(config: DictConfig) -> Iterator[Override]:

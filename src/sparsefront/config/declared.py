@@ -100,8 +100,8 @@ class _Source(Mapping[str, Any]):
 
     def fields_of(self, kind: str) -> dict[str, Any] | None:
         """Fields of a class in the order of its `__init__`: bases first, keyword-only fields last."""
-        found = self._fields(kind)
-        return None if found is None else found[0] | found[1]
+        fields = self._fields(kind)
+        return None if fields is None else fields[0] | fields[1]
 
     def _fields(self, kind: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Positional and keyword-only fields."""
@@ -109,11 +109,11 @@ class _Source(Mapping[str, Any]):
             module, name = self._imports[kind]
             source = _source(module)
             return None if source is None else source._fields(name)
-        if (found := self._classes.get(kind)) is None:
+        if (definition := self._classes.get(kind)) is None:
             return None
         by_position: dict[str, Any] = {}
         by_keyword: dict[str, Any] = {}
-        for base in reversed(found.bases):  # the order of dataclasses
+        for base in reversed(definition.bases):  # the order of dataclasses
             if isinstance(base, ast.Name) and base.id in ("ABC", "Protocol"):
                 continue
             inherited = self._fields(base.id) if isinstance(base, ast.Name) else None
@@ -121,9 +121,9 @@ class _Source(Mapping[str, Any]):
                 return None
             by_position, by_keyword = by_position | inherited[0], by_keyword | inherited[1]
         # a class that is not a dataclass only annotates attributes
-        for node in found.body if found.decorator_list else ():
+        for node in definition.body if definition.decorator_list else ():
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not _of_the_class(node):
-                marks = [*found.decorator_list, *([] if node.value is None else [node.value])]
+                marks = [*definition.decorator_list, *([] if node.value is None else [node.value])]
                 alone = any("kw_only=True" in ast.unparse(mark) for mark in marks)
                 (by_keyword if alone else by_position)[node.target.id] = self._type(node.annotation)
             elif isinstance(node, ast.FunctionDef) and node.name == "__init__":

@@ -134,10 +134,10 @@ class Experiment:
             return ()
         device = measure.torch_device
         timed = measure.latency and device.type == "cuda"
-        found: list[DenseLow] = []
+        precisions: list[DenseLow] = []
         if timed and unsupported_reason("fp8", device, measure.torch_dtype) is None:
-            found.append("fp8")
-        return tuple(dict.fromkeys(found if own is None else [*found, own]))
+            precisions.append("fp8")
+        return tuple(dict.fromkeys(precisions if own is None else [*precisions, own]))
 
     @property
     def pruning(self) -> PruningSettings:

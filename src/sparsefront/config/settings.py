@@ -83,8 +83,8 @@ def typed_settings(
         values = OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
         key = (error.full_key or "").removeprefix(f"{group}.")
-        given = OmegaConf.to_container(node, resolve=False).get(key)
-        raise InvalidSetting(f"{group}.{key}", given, first_line(error)) from error
+        raw_value = OmegaConf.to_container(node, resolve=False).get(key)
+        raise InvalidSetting(f"{group}.{key}", raw_value, first_line(error)) from error
     values = {key: value for key, value in values.items() if key not in KEYS_OF_THE_RUN.get(group, ())}
     target = _target_class(group, values.pop(TARGET), base, trust)
     if trust is not None:

@@ -65,9 +65,9 @@ def check_values(overrides: Sequence[str], check: Check, loader: ConfigLoader) -
         for value in values:
             point = first | {key: value}
             beside = (point | {other: one} for other in swept if other != key for one in swept[other])
-            found = complaint(*point.values())
-            if found is not None and all(complaint(*another.values()) is not None for another in beside):
-                raise found
+            rejection = complaint(*point.values())
+            if rejection is not None and all(complaint(*another.values()) is not None for another in beside):
+                raise rejection
 
 
 def point_check(

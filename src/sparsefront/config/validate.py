@@ -457,9 +457,11 @@ def _smaller(net: nn.Module, shrinking: Experiment, prunable: Sequence[str]) -> 
         blocks, count = removable_blocks(net, plan.layers, ignored, pattern, shrinking.sparsity)
         remove_blocks(net, names_left(net, blocks, Depth().dropped(blocks, count)))
         return net
-    for tie, gone in zip(plan.ties, units_to_prune(plan.ties, plan.pruned_shapes, shrinking.sparsity), strict=True):
-        if gone:
-            remove_units(net, tie, torch.arange(tie.count) >= gone)
+    for tie, removed_count in zip(
+        plan.ties, units_to_prune(plan.ties, plan.pruned_shapes, shrinking.sparsity), strict=True
+    ):
+        if removed_count:
+            remove_units(net, tie, torch.arange(tie.count) >= removed_count)
     return net
 
 
@@ -478,21 +480,21 @@ def _check_recovery(experiment: Experiment) -> None:
 
 def _check_granularity(experiment: Experiment) -> None:
     """Check that the root's granularity reaches the pattern, unless `pattern.granularity` overrides it."""
-    given, pattern = experiment.granularity, experiment.pattern
-    if given is None:
+    granularity, pattern = experiment.granularity, experiment.pattern
+    if granularity is None:
         return
     if not pattern.uses_granularity:
-        log.info("granularity=%s: pattern %s has no group size and ignores it", given, pattern.name)
+        log.info("granularity=%s: pattern %s has no group size and ignores it", granularity, pattern.name)
         return
     own = pattern.granularity  # type: ignore[attr-defined]
     typed = any(text.lstrip("+").startswith("pattern.granularity=") for text in HydraConfig.get().overrides.task)
-    if typed or str(own) == str(given):
+    if typed or str(own) == str(granularity):
         return
     name = Path("pattern") / f"{experiment.choices['pattern']}.yaml"
     file = next((folder / name for folder in _option_folders() if (folder / name).is_file()), name)
     line = f"granularity: ${{default:${{granularity}},{own}}}"
     how = "change its line to" if "granularity" in experiment.settings["pattern"] else "add"
-    raise InvalidSetting("granularity", given, f"{file} does not read it: {how} `{line}`")
+    raise InvalidSetting("granularity", granularity, f"{file} does not read it: {how} `{line}`")
 
 
 def _check_pattern(experiment: Experiment) -> None:

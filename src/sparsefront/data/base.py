@@ -147,13 +147,13 @@ def held_out(
     if fraction == 0:
         return np.arange(len(strata)), np.arange(0)
     groups = np.arange(len(strata)) if groups is None else groups
-    kept = np.flatnonzero(groups != DROPPED)
-    names, members = np.unique(groups[kept], return_inverse=True)
+    rows = np.flatnonzero(groups != DROPPED)
+    names, members = np.unique(groups[rows], return_inverse=True)
     if len(names) < 2:
         what = "belong together in one group" if len(names) else "are of no group"
         allowed = f"its {len(strata)} rows {what}, so none can be held out; dataset.split_by=rows divides row by row"
         raise InvalidSetting("path", path, allowed)
-    sizes, strata = np.bincount(members), np.unique(strata[kept], return_inverse=True)[1]
+    sizes, strata = np.bincount(members), np.unique(strata[rows], return_inverse=True)[1]
     # NumPy guarantees the stream of RandomState forever; newer generators may change between versions.
     shuffled = np.random.RandomState(SPLIT_SEED).permutation(len(names))
     # Sort by size (largest first), then stratum, then shuffled order: picking groups at regular intervals then samples every
@@ -171,7 +171,7 @@ def held_out(
     if not chosen:
         chosen = [shuffled[np.argmin(sizes[shuffled])]]
     is_held = np.isin(members, chosen)
-    return kept[~is_held], kept[is_held]
+    return rows[~is_held], rows[is_held]
 
 
 def _counts(groups: np.ndarray, members: np.ndarray, strata: np.ndarray) -> np.ndarray:
@@ -326,7 +326,7 @@ def local_path(path: str, *, expected: str, key: str = "path") -> Path:
     Raises:
         InvalidSetting: it does not; says what to set.
     """
-    found = Path(path).expanduser()
-    if not found.exists():
+    expanded = Path(path).expanduser()
+    if not expanded.exists():
         raise InvalidSetting(key, path, f"does not exist; set dataset.{key} to {expected}")
-    return found
+    return expanded

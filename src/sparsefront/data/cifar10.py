@@ -201,8 +201,12 @@ def _read_npz(file: Path, split: str) -> Arrays:
     if not len(labels):
         raise InvalidSetting("path", file, f"x_{split} has no rows")
     if labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < CLASSES:
-        given = f"{labels.dtype} from {labels.min()} to {labels.max()}" if labels.dtype.kind in "iuf" else labels.dtype
-        raise InvalidSetting("path", file, f"y_{split} is {given}: whole numbers from 0 to {CLASSES - 1} are expected")
+        label_range = (
+            f"{labels.dtype} from {labels.min()} to {labels.max()}" if labels.dtype.kind in "iuf" else labels.dtype
+        )
+        raise InvalidSetting(
+            "path", file, f"y_{split} is {label_range}: whole numbers from 0 to {CLASSES - 1} are expected"
+        )
     return images, labels.astype(np.int64)
 
 

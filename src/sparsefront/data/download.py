@@ -109,9 +109,9 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
     with _asking_hub(hub_id, missing=missing):
         import datasets
 
-        found = datasets.load_dataset(hub_id, config, revision=revision, split=split)
-    _require_revision(found, hub_id, revision, missing)
-    return found
+        dataset = datasets.load_dataset(hub_id, config, revision=revision, split=split)
+    _require_revision(dataset, hub_id, revision, missing)
+    return dataset
 
 
 def hub_split_names(hub_id: str, *, config: str | None, revision: str, missing: str) -> list[str]:

@@ -83,12 +83,12 @@ class ImageFolder(Dataset):
             raise InvalidSetting("path", self.path, f"is no folder; set dataset.path to {EXPECTED}")
         if not (root / "train").is_dir():
             return {"train": root}
-        found = [part for part in REPORTED if (root / part).is_dir()]
-        if not found:
+        parts = [part for part in REPORTED if (root / part).is_dir()]
+        if not parts:
             reason = f"has train/ and none of {', '.join(f'{part}/' for part in REPORTED)}"
             raise InvalidSetting("path", self.path, f"{reason}; set dataset.path to {EXPECTED}")
-        folders = {"train": root / "train", "test": root / found[0]}
-        return folders | ({"val": root / found[1]} if found[0] == "test" and len(found) > 1 else {})
+        folders = {"train": root / "train", "test": root / parts[0]}
+        return folders | ({"val": root / parts[1]} if parts[0] == "test" and len(parts) > 1 else {})
 
     def _split(self, split: str) -> Files:
         folders = self._folders()

@@ -194,8 +194,8 @@ class PairData(SplitData):
     def tokenizer(self) -> PairTokenizer:
         if self._tokenizer_from is None:
             return LearntTokenizer(self.sentences.tokenizer(self._cache_dir))
-        found: PairTokenizer = self._tokenizer_from(())
-        return found
+        pair_tokenizer: PairTokenizer = self._tokenizer_from(())
+        return pair_tokenizer
 
     def references(self, split: str) -> list[str]:
         """The reference translations of val or test, in order."""
@@ -252,8 +252,8 @@ class PairData(SplitData):
         if first < reached:
             allowed = f"pair {first + 1} of {split} has a sentence of {lengths[first]} tokens, and it is evaluated"
             raise InvalidSetting("max_length", longest, f"{allowed}: give at least {lengths[:reached].max()}")
-        told = "data: pair %d of %s is longer than dataset.max_length=%d tokens: only those before it are read, enough for %s"
-        log.info(told, first + 1, split, longest, f"measure.evaluate_limit={limit}")
+        message = "data: pair %d of %s is longer than dataset.max_length=%d tokens: only those before it are read, enough for %s"
+        log.info(message, first + 1, split, longest, f"measure.evaluate_limit={limit}")
         return replace(pairs, sources=pairs.sources.first(first), targets=pairs.targets.first(first))
 
     def _encoded(self, split: str) -> list[EncodedText]:
@@ -271,9 +271,9 @@ class PairData(SplitData):
                 "max_length", longest, f"is less than all pairs of train have, {lengths.min()} and more"
             )
         if split == "train" and not fits.all():
-            told = "data: %d of %d pairs of train are longer than dataset.max_length=%d tokens: left out"
-            log.info(told, int((~fits).sum()), len(fits), longest)
-            sides = [[row for row, kept in zip(rows, fits, strict=True) if kept] for rows in sides]
+            message = "data: %d of %d pairs of train are longer than dataset.max_length=%d tokens: left out"
+            log.info(message, int((~fits).sum()), len(fits), longest)
+            sides = [[row for row, row_fits in zip(rows, fits, strict=True) if row_fits] for rows in sides]
         return [
             EncodedText(
                 {"input_ids": torch.from_numpy(np.concatenate(rows))}, row_starts([len(row) for row in rows]), {}
@@ -283,13 +283,13 @@ class PairData(SplitData):
 
     def _numbers(self, texts: Sequence[str], split: str, side: str) -> list[np.ndarray]:
         """Tokens of each sentence, including its end, int32."""
-        found: list[np.ndarray] = []
+        tokens: list[np.ndarray] = []
         with bar(total=len(texts), description=f"{split}, {side}", unit="sentence") as shown:
             for begin in range(0, len(texts), CHUNK):
                 chunk = self.tokenizer.encode(list(texts[begin : begin + CHUNK]), side)
-                found.extend(np.asarray(row, dtype=np.int32) for row in chunk)
+                tokens.extend(np.asarray(row, dtype=np.int32) for row in chunk)
                 shown.update(len(chunk))
-        return found
+        return tokens
 
 
 def _side(tensors: dict[str, Any], side: str) -> EncodedText:

@@ -97,20 +97,20 @@ def answerable(questions: Sequence[Question], file: Path) -> list[Question]:
     Raises:
         InvalidSetting: that is at least half of them.
     """
-    found = [
+    usable = [
         replace(question, answers=right)
         for question in questions
         if (right := tuple(answer for answer in question.answers if _stands_in(question.context, answer)))
     ]
-    if len(found) < len(questions):
+    if len(usable) < len(questions):
         reason = (
-            f"the answers of {len(questions) - len(found)} of {len(questions)} questions do not stand at their answer_start, "
+            f"the answers of {len(questions) - len(usable)} of {len(questions)} questions do not stand at their answer_start, "
             "counted in characters from 0"
         )
-        if len(found) <= (1 - MOST_WRONG) * len(questions):
+        if len(usable) <= (1 - MOST_WRONG) * len(questions):
             raise InvalidSetting("path", file, reason)
         log.warning("%s: %s: these questions are left out", file, reason)
-    return found
+    return usable
 
 
 def _stands_in(context: str, answer: Answer) -> bool:
@@ -129,10 +129,10 @@ def write_hub_squad(file: Path, *, part: str, revision: str) -> None:
     )
     articles: dict[str, dict[str, list[dict]]] = {}
     for row in rows:
-        found = row["answers"]
+        answer_columns = row["answers"]
         answers = [
             {"text": text, "answer_start": start}
-            for text, start in zip(found["text"], found["answer_start"], strict=True)
+            for text, start in zip(answer_columns["text"], answer_columns["answer_start"], strict=True)
         ]
         by_context = articles.setdefault(row["title"], {})
         by_context.setdefault(row["context"], []).append(
@@ -349,22 +349,25 @@ class Squad(HubTextDataset):
 
     def files(self) -> dict[str, Path]:
         """The local `train` and `dev` file."""
-        return {part: self._file(part, named) for part, named in (("train", self.train_file), ("dev", self.dev_file))}
+        return {
+            part: self._file(part, file_name)
+            for part, file_name in (("train", self.train_file), ("dev", self.dev_file))
+        }
 
     def _file(self, part: str, named: str | None) -> Path:
         if named is not None:
             return local_path(named, expected="a JSON file of SQuAD v1.1", key=f"{part}_file")
         if self.path is None:
             raise InvalidSetting(f"{part}_file", None, f"set it too, or set dataset.path to {EXPECTED}")
-        found = sorted(local_path(self.path, expected=EXPECTED).glob(f"{part}*.json"))
-        if len(found) != 1:
+        matches = sorted(local_path(self.path, expected=EXPECTED).glob(f"{part}*.json"))
+        if len(matches) != 1:
             raise InvalidSetting(
                 "path",
                 self.path,
-                f"holds {len(found)} files {part}*.json; set dataset.path to {EXPECTED}, "
+                f"holds {len(matches)} files {part}*.json; set dataset.path to {EXPECTED}, "
                 f"or name the file with dataset.{part}_file",
             )
-        return found[0]
+        return matches[0]
 
 
 class SquadSource:

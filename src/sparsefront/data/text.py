@@ -166,9 +166,9 @@ def tokenized(
                 return_special_tokens_mask=True,
                 verbose=False,  # rows that are too long for the network are cut below
             )
-            kept = [_within(mask, max_length, head_share) for mask in encoding["special_tokens_mask"]]
+            kept_places = [_within(mask, max_length, head_share) for mask in encoding["special_tokens_mask"]]
             for into, name, dtype in ((ids, "input_ids", np.int32), (types, "token_type_ids", np.uint8)):
-                into.extend(np.asarray(row, dtype=dtype)[places] for row, places in zip(encoding[name], kept))
+                into.extend(np.asarray(row, dtype=dtype)[places] for row, places in zip(encoding[name], kept_places))
             shown.update(len(encoding["input_ids"]))
     tokens = {
         "input_ids": torch.from_numpy(np.concatenate(ids)),

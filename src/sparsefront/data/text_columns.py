@@ -166,10 +166,10 @@ class TextRows:
         """The reporting split."""
         if self._settings.test_split is not None:
             return self._settings.test_split
-        if (found := next((split for split in REPORTED if split in self._split_names), None)) is None:
+        if (reporting_split := next((split for split in REPORTED if split in self._split_names), None)) is None:
             allowed = f"there is none of {', '.join(REPORTED)}; name one of {', '.join(self._split_names)}"
             raise InvalidSetting("test_split", None, allowed)
-        return found
+        return reporting_split
 
     def texts(self) -> Iterator[str]:
         rows = self.read(self._settings.train_split)

@@ -105,6 +105,6 @@ class WindowData(TextData):
             return NoRows()
         tokens = self.encoded(split).tokens["input_ids"]
         if len(tokens) < self._length:
-            told = f"{self.source.named(split)} has {len(tokens)} tokens, less than a window: give a longer text, or take less"
-            raise InvalidSetting("sequence_length", self._length, told)
+            message = f"{self.source.named(split)} has {len(tokens)} tokens, less than a window: give a longer text, or take less"
+            raise InvalidSetting("sequence_length", self._length, message)
         return Windows(tokens, self._length, self._length if split == "train" else self._stride)

@@ -137,28 +137,28 @@ class Translated(Dataset):
             InvalidSetting: no such folder, or a required file is missing.
         """
         folder = local_path(str(self.path), expected=self.expected)
-        found = {}
+        by_split = {}
         for split, names in FILES.items():
             for key in ("source", "target"):
                 language = getattr(self, key)
                 file = next((file for name in names if (file := folder / f"{name}.{language}").is_file()), None)
                 if file is not None:
-                    found[split, language] = file
+                    by_split[split, language] = file
                 elif split != "val":
                     raise self._without(key, folder, split)
-        vals = [language for split, language in found if split == "val"]
+        vals = [language for split, language in by_split if split == "val"]
         if len(vals) == 1:
             key = "target" if vals == [self.source] else "source"
             raise self._without(key, folder, "val")
-        return found
+        return by_split
 
     def _without(self, key: str, folder: Path, split: str) -> InvalidSetting:
         """The error for a folder without a file of a language."""
         names = FILES[split]
         there = sorted({file.suffix[1:] for file in folder.glob("*.*") if file.is_file() and file.stem in names})
         if not there:
-            wanted = " or ".join(f"{name}.{getattr(self, key)}" for name in names)
-            return InvalidSetting("path", str(folder), f"has no {wanted}; set dataset.path to {self.expected}")
+            expected_files = " or ".join(f"{name}.{getattr(self, key)}" for name in names)
+            return InvalidSetting("path", str(folder), f"has no {expected_files}; set dataset.path to {self.expected}")
         allowed = f"{folder} has no {split} file of this language; there are {', '.join(there)}"
         return InvalidSetting(key, getattr(self, key), allowed)
 

@@ -48,7 +48,7 @@ def divided(text: str, held_out: float, *, articles: bool = True) -> tuple[str, 
     """
     if held_out == 0:
         return text, ""
-    places = [found.start() for found in (_HEADING if articles else re.compile("\n")).finditer(text)]
+    places = [boundary.start() for boundary in (_HEADING if articles else re.compile("\n")).finditer(text)]
     places = [place for place in places if 0 < place < len(text)] or [len(text) // 2]
     cut = min(places, key=lambda place: abs(place - (1 - held_out) * len(text)))
     return text[:cut], text[cut:]
@@ -128,10 +128,10 @@ class Wikitext2(Dataset):
         return {"train": train, "val": valid, "test": test}
 
     def _file(self, folder: Path, names: tuple[str, ...]) -> Path:
-        found = next((folder / name for name in names if (folder / name).is_file()), None)
-        if found is None:
+        file = next((folder / name for name in names if (folder / name).is_file()), None)
+        if file is None:
             raise InvalidSetting("path", self.path, f"has no {' or '.join(names)}; set dataset.path to {EXPECTED}")
-        return found
+        return file
 
     def data_module(
         self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None

@@ -184,18 +184,18 @@ def pack_layers(
     formats: dict[str, SparseFormat] = {}
     for name, mask in masks.items():
         if pattern is not None and pattern.takes_blocks:
-            kept_of[name] = kept = as_matrix(mask).cpu()
-            density = int(kept.sum()) / kept.numel()
-            layers[name] = LayerRecord(DENSE, {}, {}, (kept.shape[0], kept.shape[1]), int(kept.sum()), density)
+            kept_of[name] = keeps = as_matrix(mask).cpu()
+            density = int(keeps.sum()) / keeps.numel()
+            layers[name] = LayerRecord(DENSE, {}, {}, (keeps.shape[0], keeps.shape[1]), int(keeps.sum()), density)
             continue
         weight = net.get_submodule(name).weight.detach()
         layer_pattern = (patterns or {}).get(name, pattern)
         own = (sparsities or {}).get(name), (permutations or {}).get(name)
-        given = as_matrix(weight), as_matrix(mask), layer_pattern, sparsity, *own
-        kept, stored, (family, parameters) = _pack_on_own_device(name, *given)
-        kept_of[name], formats[name] = kept, stored
-        nnz, shape = int(kept.sum()), (kept.shape[0], kept.shape[1])
-        density = nnz / kept.numel()
+        arguments = as_matrix(weight), as_matrix(mask), layer_pattern, sparsity, *own
+        keeps, stored, (family, parameters) = _pack_on_own_device(name, *arguments)
+        kept_of[name], formats[name] = keeps, stored
+        nnz, shape = int(keeps.sum()), (keeps.shape[0], keeps.shape[1])
+        density = nnz / keeps.numel()
         obeys = None if name not in (patterns or {}) else label(layer_pattern)
         transposed = isinstance(net.get_submodule(name), Conv1DLinear)
         layers[name] = LayerRecord(family, parameters, stored.meta(), shape, nnz, density, obeys, transposed)
@@ -219,8 +219,8 @@ def _pack_on_own_device(name: str, weight: Tensor, mask: Tensor, *more: Any) -> 
     """
     if weight.device.type != "cpu":
         try:
-            kept, stored, storage = _check_and_store(name, weight, mask.to(weight.device), *more)
-            return kept.cpu(), stored.to("cpu"), storage
+            keeps, stored, storage = _check_and_store(name, weight, mask.to(weight.device), *more)
+            return keeps.cpu(), stored.to("cpu"), storage
         except RuntimeError as error:
             log.warning("%s is packed on the CPU, which takes longer: %s", name, first_line(error))
     return _check_and_store(name, weight.cpu(), mask.cpu(), *more)

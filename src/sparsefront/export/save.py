@@ -132,10 +132,10 @@ READ = (MODEL, MASKS, COMPRESSED, MANIFEST, SPARSITIES, PATTERNS, BLOCKS, STRUCT
 def _saved_before(directory: Path) -> set[str]:
     """Files of an earlier save: those that every save may write, and those in its `saved.json`."""
     try:
-        named = read_json_bounded(directory / SAVED)
+        record = read_json_bounded(directory / SAVED)
     except ValueError:
-        named = {}
-    listed = named if are_checksums(named) else {}
+        record = {}
+    listed = record if are_checksums(record) else {}
     return {SAVED, *READ, *(name for name in listed if Path(name).name == name and not (directory / name).is_dir())}
 
 
@@ -188,8 +188,8 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
             _require_one_save(export.directory)
             del fitting
     except InvalidSetting as error:
-        named = "" if error.key == "path" else f"{error.key}={error.value}: "
-        raise InvalidSetting("folder", folder, f"{named}{error.allowed}") from error
+        prefix = "" if error.key == "path" else f"{error.key}={error.value}: "
+        raise InvalidSetting("folder", folder, f"{prefix}{error.allowed}") from error
     except ValueError as error:
         raise InvalidSetting("folder", folder, f"is a damaged export: {error}") from error
     if larger:
@@ -209,7 +209,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
         pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),
         spec=spec,
         ignored=ignored,
-        dense={found.name: found.why for found in dense_weights(net, {*masks, *ignored})},
+        dense={weight.name: weight.why for weight in dense_weights(net, {*masks, *ignored})},
     )
 
 
@@ -257,10 +257,10 @@ def _pattern(manifest: Manifest, trust: Sequence[str]) -> Pattern | None:
     """The export's pattern, of a user-defined class too; None if unknown."""
     if manifest.pattern is None:
         return None
-    named = manifest.pattern_class
-    if named is None:  # an earlier version, which had only our own patterns
+    class_name = manifest.pattern_class
+    if class_name is None:  # an earlier version, which had only our own patterns
         kind = option_classes("sparsefront.patterns").get(manifest.pattern)
         if kind is None:
             raise InvalidSetting("pattern", manifest.pattern, "is no pattern of this version")
-        named = f"{kind.__module__}.{kind.__qualname__}"
-    return from_record({CLASS: named, **manifest.pattern_parameters}, trust=trust)
+        class_name = f"{kind.__module__}.{kind.__qualname__}"
+    return from_record({CLASS: class_name, **manifest.pattern_parameters}, trust=trust)

@@ -120,8 +120,8 @@ def find_candidates(
     formats: dict[str, SparseFormat | str] = {}  # family -> format, or why it cannot store the mask
     usable, unsupported = [], {}
     kernels = (*low, *entries())
-    wanted = ((kernel, layout) for kernel in kernels for layout in kernel.layouts if wants(kernel, layout))
-    for kernel, layout in wanted:
+    kernel_layouts = ((kernel, layout) for kernel in kernels for layout in kernel.layouts if wants(kernel, layout))
+    for kernel, layout in kernel_layouts:
         if kernel.family not in formats:
             formats[kernel.family] = _to_family(kernel.family, canonical, mask)
         stored = formats[kernel.family]

@@ -188,9 +188,9 @@ def benchmark(
     called = step_inputs(dense_net, inputs, settings, "dense_net")
     with restore_modes_on_error(dense_net, net):
         expected = _output_shapes(dense_net, called, "example_inputs", inputs_in_words(inputs), "dense_net")
-        given = _output_shapes(net, called, "net", type(net).__name__, "it")
-        if given != expected:
-            raise InvalidSetting("net", given, f"must give outputs of the shapes of dense_net's, {expected}")
+        actual = _output_shapes(net, called, "net", type(net).__name__, "it")
+        if actual != expected:
+            raise InvalidSetting("net", actual, f"must give outputs of the shapes of dense_net's, {expected}")
         on = "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
         tell(f"benchmark: the fastest execution mode of each network on {on}, {search.limit()}")
         prefill = None
@@ -240,11 +240,11 @@ def step_inputs(
 
 def _int8(net: nn.Module, settings: Measure, tell: Tell) -> dict[str, nn.Module]:
     """The dense network with int8 weights, if requested; by default on a GPU with torchao installed."""
-    wanted = device_of(net).type == "cuda" if settings.dense_low is None else bool(settings.dense_low)
-    if wanted and settings.dense_low is None and (why := int8_unavailable_reason()) is not None:
+    requested = device_of(net).type == "cuda" if settings.dense_low is None else bool(settings.dense_low)
+    if requested and settings.dense_low is None and (why := int8_unavailable_reason()) is not None:
         tell(f"benchmark: dense in {INT8_WEIGHT_ONLY} is left out: {why}")
         return {}
-    return {INT8_WEIGHT_ONLY: int8_weight_only(net)} if wanted else {}
+    return {INT8_WEIGHT_ONLY: int8_weight_only(net)} if requested else {}
 
 
 def _line(name: str, latency: LatencySummary, execution: str) -> str:

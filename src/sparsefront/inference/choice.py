@@ -94,8 +94,8 @@ class KernelChoice:
         Callers check afterwards whether its family can store the mask, and whether the kernel can run.
         """
         if self.name is not None:
-            named, asked = labeled(self.name)
-            return kernel.name == named.name and (layout in LAYER_LAYOUTS if asked is None else layout == asked)
+            entry, asked = labeled(self.name)
+            return kernel.name == entry.name and (layout in LAYER_LAYOUTS if asked is None else layout == asked)
         if layout not in LAYER_LAYOUTS:
             return False
         plain = self.mode == "reference" or device.type == "cpu"
@@ -160,8 +160,8 @@ class KernelChoice:
         problem = Problem(m=SAMPLE_ROWS, k=shape[1], n=shape[0], dtype=dtype, device=device)
         low = () if precision == "none" else entries(precision)
         wants = partial(self.wants, canonical=stored.family, device=device)
-        found = find_candidates(stored, mask, problem, wants, low)
-        return None if found.usable else found.unsupported
+        candidates = find_candidates(stored, mask, problem, wants, low)
+        return None if candidates.usable else candidates.unsupported
 
 
 def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:

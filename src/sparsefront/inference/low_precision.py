@@ -134,24 +134,24 @@ def quantize_others(
     Returns:
         Linear that was swapped -> kernel; every unpruned Linear -> its precision, or why it stays in 16 bits.
     """
-    kernels, found = {}, {}
-    kept = {layer: product for block in fusion.faster_dense for layer, product in fusion.layers_of(block).items()}
+    kernels, precisions = {}, {}
+    unchanged = {layer: product for block in fusion.faster_dense for layer, product in fusion.layers_of(block).items()}
     for name in linears:
         if name in pruned:
             continue
         if (product := fusion.product_of.get(name)) is not None:
-            found[name] = fused_precision(product, precision)
-        elif name in kept:
-            found[name] = "its block stays as it is, which is faster"
+            precisions[name] = fused_precision(product, precision)
+        elif name in unchanged:
+            precisions[name] = "its block stays as it is, which is faster"
         else:
             layer = net.get_submodule(name)
             tuned = try_low_dense(net, name, linears, choice, plan, precision)
             chosen = tuned.fastest(dense_allowed=True)
-            found[name] = precision.name if chosen is not None else why_16_bits(tuned, precision)
+            precisions[name] = precision.name if chosen is not None else why_16_bits(tuned, precision)
             if chosen is not None:
                 kernels[name] = chosen
                 replace_module(net, layer, tuned.modules[chosen])
-    return kernels, found
+    return kernels, precisions
 
 
 def precision_of(layer: LayerSwap, precision: Precision) -> str:

@@ -30,8 +30,8 @@ def shorten_compiler_messages() -> None:
 
 
 def _operator_text(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    named = (f"{name}: {type(value).__name__}" for name, value in kwargs.items())
-    return f"  {target}({', '.join([*(type(value).__name__ for value in args), *named])})"
+    keyword_types = (f"{name}: {type(value).__name__}" for name, value in kwargs.items())
+    return f"  {target}({', '.join([*(type(value).__name__ for value in args), *keyword_types])})"
 
 
 def replace_module(net: nn.Module, old: nn.Module, new: nn.Module) -> None:
@@ -149,11 +149,11 @@ def join_groups(stored: SparseFormat, mask: Tensor, groups: int, taps: int) -> t
     weight, mask = (_block_diagonal(matrix, groups, taps) for matrix in (stored.to_dense(), mask.to(stored.device)))
     settings = {"blocked": ("block",), "ell": ("block",), "gathered": ("tile",)}.get(stored.family)
     if settings is not None:
-        kept: dict[str, Any] = {name: getattr(stored, name) for name in settings}
+        options: dict[str, Any] = {name: getattr(stored, name) for name in settings}
         if stored.family == "gathered":
-            kept["drop_empty_outputs"] = False
+            options["drop_empty_outputs"] = False
         with suppress(ValueError):  # the format does not support the mask's structure
-            return FORMATS[stored.family].from_dense(weight, mask, **kept), mask
+            return FORMATS[stored.family].from_dense(weight, mask, **options), mask
     return FORMATS["csr"].from_dense(weight, mask), mask
 
 
@@ -194,7 +194,7 @@ def _holds_sparse_layer(module: nn.Module) -> bool:
 
 def recorded_outputs(net: nn.Module) -> dict[tuple[str, str], int]:
     """(name of the recording network in `net`, argument that requests it) -> number of recorded modules."""
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for name, module in net.named_modules():
         for what, recorder in (getattr(module, "_can_record_outputs", None) or {}).items():
             classes = [
@@ -203,8 +203,8 @@ def recorded_outputs(net: nn.Module) -> dict[tuple[str, str], int]:
             kinds = tuple(one for one in classes if isinstance(one, type))
             asks = "output_attentions" if what.endswith("attentions") else f"output_{what}"
             count = sum(isinstance(part, kinds) for part in module.modules())
-            found[name, asks] = found.get((name, asks), 0) + count
-    return found
+            counts[name, asks] = counts.get((name, asks), 0) + count
+    return counts
 
 
 def reject_lost_outputs(net: nn.Module, before: Mapping[tuple[str, str], int]) -> None:

@@ -49,9 +49,9 @@ def swap_lstms(
     for name, lstm in list(net.named_modules()):
         if not isinstance(lstm, SplitLSTM):
             continue
-        found = _Lstm(name, lstm, export, masked)
-        if found.layers and not choice.swaps_nothing:
-            found.swap(net, problems, choice, plan, layers, dense_layers)
+        pruned_lstm = _Lstm(name, lstm, export, masked)
+        if pruned_lstm.layers and not choice.swaps_nothing:
+            pruned_lstm.swap(net, problems, choice, plan, layers, dense_layers)
         if any(isinstance(part, SparseLayer) for part in lstm.children()):
             lstm.gates = fused_gates
 

@@ -158,8 +158,8 @@ def swap_layers(
     for name in bar(sorted(masked, key=lambda name: -flops.get(name, 0)), description="swap", unit="layer"):
         layer: Any = masked[name]
         density = export.manifest.layers[name].density
-        if (found := fused_layer(fusion, name, density)) is not None:
-            layers[name], reason = found
+        if (fused := fused_layer(fusion, name, density)) is not None:
+            layers[name], reason = fused
             if reason is not None:
                 dense_layers[name] = reason
             continue
@@ -472,12 +472,12 @@ def swap(
     search, choice, net = SearchTime(seconds, tell), kernel_choice(kernel), unwrapped(net)
     _require_swappable(net, masks)
     require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
-    given: dict[str, Any] = {"kernel": choice, "packed": packed, "precision": precision, "calibration": calibration}
+    arguments: dict[str, Any] = {"kernel": choice, "packed": packed, "precision": precision, "calibration": calibration}
     require_instance("settings", settings, Measure)
     settings, inputs = settings or Measure(), named_inputs_on(net, example_inputs)
     called = step_inputs(net, inputs, settings)
     if device_of(net).type != "cuda" or choice.swaps_nothing:
-        return swap_network(net, masks, called, **given)
+        return swap_network(net, masks, called, **arguments)
     before = SwapSnapshot.of(net) if choice.dense_allowed else None
     with searching(search), suppress_treespec_warning():
         what = "kernels, then the whole network beside the dense one" if before else "kernels"
@@ -485,7 +485,7 @@ def swap(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
         device, compared = device_of(net), (settings.mode, settings.execution_modes, settings.variants)
-        key = swap_key(net, masks, inputs, given | {"compared": compared})
+        key = swap_key(net, masks, inputs, arguments | {"compared": compared})
         stored = StoredSwap.of(key, device) if reuse else None
         if stored is not None and stored.left_out:
             tell(
@@ -494,7 +494,7 @@ def swap(
             stored = None
         known = nullcontext() if stored is None else checked_before()
         with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"), known:
-            report = swap_network(net, masks, called, **given, plan=None if stored is None else stored.plan)
+            report = swap_network(net, masks, called, **arguments, plan=None if stored is None else stored.plan)
         left_out = tuple(search.left_out)
         decision = None if stored is None else stored.decision
         changed = report.sparse_flops_share or report.fusion.rewritten or has_low_precision(net)
@@ -590,7 +590,7 @@ def _swap(
     ):
         output = net(**inputs)
     expected = floating_tensors(output)
-    others = {found.name: found.why for found in dense_weights(net, set(layers), unchosen="it has no mask")}
+    others = {weight.name: weight.why for weight in dense_weights(net, set(layers), unchosen="it has no mask")}
     parameters: dict[Tensor, str] = {parameter: name for name, parameter in net.named_parameters()}
     weights = {name: parameters[layer_weight(net.get_submodule(name))] for name in packed.manifest.layers}
     device, recorded = next(iter(inputs.values())).device, recorded_outputs(net)

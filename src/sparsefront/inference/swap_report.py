@@ -279,5 +279,5 @@ def why_16_bits(chosen: ProductReport | LayerSwap | Autotuned, precision: Precis
     reasons = {name: why for name, why in chosen.unsupported.items() if is_low(name)}
     if len(set(reasons.values())) == 1:
         return next(iter(reasons.values()))
-    told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-    return told or f"no kernel runs weights stored as {family} in {precision.of_kernels}"
+    explanation = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+    return explanation or f"no kernel runs weights stored as {family} in {precision.of_kernels}"

@@ -205,10 +205,10 @@ class StoredSwap:
     @classmethod
     def of(cls, key: str, device: torch.device) -> Self | None:
         """The stored result, or None."""
-        if (found := known_swaps.get(key, device)) is None:
+        if (record := known_swaps.get(key, device)) is None:
             return None
-        decision = None if found["decision"] is None else Decision(**found["decision"])
-        return cls(FusionPlan.from_json(found["plan"]), decision, tuple(found["left_out"]))
+        decision = None if record["decision"] is None else Decision(**record["decision"])
+        return cls(FusionPlan.from_json(record["plan"]), decision, tuple(record["left_out"]))
 
 
 known_swaps = SearchCache("swaps", ("sparsefront.inference.swap",))

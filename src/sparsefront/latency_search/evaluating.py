@@ -80,8 +80,8 @@ def pruned_loss(task: Task, masks: Mapping[str, Tensor], batches: Sequence[Batch
     """
     net = task.net
     with in_eval_mode(net), masked(net, masks):
-        found = [float(task.loss(net(**task.net_inputs(batch)), batch)) for batch in batches]
-    return sum(found) / len(found)
+        losses = [float(task.loss(net(**task.net_inputs(batch)), batch)) for batch in batches]
+    return sum(losses) / len(losses)
 
 
 # The error that pruning a layer causes on calibration inputs.
@@ -97,9 +97,9 @@ def output_error(weight: Tensor, mask: Tensor, hessian: Tensor) -> float:
     Source: Kurtic et al., "ZipLM: Inference-Aware Structured Pruning of Language Models", 2023, which compares layers of a
         network by the relative error of their outputs.
     """
-    gone = weight.masked_fill(mask, 0.0)
+    pruned_weight = weight.masked_fill(mask, 0.0)
     total = _energy(weight, hessian)
-    return float(_energy(gone, hessian) / total) if total > 0 else 0.0
+    return float(_energy(pruned_weight, hessian) / total) if total > 0 else 0.0
 
 
 @torch.no_grad()
@@ -127,12 +127,12 @@ def weighted(items: Sequence[Item], masks: CandidateMasks, loss: Loss) -> list[I
         items: with relative errors from `output_error`.
     """
     base = loss({})
-    found = [_weight(item, masks, loss, base) for item in items]
-    positive = [weight for weight in found if weight is not None and weight > 0]
+    raw_weights = [_weight(item, masks, loss, base) for item in items]
+    positive = [weight for weight in raw_weights if weight is not None and weight > 0]
     if not positive:  # the loss gives no weights
         return list(items)
     least = FLOOR * median(positive)
-    weights = [least if weight is None else max(weight, least) for weight in found]
+    weights = [least if weight is None else max(weight, least) for weight in raw_weights]
     return [_scaled(item, weight) for item, weight in zip(items, weights, strict=True)]
 
 

@@ -191,13 +191,13 @@ class SearchRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Fields of the result."""
-        found, refined = self.found, self.found.refined
+        result, refined = self.found, self.found.refined
         return {
-            "latency_predicted_ms": found.predicted_ms,
-            "latency_budget_ms": found.budget_ms,
-            "latency_dense_ms": found.dense_ms,
+            "latency_predicted_ms": result.predicted_ms,
+            "latency_budget_ms": result.budget_ms,
+            "latency_dense_ms": result.dense_ms,
             "corrections": [
-                {"predicted_ms": predicted, "measured_ms": measured} for predicted, measured in found.rounds
+                {"predicted_ms": predicted, "measured_ms": measured} for predicted, measured in result.rounds
             ],
             "held_out_loss": None if refined is None else {"before": refined.loss_before, "after": refined.loss},
             "assignments_evaluated": 0 if refined is None else refined.tried,
@@ -263,10 +263,10 @@ class Search:
         start = working_time()
         network = SearchedNetwork(task, table, masks, pruning.pattern, timing, self.held_out or calibration)
         with keys_of("allocation"):
-            found = _measuring(pruning).assign(table, network, lambda line: tell(f"search: {line}"))
-        tell(f"search: {_summary(table, found.assignment)}; predicted {found.predicted_ms:.3f} ms")
-        record = SearchRecord(table, found, working_time() - start, network.seconds)
-        return network.spec(found.assignment, scores), record
+            result = _measuring(pruning).assign(table, network, lambda line: tell(f"search: {line}"))
+        tell(f"search: {_summary(table, result.assignment)}; predicted {result.predicted_ms:.3f} ms")
+        record = SearchRecord(table, result, working_time() - start, network.seconds)
+        return network.spec(result.assignment, scores), record
 
     def _table(
         self, task: Task, masks: CandidateMasks, pruning: PruningSettings, calibration: Loader, timing: Timing

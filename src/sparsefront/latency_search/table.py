@@ -69,8 +69,8 @@ class Timing:
         Args:
             net: from `ready`.
         """
-        found = time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph)
-        return found.latency.median_ms * 1e3, found.versions
+        timing = time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph)
+        return timing.latency.median_ms * 1e3, timing.versions
 
     def network_us(self, net: nn.Module) -> float:
         """Microseconds of a forward in its fastest execution mode.
@@ -256,8 +256,8 @@ class _Measuring:
 
     def items(self) -> list[Item]:
         """All items without errors, those of blocks first."""
-        found = [] if self.products is None else self._block_items(self.products)
-        covered = {layer for item in found for layer in item.layers}
+        entries = [] if self.products is None else self._block_items(self.products)
+        covered = {layer for item in entries for layer in item.layers}
         known: dict[object, list[Option]] = {}
         for layer in bar(list(self.choices), description="time layers", unit="layer"):
             if layer in covered:
@@ -266,8 +266,8 @@ class _Measuring:
             key = (repr(module), self.problems[layer], tuple(self.choices[layer]))
             if key not in known:
                 known[key] = self._layer_options(layer)
-            found.append(Item((layer,), None, known[key]))
-        return found
+            entries.append(Item((layer,), None, known[key]))
+        return entries
 
     def layouts_and_rest(self, items: list[Item]) -> tuple[dict[str, dict[str, float]], float]:
         """`ChoiceTable.layouts_us` and `rest_us`, from whole dense networks in each layout."""
@@ -288,7 +288,7 @@ class _Measuring:
         return layouts, rest
 
     def _block_items(self, products: ProductTimes) -> list[Item]:
-        found = []
+        entries = []
         for chain, blocks in products.chains.items():
             alike: dict[object, list[str]] = {}
             for block in blocks:
@@ -300,8 +300,8 @@ class _Measuring:
                     for group, own in zip(products.products[example], products.products[block], strict=True):
                         if options := times.get(group):
                             pruned = tuple(layer for layer in own if layer in self.choices)
-                            found.append(Item(pruned, chain, options))
-        return found
+                            entries.append(Item(pruned, chain, options))
+        return entries
 
     def _choices_of(self, block: str) -> tuple:
         """Choices of the block's layers, by their names in the block: equal blocks may differ in them."""
@@ -311,9 +311,9 @@ class _Measuring:
     def _block_times(self, products: ProductTimes, block: str) -> dict[tuple[str, ...], list[Option]]:
         """Product -> its options, in every layout."""
         inside = [layer for layer in self.choices if layer.startswith(f"{block}.")]
-        wanted = dict.fromkeys(choice for layer in inside for choice in self.choices[layer])
+        pruned_choices = dict.fromkeys(choice for layer in inside for choice in self.choices[layer])
         options: dict[tuple[str, ...], list[Option]] = {}
-        for choice in (DENSE, *wanted):
+        for choice in (DENSE, *pruned_choices):
             fitting = [layer for layer in inside if choice == DENSE or choice in self.choices[layer]]
             per_layout = {
                 layout: product_times(products, self.net, block, self.masks, choice, fitting, layout)
@@ -324,7 +324,7 @@ class _Measuring:
                 timed = {layout: times[group] for layout, times in per_layout.items() if group in times}
                 if pruned and set(pruned) <= set(fitting) and len(timed) == len(self.layouts):
                     options.setdefault(group, []).append(_option(choice, timed))
-        return {group: found for group, found in options.items() if found[0].pattern is None}
+        return {group: group_options for group, group_options in options.items() if group_options[0].pattern is None}
 
     def _layer_options(self, layer: str) -> list[Option]:
         options = []
@@ -340,8 +340,8 @@ def _option(choice: Choice, timed: Mapping[str, Timed]) -> Option:
     return Option(
         pattern,
         sparsity,
-        times_us={layout: found.latency_us for layout, found in timed.items()},
-        kernels={layout: found.kernel for layout, found in timed.items()},
+        times_us={layout: timing.latency_us for layout, timing in timed.items()},
+        kernels={layout: timing.kernel for layout, timing in timed.items()},
     )
 
 

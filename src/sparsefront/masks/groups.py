@@ -92,8 +92,8 @@ class Groups:
     def at(self, places: Tensor) -> "Groups":
         """The groups at these indices of the flattened scores."""
         marks = (None if mark is None else mark.flatten()[places] for mark in (self.stays, self.gone))
-        stays, gone = marks
-        return Groups(self.scores.flatten()[places], self.sizes_at(places), stays=stays, gone=gone)
+        stays, removed = marks
+        return Groups(self.scores.flatten()[places], self.sizes_at(places), stays=stays, gone=removed)
 
     def sizes_at(self, places: Tensor) -> Tensor:
         """The sizes, int64, of the groups at these indices of the flattened scores."""
@@ -287,12 +287,12 @@ def _by_sorting(groups: Sequence[Groups], allowed: int, low: int, high: int, bel
         inside.append(above.flatten().nonzero().flatten())
     scores, sizes = _joined(groups, inside)
     ascending, order = scores.sort()
-    gone = sizes[order].cumsum(0) + below_low
-    fitting = int((gone <= allowed).sum())
+    pruned_counts = sizes[order].cumsum(0) + below_low
+    fitting = int((pruned_counts <= allowed).sum())
     # If all fit, high was never lowered: it is the end of the floats, and t is the largest.
     threshold = ascending[fitting].item() if fitting < len(ascending) else math.inf
     before = int((ascending < threshold).sum())
-    return threshold, int(gone[before - 1]) if before else below_low
+    return threshold, int(pruned_counts[before - 1]) if before else below_low
 
 
 def _joined(groups: Sequence[Groups], places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -355,9 +355,9 @@ def follow_guides(groups: Sequence[Groups], numel: int, target: float) -> list[G
 
 def budget(groups: Sequence[Groups], numel: int, target: float) -> int:
     """Number of weights to prune from these groups so that at most the fraction `target` of `numel` weights is pruned."""
-    gone = numel - int(sum(group.alive_weights() for group in groups))
+    pruned_count = numel - int(sum(group.alive_weights() for group in groups))
     # 0.57 * 100 is 56.99999999999999: rounding must not cost a weight
-    return max(0, math.floor(target * numel + 1e-6) - gone)
+    return max(0, math.floor(target * numel + 1e-6) - pruned_count)
 
 
 def keep_best_of_last(scores: Tensor, n: int) -> Tensor:
@@ -399,17 +399,17 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
         return []
     if any(group.multiple > 1 for group in groups):
         runs = [in_runs(group) for group in groups]
-        kept = keep_best([run.groups for run in runs], allowed)
-        return [run.survivors(survive) for run, survive in zip(runs, kept, strict=True)]
+        keeps = keep_best([run.groups for run in runs], allowed)
+        return [run.survivors(survive) for run, survive in zip(runs, keeps, strict=True)]
     if len(groups) > 1 and sum(group.scores.numel() for group in groups) <= JOINED:
         return _keep_best_concatenated(groups, allowed)
-    gone = int(sum(group.weights_in(group.marked() == -math.inf) for group in groups))
-    threshold, below = find_threshold(groups, gone + allowed)
-    kept = [(group.marked() >= threshold).contiguous() for group in groups]
+    pruned_count = int(sum(group.weights_in(group.marked() == -math.inf) for group in groups))
+    threshold, below = find_threshold(groups, pruned_count + allowed)
+    keeps = [(group.marked() >= threshold).contiguous() for group in groups]
     if threshold == math.inf:  # only groups at +inf are kept
-        return kept
-    left = gone + allowed - below
-    for group, survives in zip(reversed(groups), reversed(kept), strict=True):
+        return keeps
+    left = pruned_count + allowed - below
+    for group, survives in zip(reversed(groups), reversed(keeps), strict=True):
         if left == 0:  # true at once if no scores tie
             break
         ties = (group.marked() == threshold).flatten().nonzero().flatten().flip(0)
@@ -419,7 +419,7 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
         if fitting < len(ties):
             break
         left -= int(spent[-1]) if fitting else 0
-    return kept
+    return keeps
 
 
 def _keep_best_concatenated(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
@@ -428,6 +428,6 @@ def _keep_best_concatenated(groups: Sequence[Groups], allowed: int) -> list[Tens
     joined = Groups(
         torch.cat([group.marked().flatten() for group in groups]), torch.cat([size.flatten() for size in sizes])
     )
-    (kept,) = keep_best([joined], allowed)
-    parts = kept.split([group.scores.numel() for group in groups])
+    (keeps,) = keep_best([joined], allowed)
+    parts = keeps.split([group.scores.numel() for group in groups])
     return [part.view(group.scores.shape) for part, group in zip(parts, groups, strict=True)]

@@ -43,7 +43,7 @@ def without_full_masks(net: nn.Module, inputs: Mapping[str, Any], limit: float) 
         optional = name in parameters and parameters[name].default is None
         if not (optional and name.endswith("mask") and isinstance(value, Tensor) and len(left) > 1 and _is_full(value)):
             continue
-        without = {other: given for other, given in left.items() if other != name}
+        without = {other: argument for other, argument in left.items() if other != name}
         with torch.inference_mode():
             try:
                 same = output_error(net(**without), net(**left)) <= limit
@@ -167,8 +167,8 @@ class _Attention:
     @property
     def in_math_path(self) -> bool:
         """Whether PyTorch's own dispatch chooses no fused kernel."""
-        given = (self.query, self.key, self.value, self.attn_mask, self.dropout_p, self.is_causal)
-        chosen = torch._fused_sdp_choice(*given, scale=self.scale, enable_gqa=self.enable_gqa)
+        arguments = (self.query, self.key, self.value, self.attn_mask, self.dropout_p, self.is_causal)
+        chosen = torch._fused_sdp_choice(*arguments, scale=self.scale, enable_gqa=self.enable_gqa)
         return SDPBackend(chosen) == SDPBackend.MATH
 
     def describe(self) -> str:

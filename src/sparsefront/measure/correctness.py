@@ -89,11 +89,11 @@ def floating_tensors(output: object) -> list[Tensor]:
     Raises:
         InvalidSetting: there is none.
     """
-    found = _floating_tensors(output)
-    if not found:
+    tensors = _floating_tensors(output)
+    if not tensors:
         needed = "must return a floating-point tensor, or a mapping, dataclass, list or tuple that holds one"
         raise InvalidSetting("net", type(output).__name__, f"{needed}: by these its outputs are compared")
-    return found
+    return tensors
 
 
 def _floating_tensors(output: object) -> list[Tensor]:

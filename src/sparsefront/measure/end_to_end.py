@@ -228,7 +228,7 @@ def time_size(
                 continue
             yield_gpu(device)
             way = execution.fastest
-            found = fastest_execution_mode(
+            fastest = fastest_execution_mode(
                 way.net,
                 inputs,
                 execution_modes=[way.name],
@@ -236,7 +236,7 @@ def time_size(
                 dtype=settings.torch_dtype,
                 original=None if way.net is net else net,
             )
-            calls[side] = found.call
+            calls[side] = fastest.call
     samples_ms, _ = _time_calls(calls, device, settings)
     return {side: samples_ms[sides[id(execution)]] for side, (_, execution) in ways.items()}
 
@@ -356,7 +356,7 @@ def _rebuilt(
         return None
     device, dtype, versions = _device(inputs), settings.torch_dtype, known["versions"]
     try:
-        found = rebuilt_execution(
+        execution = rebuilt_execution(
             net, inputs, versions, device=device, dtype=dtype, fuse=fuse, not_timed=known["not_timed"]
         )
     except (DoesNotApply, NothingRuns) as error:
@@ -365,8 +365,8 @@ def _rebuilt(
         if (budget := current()) is not None:
             budget.skip(versions[0], why)
         return None
-    log.info("%s runs as %s, as found before", type(net).__name__, found.name)
-    return found
+    log.info("%s runs as %s, as found before", type(net).__name__, execution.name)
+    return execution
 
 
 # Attribute of a swapped network: conditions of a search -> the versions that were decided.

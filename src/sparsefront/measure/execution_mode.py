@@ -57,8 +57,8 @@ def first_call(call: Callable[[], Any], device: torch.device) -> Any:
 def suppress_treespec_warning() -> Iterator[None]:
     """Silence the deprecation warning that torch 2.11 raises when it copies its own tree specs."""
     with warnings.catch_warnings():
-        told = r".isinstance\(treespec, LeafSpec\). is deprecated"
-        warnings.filterwarnings("ignore", message=told, category=FutureWarning, module="copyreg")
+        pattern = r".isinstance\(treespec, LeafSpec\). is deprecated"
+        warnings.filterwarnings("ignore", message=pattern, category=FutureWarning, module="copyreg")
         yield
 
 
@@ -82,9 +82,9 @@ class _FirstRunShared:
         tensors = (value for value in values if isinstance(value, Tensor))
         device = next((tensor.device for tensor in tensors if tensor.is_cuda), torch.device("cpu"))
         with shared(device):
-            found = self._compiled(*values)
+            output = self._compiled(*values)
         self._ran = True
-        return found
+        return output
 
 
 # A network's forward as an fx graph in which sparse layers are leaf modules.

@@ -85,7 +85,7 @@ def rebuilt_execution(
         DoesNotApply: a variant does not apply.
         NothingRuns: a version fails here, or gives a wrong output.
     """
-    found: list[Execution] = []
+    executions: list[Execution] = []
     medians_ms: dict[str, float] = {}
     for version in versions:
         mode, *variants = version.split(SEPARATOR)
@@ -98,8 +98,8 @@ def rebuilt_execution(
             form, inputs, execution_modes=[mode], device=device, dtype=dtype, original=original
         )
         medians_ms[version] = fastest.median_ms
-        found.append(Execution(fastest, tuple(variants), medians_ms, not_timed, known=True))
-    return replace(found[0], fused=next((one for one in found if FUSED_GRAPH in one.variants), None))
+        executions.append(Execution(fastest, tuple(variants), medians_ms, not_timed, known=True))
+    return replace(executions[0], fused=next((one for one in executions if FUSED_GRAPH in one.variants), None))
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,10 @@ class ExecutionSearch:
         if not any(map(is_compiled, self.medians_ms)):  # the best form may fail where the original does not
             self._compile(_Form(self.net))
         if FUSED_GRAPH in self.variants and (fused := self.vary(_Form(self.net), FUSED_GRAPH)) is not None:
-            found = self.attempt(fused, self.quick)
+            fastest = self.attempt(fused, self.quick)
             again = [name for name in self.variants if name == PATCH_PRODUCT]
-            self.fused = (fused, None) if found is None else self.improve(fused, found, again)
-            if found is None or set(found.medians_ms) == {"eager"}:  # not recorded, it is only fast when compiled
+            self.fused = (fused, None) if fastest is None else self.improve(fused, fastest, again)
+            if fastest is None or set(fastest.medians_ms) == {"eager"}:  # not recorded, it is only fast when compiled
                 self._compile(self.fused[0])
 
     @spent_on(SEARCH)
@@ -181,8 +181,8 @@ class ExecutionSearch:
         if best is not self.best[0]:
             self._compile(best)
         if self.fused is not None:
-            fused, found = self.fused
-            self._compile(fused if found is None else self.improve(fused, found, backends, only_one=True)[0])
+            fused, fastest = self.fused
+            self._compile(fused if fastest is None else self.improve(fused, fastest, backends, only_one=True)[0])
         self._compile(_Form(self.net))
         if self.slowest:
             self.attempt(self.found[0][0], self.slowest)
@@ -211,8 +211,8 @@ class ExecutionSearch:
         self.found.append((form, fastest))
         self.found.sort(key=lambda one: one[1].median_ms)
         fused = [one for one in self.found if one[0].is_fused_graph][:1]
-        kept = self.found[:FINALISTS]
-        self.found = kept + [one for one in fused if one not in kept]
+        finalists = self.found[:FINALISTS]
+        self.found = finalists + [one for one in fused if one not in finalists]
         return fastest
 
     def attempt(self, form: _Form, modes: Sequence[str]) -> FastestMode | None:
@@ -253,13 +253,13 @@ class ExecutionSearch:
         start = form
         for variant in variants:
             varied = self.vary(start if only_one else form, variant)
-            found = None if varied is None else self.attempt(varied, [fastest.name])
-            if varied is None or found is None:
+            candidate = None if varied is None else self.attempt(varied, [fastest.name])
+            if varied is None or candidate is None:
                 continue
             # the time of eager code is the processor's, and says nothing about compiled code
             unknown = self.compiled and fastest.name == "eager" and not only_one
-            if unknown or self._faster(found, fastest):
-                form, fastest = varied, found
+            if unknown or self._faster(candidate, fastest):
+                form, fastest = varied, candidate
         return form, fastest
 
     def _faster(self, found: FastestMode, fastest: FastestMode) -> bool:

@@ -45,9 +45,9 @@ def dense_layer_bytes(
     Args:
         name_left: layer -> its name in `net`, None if it was removed: see `MaskSpec.name_left`.
     """
-    found = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
+    modules = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
     left = {name: name_left(name) for name in layers}
-    return {name: found[own].weight.nbytes for name, own in left.items() if own in found}
+    return {name: modules[own].weight.nbytes for name, own in left.items() if own in modules}
 
 
 def peak_memory_bytes(net: nn.Module, inputs: dict[str, Tensor]) -> int | None:
@@ -95,7 +95,7 @@ def _distinct(tensors: list[Tensor]) -> Iterator[Tensor]:
 def stored_bytes(module: nn.Module) -> int:
     """Bytes of values and indices if weights are compressed, else of the weight, else of all parameters."""
     formats = [getattr(part, "format", None) for part in module.modules()]
-    compressed = [found for found in formats if isinstance(found, SparseFormat)]
+    compressed = [layer_format for layer_format in formats if isinstance(layer_format, SparseFormat)]
     if compressed:
         return sum(stored.nbytes for stored in compressed)
     return (

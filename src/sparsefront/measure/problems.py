@@ -172,12 +172,12 @@ class WeightProducts(TorchDispatchMode):
         if storage is None or not tensor.numel():
             return None
         elements = _elements(tensor)
-        found = {
+        names = {
             name
             for own, name in self._parameters_by_storage.get(storage, ())
             if own.start < elements.stop and elements.start < own.stop
         }
-        return found or self._computed.get(storage, (tensor, None))[1]
+        return names or self._computed.get(storage, (tensor, None))[1]
 
     def _note(
         self, kind: Any, args: Any, kwargs: Any, tensors: list[Tensor], parts: list[set[str] | None], output: Any
@@ -294,19 +294,19 @@ def batches_by_size(
     Raises:
         ValueError: no batch.
     """
-    found: dict[tuple[int, int], SameSize] = {}
+    by_size: dict[tuple[int, int], SameSize] = {}
     for batch in batches:
         inputs = dict(task.net_inputs(batch))
         length = _rounded_length(inputs, longest)
         size = len(next(iter(inputs.values()))), length
-        if size in found:
-            found[size] = replace(found[size], batches=found[size].batches + 1)
+        if size in by_size:
+            by_size[size] = replace(by_size[size], batches=by_size[size].batches + 1)
             continue
         padded = {name: _padded(value, length) if name in TOKENS else value for name, value in inputs.items()}
-        found[size] = SameSize(cast_inputs(padded, device=device, dtype=dtype), 1)
-    if not found:
+        by_size[size] = SameSize(cast_inputs(padded, device=device, dtype=dtype), 1)
+    if not by_size:
         raise ValueError("there is no batch to time the network on")
-    return list(found.values())
+    return list(by_size.values())
 
 
 def size_text(point: Mapping[str, Any]) -> str:

@@ -47,9 +47,9 @@ class SearchCache:
         """The stored result; None where there is none, or its file cannot be read."""
         if key not in self._here and device.type == "cuda":
             with suppress(OSError, Unreadable):
-                found = read_json_bounded(self._file(key, device))
-                if isinstance(found, dict):
-                    self._here[key] = found
+                record = read_json_bounded(self._file(key, device))
+                if isinstance(record, dict):
+                    self._here[key] = record
         return self._here.get(key)
 
     def keep(self, key: str, found: dict[str, Any], device: torch.device) -> None:

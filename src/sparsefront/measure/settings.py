@@ -140,8 +140,8 @@ class Measure:
     @property
     def sequence_lengths(self) -> tuple[int | None, ...]:
         """Sequence lengths to time; the first is the result's own. None = the dataset's."""
-        given = self.sequence_length
-        return tuple(given) if isinstance(given, list) else (given,)
+        values = self.sequence_length
+        return tuple(values) if isinstance(values, list) else (values,)
 
     @property
     def torch_device(self) -> torch.device:

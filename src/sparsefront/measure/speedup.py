@@ -62,7 +62,7 @@ def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]
 
     total = sum(batches for batches, _ in timed)
     sides = [side for side in ("dense", "dense_low", "sparse") if all(side in samples for _, samples in timed)]
-    found = {
+    fields = {
         f"latency_{side}_dataset_ms": sum(
             batches * summarise(sum(samples[side], [])).median_ms for batches, samples in timed
         )
@@ -72,8 +72,8 @@ def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]
     for side in sides if "sparse" in sides else ():
         if side != "sparse":
             speedup = _speedup([(batches, samples[side], samples["sparse"]) for batches, samples in timed])
-            found |= speedup.to_json(f"{SPEEDUP_OVER[side]}_dataset")
-    return found
+            fields |= speedup.to_json(f"{SPEEDUP_OVER[side]}_dataset")
+    return fields
 
 
 def _speedup(
@@ -96,7 +96,7 @@ def _speedup(
         samples = [torch.tensor(side, dtype=torch.float64) for side in sides]  # [repeats, n]
         measured.append(weight * torch.stack([_median(side) for side in samples]))
         drawn.append(weight * torch.stack([_resample_medians(side, chosen, generator) for side in samples]))
-    (dense, sparse), (dense_drawn, sparse_drawn) = (torch.stack(found).sum(0) for found in (measured, drawn))
+    (dense, sparse), (dense_drawn, sparse_drawn) = (torch.stack(medians).sum(0) for medians in (measured, drawn))
     tails = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
     low, high = torch.quantile(_median(dense_drawn / sparse_drawn), tails).tolist()
     return Speedup(speedup=_median(dense / sparse).item(), speedup_low=low, speedup_high=high)

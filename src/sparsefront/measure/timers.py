@@ -101,7 +101,7 @@ def time_interleaved(
     """
     timer = _timer(device)
     taken: dict[str, list[float]] = {name: [] for name in functions}
-    told = time.perf_counter()
+    last_report_s = time.perf_counter()
     rounds = islice(cycle(balanced_orders(list(functions))), warmup + samples)
     with exclusive(device):
         for turn, order in enumerate(rounds):
@@ -109,8 +109,8 @@ def time_interleaved(
                 duration_ms = timer(functions[name])
                 if turn >= warmup:
                     taken[name].append(duration_ms)
-            if device.type == "cpu" and time.perf_counter() - told > TOLD_EVERY_S:
-                told = time.perf_counter()
+            if device.type == "cpu" and time.perf_counter() - last_report_s > TOLD_EVERY_S:
+                last_report_s = time.perf_counter()
                 log.info("timing on the CPU: %d of %d rounds", turn + 1, warmup + samples)
     return taken
 
@@ -157,9 +157,9 @@ def require_short_host_time(call: Callable[[], Any], device: torch.device) -> No
     Raises:
         RuntimeError: a call keeps the CPU busy for more than MOST_MS; says for how long.
     """
-    found = min(_host_ms(call, device) for _ in range(TRIES))
-    if found > MOST_MS:
-        raise RuntimeError(f"a call keeps the processor busy for {found:.0f} ms, more than {MOST_MS:.0f}")
+    host_ms = min(_host_ms(call, device) for _ in range(TRIES))
+    if host_ms > MOST_MS:
+        raise RuntimeError(f"a call keeps the processor busy for {host_ms:.0f} ms, more than {MOST_MS:.0f}")
 
 
 def _host_ms(call: Callable[[], Any], device: torch.device) -> float:
@@ -425,15 +425,15 @@ def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any])
     )  # compiled code is made for clones: in inference mode it serves no other tensors
     operands = floating_tensors([*args, *keywords.values(), first()])
     moved = stored_bytes(layer) + sum(operand.nbytes for operand in operands)
-    wanted = 2 * torch.cuda.get_device_properties(args[0].device).L2_cache_size
-    copies = min(MOST_COPIES, -(-wanted // max(1, moved)))
+    target_bytes = 2 * torch.cuda.get_device_properties(args[0].device).L2_cache_size
+    copies = min(MOST_COPIES, -(-target_bytes // max(1, moved)))
     return [first, *(_call(copy.deepcopy(layer), args, keywords) for _ in range(copies - 1))]
 
 
 def _call(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[[], Any]:
     """A call of the layer on cloned tensors."""
-    own, named = [_cloned(part) for part in args], {name: _cloned(part) for name, part in keywords.items()}
-    return lambda: layer(*own, **named)
+    own, cloned_keywords = [_cloned(part) for part in args], {name: _cloned(part) for name, part in keywords.items()}
+    return lambda: layer(*own, **cloned_keywords)
 
 
 def _cloned(operand: Any) -> Any:

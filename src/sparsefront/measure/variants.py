@@ -65,7 +65,7 @@ def adds_shortcut(net: nn.Module) -> dict[str, bool]:
     except CannotTrace:
         return {}
     modules = dict(net.named_modules())
-    found: dict[str, bool] = {}
+    shortcuts: dict[str, bool] = {}
     taken = set()
     for node in nodes:
         if node.op != "call_module" or not isinstance(modules[called(node)], nn.Conv2d):
@@ -75,8 +75,8 @@ def adds_shortcut(net: nn.Module) -> dict[str, bool]:
             last = after
         if (epilogue := find_epilogue(last, modules)) is not None and epilogue.relu not in taken:
             taken.add(epilogue.relu)
-            found[called(node)] = epilogue.shortcut is not None
-    return found
+            shortcuts[called(node)] = epilogue.shortcut is not None
+    return shortcuts
 
 
 def _is_norm(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
@@ -217,9 +217,9 @@ def _fuse(graph: fx.Graph, node: fx.Node, convolution: TakesEpilogue, modules: d
         arguments = (x,) if epilogue.shortcut is None else (x, epilogue.shortcut)
         made = graph.call_module(called(node), arguments)
     epilogue.relu.replace_all_uses_with(made)
-    for gone in (epilogue.relu, after, node):
-        if not gone.users and gone in graph.nodes:
-            graph.erase_node(gone)
+    for replaced in (epilogue.relu, after, node):
+        if not replaced.users and replaced in graph.nodes:
+            graph.erase_node(replaced)
     return True
 
 

@@ -190,18 +190,18 @@ def prunable_layers(model: Model, net: nn.Module) -> list[str]:
     Raises:
         InvalidSetting: key `_target_`: not a list, duplicates, or a name that is not of a Linear or Conv2d.
     """
-    named = model.prunable(net)
+    names = model.prunable(net)
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
-    if not isinstance(named, list | tuple):
-        allowed = f"prunable returns {named!r}, where it returns a list of names of Linear and Conv2d layers"
+    if not isinstance(names, list | tuple):
+        allowed = f"prunable returns {names!r}, where it returns a list of names of Linear and Conv2d layers"
         raise InvalidSetting("_target_", kind, allowed)
     modules = dict(net.named_modules(remove_duplicate=False))
     layers = [name for name, module in modules.items() if isinstance(module, nn.Linear | nn.Conv2d)]
-    for place, name in enumerate(named):
+    for place, name in enumerate(names):
         if name not in layers:
             there = ", ".join(layers[:NAMED_AT_MOST]) + (", ..." if len(layers) > NAMED_AT_MOST else "")
             allowed = f"prunable names {name!r}, which is no Linear and no Conv2d layer; there are {there or 'none'}"
             raise InvalidSetting("_target_", kind, allowed)
-        if name in named[:place]:
+        if name in names[:place]:
             raise InvalidSetting("_target_", kind, f"prunable names {name!r} twice")
-    return list(named)
+    return list(names)

@@ -69,8 +69,8 @@ def hub_folder(name: str, revision: str, *, needed: tuple[tuple[str, ...], ...],
 def _cached(name: str, revision: str, file: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, file, revision=revision)  # a path, None, or a marker for "does not exist"
-    return Path(found) if isinstance(found, str) else None
+    entry = try_to_load_from_cache(name, file, revision=revision)  # a path, None, or a marker for "does not exist"
+    return Path(entry) if isinstance(entry, str) else None
 
 
 def _files_on_hub(name: str, revision: str) -> set[str]:
@@ -251,7 +251,7 @@ class BertSource:
         def of_head(key: str) -> bool:
             return any(key.startswith(f"{name}.") for name in head)
 
-        reshaped = {key: f"{key} {list(given)} for {list(own)}" for key, given, own in report["mismatched_keys"]}
+        reshaped = {key: f"{key} {list(shape)} for {list(own)}" for key, shape, own in report["mismatched_keys"]}
         complaint = misfit(
             missing=[key for key in report["missing_keys"] if not of_head(key)],
             unexpected=[key for key in report["unexpected_keys"] if _of_trunk(key, net)],
@@ -271,17 +271,17 @@ class BertSource:
             return
         stored = tuple(str(net.config.id2label.get(number, number)) for number in range(len(classes)))
         order = _order(stored, classes)
-        told = f"{self.path or self.name}: its classes ({_in_short(stored)})"
+        subject = f"{self.path or self.name}: its classes ({_in_short(stored)})"
         if order is None and not _is_numbered(stored):
             level = logging.INFO if _is_numbered(classes) else logging.WARNING
-            log.log(level, "%s are not named as the data's (%s): joined by number", told, _in_short(classes))
+            log.log(level, "%s are not named as the data's (%s): joined by number", subject, _in_short(classes))
         elif order is not None and order != sorted(order):
             if classifier is None:
                 raise self.invalid(
                     f"its classes ({_in_short(stored)}) are in another order than the data's, and its head "
                     "has no Linear whose rows could be moved: rename them in its config.json"
                 )
-            log.info("%s are brought into the data's order", told)
+            log.info("%s are brought into the data's order", subject)
             with torch.no_grad():
                 for parameter in classifier.parameters():
                     parameter.copy_(parameter[order])
@@ -387,12 +387,12 @@ def _classifier(net: nn.Module, head: tuple[str, ...], classes: int) -> tuple[st
     If there is none, the name of the head's last part.
     """
     inside = tuple(f"{part}." for part in head)
-    found = [
+    linears = [
         (name, module)
         for name, module in net.named_modules()
         if isinstance(module, nn.Linear) and module.out_features == classes and f"{name}.".startswith(inside)
     ]
-    return found[-1] if found else (head[-1], None)
+    return linears[-1] if linears else (head[-1], None)
 
 
 def _of_trunk(key: str, net: nn.Module) -> bool:

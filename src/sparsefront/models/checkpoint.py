@@ -111,8 +111,8 @@ def warn_of_unnamed_classes(classes: Sequence[str], path: str) -> None:
         path: source of the weights, for the message.
     """
     if len(classes) == IMAGENET_CLASSES and not all(re.fullmatch(IMAGENET_CLASS, name) for name in classes):
-        told = "its classes are ImageNet's, numbered in the order of n01440764 ... n15075141, and the data's are not named so"
-        log.warning("%s: %s (%s ...): joined by number", path, told, ", ".join(classes[:3]))
+        note = "its classes are ImageNet's, numbered in the order of n01440764 ... n15075141, and the data's are not named so"
+        log.warning("%s: %s (%s ...): joined by number", path, note, ", ".join(classes[:3]))
 
 
 def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path: str) -> None:
@@ -126,21 +126,21 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
         InvalidSetting: missing or unexpected keys, or other shapes; names the first few.
     """
     own = {key: tuple(tensor.shape) for key, tensor in net.state_dict().items()}
-    given = {key: tuple(tensor.shape) for key, tensor in weights.items()}
+    shapes = {key: tuple(tensor.shape) for key, tensor in weights.items()}
     head_keys = [key for key in own if key.startswith(f"{head}.")]
-    if any(given.get(key) != own[key] for key in head_keys):
+    if any(shapes.get(key) != own[key] for key in head_keys):
         log.info("%s: not in the checkpoint in this shape, newly initialized (%s)", head, path)
         weights = {key: tensor for key, tensor in weights.items() if not key.startswith(f"{head}.")}
         note_new_layers(net, [head])
     else:
         head_keys = []
-    reshaped = [key for key in weights if key in own and given[key] != own[key]]
+    reshaped = [key for key in weights if key in own and shapes[key] != own[key]]
     fitting = {key: tensor for key, tensor in weights.items() if key not in reshaped}
     missing, unexpected = load_state(net, fitting, strict=False)  # torch's strict mode would list every key
     complaint = misfit(
         missing=[key for key in missing if key not in head_keys and key not in reshaped],
         unexpected=unexpected,
-        reshaped=[f"{key} {list(given[key])} for {list(own[key])}" for key in reshaped],
+        reshaped=[f"{key} {list(shapes[key])} for {list(own[key])}" for key in reshaped],
     )
     if complaint:
         raise InvalidSetting("path", path, complaint)
@@ -182,8 +182,8 @@ def misfit_of(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
 
 def non_finite(weights: Mapping[str, Tensor], file: str) -> str:
     """Format the first tensor of a file that contains NaN or infinity; "" if all are finite."""
-    found = first_non_finite(weights)
-    return "" if found is None else f"{file} cannot be used: {found.name} holds {found.counts} values"
+    bad_tensor = first_non_finite(weights)
+    return "" if bad_tensor is None else f"{file} cannot be used: {bad_tensor.name} holds {bad_tensor.counts} values"
 
 
 def why_unreadable(error: Exception) -> str:
@@ -191,11 +191,11 @@ def why_unreadable(error: Exception) -> str:
 
     torch's message about untrusted objects has several lines, advises to trust them, and names the class only at its end.
     """
-    found = re.search(r"(Unsupported (?:global|class|type)[^:]*: (?:GLOBAL )?|unsupported GLOBAL )([\w.]+)", str(error))
-    if found is not None:
+    fault = re.search(r"(Unsupported (?:global|class|type)[^:]*: (?:GLOBAL )?|unsupported GLOBAL )([\w.]+)", str(error))
+    if fault is not None:
         # torch blocks modules such as posix whatever is asked of them; what has no module is a function of Python itself
-        runs = found[1].startswith("u") or "." not in found[2]
-        holds = f"it wants to run {found[2]}" if runs else f"it holds objects of {found[2]}"
+        runs = fault[1].startswith("u") or "." not in fault[2]
+        holds = f"it wants to run {fault[2]}" if runs else f"it holds objects of {fault[2]}"
         remedy = "save its state dict alone: torch.save(net.state_dict(), FILE), or .safetensors"
         return f"{holds}, and such a pickle can run any code; {remedy}"
     odd_bytes = isinstance(error, pickle.UnpicklingError | KeyError | EOFError | UnicodeDecodeError | IndexError)

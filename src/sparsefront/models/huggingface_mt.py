@@ -51,8 +51,8 @@ class StoredTokenizer:
         return {"tokenizer": self._weights, "of": versions("transformers")}
 
     def encode(self, texts: list[str], side: str) -> list[list[int]]:
-        given: Any = {"text" if side == "source" else "text_target": texts}
-        rows = self.tokenizer(**given, verbose=False)["input_ids"]
+        text_arguments: Any = {"text" if side == "source" else "text_target": texts}
+        rows = self.tokenizer(**text_arguments, verbose=False)["input_ids"]
         return [row if row[-1:] == [self.end] else [*row, self.end] for row in rows]
 
     def decode(self, rows: list[list[int]]) -> list[str]:
@@ -69,8 +69,8 @@ class HuggingFaceMT(HuggingFaceLM):
 
     @property
     def source(self) -> TranslatorSource:
-        found = super().source
-        return TranslatorSource(found.name, found.revision, found.path)
+        base_source = super().source
+        return TranslatorSource(base_source.name, base_source.revision, base_source.path)
 
     def fingerprint(self) -> dict[str, Any]:
         return super().fingerprint() | {"model": "huggingface_mt"}

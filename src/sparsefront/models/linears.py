@@ -34,15 +34,15 @@ class Conv1DLinear(nn.Linear):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         name = f"{prefix}weight"
-        given = state_dict.get(name)
-        if not isinstance(given, Tensor) or given.dim() != 2:
+        weight = state_dict.get(name)
+        if not isinstance(weight, Tensor) or weight.dim() != 2:
             super()._load_from_state_dict(state_dict, prefix, *rest)
             return
-        state_dict[name] = given.t().contiguous()
+        state_dict[name] = weight.t().contiguous()
         try:
             super()._load_from_state_dict(state_dict, prefix, *rest)
         finally:
-            state_dict[name] = given
+            state_dict[name] = weight
 
 
 def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies: bool = False) -> list[str]:
@@ -75,8 +75,8 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies:
         if _is_window_attention(module):
             return WindowAttention(module)
         if isinstance(module, nn.LSTM):
-            named = layers is None or any(layer.startswith((f"{name}.ih_l", f"{name}.hh_l")) for layer in layers)
-            return SplitLSTM(module) if named and unsplit_reason(module) is None else None
+            selected = layers is None or any(layer.startswith((f"{name}.ih_l", f"{name}.hh_l")) for layer in layers)
+            return SplitLSTM(module) if selected and unsplit_reason(module) is None else None
         if not isinstance(module, nn.MultiheadAttention) or module in nested or not _can_be_split(module):
             return None
         parts = [f"{name}.{part}" for part in (*PROJECTIONS, "out")]

@@ -87,11 +87,11 @@ class LstmTranslator(TranslationNetwork):
         as_linears(self)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        state, found = self.encode(source, source_mask), []
+        state, attended = self.encode(source, source_mask), []
         for token in self.decoder.embedding(target).unbind(1):
             state = self.decoder(token, state)
-            found.append(state.attended)
-        return self.head(self.decoder.dropout(torch.stack(found, 1)))
+            attended.append(state.attended)
+        return self.head(self.decoder.dropout(torch.stack(attended, 1)))
 
     def encode(self, source: Tensor, source_mask: Tensor) -> "DecoderState":
         return self.decoder.start(*self.encoder(source, source_mask), source_mask)
@@ -177,5 +177,5 @@ class Decoder(nn.Module):
         h, c = (part.to(x.dtype) for part in state.hidden)  # the dtype may differ under autocast
         y, hidden = self.lstm(x[:, None], (h, c))  # [B, 1, width]
         scores = (y @ state.keys.mT).masked_fill(~state.mask[:, None], -torch.inf)  # [B, 1, S]
-        found = torch.cat([scores.softmax(-1) @ state.memory, y], -1)[:, 0]
-        return replace(state, attended=self.attended(found).tanh(), hidden=hidden)
+        features = torch.cat([scores.softmax(-1) @ state.memory, y], -1)[:, 0]
+        return replace(state, attended=self.attended(features).tanh(), hidden=hidden)

@@ -137,10 +137,10 @@ class SplitLSTM(nn.Module):
         ways = 2 if self.bidirectional else 1
         for layer in range(self.num_layers):
             places = range(ways * layer, ways * (layer + 1))
-            given = [(x, real, (hx[0][place], hx[1][place]), self.suffixes[place]) for place in places]
-            found = side_by_side([partial(self._direction, *each) for each in given], x)
-            states += [state for _, state in found]
-            x = found[0][0] if ways == 1 else torch.cat([y for y, _ in found], -1)
+            arguments = [(x, real, (hx[0][place], hx[1][place]), self.suffixes[place]) for place in places]
+            outputs = side_by_side([partial(self._direction, *each) for each in arguments], x)
+            states += [state for _, state in outputs]
+            x = outputs[0][0] if ways == 1 else torch.cat([y for y, _ in outputs], -1)
             if layer < self.num_layers - 1:
                 x = F.dropout(x, self.dropout, self.training)
         if sizes is not None:
@@ -210,9 +210,9 @@ class SplitLSTM(nn.Module):
         for suffix in self.suffixes:
             for part in ("ih", "hh"):
                 for kind in ("weight", "bias"):
-                    given = f"{prefix}{kind}_{part}{suffix}"
-                    if given in state_dict:
-                        state_dict[f"{prefix}{part}{suffix}.{kind}"] = state_dict.pop(given)
+                    lstm_key = f"{prefix}{kind}_{part}{suffix}"
+                    if lstm_key in state_dict:
+                        state_dict[f"{prefix}{part}{suffix}.{kind}"] = state_dict.pop(lstm_key)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
@@ -230,11 +230,11 @@ def side_by_side(runs: Sequence[Callable[[], T]], x: Tensor) -> list[T]:
         return [run() for run in runs]
     here, aside = torch.cuda.current_stream(x.device), _second_stream(x.device)
     aside.wait_stream(here)
-    found = [runs[0]()]
+    results = [runs[0]()]
     with torch.cuda.stream(aside):
-        found.append(runs[1]())
+        results.append(runs[1]())
     here.wait_stream(aside)  # memory of either stream is only reused after this
-    return found
+    return results
 
 
 @cache

@@ -219,8 +219,8 @@ class Attention(nn.Module):
         return self._by_head(self.k(memory)), self._by_head(self.v(memory))
 
     def mixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
-        found = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
-        return self.out(found.transpose(1, 2).flatten(2))
+        attended = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+        return self.out(attended.transpose(1, 2).flatten(2))
 
     def _by_head(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, heads, T, d]
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -204,15 +204,15 @@ def sweep(
     Source: Frantar and Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in One-Shot", 2023,
             algorithm 1. Departure: its code zeroes all weights of dead inputs; here those that the mask keeps stay.
     """
-    weight, kept = weight.clone(), torch.empty_like(weight, dtype=torch.bool)
+    weight, mask = weight.clone(), torch.empty_like(weight, dtype=torch.bool)
     width = weight.shape[1]
     dead = torch.zeros(width, dtype=torch.bool, device=weight.device) if dead is None else dead
     step = block if selection.span is None else max(selection.span, block - block % selection.span)
     for start in range(0, width, step):
         inside, after = slice(start, min(start + step, width)), slice(start + step, width)
-        errors = _sweep_block(weight, kept, factor, selection, dead, inside)
+        errors = _sweep_block(weight, mask, factor, selection, dead, inside)
         weight[:, after] -= errors @ factor[inside, after]
-    return weight, kept
+    return weight, mask
 
 
 def _sweep_block(

@@ -97,7 +97,7 @@ def check_window_sparsity(sparsity: float, *, n: int | None, m: int | None) -> N
             nearest = Window(1, LARGEST_M)
             raise InvalidSetting("m", m, f"no m up to {LARGEST_M} expresses sparsity {sparsity:g}; {_named(nearest)}")
     elif not nearest_window(m, sparsity).expresses(sparsity):
-        around = (Window(kept, m) for kept in range(m, 0, -1))
+        around = (Window(kept_count, m) for kept_count in range(m, 0, -1))
         nearest = sorted(sorted(around, key=lambda window: abs(window.sparsity - sparsity))[:2], reverse=True)
         raise InvalidSetting("m", m, f"cannot express sparsity {sparsity:g}; {_named(*nearest)}")
     elif n is not None and not Window(n, m).expresses(sparsity):
@@ -316,8 +316,8 @@ class Pattern(ABC):
         require_finite({"importance": importance})
         scores = importance.float()
         permutation = self.find_permutation(scores, sparsity) or Permutation()
-        kept = self.layer_mask(permutation.apply(scores), torch.ones_like(importance, dtype=torch.bool), sparsity)
-        return permutation.invert(kept)
+        keeps = self.layer_mask(permutation.apply(scores), torch.ones_like(importance, dtype=torch.bool), sparsity)
+        return permutation.invert(keeps)
 
     def layer_mask(
         self, scores: Tensor, allowed: Tensor, sparsity: float, final_sparsity: float | None = None
@@ -350,9 +350,9 @@ def new_mask(step: Step, kept: Tensor, scores: Tensor, mask: Tensor, allowed: Te
     again = {"allowed": allowed} if regrows(step) else {}
     made = step.to_mask(kept, scores, mask, **again)
     if not isinstance(made, Tensor) or made.dtype != torch.bool or made.shape != mask.shape:
-        given = f"{made.dtype} {list(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
-        wanted = f"to_mask returns {given}, where a mask is bool {list(mask.shape)}, as the weight"
-        raise InvalidSetting("pattern", type(step).__qualname__, wanted)
+        actual = f"{made.dtype} {list(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        problem = f"to_mask returns {actual}, where a mask is bool {list(mask.shape)}, as the weight"
+        raise InvalidSetting("pattern", type(step).__qualname__, problem)
     return made & allowed if regrows(step) else made
 
 

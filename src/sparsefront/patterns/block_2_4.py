@@ -82,11 +82,11 @@ class Block24(BlockPattern):
         require_divisible(self, (mask.shape[0], mask.shape[1]), sparsity)
         blocks = in_blocks(mask, self.block)
         alive = blocks.any(dim=3).any(dim=1)[:, None, :, None]
-        kept = blocks.unflatten(3, (-1, WINDOW.m)).sum(dim=4)  # [N/b, b, K/b, b/4]
-        broken = alive & (kept != WINDOW.n)
+        kept_counts = blocks.unflatten(3, (-1, WINDOW.m)).sum(dim=4)  # [N/b, b, K/b, b/4]
+        broken = alive & (kept_counts != WINDOW.n)
         if broken.any():
             row, output, column, index = (int(i) for i in broken.nonzero()[0])
-            count = int(kept[row, output, column, index])
+            count = int(kept_counts[row, output, column, index])
             raise ValueError(
                 f"block_2_4: window {index} of output {output} in the block at row {row}, column {column} of blocks "
                 f"keeps {count} of {WINDOW.m}, not {WINDOW.n}"

@@ -65,7 +65,7 @@ class BlockStep:
         scores = scores.unflatten(1, (-1, self.window.m))
         if not self.between:
             return Groups(scores, size, keep_of_last=self.window.n)
-        fewer, more = (keep_best_of_last(scores, kept) for kept in (self.window.n, self.window.n + 1))
+        fewer, more = (keep_best_of_last(scores, kept_count) for kept_count in (self.window.n, self.window.n + 1))
         return Groups(scores, size, stays=fewer, gone=~more)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
@@ -155,11 +155,11 @@ class BlockPattern(Pattern):
         window = self.window(shape, sparsity)
         if window is None:
             return
-        kept = alive.unflatten(1, (-1, window.m)).sum(dim=2)
-        if (kept != window.n).any():
-            row, index = (int(i) for i in (kept != window.n).nonzero()[0])
+        keeps = alive.unflatten(1, (-1, window.m)).sum(dim=2)
+        if (keeps != window.n).any():
+            row, index = (int(i) for i in (keeps != window.n).nonzero()[0])
             raise ValueError(
-                f"{self.name}: window {index} of row {row} keeps {int(kept[row, index])} of {window.m}, not {window.n}"
+                f"{self.name}: window {index} of row {row} keeps {int(keeps[row, index])} of {window.m}, not {window.n}"
             )
 
     def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:
@@ -215,10 +215,10 @@ def windows_text(pattern: Pattern, layers: Mapping[str, tuple[tuple[int, ...], f
     windows = Counter(
         pattern.window((shape[0], math.prod(shape[1:])), sparsity) for shape, sparsity in layers.values() if sparsity
     )
-    found = [(f"{window.n}:{window.m}", count) for window, count in windows.most_common() if window is not None]
-    if len(found) == 1:
-        return found[0][0]
-    return ", ".join(f"{text} in {count}" for text, count in found) or None
+    window_counts = [(f"{window.n}:{window.m}", count) for window, count in windows.most_common() if window is not None]
+    if len(window_counts) == 1:
+        return window_counts[0][0]
+    return ", ".join(f"{text} in {count}" for text, count in window_counts) or None
 
 
 # Shared by block_2_4 and tile_2_4: prune whole groups, then 2:4 halves the rest.

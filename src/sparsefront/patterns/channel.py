@@ -81,9 +81,9 @@ class Channel(Pattern):
         torn = mask.any(dim=along) & ~mask.all(dim=along)
         if torn.any():
             index = int(torn.nonzero()[0])
-            kept = int((mask[index] if self.axis == "outputs" else mask[:, index]).sum())
+            kept_count = int((mask[index] if self.axis == "outputs" else mask[:, index]).sum())
             raise ValueError(
-                f"channel: {self.axis.removesuffix('s')} {index} keeps {kept} of its {mask.shape[along]} weights"
+                f"channel: {self.axis.removesuffix('s')} {index} keeps {kept_count} of its {mask.shape[along]} weights"
             )
 
     def _block(self, shape: tuple[int, int]) -> tuple[int, int]:

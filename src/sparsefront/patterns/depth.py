@@ -43,18 +43,18 @@ class Depth(Pattern):
         Raises:
             InvalidSetting: it rounds to none or all of them; names the nearest sparsity that works.
         """
-        found = math.floor(sparsity * blocks + 0.5 + 1e-9)
-        if sparsity > 0 and found == 0:
+        removed = math.floor(sparsity * blocks + 0.5 + 1e-9)
+        if sparsity > 0 and removed == 0:
             nearest = math.ceil(500 / blocks) / 1000
             raise InvalidSetting(
                 "sparsity", sparsity, f"rounds to none of {blocks} blocks; the nearest that takes one is {nearest:g}"
             )
-        if found == blocks:
+        if removed == blocks:
             nearest = (math.ceil(1000 * (blocks - 0.5) / blocks) - 1) / 1000
             raise InvalidSetting(
                 "sparsity", sparsity, f"rounds to all of {blocks} blocks; the nearest that leaves one is {nearest:g}"
             )
-        return found
+        return removed
 
     def dropped(self, blocks: Sequence[str], count: int, influence: Sequence[float] | None = None) -> list[str]:
         """Select the blocks to remove, in network order.
@@ -66,8 +66,8 @@ class Depth(Pattern):
         if self.choose == "even":
             stay = len(blocks) - count
             apart = (len(blocks) - 1) / max(1, stay - 1)
-            kept = {math.floor(place * apart + 0.5) for place in range(stay)}
-            return [block for place, block in enumerate(blocks) if place not in kept]
+            kept_places = {math.floor(place * apart + 0.5) for place in range(stay)}
+            return [block for place, block in enumerate(blocks) if place not in kept_places]
         assert influence is not None and len(influence) == len(blocks)
         least = set(sorted(range(len(blocks)), key=lambda place: (influence[place], -place))[:count])
         return [block for place, block in enumerate(blocks) if place in least]

@@ -114,7 +114,7 @@ class Mixed(Pattern):
 
     def _pattern(self, candidate: Candidate) -> Pattern:
         try:
-            found = self._built(candidate)
+            pattern = self._built(candidate)
         except InvalidSetting as error:
             allowed = f"{error.key}={error.value}: {error.allowed}"
             raise InvalidSetting("candidates", candidate, allowed) from error
@@ -125,14 +125,14 @@ class Mixed(Pattern):
             AttributeError,
         ) as error:  # from a user's class or settings
             raise InvalidSetting("candidates", candidate, f"cannot be made: {first_line(error)}") from error
-        if isinstance(found, Pattern) and found.tied:
+        if isinstance(pattern, Pattern) and pattern.tied:
             raise InvalidSetting(
                 "candidates", candidate, "ties layers, of which each is given a pattern of its own here"
             )
-        if not isinstance(found, Pattern) or not found.prunes or found.mixed or found.takes_blocks:
+        if not isinstance(pattern, Pattern) or not pattern.prunes or pattern.mixed or pattern.takes_blocks:
             allowed = "is a pattern that prunes within a layer; dense is a choice beside them all"
             raise InvalidSetting("candidates", candidate, allowed)
-        return found
+        return pattern
 
     def _built(self, candidate: Candidate) -> Any:
         if isinstance(candidate, str):
@@ -151,8 +151,8 @@ class Mixed(Pattern):
 
 def _settings_of(name: str) -> Mapping[str, Any]:
     """The settings of a pattern, looked up by name."""
-    found = option_classes("sparsefront.patterns").get(name)
-    return {} if found is None else inspect.signature(found).parameters
+    pattern_class = option_classes("sparsefront.patterns").get(name)
+    return {} if pattern_class is None else inspect.signature(pattern_class).parameters
 
 
 def _listed(values: Any) -> str:

@@ -138,12 +138,12 @@ def permuted_inputs(importance: Tensor, window: Window, rounds: int) -> Tensor |
     for _ in range(rounds):
         if search.improve():
             continue
-        kept = kept_importance(importance, search.order, window)
-        if kept > most:
-            best, most = search.order.clone(), kept
+        retained = kept_importance(importance, search.order, window)
+        if retained > most:
+            best, most = search.order.clone(), retained
         search.move_to(_escaped(order if best is None else best, window, generator))
-    kept = kept_importance(importance, search.order, window)
-    best = search.order if kept > most else best
+    retained = kept_importance(importance, search.order, window)
+    best = search.order if retained > most else best
     return None if best is None else _ascending(best, window)
 
 
@@ -358,12 +358,12 @@ class NM(BlockPattern):
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
         super().check_structure(mask, sparsity)
         if self.transposable:
-            kept = mask.reshape(-1, SIDE, mask.shape[1]).sum(dim=1)
-            if (kept != TRANSPOSABLE.n).any():
-                row, column = (int(i) for i in (kept != TRANSPOSABLE.n).nonzero()[0])
+            counts = mask.reshape(-1, SIDE, mask.shape[1]).sum(dim=1)
+            if (counts != TRANSPOSABLE.n).any():
+                row, column = (int(i) for i in (counts != TRANSPOSABLE.n).nonzero()[0])
                 raise ValueError(
                     f"n_m: column {column} of the tiles in rows {row * SIDE} to {row * SIDE + SIDE - 1} keeps "
-                    f"{int(kept[row, column])} of {SIDE}, not {TRANSPOSABLE.n}"
+                    f"{int(counts[row, column])} of {SIDE}, not {TRANSPOSABLE.n}"
                 )
 
     def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:

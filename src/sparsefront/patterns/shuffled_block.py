@@ -54,10 +54,10 @@ def _searched(importance: Tensor, groups: Tensor, sparsity: float, rounds: int) 
     most, inputs = _kept_importance(importance, groups, sparsity)
     for _ in range(rounds):
         moved = _redistributed(groups, importance @ inputs.to(importance.dtype).t())
-        kept, inputs = _kept_importance(importance, moved, sparsity)
-        if kept <= most:
+        retained, inputs = _kept_importance(importance, moved, sparsity)
+        if retained <= most:
             break
-        most, groups = kept, moved
+        most, groups = retained, moved
     return most, groups
 
 

@@ -32,11 +32,11 @@ class RankStep:
         """Scores [K / side], one per rank, best first."""
         blocks, alive = self._blocks(importance), self._alive(mask)
         ranked = blocks.masked_fill(~alive, -torch.inf).sort(dim=1, descending=True).values
-        gone = torch.arange(ranked.shape[1], device=mask.device) >= alive.sum(dim=1).max()
-        scores = signed_norm(ranked.masked_fill_(gone, 0.0), (0,))
+        pruned = torch.arange(ranked.shape[1], device=mask.device) >= alive.sum(dim=1).max()
+        scores = signed_norm(ranked.masked_fill_(pruned, 0.0), (0,))
         if self.per_row:
             scores = scores / ranked.shape[0] ** 0.5
-        return Groups(scores.masked_fill(gone, -torch.inf), ranked.shape[0] * self.side**2)
+        return Groups(scores.masked_fill(pruned, -torch.inf), ranked.shape[0] * self.side**2)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         """Each row keeps its `count` best blocks, where `count` ranks survive; ties go to the lower index."""
@@ -48,8 +48,8 @@ class RankStep:
         # Everything above the count-th best of each row, plus the first of its ties: cheaper than a stable sort.
         limit = blocks.kthvalue(blocks.shape[1] - count + 1, dim=1, keepdim=True).values
         better, equal = blocks > limit, (blocks == limit) & alive
-        wanted = count - better.sum(dim=1, keepdim=True, dtype=torch.int32)
-        chosen = better | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= wanted))
+        tie_quota = count - better.sum(dim=1, keepdim=True, dtype=torch.int32)
+        chosen = better | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= tie_quota))
         return chosen.repeat_interleave(self.side, dim=0).repeat_interleave(self.side, dim=1) & mask
 
     def _blocks(self, importance: Tensor) -> Tensor:
@@ -112,8 +112,8 @@ class Uniform(BlockPattern):
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
         super().check_structure(mask, sparsity)
-        kept = in_blocks(mask, self.block)[:, 0, :, 0].sum(dim=1)
-        if (kept != kept[0]).any():
-            row = int((kept != kept[0]).nonzero()[0])
+        counts = in_blocks(mask, self.block)[:, 0, :, 0].sum(dim=1)
+        if (counts != counts[0]).any():
+            row = int((counts != counts[0]).nonzero()[0])
             unit = "weights" if self.granularity == 1 else "blocks"
-            raise ValueError(f"uniform: row {row} of {unit} keeps {int(kept[row])}, row 0 keeps {int(kept[0])}")
+            raise ValueError(f"uniform: row {row} of {unit} keeps {int(counts[row])}, row 0 keeps {int(counts[0])}")

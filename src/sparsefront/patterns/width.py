@@ -262,12 +262,12 @@ def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> list
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if _sparsity(ties, shapes, units(middle)) <= sparsity + 1e-9 else (low, middle)
-    found = units(high if _sparsity(ties, shapes, units(high)) <= sparsity + 1e-9 else low)
-    if sparsity > 0 and not any(found):
+    counts = units(high if _sparsity(ties, shapes, units(high)) <= sparsity + 1e-9 else low)
+    if sparsity > 0 and not any(counts):
         least = min((1 / tie.count for tie in ties), default=1.0)
         allowed = f"rounds to no change: the smallest share of a layer that goes is {least:.4g}, one unit of it"
         raise InvalidSetting("sparsity", sparsity, allowed)
-    return found
+    return counts
 
 
 def planned_sparsities(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> dict[str, float]:
@@ -285,7 +285,7 @@ def _layer_sparsities(ties: Sequence[Tie], shapes: Shapes, gone: Sequence[int]) 
     for tie, units in zip(ties, gone, strict=True):
         for layer in tie.layers:
             density[layer] *= 1 - units / tie.count
-    return {layer: 1 - kept for layer, kept in density.items()}
+    return {layer: 1 - layer_density for layer, layer_density in density.items()}
 
 
 def _sparsity(ties: Sequence[Tie], shapes: Shapes, gone: Sequence[int]) -> float:
@@ -324,9 +324,9 @@ def tied_masks(
         unit_scores(tie, importance, aggregate).masked_fill_(~_units_left(tie, allowed), -math.inf) for tie in ties
     ]
     if select is None:
-        gone = units_to_prune(ties, shapes, final)
-        share = _share_of_way(ties, shapes, gone, sparsity, final)
-        now = [math.floor(units * share + 1e-9) for units in gone]
+        pruned_counts = units_to_prune(ties, shapes, final)
+        share = _share_of_way(ties, shapes, pruned_counts, sparsity, final)
+        now = [math.floor(units * share + 1e-9) for units in pruned_counts]
         return _masks_of_units(ties, [_best_units(*pair) for pair in zip(scores, now, strict=True)], shapes)
     groups = {
         str(place): _unit_groups(tie, own, shapes) for place, (tie, own) in enumerate(zip(ties, scores, strict=True))
@@ -335,10 +335,10 @@ def tied_masks(
     low, high = 0.0, 1.0
     for _ in range(16 if _overlap(ties) else 0):  # losses overlap in a layer of two ties: less than their sum
         middle = (low + high) / 2
-        gone = [int((~units).sum()) for units in select(groups, numel, middle).values()]
-        low, high = (middle, high) if _sparsity(ties, shapes, gone) <= sparsity else (low, middle)
-    kept = select(groups, numel, low if _overlap(ties) else sparsity)
-    return _masks_of_units(ties, list(kept.values()), shapes)
+        pruned_counts = [int((~units).sum()) for units in select(groups, numel, middle).values()]
+        low, high = (middle, high) if _sparsity(ties, shapes, pruned_counts) <= sparsity else (low, middle)
+    unit_masks = select(groups, numel, low if _overlap(ties) else sparsity)
+    return _masks_of_units(ties, list(unit_masks.values()), shapes)
 
 
 def _share_of_way(ties: Sequence[Tie], shapes: Shapes, gone: Sequence[int], sparsity: float, final: float) -> float:
@@ -376,8 +376,8 @@ def _unit_groups(tie: Tie, scores: Tensor, shapes: Shapes) -> Groups:
 def _best_units(scores: Tensor, gone: int) -> Tensor:
     """Bool [units]: all but the `gone` lowest, where units at -inf, already pruned, count toward `gone`."""
     before = int((scores == -math.inf).sum())
-    (kept,) = keep_best([Groups(scores, 1)], max(0, gone - before))
-    return kept
+    (unit_mask,) = keep_best([Groups(scores, 1)], max(0, gone - before))
+    return unit_mask
 
 
 def _units_left(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor:

@@ -122,14 +122,14 @@ def _stopping_behind(module: nn.Module, device: torch.device) -> Iterator[list[A
     """Context in which the module's inputs are moved to the device and its call aborts the forward; yields a list that then
     holds its output.
     """
-    found: list[Any] = []
+    outputs: list[Any] = []
 
     def give(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         moved: tuple[Any, Any] = tree_map_only(Tensor, lambda value: value.to(device), (args, kwargs))
         return moved
 
     def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        found.append(output)
+        outputs.append(output)
         raise _Done
 
     hooks = [
@@ -137,7 +137,7 @@ def _stopping_behind(module: nn.Module, device: torch.device) -> Iterator[list[A
         module.register_forward_hook(stop, with_kwargs=True),
     ]
     try:
-        yield found
+        yield outputs
     finally:
         for hook in hooks:
             hook.remove()

@@ -73,7 +73,7 @@ def _joined(layers: Iterable[str]) -> str:
         before, number, after = parts.groups()
         numbers.setdefault((before, after), []).append(number)
     names = []
-    for (before, after), found in numbers.items():
-        number = found[0] if len(found) == 1 else f"[{','.join(found)}]"
+    for (before, after), indices in numbers.items():
+        number = indices[0] if len(indices) == 1 else f"[{','.join(indices)}]"
         names.append(f"{before}{number}{after}")
     return ", ".join(names)

@@ -111,11 +111,11 @@ def require_no_groups(net: nn.Module, layers: Iterable[str], recovery: str) -> N
         layers: names of the pruned layers.
         recovery: name of the recovery.
     """
-    found = [name for name in layers if in_groups(net.get_submodule(name))]
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    grouped = [name for name in layers if in_groups(net.get_submodule(name))]
+    if grouped:
+        more = f" and {len(grouped) - 1} more" if len(grouped) > 1 else ""
         allowed = (
-            f"looks at the inputs of layers, and does not tell those of convolution groups apart ({found[0]}{more})"
+            f"looks at the inputs of layers, and does not tell those of convolution groups apart ({grouped[0]}{more})"
         )
         raise InvalidSetting(
             "recovery", recovery, f"{allowed}: leave these dense, by recipe.ignore, or take another recovery"
@@ -186,8 +186,8 @@ def narrower_than_tiles(plan: PruningPlan, pattern: Pattern) -> str | None:
     narrower = [name for name in plan.layers if size is not None and not _holds(plan.shapes[name], size)]
     if not narrower:
         return None
-    told = f"{len(narrower)} of {len(plan.layers)} pruned layers have fewer outputs: each of them is one narrower tile"
-    return f"granularity={pattern.granularity}: {told}"  # type: ignore[attr-defined]
+    note = f"{len(narrower)} of {len(plan.layers)} pruned layers have fewer outputs: each of them is one narrower tile"
+    return f"granularity={pattern.granularity}: {note}"  # type: ignore[attr-defined]
 
 
 def _holds(shape: tuple[int, int], size: tuple[int, int]) -> bool:
@@ -249,19 +249,19 @@ def choose_layers(
     if layers is None:
         return _default(net, weighted, inputs)
     if callable(layers):
-        wanted = [name for name in weighted if layers(name, net.get_submodule(name))]
-        if not wanted:
+        selected = [name for name in weighted if layers(name, net.get_submodule(name))]
+        if not selected:
             raise InvalidSetting("layers", getattr(layers, "__name__", layers), f"chooses no layer of {_few(weighted)}")
-        return wanted, {}
+        return selected, {}
     patterns = [layers] if not isinstance(layers, Iterable) or isinstance(layers, str) else list(layers)
     chosen: dict[str, None] = {}
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise InvalidSetting("layers", pattern, "is a name, a glob pattern, a list of them, or a predicate")
-        found = [pattern] if pattern in weighted else fnmatch.filter(weighted, pattern)
-        if not found:
+        matches = [pattern] if pattern in weighted else fnmatch.filter(weighted, pattern)
+        if not matches:
             raise InvalidSetting("layers", pattern, f"finds no Linear or Conv2d layer; there are {_few(weighted)}")
-        chosen.update(dict.fromkeys(found))
+        chosen.update(dict.fromkeys(matches))
     if not patterns:
         raise InvalidSetting("layers", layers, f"names no layer; there are {_few(weighted)}")
     return [name for name in weighted if name in chosen], {}
@@ -310,7 +310,7 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
     chosen = [name for name in weighted if name not in reasons]
     if not chosen:
         left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no Conv2d"
-        kinds = Counter((found.kind, found.why) for found in dense_weights(net, set(reasons)))
+        kinds = Counter((weight.kind, weight.why) for weight in dense_weights(net, set(reasons)))
         left_out += "".join(f"; {count} {kind}: {why}" for (kind, why), count in kinds.items())
         advice = "; name those to prune" if any(_could_be_pruned(net, name) for name in reasons) else ""
         raise InvalidSetting("layers", None, f"leaves no layer to prune ({left_out}){advice}")
@@ -341,7 +341,7 @@ def ignored_layers(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[
     """
     names = [ignore] if not isinstance(ignore, Iterable) or isinstance(ignore, str) else ignore
     reasons = ignore if isinstance(ignore, Mapping) else {pattern: f"ignore={pattern}" for pattern in names}
-    found: dict[str, str] = {}
+    ignored: dict[str, str] = {}
     for pattern, why in reasons.items():
         if not isinstance(pattern, str):
             raise InvalidSetting(
@@ -350,8 +350,8 @@ def ignored_layers(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[
         matches = [pattern] if pattern in chosen else fnmatch.filter(chosen, pattern)
         if not matches:
             raise InvalidSetting("ignore", pattern, f"finds none of the layers to prune: {_few(list(chosen))}")
-        found |= dict.fromkeys(matches, why)
-    return found
+        ignored |= dict.fromkeys(matches, why)
+    return ignored
 
 
 # Pruned layers that no kernel supports: `swap` leaves them dense, zeros included.
@@ -435,7 +435,7 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
         known: layers that are pruned, or known to stay dense.
         unchosen: why other Linear and Conv2d layers stay dense.
     """
-    found: list[DenseWeight] = []
+    dense: list[DenseWeight] = []
     for name, module in net.named_modules():
         kind = type(module).__name__
         weights = [own for own, parameter in module._parameters.items() if _is_weight(parameter)]
@@ -447,17 +447,17 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
             weights += [own for own, made in computed if any(map(_is_weight, made._parameters.values()))]
         if isinstance(module, nn.Linear | nn.Conv2d):
             if name not in known:
-                found.append(DenseWeight(name, kind, unchosen))
+                dense.append(DenseWeight(name, kind, unchosen))
             if not has_own_weight(module):
                 continue
             weights = [own for own in weights if own != "weight"]
         elif weights == ["weight"] or (weights and _of_torch(module)):
-            found.append(DenseWeight(name, kind, _why_no_kernel(name, module, kind)))
+            dense.append(DenseWeight(name, kind, _why_no_kernel(name, module, kind)))
             continue
         for own in weights:
             why = f"a parameter of {kind} itself, and not the weight of a Linear or Conv2d"
-            found.append(DenseWeight(f"{name}.{own}".removeprefix("."), kind, why))
-    return found
+            dense.append(DenseWeight(f"{name}.{own}".removeprefix("."), kind, why))
+    return dense
 
 
 def _why_no_kernel(name: str, module: nn.Module, kind: str) -> str:

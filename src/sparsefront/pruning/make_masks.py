@@ -204,17 +204,17 @@ def _ranked_together(
         step_of = dict(zip(scores, steps, strict=True))
         groups: dict[str, Groups] = {}
         for layer, step in step_of.items():
-            found = step_groups(step, scores[layer], masks[layer], allowed[layer])
-            if found.keep_of_last is None:
-                groups[layer] = found
+            layer_groups = step_groups(step, scores[layer], masks[layer], allowed[layer])
+            if layer_groups.keep_of_last is None:
+                groups[layer] = layer_groups
             else:  # windows are decided independently: no ranking, and no need to keep the scores of other layers
-                survivors = select_in_layer(found, numel[layer], step.target)
+                survivors = select_in_layer(layer_groups, numel[layer], step.target)
                 masks[layer] = new_mask(step, survivors, scores[layer], masks[layer], allowed[layer])
-        kept = allocation.select(groups, numel, steps[0].target) if groups else {}
+        selections = allocation.select(groups, numel, steps[0].target) if groups else {}
         ranked = list(groups)
         del groups  # free the scores of the whole network before making the new masks
         for layer in ranked:
-            masks[layer] = new_mask(step_of[layer], kept.pop(layer), scores[layer], masks[layer], allowed[layer])
+            masks[layer] = new_mask(step_of[layer], selections.pop(layer), scores[layer], masks[layer], allowed[layer])
     return {layer: spec.permutation(layer).invert(mask) for layer, mask in masks.items()}
 
 

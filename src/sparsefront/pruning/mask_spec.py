@@ -54,10 +54,10 @@ def load_masks(file: Path) -> dict[str, Tensor]:
 
 
 def _shape(shapes: Any, name: str) -> tuple[int, ...]:
-    found = shapes.get(name) if isinstance(shapes, dict) else None
-    if not isinstance(found, list) or not all(isinstance(side, int) and side >= 0 for side in found):
+    shape = shapes.get(name) if isinstance(shapes, dict) else None
+    if not isinstance(shape, list) or not all(isinstance(side, int) and side >= 0 for side in shape):
         raise ValueError(f"the mask of {name} has no shape")
-    return tuple(found)
+    return tuple(shape)
 
 
 def mask_shapes(file: Path) -> dict[str, tuple[int, ...]]:
@@ -233,7 +233,7 @@ def _permutations(orders: Mapping[str, Tensor]) -> dict[str, Permutation]:
         if not torch.equal(order.sort().values, torch.arange(len(order))):
             raise ValueError(f"{PERMUTATIONS} holds {name}, in which an index is missing")
         sides.setdefault(layer, {})[side] = order
-    return {layer: Permutation(**found) for layer, found in sides.items()}
+    return {layer: Permutation(**side_orders) for layer, side_orders in sides.items()}
 
 
 def _are_sparsities(content: Any) -> bool:
@@ -275,8 +275,8 @@ def fix_spec(
             return 0.0
         order = permutation(layer, layer_sparsity) or Permutation()
         scores = order.apply(importance[layer].float())
-        kept = pattern.layer_mask(scores, torch.ones_like(scores, dtype=torch.bool), layer_sparsity)
-        return float(scores.masked_fill(kept, 0.0).sum(dtype=torch.float64))
+        mask = pattern.layer_mask(scores, torch.ones_like(scores, dtype=torch.bool), layer_sparsity)
+        return float(scores.masked_fill(mask, 0.0).sum(dtype=torch.float64))
 
     sparsities = None
     if isinstance(allocation, PerLayerAllocation):

@@ -220,8 +220,8 @@ def masked(net: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
     dense = {layer: weight.data for layer, weight in weights.items()}
     try:
         for layer, weight in weights.items():
-            gone = ~like_weight(masks[layer], weight).to(weight.device)
-            weight.data = dense[layer].masked_fill(gone, 0.0)
+            pruned = ~like_weight(masks[layer], weight).to(weight.device)
+            weight.data = dense[layer].masked_fill(pruned, 0.0)
         yield
     finally:
         for layer, weight in weights.items():

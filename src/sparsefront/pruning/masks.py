@@ -221,12 +221,12 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
             allowed = "names no layer of the network that has a weight; after sf.swap, give a copy from before it"
             raise InvalidSetting(key, "given", allowed)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not fits(mask, weight):
-            given = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+            actual = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
             matrix = f" or {[weight.shape[0], weight[0].numel()]}, as its matrix" if weight.dim() > 2 else ""
-            raise InvalidSetting(key, given, f"must be bool {list(weight.shape)}, as the weight{matrix}")
+            raise InvalidSetting(key, actual, f"must be bool {list(weight.shape)}, as the weight{matrix}")
         if mask.is_meta or mask.layout != torch.strided:
-            given = "on the meta device" if mask.is_meta else str(mask.layout)
-            raise InvalidSetting(key, given, "must be a plain tensor with values")
+            actual = "on the meta device" if mask.is_meta else str(mask.layout)
+            raise InvalidSetting(key, actual, "must be a plain tensor with values")
     for name, (first, *others) in sharing_layers(net, masks).items():
         if name in others and not torch.equal(*(as_matrix(masks[one]).cpu() for one in (first, name))):
             allowed = f"is another mask than that of {first}, whose weight it shares"
@@ -235,8 +235,8 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
 def require_dict(masks: object) -> None:
     if not isinstance(masks, Mapping) or not masks:
-        given = masks if isinstance(masks, Mapping | None) else type(masks).__name__
-        raise InvalidSetting("masks", given, "is a dict with at least one layer name and its bool mask")
+        actual = masks if isinstance(masks, Mapping | None) else type(masks).__name__
+        raise InvalidSetting("masks", actual, "is a dict with at least one layer name and its bool mask")
 
 
 # Masks in any training loop.
@@ -347,6 +347,6 @@ class HeldMasks:
         known = set().union(*self._stepped.values())
         weights = {name: layer_weight(layer) for name, layer in self._layers.items()}
         if orphans := [name for name, one in weights.items() if one.grad is not None and id(one) not in known]:
-            told = "the optimizer (%s) does not hold the weights of %s, which are not trained: make it after sf.prune"
-            log.warning(told, type(optimizer).__name__, ", ".join(orphans))
+            note = "the optimizer (%s) does not hold the weights of %s, which are not trained: make it after sf.prune"
+            log.warning(note, type(optimizer).__name__, ", ".join(orphans))
         self._stepped = None

@@ -54,13 +54,13 @@ def narrow(net: nn.Module, masks: Mapping[str, Tensor]) -> Narrowed:
     """
     net = unwrapped(net)
     require_masks_of(net, masks)
-    layers, found = _narrow_all(net, masks)
-    if not found:
+    layers, tie_units = _narrow_all(net, masks)
+    if not tie_units:
         return Narrowed(layers)
     forget_zeros(net)
-    left = {tie.inputs: units.nonzero().flatten().tolist() for tie, units in found}
+    left = {tie.inputs: units.nonzero().flatten().tolist() for tie, units in tie_units}
     record_removal(net, Removal(units=left, layers=list(masks)))
-    return Narrowed(layers, describe_units(net, found))
+    return Narrowed(layers, describe_units(net, tie_units))
 
 
 def narrow_layers(net: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, str]:
@@ -84,12 +84,12 @@ def save_narrower(folder: Path, net: nn.Module, masks: Mapping[str, Tensor]) -> 
 def _narrow_all(net: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, str], list[tuple[Tie, Tensor]]]:
     """`Narrowed.layers`, and the ties that lost units with those that remain, bool [units]."""
     matrices = {name: as_matrix(mask) for name, mask in masks.items()}
-    found = [(tie, units) for tie in find_ties(net, masks) if (units := _units(tie, matrices)) is not None]
-    before = {layer: list(layer_weight(net.get_submodule(layer)).shape) for tie, _ in found for layer in tie.layers}
-    for tie, units in found:
+    tie_units = [(tie, units) for tie in find_ties(net, masks) if (units := _units(tie, matrices)) is not None]
+    before = {layer: list(layer_weight(net.get_submodule(layer)).shape) for tie, _ in tie_units for layer in tie.layers}
+    for tie, units in tie_units:
         remove_units(net, tie, units)
     shapes = {layer: f"{list(layer_weight(net.get_submodule(layer)).shape)} of {old}" for layer, old in before.items()}
-    return shapes, found
+    return shapes, tie_units
 
 
 def _units(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor | None:

@@ -110,8 +110,8 @@ class PatternMasks:
 
     @property
     def settings(self) -> str:
-        given: dict[str, Any] = dataclasses.asdict(self.of) if dataclasses.is_dataclass(self.of) else {}
-        own = {name: value for name, value in given.items() if name != "granularity"}
+        fields: dict[str, Any] = dataclasses.asdict(self.of) if dataclasses.is_dataclass(self.of) else {}
+        own = {name: value for name, value in fields.items() if name != "granularity"}
         every = own | {"importance": f"magnitude_{self.importance.norm}"} | self.weights.settings
         every |= {"compact": True} if self.compact else {}
         return " ".join(f"{name}={_text(value)}" for name, value in every.items())

@@ -191,9 +191,9 @@ def prune(
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
         log.warning("prune: %s", warning)  # immediately: the following steps may train for hours
     dense = dense_weights(net, {*masks, *ignored})
-    whole = [name for name, gone in sparsities.items() if gone == 0 and first == sparsity]  # later masks may prune them
+    whole = [name for name, rate in sparsities.items() if rate == 0 and first == sparsity]  # later masks may prune them
     tell(_achieved(net, masks, dense, whole))
-    others = {found.name: found.why for found in dense}
+    others = {dense_weight.name: dense_weight.why for dense_weight in dense}
     return Masks(masks, pruning=pruning, spec=spec, ignored=ignored, dense=others, search=record)
 
 
@@ -240,8 +240,8 @@ def _require_types(loss: object, layers: object, tell: object, task: object, sea
     if task is not None and not isinstance(task, Task):
         raise InvalidSetting("task", type(task).__name__, "is a task of sparsefront, or None")
     if isinstance(search, type) or not hasattr(search, "spec") and search is not None:
-        given = search.__name__ if isinstance(search, type) else repr(search)
-        raise InvalidSetting("search", given, "is a sf.Search(...), or None")
+        actual = search.__name__ if isinstance(search, type) else repr(search)
+        raise InvalidSetting("search", actual, "is a sf.Search(...), or None")
 
 
 def check_pruning(
@@ -305,10 +305,10 @@ def _by_reason(reasons: Mapping[str, str]) -> str:
 def _achieved(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight], whole: Sequence[str]) -> str:
     """One line: the sparsity of the pruned layers and of all weights, other dense weights by kind, masks that prune nothing."""
     once = {id(weight_of(net, name)): mask for name, mask in masks.items()}  # layers may share a weight
-    gone, total = (sum(count) for count in zip(*((int((~m).sum()), m.numel()) for m in once.values()), strict=True))
-    kinds = Counter(found.kind for found in dense)
+    pruned, total = (sum(count) for count in zip(*((int((~m).sum()), m.numel()) for m in once.values()), strict=True))
+    kinds = Counter(weight.kind for weight in dense)
     others = f"; dense: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}" if kinds else ""
     if whole:
         others += f"; dense after a swap: {_by_reason(dict.fromkeys(whole, KEEPS_ALL))}"
-    layers, share = counted(len(masks), "layer"), gone / count_weights(net)
-    return f"prune: {gone / total:.1%} of the weights in {layers} are zero, {share:.1%} of all in the network{others}"
+    layers, share = counted(len(masks), "layer"), pruned / count_weights(net)
+    return f"prune: {pruned / total:.1%} of the weights in {layers} are zero, {share:.1%} of all in the network{others}"

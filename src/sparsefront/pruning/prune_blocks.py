@@ -47,12 +47,12 @@ def alike_blocks(net: nn.Module, layers: Collection[str]) -> list[str]:
     if not several:
         return []
     longest = max(several, key=lambda key: len(several[key]))  # ties go to the first, which is the outermost
-    found: list[str] = []
+    candidates: list[str] = []
     for (kind, *_), names in several.items():
         if kind is longest[0]:
-            found += [name for name in names if not any(name.startswith(f"{block}.") for block in found)]
+            candidates += [name for name in names if not any(name.startswith(f"{block}.") for block in candidates)]
     order = {name: place for place, (name, _) in enumerate(net.named_modules())}
-    return sorted(found, key=order.__getitem__)
+    return sorted(candidates, key=order.__getitem__)
 
 
 def removable_blocks(
@@ -110,18 +110,18 @@ def block_influence(
     real: list[Tensor | None] = [None]
 
     def compare(block: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        given = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        inputs = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         gives = output[0] if isinstance(output, tuple) else output
-        if not isinstance(gives, Tensor) or gives.shape != given.shape:
+        if not isinstance(gives, Tensor) or gives.shape != inputs.shape:
             shape = list(gives.shape) if isinstance(gives, Tensor) else type(gives).__name__
             allowed = (
-                f"takes whole blocks, and {block} makes {shape} of {list(given.shape)}: what follows would not fit"
+                f"takes whole blocks, and {block} makes {shape} of {list(inputs.shape)}: what follows would not fit"
             )
             raise InvalidSetting("pattern", "depth", allowed)
         of_text = gives.dim() == 3
         if not of_text:
-            given, gives = given.flatten(1), gives.flatten(1)
-        similar = F.cosine_similarity(given.float(), gives.float(), dim=-1).double()
+            inputs, gives = inputs.flatten(1), gives.flatten(1)
+        similar = F.cosine_similarity(inputs.float(), gives.float(), dim=-1).double()
         if of_text and real[0] is not None and real[0].shape == similar.shape:
             similar = similar[real[0]]
         sums[block] += torch.stack((similar.sum(), torch.tensor(float(similar.numel()), device=device).double()))
@@ -164,7 +164,7 @@ def prune_blocks(
     net, pattern = task.net, pruning.pattern
     assert isinstance(pattern, Depth)
     blocks, count = removable_blocks(net, layers, stay, pattern, pruning.sparsity)
-    influence, told = None, ""
+    influence, influence_text = None, ""
     if pattern.choose == "importance":
         if open_loader is None:
             allowed = (
@@ -172,21 +172,21 @@ def prune_blocks(
             )
             raise InvalidSetting("calibration", None, allowed)
         influence = block_influence(task, blocks, layers, open_loader, pattern.batches)
-        told = "; influence " + ", ".join(f"{one:.3g}" for one in influence)
-    gone = pattern.dropped(blocks, count, influence)
+        influence_text = "; influence " + ", ".join(f"{one:.3g}" for one in influence)
+    removed = pattern.dropped(blocks, count, influence)
     inside = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in layers}
     masks = {
-        name: torch.full_like(weight_of(net, name), block not in gone, dtype=torch.bool)
+        name: torch.full_like(weight_of(net, name), block not in removed, dtype=torch.bool)
         for name, block in inside.items()
         if block is not None
     }
     weights = sum(weight_of(net, name).numel() for name in layers)
     pruned = sum(mask.numel() for mask in masks.values() if not mask.any())
     tell(
-        f"prune: depth takes {count} of {len(blocks)} blocks out ({', '.join(gone) or 'none'}), {pruned / weights:.1%} of the "
-        f"weights in {counted(len(layers), 'layer')} where {pruning.sparsity:.1%} was asked for{told}"
+        f"prune: depth takes {count} of {len(blocks)} blocks out ({', '.join(removed) or 'none'}), {pruned / weights:.1%} of the "
+        f"weights in {counted(len(layers), 'layer')} where {pruning.sparsity:.1%} was asked for{influence_text}"
     )
-    spec = MaskSpec(blocks=names_left(net, blocks, gone), structure=structure_of(net))
+    spec = MaskSpec(blocks=names_left(net, blocks, removed), structure=structure_of(net))
     remove_blocks(net, spec.blocks or {})
     record_removal(net, Removal(blocks=spec.blocks or {}))
     outside = {name: "in no block that may go" for name, block in inside.items() if block is None}

@@ -44,8 +44,8 @@ Structure = tuple[Removal, ...]
 
 def structure_of(net: nn.Module) -> Structure:
     """What was removed from a network since it was built."""
-    found: Structure = net.__dict__.get(RECORDED, ())
-    return found
+    structure: Structure = net.__dict__.get(RECORDED, ())
+    return structure
 
 
 def record_removal(net: nn.Module, removal: Removal) -> None:
@@ -63,16 +63,16 @@ def apply_structure(net: nn.Module, structure: Structure) -> None:
     """
     for removal in structure if structure_of(net) != structure else ():
         remove_blocks(net, removal.blocks)
-        named = set(dict(net.named_modules()))
-        ties = find_ties(net, [layer for layer in removal.layers if layer in named]) if removal.units else []
-        found = [(tie, _left(tie, removal.units[tie.inputs])) for tie in ties if tie.inputs in removal.units]
-        if len(found) < len(removal.units):
-            missing = next(iter(removal.units.keys() - {tie.inputs for tie, _ in found}))
+        module_names = set(dict(net.named_modules()))
+        ties = find_ties(net, [layer for layer in removal.layers if layer in module_names]) if removal.units else []
+        tie_units = [(tie, _left(tie, removal.units[tie.inputs])) for tie in ties if tie.inputs in removal.units]
+        if len(tie_units) < len(removal.units):
+            missing = next(iter(removal.units.keys() - {tie.inputs for tie, _ in tie_units}))
             raise InvalidSetting("net", type(net).__name__, f"is another network: {missing} reads no units that may go")
-        for tie, units in found:
+        for tie, units in tie_units:
             remove_units(net, tie, units)
-        if found:
-            describe_units(net, found)
+        if tie_units:
+            describe_units(net, tie_units)
         record_removal(net, removal)
 
 
@@ -145,24 +145,24 @@ def require_no_zeros(net: nn.Module, layers: Iterable[str]) -> None:
 @torch.no_grad()
 def remove_units(net: nn.Module, tie: Tie, units: Tensor) -> None:
     """Remove the units of a tie that are not in `units`, bool [units], from all of its layers, in place."""
-    kept = units.repeat_interleave(tie.size).nonzero().flatten()
+    kept_indices = units.repeat_interleave(tie.size).nonzero().flatten()
     for name in tie.outputs:
         layer: Any = net.get_submodule(name)
-        _keep(layer, ("weight", "bias"), kept, 0)
-        setattr(layer, "out_features" if isinstance(layer, nn.Linear) else "out_channels", len(kept))
+        _keep(layer, ("weight", "bias"), kept_indices, 0)
+        setattr(layer, "out_features" if isinstance(layer, nn.Linear) else "out_channels", len(kept_indices))
     for name in tie.norms:
         norm: Any = net.get_submodule(name)
-        _keep(norm, ("weight", "bias", "running_mean", "running_var"), kept, 0)
-        norm.num_features = len(kept)
+        _keep(norm, ("weight", "bias", "running_mean", "running_var"), kept_indices, 0)
+        norm.num_features = len(kept_indices)
     reader: Any = net.get_submodule(tie.inputs)
-    _keep(reader, ("weight",), kept, 1)
-    setattr(reader, "in_features" if isinstance(reader, nn.Linear) else "in_channels", len(kept))
+    _keep(reader, ("weight",), kept_indices, 1)
+    setattr(reader, "in_features" if isinstance(reader, nn.Linear) else "in_channels", len(kept_indices))
     if tie.attention is None:
         return
     attention: Any = net.get_submodule(tie.attention)
     setattr(attention, tie.heads, int(units.sum()))
     if hasattr(attention, "all_head_size"):
-        attention.all_head_size = len(kept)
+        attention.all_head_size = len(kept_indices)
     if "position_bias" in inspect.signature(type(attention).forward).parameters:
         heads = units.nonzero().flatten().to(layer_weight(reader).device)
         attention.register_buffer("kept_heads", heads, persistent=False)
@@ -206,8 +206,8 @@ def describe_units(net: nn.Module, removed: Sequence[tuple[Tie, Tensor]]) -> str
     changes: dict[str, int] = {}
     for tie, units in removed:
         names, left = FEATURES_OF_CONFIG if tie.attention is None else HEADS_OF_CONFIG, int(units.sum())
-        named = next((name for name in names if getattr(config, name, None) == tie.count), None)
-        if named is None or changes.setdefault(named, left) != left:
+        config_key = next((name for name in names if getattr(config, name, None) == tie.count), None)
+        if config_key is None or changes.setdefault(config_key, left) != left:
             return f"{type(config).__name__} holds one number of {'features' if tie.attention is None else 'heads'} for all"
         if tie.attention is not None:
             changes["head_dim"] = tie.size

@@ -262,14 +262,14 @@ def _part_with(module: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
         weight = getattr(layer, "weight", None)
         return isinstance(weight, Tensor) and isinstance(mask, Tensor) and fits(mask, weight)
 
-    found = [part for part in module.modules() if all(has(part, name, mask) for name, mask in masks.items())]
-    if len(found) != 1:
-        which = "no part" if not found else f"{len(found)} parts"
+    owners = [part for part in module.modules() if all(has(part, name, mask) for name, mask in masks.items())]
+    if len(owners) != 1:
+        which = "no part" if not owners else f"{len(owners)} parts"
         allowed = (
             f"names layers that {which} of {type(module).__name__} has: give HoldMasks(masks, net=...) the network"
         )
         raise InvalidSetting("masks", "given", allowed)
-    return found[0]
+    return owners[0]
 
 
 class PeriodicMasks(pl.Callback):

@@ -255,8 +255,8 @@ def retake_batch_norm(round: Round, batches: int | None) -> None:
     _average_over_ranks(norms, read)
     if sum(distributed.all_gather(read)) == 0:
         log.warning("BatchNorm statistics stay those of the dense network: every training batch has one row")
-        for norm, kept in zip(norms, before, strict=True):
-            for statistic, old in zip(_statistics(norm), kept, strict=True):
+        for norm, originals in zip(norms, before, strict=True):
+            for statistic, old in zip(_statistics(norm), originals, strict=True):
                 statistic.copy_(old)
 
 

@@ -56,8 +56,8 @@ class FakeQuantize(pl.Callback):
     """
 
     def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
-        found = [net.get_submodule(name) for name in layers]
-        self._layers = [layer for layer in found if isinstance(layer, nn.Linear)]
+        modules = [net.get_submodule(name) for name in layers]
+        self._layers = [layer for layer in modules if isinstance(layer, nn.Linear)]
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         for layer in self._layers:

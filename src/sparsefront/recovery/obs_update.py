@@ -125,14 +125,14 @@ class ObsUpdate(Recovery):
         except ValueError as error:
             raise InvalidSetting("recovery.damping", self.damping, str(error)) from error
         selection = self._selection(round, layer, mask, order)
-        updated, kept = sweep(as_matrix(weight).float()[:, order], factor, selection, dead=dead, block=self.block)
-        if (found := first_non_finite({layer: updated})) is not None:
-            too_large = f"the update of {layer} is not finite, {found.counts} values; raise it"
+        updated, new_mask = sweep(as_matrix(weight).float()[:, order], factor, selection, dead=dead, block=self.block)
+        if (non_finite := first_non_finite({layer: updated})) is not None:
+            too_large = f"the update of {layer} is not finite, {non_finite.counts} values; raise it"
             raise InvalidSetting("recovery.damping", self.damping, too_large)
         back = torch.argsort(order)
         # Every rank has the same Hessian; broadcast so that they also continue with identical bits.
         weight.copy_(like_weight(distributed.broadcast(updated[:, back]), weight))
-        return kept[:, back]
+        return new_mask[:, back]
 
     def _selection(self, round: Round, layer: str, mask: Tensor, order: Tensor) -> Selection:
         """Select which weights of a layer are kept; `mask`: bool [N, K] of this round, in the network's order."""

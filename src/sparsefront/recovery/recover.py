@@ -136,18 +136,18 @@ def recover(
         raise InvalidSetting("task", type(task).__name__, "is a function (net, optimization) -> task, or None")
     known, chosen = Masks.of(masks), _with_own(option("recovery", recovery, Recovery), backend, dense_after)
     pruning = known.pruning or PruningSettings(_pattern_of(held, chosen), known.sparsity)
-    given = {"dense_net": dense_net, "initial_net": initial_net, "epoch_weights": epoch_weights}
+    optional = {"dense_net": dense_net, "initial_net": initial_net, "epoch_weights": epoch_weights}
     for name in ("dense_net", "initial_net"):
-        if given[name] is not None and not isinstance(given[name], nn.Module):
+        if optional[name] is not None and not isinstance(optional[name], nn.Module):
             require_callable(
-                name, given[name], allowed="is a torch.nn.Module, or a function without arguments that gives one"
+                name, optional[name], allowed="is a torch.nn.Module, or a function without arguments that gives one"
             )
     _require_weights(epoch_weights)
     chosen.check_pattern(pruning.pattern)
     if chosen.reads_inputs:
         require_no_groups(net, held, chosen.name)
     for name in chosen.needs:
-        if given[name] is None:
+        if optional[name] is None:
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
     if chosen.store_teacher and task is None:
         raise InvalidSetting(
@@ -157,7 +157,7 @@ def recover(
         _require_heeded(name, value, chosen)
     trainer = trainer or TrainerSettings(checkpoint=False)
     _require_ranks(trainer, chosen, library=context is None)
-    trained, initial = (net if given is None else given for given in (dense_net, initial_net))
+    trained, initial = (net if optional is None else optional for optional in (dense_net, initial_net))
     taken = known.spec.blocks is not None  # whole blocks were removed, so the teacher has more
     smaller = taken or bool(known.spec.structure)
     setup = RecoverySetup(
@@ -193,16 +193,16 @@ def recover(
     device, criterion = device_of(net), module_of(loss)
     loss_device = None if criterion is None else device_of(criterion)
     with keep_modes(net), tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
-        found = run_rounds(
+        result = run_rounds(
             net, dict(held), known.spec, chosen, setup, source, context or RunContext(folder=Path(scratch))
         )
     net.to(device)
     if criterion is not None:
         criterion.to(loss_device)
-    records = found.records
+    records = result.records
     if taken:  # the network lacks these layers; the masks describe the network before
         records = tuple(replace(record, sparsity_achieved=known.sparsity) for record in records)
-    left = {name: mask.to(device) for name, mask in (known if taken else found.masks).items()}
+    left = {name: mask.to(device) for name, mask in (known if taken else result.masks).items()}
     # the schedule has ended: further training keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
     spec = known.spec.of_dense(left) if chosen.leaves_dense else known.spec
@@ -218,11 +218,11 @@ OF_RECOVERIES = {
 def _with_own(recovery: Recovery, backend: Backend | None, dense_after: float | None) -> Recovery:
     """Replace these settings of the recovery; raises InvalidSetting if it lacks one or the value is invalid."""
     own: set[str] = {setting.name for setting in fields(recovery)} if is_dataclass(recovery) else set()
-    given = {"backend": backend, "dense_after": dense_after}
-    for name, value in given.items():
+    replacements = {"backend": backend, "dense_after": dense_after}
+    for name, value in replacements.items():
         if value is not None and name not in own:
             raise InvalidSetting(name, value, f"{OF_RECOVERIES[name].format(recovery.name)}: leave it out")
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in replacements.items() if value is not None}
     return replace(recovery, **chosen) if chosen else recovery  # type: ignore[type-var]  # a dataclass with these fields
 
 

@@ -115,11 +115,13 @@ class FinishedRounds:
         """
         assert self.folder is not None
         file = self.folder / IDENTITY
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        if found == identity:
+        stored_identity = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        if stored_identity == identity:
             return
         if self._states():
-            differing = [name for name in {**identity, **found} if identity.get(name) != found.get(name)]
+            differing = [
+                name for name in {**identity, **stored_identity} if identity.get(name) != stored_identity.get(name)
+            ]
             what = f"what another recovery left there differs in {', '.join(differing)}"
             allowed = f"{what}: repeat that one to go on with it, name another folder, or remove this one to begin anew"
             raise InvalidSetting("context.resume_dir", self.folder, allowed)
@@ -151,10 +153,10 @@ class FinishedRounds:
             the records of all finished rounds, with all of their time counted as earlier; empty, without touching anything, if
             there are none or they are damaged.
         """
-        found = sorted(self.folder.glob("after_*_rounds")) if self.folder else []
-        if not found:
+        folders = sorted(self.folder.glob("after_*_rounds")) if self.folder else []
+        if not folders:
             return []
-        last = found[-1]
+        last = folders[-1]
         if (damage := _damage(last, self.net)) is not None:
             if distributed.rank() == 0:
                 log.warning("not used, so the rounds start again: %s: %s", last, damage)
@@ -342,8 +344,10 @@ def run_rounds(
                 )
             )
             masked.check()
-            if (found := first_non_finite(dict(net.named_parameters()))) is not None:
-                raise InvalidSetting("recovery", recovery.name, f"left {found.name} with {found.counts} values")
+            if (non_finite := first_non_finite(dict(net.named_parameters()))) is not None:
+                raise InvalidSetting(
+                    "recovery", recovery.name, f"left {non_finite.name} with {non_finite.counts} values"
+                )
             _require_contract(recovery, done, masked.masks(), layers)
             records.append(replace(done, sparsity=levels[index], sparsity_achieved=masked.sparsity))
             if index + 1 < len(levels):

@@ -45,9 +45,9 @@ CHOICE = "backend.json"  # the backend that `auto` chose, for resumed runs
 
 def pattern_of_blocks(masks: Mapping[str, Tensor]) -> BlockWise | None:
     """The block pattern of plain masks, with blocks that divide every layer; None if a layer keeps single weights."""
-    found = [mask_structure(mask.flatten(1)) for mask in masks.values()]
-    blocks = [parameters["block"] for family, parameters in found if family == "blocked"]
-    if not blocks or any(family not in ("blocked", "dense") for family, _ in found):
+    structures = [mask_structure(mask.flatten(1)) for mask in masks.values()]
+    blocks = [parameters["block"] for family, parameters in structures if family == "blocked"]
+    if not blocks or any(family not in ("blocked", "dense") for family, _ in structures):
         return None
     return BlockWise("x".join(str(min(sides)) for sides in zip(*blocks, strict=True)))
 
@@ -293,18 +293,18 @@ def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quant
         elif reason := _kernels_unsupported_reason(round):
             raise InvalidSetting(KEY, backend, f"{reason}; use dense")
         return backend
-    kept = None if round.resume_dir is None else round.resume_dir / CHOICE
-    if kept is not None and kept.exists():
-        return json.loads(kept.read_text(encoding="utf-8"))
+    choice_file = None if round.resume_dir is None else round.resume_dir / CHOICE
+    if choice_file is not None and choice_file.exists():
+        return json.loads(choice_file.read_text(encoding="utf-8"))
     reason = backend_unsupported_reason(round.setup, quantize=quantize) if on_gpu else "runs no kernels on a CPU"
     reason = reason or _kernels_unsupported_reason(round)
     if reason is not None:
         log.info("%s=auto trains dense: backend sparse %s", KEY, reason)
         return "dense"
     chosen = _faster(round, optimization)
-    if kept is not None and distributed.rank() == 0:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(kept) as new:
+    if choice_file is not None and distributed.rank() == 0:
+        choice_file.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(choice_file) as new:
             new.write_text(json.dumps(chosen), encoding="utf-8")
     return chosen
 

@@ -104,27 +104,27 @@ class SparseSwaps(Recovery):
         batches = list(calibration.batches(self.batches))
         previous = round.masked.masks() if round.setup.pruning.schedule.masks_nest else {}
         sharing = sharing_layers(round.net, layers)
-        found: dict[str, Exchanged] = {}
+        by_layer: dict[str, Exchanged] = {}
         for group in calibration.order_of_use() if self.sequential else [layers]:
-            first = {sharing[layer][0]: None for layer in group if layer not in found}
+            first = {sharing[layer][0]: None for layer in group if layer not in by_layer}
             seen = [layer for one in first for layer in sharing[one]]
             grams = calibration.total(calibration.sums_over(seen, batches, input_hessian))
             for layer in first:  # layers that share a weight are optimized together
                 gram = torch.stack([grams.pop(one) for one in sharing[layer]]).sum(0)
                 swapped = self._exchange_in_layer(round, layer, gram, previous.get(layer))
-                found |= dict.fromkeys(sharing[layer], swapped)
-            round.masked.set({layer: found[layer].mask for layer in seen})
-        each = list({id(one): one for one in found.values()}.values())
+                by_layer |= dict.fromkeys(sharing[layer], swapped)
+            round.masked.set({layer: by_layer[layer].mask for layer in seen})
+        each = list({id(one): one for one in by_layer.values()}.values())
         before, after = (sum(getattr(one, key) for one in each) for key in ("error_before", "error_after"))
         exchanges = sum(one.exchanges for one in each)
         log.info(
             "sparse_swaps: %s in %s, squared output error %.3g -> %.3g",
             counted(exchanges, "exchange"),
-            counted(len(found), "layer"),
+            counted(len(by_layer), "layer"),
             before,
             after,
         )
-        return {layer: found[layer].mask for layer in layers}
+        return {layer: by_layer[layer].mask for layer in layers}
 
     def _exchange_in_layer(
         self, round: Round, layer: str, gram: torch.Tensor, previous: torch.Tensor | None

@@ -63,11 +63,13 @@ def recovery_plan(epochs: int | None, lr: float, recipe: Recipe, steps_per_epoch
         return TrainingPlan(
             math.ceil(steps / steps_per_epoch), Optimization(recipe, lr=lr, total_steps=steps), "recovery.lr", steps
         )
-    found = epochs or recipe.recovery_epochs or recipe.epochs
-    if found == 0:
+    total_epochs = epochs or recipe.recovery_epochs or recipe.epochs
+    if total_epochs == 0:
         allowed = "must be set with recipe.epochs=0, which leaves no dense run to repeat; recovery=none trains nothing"
         raise InvalidSetting("recipe.recovery_epochs", None, allowed)
-    return TrainingPlan(found, Optimization(recipe, lr=lr, total_steps=found * steps_per_epoch), "recovery.lr")
+    return TrainingPlan(
+        total_epochs, Optimization(recipe, lr=lr, total_steps=total_epochs * steps_per_epoch), "recovery.lr"
+    )
 
 
 class TrainingRecovery(Recovery):

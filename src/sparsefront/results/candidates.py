@@ -37,10 +37,10 @@ COMMIT_DIGITS = 9
 
 def provenance(result: Result) -> dict[str, str]:
     """Name -> version or description; only what is known."""
-    found = {words: result.value_of(field) for field, words in FIELDS.items()}
-    found["kernels"] = None if result.identity.commit is None else KERNELS
-    found["measured"] = result.identity.time
-    return {words: _short(words, value) for words, value in found.items() if value is not None}
+    versions = {words: result.value_of(field) for field, words in FIELDS.items()}
+    versions["kernels"] = None if result.identity.commit is None else KERNELS
+    versions["measured"] = result.identity.time
+    return {words: _short(words, value) for words, value in versions.items() if value is not None}
 
 
 def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
@@ -56,8 +56,8 @@ def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
         for result, value in zip(results, values):
             if value != counts[0][0]:
                 name = f"{words} and kernels" if field == "commit" else words
-                told = f"{name} {_short(words, value)}, elsewhere {_short(words, counts[0][0])}"
-                unlike.setdefault(result.identity.run_id, []).append(told)
+                difference = f"{name} {_short(words, value)}, elsewhere {_short(words, counts[0][0])}"
+                unlike.setdefault(result.identity.run_id, []).append(difference)
     return unlike
 
 
@@ -159,10 +159,10 @@ def two_baselines(results: Sequence[Result]) -> list[str]:
     runs = Counter(baseline_side(result) for result in results)
     if len(runs) < 2:
         return []
-    told = [f"against {BASELINES[side]} in {counted(runs[side], 'run')}" for side in BASELINES if runs[side]]
+    clauses = [f"against {BASELINES[side]} in {counted(runs[side], 'run')}" for side in BASELINES if runs[side]]
     if runs["dense"]:
-        told[-1] = f"against {BASELINES['dense']} in the {runs['dense']} without control=dense_continued"
-    return [f"points lost are {', and '.join(told)}"]
+        clauses[-1] = f"against {BASELINES['dense']} in the {runs['dense']} without control=dense_continued"
+    return [f"points lost are {', and '.join(clauses)}"]
 
 
 def _field(side: str, held_out: bool) -> str:
@@ -209,8 +209,8 @@ class Candidate:
     @cached_property
     def achieved(self) -> float | None:
         """Mean achieved sparsity of the runs that record it; None if none does."""
-        found = [value for result in self.results if (value := result.sparsity.sparsity_achieved) is not None]
-        return fmean(found) if found else None
+        sparsities = [value for result in self.results if (value := result.sparsity.sparsity_achieved) is not None]
+        return fmean(sparsities) if sparsities else None
 
     @cached_property
     def why_apart(self) -> str | None:
@@ -280,11 +280,11 @@ class Candidate:
 
 def candidates_of(results: Iterable[Result]) -> list[Candidate]:
     """Group pruned results by their choices, in order of first appearance."""
-    found: dict[str, list[Result]] = {}
+    by_choice: dict[str, list[Result]] = {}
     for result in filter(is_pruned, results):
-        found.setdefault(_text([result.sparsity.sparsity_target, _choice(result)]), []).append(result)
+        by_choice.setdefault(_text([result.sparsity.sparsity_target, _choice(result)]), []).append(result)
     candidates = []
-    for of_choice in found.values():
+    for of_choice in by_choice.values():
         modes = dict.fromkeys(result.choice.kernel_mode for result in of_choice if is_timed(result))
         for mode in modes or (None,):
             runs: dict[tuple, Result] = {}
@@ -328,9 +328,9 @@ def asked_of(result: Result) -> str:
 
 def budget_of(result: Result) -> str | None:
     """The speedup or latency budget of its allocation, as a setting; None if a sparsity was requested."""
-    given = result.choice.allocation_parameters
-    found = (f"allocation.{key}={given[key]:g}" for key in BUDGET_KEYS if given.get(key) is not None)
-    return next(found, None)
+    parameters = result.choice.allocation_parameters
+    budgets = (f"allocation.{key}={parameters[key]:g}" for key in BUDGET_KEYS if parameters.get(key) is not None)
+    return next(budgets, None)
 
 
 def recovery_of(result: Result) -> str:
@@ -427,8 +427,8 @@ def precision_of(result: Result) -> str | None:
 
 def low_precision_of(result: Result) -> str | None:
     """fp8, fp8_static or int8; None for products in 16 bits or more."""
-    found = precision_of(result)
-    return None if found in get_args(Dtype) else found
+    precision = precision_of(result)
+    return None if precision in get_args(Dtype) else precision
 
 
 def low_baseline_is_faster(result: Result, field: str = "latency_dense{}_ms") -> bool:
@@ -455,20 +455,20 @@ BUDGET, SPLIT = "budget", "split"
 
 def conditions(result: Result) -> dict[str, str]:
     """Condition -> its value in words; only those that apply to this result."""
-    found = {"data": _data(result), "evaluation": _evaluation(result), "held out": _held_out(result)}
+    descriptions = {"data": _data(result), "evaluation": _evaluation(result), "held out": _held_out(result)}
     if (split := split_of(result)) is not None:
-        found[SPLIT] = f"split {split}"
+        descriptions[SPLIT] = f"split {split}"
     if result.choice.recovery is not None:
-        found[BUDGET] = _budget(result)
+        descriptions[BUDGET] = _budget(result)
     if result.speed.latency_device is not None:
-        found["search"] = _search(result)
+        descriptions["search"] = _search(result)
     if result.speed.timed_image_size is not None:
-        found["image size"] = f"timed at {result.speed.timed_image_size} pixels"
+        descriptions["image size"] = f"timed at {result.speed.timed_image_size} pixels"
     if result.speed.timed_mode is not None:
-        found["timed"] = f"a token behind a prompt, with a cache of {result.speed.cache_length}"
+        descriptions["timed"] = f"a token behind a prompt, with a cache of {result.speed.cache_length}"
     if result.speed.latency_device == "cpu":
-        found["processor"] = processor_text(result)
-    return found
+        descriptions["processor"] = processor_text(result)
+    return descriptions
 
 
 def _data(result: Result) -> str:
@@ -490,15 +490,15 @@ def split_of(result: Result) -> str | None:
 
 def splits_apart(results: Iterable[Result]) -> list[str]:
     """A line per data set whose held-out rows differ: choices based on them are not comparable."""
-    found: dict[str, Counter[str]] = {}
+    by_subject: dict[str, Counter[str]] = {}
     for result in results:
         if (split := split_of(result)) is not None:
             subject = " ".join(filter(None, (result.choice.dataset, result.choice.dataset_task)))
-            found.setdefault(subject, Counter())[split] += 1
+            by_subject.setdefault(subject, Counter())[split] += 1
     return [
         f"{subject}: not ranked against each other, since other rows of train were held out: "
         + ", ".join(f"{counted(count, 'result')} of the split {split}" for split, count in sorted(counts.items()))
-        for subject, counts in found.items()
+        for subject, counts in by_subject.items()
         if len(counts) > 1
     ]
 

@@ -170,8 +170,8 @@ class SettingsColumn(Column):
     keys: tuple[tuple[str, str], ...] = ()
 
     def value(self, result: Result) -> str | None:
-        found = ((part, key, result.value_of(f"{part}_parameters")) for part, key in self.keys)
-        return " ".join(override_text(f"{part}.{key}", held[key]) for part, key, held in found if key in held) or None
+        entries = ((part, key, result.value_of(f"{part}_parameters")) for part, key in self.keys)
+        return " ".join(override_text(f"{part}.{key}", held[key]) for part, key, held in entries if key in held) or None
 
 
 # Fields for which higher is better are sorted descending; all others ascending.
@@ -318,7 +318,7 @@ def _differing_settings(results: Sequence[Result]) -> tuple[tuple[str, str], ...
             for key, value in parameters.items():
                 if key not in apart:
                     values.setdefault((part, key), {}).setdefault(option, set()).add(str(value))
-    return tuple(key for key, options in values.items() if any(len(found) > 1 for found in options.values()))
+    return tuple(key for key, options in values.items() if any(len(texts) > 1 for texts in options.values()))
 
 
 def is_quality(name: str) -> bool:
@@ -362,16 +362,18 @@ def measured_cells(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
     """
     candidates = [candidate for candidate in candidates if budget_of(candidate.results[0]) is None]
     sparsities = sorted({candidate.sparsity for candidate in candidates})
-    named = [name for name in NAMED_WHERE_DIFFERENT if len({_chosen(one, name) for one in candidates} - {""}) > 1]
+    varying_parts = [
+        name for name in NAMED_WHERE_DIFFERENT if len({_chosen(one, name) for one in candidates} - {""}) > 1
+    ]
     seeds: dict[tuple[str, ...], dict[float, set]] = {}
     for candidate in candidates:
-        line = _pattern(candidate), *(_chosen(candidate, name) for name in named), candidate.recovery
+        line = _pattern(candidate), *(_chosen(candidate, name) for name in varying_parts), candidate.recovery
         of_line = seeds.setdefault(line, {})
         of_line.setdefault(candidate.sparsity, set()).update(candidate.seeds)
     if len(sparsities) < 2 or len(seeds) < 2:
         return []
     return [
-        dict(zip(("pattern", *named, "recovery"), line, strict=True))
+        dict(zip(("pattern", *varying_parts, "recovery"), line, strict=True))
         | {f"sparsity {sparsity:g}": _cell(held.get(sparsity, ())) for sparsity in sparsities}
         for line, held in sorted(seeds.items())
     ]

@@ -324,8 +324,8 @@ class ComparableResults:
     @property
     def low_label(self) -> str:
         """`dense in fp8`."""
-        found = dict.fromkeys(result.speed.dense_low_precision for result in self.results)
-        return f"dense in {' or '.join(name for name in found if name)}"
+        precisions = dict.fromkeys(result.speed.dense_low_precision for result in self.results)
+        return f"dense in {' or '.join(name for name in precisions if name)}"
 
     def continued_quality(self) -> float | None:
         """Median displayed quality of the continued dense networks."""
@@ -423,11 +423,13 @@ def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[Co
         groups.setdefault((subject, tuple(conditions(result).items())), []).append(result)
     groups = _with_dense_ones(_with_untimed_ones(groups, results), results)
     alike: dict[tuple, list[dict[str, str]]] = {}
-    for subject, found in groups:
-        alike.setdefault(subject, []).append(dict(found))
+    for subject, condition_items in groups:
+        alike.setdefault(subject, []).append(dict(condition_items))
     return [
-        ComparableResults(_told_apart(subject[0], dict(found), alike[subject]), *subject[1:], tuple(members), axis)
-        for (subject, found), members in sorted(groups.items(), key=_largest_first)
+        ComparableResults(
+            _told_apart(subject[0], dict(condition_items), alike[subject]), *subject[1:], tuple(members), axis
+        )
+        for (subject, condition_items), members in sorted(groups.items(), key=_largest_first)
     ]
 
 
@@ -453,26 +455,26 @@ def _with_untimed_ones(groups: dict[tuple, list[Result]], order: list[Result]) -
     for key, members in groups.items():
         if members[0].speed.latency_device is not None:
             by_accuracy.setdefault(accuracy_key(members), []).append(key)
-    found = {key: list(members) for key, members in groups.items()}
+    merged_groups = {key: list(members) for key, members in groups.items()}
     for key, members in groups.items():
         if members[0].speed.latency_device is None and (timed := by_accuracy.get(accuracy_key(members))):
             for other in timed:
-                found[other] = sorted([*found[other], *members], key=lambda result: place[id(result)])
-            del found[key]
-    return found
+                merged_groups[other] = sorted([*merged_groups[other], *members], key=lambda result: place[id(result)])
+            del merged_groups[key]
+    return merged_groups
 
 
 def _with_dense_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> dict[tuple, list[Result]]:
     """Add the results without a budget to each group that agrees otherwise, or make a separate group if there is none."""
     place = {id(result): number for number, result in enumerate(order)}
     shared = {key: members for key, members in groups.items() if BUDGET not in dict(key[1])}
-    found = {}
+    merged_groups = {}
     for key, members in groups.items():
         if key in shared and any(other not in shared and _without_budget(other) == key for other in groups):
             continue
         beside = [] if key in shared else shared.get(_without_budget(key), [])
-        found[key] = sorted([*members, *beside], key=lambda result: place[id(result)])
-    return found
+        merged_groups[key] = sorted([*members, *beside], key=lambda result: place[id(result)])
+    return merged_groups
 
 
 def _without_budget(key: tuple) -> tuple:

@@ -218,8 +218,8 @@ def _published(file: Path) -> _Published | None:
             drawn = f"; python -m experiments.{module} makes or draws it" if module else ""
             return _Published([], another=f"holds {what}, not accuracy and latency of networks{drawn}")
     fields = {item.name for item in result_fields()}.difference(_NOT_FILLED, _shortened_mappings(lines))
-    named = {name: name if name in fields else _OTHER_NAMES.get(name) for name in header}
-    filled = set(named.values())
+    column_fields = {name: name if name in fields else _OTHER_NAMES.get(name) for name in header}
+    filled = set(column_fields.values())
     if not filled & set(_MEASURED):
         return None
     single = {"choice", "level"} <= set(header)
@@ -227,8 +227,8 @@ def _published(file: Path) -> _Published | None:
         lacks = f"has no column {', '.join(missing)}"
         needs = f"a table of points needs pattern, sparsity_target and one of {', '.join(_MEASURED)}"
         return _Published([], another=f"{lacks}; {needs}")
-    ignored = [name for name in header if named[name] is None and name not in _READ_APART]
-    told = [f"{file}: columns that are ignored: {', '.join(ignored)}"] if ignored else []
+    ignored = [name for name in header if column_fields[name] is None and name not in _READ_APART]
+    notes = [f"{file}: columns that are ignored: {', '.join(ignored)}"] if ignored else []
     refused = sum(bool(line.get("unsupported")) for line in lines)
     problems = [f"{file}: {counted(refused, 'point')} refused before a run (column unsupported)"] if refused else []
     results = []
@@ -236,10 +236,12 @@ def _published(file: Path) -> _Published | None:
         if line.get("unsupported"):
             continue
         try:
-            results.append(Result.from_flat(_cells(line, named, number=number, table=file.name.partition(".")[0])))
+            results.append(
+                Result.from_flat(_cells(line, column_fields, number=number, table=file.name.partition(".")[0]))
+            )
         except ValueError as error:
             problems.append(f"{file}, point {number}: {error}")
-    return _Published(results, told, problems)
+    return _Published(results, notes, problems)
 
 
 def _shortened_mappings(lines: Sequence[Mapping[str, str]]) -> set[str]:
@@ -290,10 +292,10 @@ _VERSION = str(Identity.schema_version)  # the default of the field
 def _overrides(text: str) -> Iterator[tuple[str, str | None, str]]:
     """(part, parameter or None, value) of the overrides given to `run.py`."""
     try:
-        given = shlex.split(text)
+        words = shlex.split(text)
     except ValueError:
         return
-    for override in given:
+    for override in words:
         name, equals, value = override.partition("=")
         part, _, key = name.partition(".")
         if equals and value:
@@ -412,8 +414,8 @@ def _rebuild(request: Request) -> None:
             print(f"kept as it is: {printable(problem)}", file=sys.stderr)
         why = f"kept since their {RESULT_FILE} is missing or cannot be read"
         old = f", {len(rebuilt.old)} of them old lines, {why}" if rebuilt.old else ""
-        kept = f", and {counted(len(rebuilt.kept), 'line')} kept that cannot be read" if rebuilt.kept else ""
-        print(f"{store}: {counted(len(rebuilt.runs), 'run')}{old}{kept}")
+        unreadable = f", and {counted(len(rebuilt.kept), 'line')} kept that cannot be read" if rebuilt.kept else ""
+        print(f"{store}: {counted(len(rebuilt.runs), 'run')}{old}{unreadable}")
 
 
 def _readers() -> int:

@@ -34,28 +34,28 @@ def differences(results: Sequence[Result]) -> list[str]:
     """
     if len(results) < 2:
         return []
-    told = [*_fields(results), *_parameters(results), *_samples(results), *_weights(results), *_windows(results)]
-    lines = [f"differs between these runs: {'; '.join(told)}"] if told else []
+    clauses = [*_fields(results), *_parameters(results), *_samples(results), *_weights(results), *_windows(results)]
+    lines = [f"differs between these runs: {'; '.join(clauses)}"] if clauses else []
     return [*_mixed(results), *lines, *_equal_under_several_seeds(results), *_baseline(results)]
 
 
 def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
     """A line if results with different seeds are equal: forged, or without randomness; their spread means nothing."""
     seeds: dict[str, set[tuple[int, int | None]]] = {}
-    named: dict[str, str] = {}
+    names: dict[str, str] = {}
     for result in results:
         identity = result.identity
         if identity.weights_sha256 is not None:
             seeds.setdefault(identity.weights_sha256, set()).add((identity.seed, identity.recovery_seed))
-            named[identity.weights_sha256] = f"{result.choice.prunings} {result.sparsity.sparsity_target:g}"
+            names[identity.weights_sha256] = f"{result.choice.prunings} {result.sparsity.sparsity_target:g}"
     lines = []
-    for weights, found in seeds.items():
-        if len(found) > 1:
-            told = ", ".join(
-                str(seed) if again in (None, seed) else f"{seed}/{again}" for seed, again in sorted(found, key=str)
+    for weights, seed_pairs in seeds.items():
+        if len(seed_pairs) > 1:
+            seed_list = ", ".join(
+                str(seed) if again in (None, seed) else f"{seed}/{again}" for seed, again in sorted(seed_pairs, key=str)
             )
             lines.append(
-                f"equal weights under different seeds ({named[weights]}: {told}): one network, not {len(found)}"
+                f"equal weights under different seeds ({names[weights]}: {seed_list}): one network, not {len(seed_pairs)}"
             )
     return lines
 
@@ -93,8 +93,8 @@ def _parameter(parameters: Mapping[str, Any], key: str) -> Any:
 
 def _where_they_differ(values: dict[str, list]) -> list[str]:
     """`name a, b` for each name with different values; None is shown as "unknown"."""
-    texts = {name: dict.fromkeys(map(_text, found)) for name, found in values.items()}
-    return [f"{name} {', '.join(found)}" for name, found in texts.items() if len(found) > 1]
+    texts = {name: dict.fromkeys(map(_text, variants)) for name, variants in values.items()}
+    return [f"{name} {', '.join(variants)}" for name, variants in texts.items() if len(variants) > 1]
 
 
 def _text(value: object) -> str:
@@ -105,27 +105,27 @@ def _text(value: object) -> str:
 
 def _samples(results: Sequence[Result]) -> list[str]:
     """Samples of recoveries with the same number of steps."""
-    found = sorted({result.cost.recovery_samples for result in results if result.cost.recovery_samples is not None})
-    return [f"samples of recovery {', '.join(map(str, found))}"] if len(found) > 1 else []
+    counts = sorted({result.cost.recovery_samples for result in results if result.cost.recovery_samples is not None})
+    return [f"samples of recovery {', '.join(map(str, counts))}"] if len(counts) > 1 else []
 
 
 def _weights(results: Sequence[Result]) -> list[str]:
-    found = {result.identity.dense_weights_sha256 for result in results}
+    digests = {result.identity.dense_weights_sha256 for result in results}
     seeds = sorted({result.identity.seed for result in results})
     of_seeds = f" (seeds {', '.join(map(str, seeds))})" if len(seeds) > 1 else ""
-    return [f"{len(found)} different dense networks{of_seeds}"] if len(found) > 1 else []
+    return [f"{len(digests)} different dense networks{of_seeds}"] if len(digests) > 1 else []
 
 
 def _windows(results: Sequence[Result]) -> list[str]:
     """n:m windows, if a pattern has several at one sparsity."""
-    found: dict[tuple[str, float], dict[str, None]] = {}
+    by_choice: dict[tuple[str, float], dict[str, None]] = {}
     for result in results:
         if result.sparsity.n_of_m is not None:
-            of_this = found.setdefault((result.choice.prunings, result.sparsity.sparsity_target), {})
+            of_this = by_choice.setdefault((result.choice.prunings, result.sparsity.sparsity_target), {})
             of_this[result.sparsity.n_of_m] = None
     return [
         f"n:m of {pattern} at sparsity {sparsity:g} {' and '.join(windows)}"
-        for (pattern, sparsity), windows in found.items()
+        for (pattern, sparsity), windows in by_choice.items()
         if len(windows) > 1
     ]
 

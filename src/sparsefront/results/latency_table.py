@@ -207,19 +207,19 @@ def layer_times(results: Iterable[Result]) -> list["LayerTime"]:
     Args:
         results: usable ones (see `unusable`) that agree in all of SAME.
     """
-    found: dict[str, dict[float, list[_Measured]]] = {}
+    by_layer: dict[str, dict[float, list[_Measured]]] = {}
     for result in results:
         for layer, entry in result.kernels.kernel_per_layer.items():
             dense = next((name for name in DENSE_KERNELS if name in entry["candidates"]), None)
             if dense is None:
                 raise InvalidSetting("results", result.identity.run_id, f"has no dense time of layer {layer}")
-            levels = found.setdefault(layer, {})
+            levels = by_layer.setdefault(layer, {})
             levels.setdefault(0.0, []).append(_Measured(entry["candidates"][dense], dense, entry, result))
             chosen = _Measured(entry["latency_us"], entry["chosen"], entry, result)
             levels.setdefault(result.sparsity.sparsity_target, []).append(chosen)
     return [
         median_low(measured).line(layer, level)
-        for layer, levels in found.items()
+        for layer, levels in by_layer.items()
         for level, measured in sorted(levels.items())
     ]
 

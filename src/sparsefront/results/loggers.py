@@ -36,8 +36,8 @@ def has_api_key() -> bool:
 
 
 def _netrc_knows(host: str) -> bool:
-    named = os.environ.get("NETRC")
-    candidates = [Path(named)] if named else [Path("~/.netrc"), Path("~/_netrc")]
+    netrc_path = os.environ.get("NETRC")
+    candidates = [Path(netrc_path)] if netrc_path else [Path("~/.netrc"), Path("~/_netrc")]
     for path in candidates:
         try:
             # Only the host's own entry: a `default` entry is a password for other machines.
@@ -198,8 +198,8 @@ class WandbLogging(Logging):
     def _mode_now(self) -> str:
         if self.mode != "auto":
             return self.mode
-        wanted = os.environ.get("WANDB_MODE", "online" if has_api_key() else "offline")
-        return wanted if wanted in ("online", "offline", "disabled") else "offline"
+        setting = os.environ.get("WANDB_MODE", "online" if has_api_key() else "offline")
+        return setting if setting in ("online", "offline", "disabled") else "offline"
 
 
 def log_result(loggers: "Sequence[Logger]", result: Result, *, again: bool = False) -> None:

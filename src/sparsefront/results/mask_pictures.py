@@ -143,10 +143,10 @@ def pixel_density(mask: Tensor, scale: Scale) -> Tensor:
 
     The last pixels of a pooled layer average over the remaining weights.
     """
-    kept = mask.float()
+    keeps = mask.float()
     if scale.pooled > 1:
-        return avg_pool2d(kept[None], scale.pooled, ceil_mode=True, count_include_pad=False)[0].cpu()
-    return kept.repeat_interleave(scale.cell, dim=0).repeat_interleave(scale.cell, dim=1).cpu()
+        return avg_pool2d(keeps[None], scale.pooled, ceil_mode=True, count_include_pad=False)[0].cpu()
+    return keeps.repeat_interleave(scale.cell, dim=0).repeat_interleave(scale.cell, dim=1).cpu()
 
 
 def rgb(color: str) -> np.ndarray:

@@ -125,7 +125,7 @@ def draw_points(
         choice = point.result.choice
         filled = point.x is not None if front is None else (x(point), point.quality) in front
         drawn.setdefault((choice.prunings, choice.recovery, low_precision_of(point.result), filled), []).append(point)
-    named = set()
+    labels = set()
     for (pattern, recovery, precision, filled), members in drawn.items():
         color = pattern_color(pattern)
         empty = "none" if front is None else DOMINATED_COLOR
@@ -142,9 +142,9 @@ def draw_points(
             linewidths=LOW_PRECISION_EDGE if precision else None,
             hatch=LOW_PRECISION_HATCH if precision else None,
             zorder=3,
-            label="_nolegend_" if label in named else label,
+            label="_nolegend_" if label in labels else label,
         )
-        named.add(label)
+        labels.add(label)
         _draw_errors(axes, members, x, color, intervals)
     if front is not None and len(points) <= LABELED_POINTS:
         for point in points:

@@ -452,13 +452,13 @@ def _without_gaps(value: dict | list) -> dict | list:
     """Remove nulls and empty values; avoids a call for plain values, of which stores have millions."""
     if isinstance(value, list):
         return [_without_gaps(entry) if isinstance(entry, dict | list) else entry for entry in value]
-    kept = {}
+    entries = {}
     for name, entry in value.items():
         if isinstance(entry, dict | list):
             entry = _without_gaps(entry) or None
         if entry is not None:
-            kept[name] = entry
-    return kept
+            entries[name] = entry
+    return entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -526,7 +526,9 @@ class Result:
         changed: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             changed.setdefault(groups[name], {})[name] = value
-        replaced = {group: dataclasses.replace(getattr(self, group), **named) for group, named in changed.items()}
+        replaced = {
+            group: dataclasses.replace(getattr(self, group), **field_values) for group, field_values in changed.items()
+        }
         return dataclasses.replace(self, **replaced)
 
     def value_of(self, name: str) -> Any:

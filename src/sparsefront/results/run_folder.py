@@ -300,14 +300,14 @@ def recorded_overrides(folder: Path) -> list[str] | None:
     if not lines:
         return None
     try:
-        found = parse_yaml_bounded(text)
+        entries = parse_yaml_bounded(text)
     except ValueError as error:
         _tell(file, str(error))
         return None
-    if not isinstance(found, list) or any(isinstance(override, dict | list) for override in found):
+    if not isinstance(entries, list) or any(isinstance(override, dict | list) for override in entries):
         _tell(file, "is no list of overrides")
         return None
-    return [str(override) for override in found]
+    return [str(override) for override in entries]
 
 
 def _is_plain(line: str) -> bool:

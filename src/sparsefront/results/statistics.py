@@ -76,7 +76,7 @@ def against_dense(point: Point) -> str:
 
 def repeats_text(point: Point) -> str:
     """`n=3` instead of an interval if a run has too few repeats for one; else empty."""
-    few = [found for result in point.candidate.results if (found := too_few_repeats(result)) is not None]
+    few = [repeats for result in point.candidate.results if (repeats := too_few_repeats(result)) is not None]
     return f"n={min(few)}" if few else ""
 
 
@@ -105,17 +105,17 @@ def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
 
     Candidates without held-out metrics, or not compared at their sparsity (`why_apart`), are left out.
     """
-    found: dict[float, dict[str, Candidate]] = {}
+    by_sparsity: dict[float, dict[str, Candidate]] = {}
     for candidate in candidates:
         if not candidate.can_be_chosen or candidate.why_apart is not None:
             continue
-        of_sparsity = found.setdefault(candidate.sparsity, {})
+        of_sparsity = by_sparsity.setdefault(candidate.sparsity, {})
         best = of_sparsity.get(candidate.structure)
         if best is None or candidate.merit > best.merit:
             of_sparsity[candidate.structure] = candidate
     return {
         sparsity: sorted(best.values(), key=lambda candidate: -candidate.merit)
-        for sparsity, best in sorted(found.items())
+        for sparsity, best in sorted(by_sparsity.items())
     }
 
 
@@ -135,7 +135,7 @@ def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
     """One line per candidate: mean ± standard deviation over its runs, and what is picked; empty if each is a single run of its
     own sparsity.
     """
-    picked, told = picked_as(found), settings_apart(found)
+    picked, distinctions = picked_as(found), settings_apart(found)
     if len(found) < 2 and all(len(candidate.results) < 2 for candidate in found):
         return []
     place = {runs: number for number, runs in enumerate(picked)}  # rank within a sparsity
@@ -145,7 +145,7 @@ def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
             {
                 "sparsity": f"{candidate.sparsity:g}",
                 "pattern": candidate.pattern,
-                "settings": " ".join(told[candidate.runs].values()),
+                "settings": " ".join(distinctions[candidate.runs].values()),
                 "runs": str(len(candidate.results)),
                 "held out": _spread(candidate.val, candidate.metric),
                 "test": _spread(candidate.test, candidate.metric),
@@ -186,12 +186,12 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
         name_of = _names([first, *others])
         for other in others:
             names = name_of[first.runs], name_of[other.runs]
-            told = _difference(first, other, outcomes_of)
+            difference = _difference(first, other, outcomes_of)
             line = f"sparsity {sparsity:g}, {names[0]} picked before {names[1]}"
-            if isinstance(told, str):
-                unclaimed.setdefault(told, []).append(line)
+            if isinstance(difference, str):
+                unclaimed.setdefault(difference, []).append(line)
             else:
-                lines.append(f"{line}: {_difference_in_words(told, *names, metric=first.metric)}")
+                lines.append(f"{line}: {_difference_in_words(difference, *names, metric=first.metric)}")
     for why, pairs in unclaimed.items():
         few = len(pairs) <= MOST_UNCLAIMED
         lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
@@ -207,11 +207,11 @@ def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> 
     ours, theirs = ({pair_of(run): run for run in one.results} for one in (first, other))
     pairs = [pair for pair in ours if pair in theirs]
     sides = [[one[pair] for pair in pairs or one] for one in (ours, theirs)]
-    kept = [[(outcomes_of(run) or {}).get(side_of(run)) for run in side] for side in sides]
-    if any(outcomes is None for side in kept for outcomes in side):
+    side_outcomes = [[(outcomes_of(run) or {}).get(side_of(run)) for run in side] for side in sides]
+    if any(outcomes is None for side in side_outcomes for outcomes in side):
         return "which is better is not claimed, since outcomes per sample (outcomes.npz beside row.json) are missing or edited"
     try:
-        return paired_difference(*kept, same_seeds=bool(pairs))
+        return paired_difference(*side_outcomes, same_seeds=bool(pairs))
     except ValueError:
         return "which is better is not claimed, since they were evaluated on other samples"
 
@@ -242,25 +242,25 @@ def needed_in_words(found: Difference) -> str:
     of_seeds, of_samples = found.run_error**2, found.sample_error**2
     seeds = found.runs * of_seeds / (reach - of_samples) if found.runs > 1 and reach > of_samples else inf
     samples = found.samples * of_samples / (reach - of_seeds) if reach > of_seeds else inf
-    told = [
+    needs = [
         f"about {counted(max(fewest, ceil(count)), what)}"
         for count, what, fewest in ((seeds, "seed", LEAST_SEEDS), (samples, "sample", 1))
         if count <= MOST_NEEDED
     ]
     factor = (of_seeds + of_samples) / reach if reach else inf
-    if not told and factor * found.samples <= MOST_NEEDED:
+    if not needs and factor * found.samples <= MOST_NEEDED:
         both = ((found.runs, "seed"), (found.samples, "sample"))
-        told = [" and ".join(f"about {counted(ceil(count * factor), what)}" for count, what in both)]
-    if not told:
+        needs = [" and ".join(f"about {counted(ceil(count * factor), what)}" for count, what in both)]
+    if not needs:
         return f"no {MOST_NEEDED:,} samples would tell them apart, if the difference is what was measured"
     first = f" with at least {LEAST_SEEDS} seeds" if found.runs < LEAST_SEEDS else ""
-    return f"to tell them apart would take {' or '.join(told)}{first}, if the difference is what was measured"
+    return f"to tell them apart would take {' or '.join(needs)}{first}, if the difference is what was measured"
 
 
 def _names(rivals: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
     """Runs of a candidate -> its pattern, with the distinguishing settings if several candidates have it."""
-    told = settings_apart(rivals, ("pattern",))
-    return {one.runs: " ".join((one.pattern, *told[one.runs].values())) for one in rivals}
+    distinctions = settings_apart(rivals, ("pattern",))
+    return {one.runs: " ".join((one.pattern, *distinctions[one.runs].values())) for one in rivals}
 
 
 def settings_apart(
@@ -274,13 +274,13 @@ def settings_apart(
     rivals: dict[tuple, list[Candidate]] = {}
     for candidate in candidates:
         rivals.setdefault(tuple(getattr(candidate, name) for name in shown), []).append(candidate)
-    told = {}
+    distinctions = {}
     for alike in rivals.values():
         settings = [candidate.settings() for candidate in alike]
         apart = [key for key in _all(settings) if len({str(one.get(key)) for one in settings}) > 1]
         for candidate, own in zip(alike, settings):
-            told[candidate.runs] = {key: override_text(key, own[key]) for key in apart if key in own}
-    return told
+            distinctions[candidate.runs] = {key: override_text(key, own[key]) for key in apart if key in own}
+    return distinctions
 
 
 def _all(settings: Sequence[dict]) -> dict:
@@ -315,8 +315,8 @@ def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGET
     aside = f"; {counted(left, 'candidate')} not ranked, of fewer than {LEAST_SEEDS} seeds" if ranked and left else ""
     said: dict[str, list[float]] = {}
     for budget in budgets if known else ():
-        found = f"{_found(group, budget, ranked)}{aside}" if ranked else _measured(group, budget, known)
-        said.setdefault(found, []).append(budget)
+        sentence = f"{_found(group, budget, ranked)}{aside}" if ranked else _measured(group, budget, known)
+        said.setdefault(sentence, []).append(budget)
     return [f"{_budgets_text(held, group.metric)} {text}" for text, held in said.items()]
 
 
@@ -346,14 +346,14 @@ def _found(group: ComparableResults, budget: float, known: _Known) -> str:
     for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
         best.setdefault(point.result.choice.prunings, (verdict, point))
     (verdict, first), *others = best.values()
-    unclear = {point.result.choice.prunings for found, point in within if found == UNCLEAR}
+    unclear = {point.result.choice.prunings for outcome, point in within if outcome == UNCLEAR}
     if verdict == FASTER:
         is_fastest = first.x == max(point.x for _, point in within)
-        found = "the fastest is" if is_fastest else "the fastest that counts as faster than dense is"
+        outcome = "the fastest is" if is_fastest else "the fastest that counts as faster than dense is"
     elif all(verdict == SLOWER for verdict, _ in within):
-        found = "everything loses to dense; the fastest is"
+        outcome = "everything loses to dense; the fastest is"
     else:
-        found = "nothing counts as faster than dense; the fastest is"
+        outcome = "nothing counts as faster than dense; the fastest is"
     others_here = dict.fromkeys(point.result.choice.prunings for *_, point in known)
     open_here = {point.result.choice.prunings for loss, _, point in known if loss.low <= budget}
     beyond = [pattern for pattern in others_here if pattern not in best]
@@ -373,7 +373,7 @@ def _found(group: ComparableResults, budget: float, known: _Known) -> str:
         ([pattern for pattern in beyond if pattern not in open_here], "always loses more", "always lose more"),
     )
     rest = [f"{', '.join(names)} {one if len(names) == 1 else many}" for names, one, many in ends if names]
-    return "; ".join([f"{found} {_point_in_words(first, group)}", *rest])
+    return "; ".join([f"{outcome} {_point_in_words(first, group)}", *rest])
 
 
 def _nothing_within(group: ComparableResults, budget: float, known: _Known) -> str:
@@ -397,7 +397,7 @@ def _measured(group: ComparableResults, budget: float, known: _Known) -> str:
 
 
 def _patterns(points: Iterable[tuple[str, Point]], *verdicts: str) -> list[str]:
-    return [point.result.choice.prunings for found, point in points if found in verdicts]
+    return [point.result.choice.prunings for verdict, point in points if verdict in verdicts]
 
 
 def _point_in_words(point: Point, group: ComparableResults) -> str:

@@ -55,11 +55,11 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 def drop_lines(path: Path, like: Mapping[str, str]) -> None:
     """Remove the lines that have all these values, atomically; does not rewrite a file without such lines."""
     lines = read_lines(path)
-    kept = [line for line in lines if any(line.get(name) != value for name, value in like.items())]
-    if len(kept) == len(lines):
+    remaining_lines = [line for line in lines if any(line.get(name) != value for name, value in like.items())]
+    if len(remaining_lines) == len(lines):
         return
     ending = "\r\n" if path.read_bytes().partition(b"\n")[0].endswith(b"\r") else "\n"
-    _write_whole(path, list(lines[0]), kept, ending)
+    _write_whole(path, list(lines[0]), remaining_lines, ending)
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
@@ -310,15 +310,15 @@ class Reading:
 
     def folder_of(self, result: Result) -> Path | None:
         """Folder or packed record of a result's files; of several the first with outcomes; None for a result from a table."""
-        found = [folder for one, folder in self.places.get(result.identity.run_id, ()) if one == result]
-        if len(found) < 2 or (file := result.quality.outcomes_file) is None:
-            return found[0] if found else None
-        return next((folder for folder in found if is_in(folder, Path(file).name)), found[0])
+        folders = [folder for one, folder in self.places.get(result.identity.run_id, ()) if one == result]
+        if len(folders) < 2 or (file := result.quality.outcomes_file) is None:
+            return folders[0] if folders else None
+        return next((folder for folder in folders if is_in(folder, Path(file).name)), folders[0])
 
     @property
     def finished(self) -> list[Path]:
         """The folders of all runs with a result."""
-        return [folder for found in self.places.values() for _, folder in found]
+        return [folder for pairs in self.places.values() for _, folder in pairs]
 
     def outcomes_of(self, result: Result) -> dict[str, Outcomes] | None:
         """Per-sample outcomes of each of a result's networks; None if they are missing, were edited, or cannot be read, which
@@ -334,10 +334,10 @@ class Reading:
             content = read_in(folder, path.name, max_bytes=MOST_FILE_BYTES)
             if stored is not None and sha256(content).hexdigest() != stored:
                 raise Unreadable("is not the file that was stored: its sha256 differs")
-            found = parse_outcomes(content, samples=result.quality.evaluated_samples)
-            for outcomes in found.values():
+            by_side = parse_outcomes(content, samples=result.quality.evaluated_samples)
+            for outcomes in by_side.values():
                 outcomes.require_metric()
-            return found
+            return by_side
         except (OSError, ValueError) as error:
             if path not in self._told:
                 self._told.add(path)
@@ -383,10 +383,10 @@ def _files_of_runs(path: Path) -> tuple[list[Path], list[Path], list[Path]]:
     if not path.is_dir():
         return [path] if path.exists() else [], [], []
     closed: list[Path] = []
-    found: dict[str, list[Path]] = {RESULT_FILE: [], STORE_FILE: [], FAILURE_FILE: []}
-    for file in below_with_links(path, list(found), ending=SUFFIX, but=LINK, closed=closed.append):
-        found[file.name if file.name in found else RESULT_FILE].append(file)
-    return sorted(found[RESULT_FILE]) or sorted(found[STORE_FILE]), sorted(found[FAILURE_FILE]), sorted(closed)
+    by_name: dict[str, list[Path]] = {RESULT_FILE: [], STORE_FILE: [], FAILURE_FILE: []}
+    for file in below_with_links(path, list(by_name), ending=SUFFIX, but=LINK, closed=closed.append):
+        by_name[file.name if file.name in by_name else RESULT_FILE].append(file)
+    return sorted(by_name[RESULT_FILE]) or sorted(by_name[STORE_FILE]), sorted(by_name[FAILURE_FILE]), sorted(closed)
 
 
 def _dead_links(path: Path) -> list[Path]:
@@ -540,9 +540,9 @@ def rebuild_store(folder: Path, *, processes: int = 1) -> Rebuilt:
         before = _table_before(store, key="results")
         old = [one for one in before.results if one.identity.run_id not in reading.places]
         lease.require()
-        kept = _write(store, [*reading.results, *old], before.unreadable)
+        reasons = _write(store, [*reading.results, *old], before.unreadable)
         runs = {one.identity.run_id for one in old}
-        return Rebuilt(runs | reading.places.keys(), runs, kept, [*reading.problems, *before.problems])
+        return Rebuilt(runs | reading.places.keys(), runs, reasons, [*reading.problems, *before.problems])
 
     return do_alone(store, rebuild)
 
@@ -564,8 +564,8 @@ def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> R
         if not results:
             raise InvalidSetting("results", " ".join(map(str, paths)), "no results found")
         lease.require()
-        kept = _write(store, results, before.unreadable)
-        return Rebuilt({one.identity.run_id for one in results}, set(), kept, [*reading.problems, *before.problems])
+        reasons = _write(store, results, before.unreadable)
+        return Rebuilt({one.identity.run_id for one in results}, set(), reasons, [*reading.problems, *before.problems])
 
     return do_alone(store, merge)
 
@@ -587,11 +587,11 @@ def _write(store: Path, results: Iterable[Result], unreadable: dict[str, dict[st
     highest = {one.identity.run_id: one for one in sorted(results, key=rank)}
     ordered = sorted(highest.values(), key=lambda result: result.identity.time)
     lines = [{name: "" if value is None else value for name, value in one.flat().items()} for one in ordered]
-    kept = {why: cells for why, cells in unreadable.items() if cells.get("run_id") not in highest}
+    leftovers = {why: cells for why, cells in unreadable.items() if cells.get("run_id") not in highest}
     columns = [field.name for field in result_fields()]
-    more = dict.fromkeys(name for cells in kept.values() for name, text in cells.items() if name and text)
+    more = dict.fromkeys(name for cells in leftovers.values() for name, text in cells.items() if name and text)
     header = [*columns, *(name for name in more if name not in columns)]
-    text = format_lines(header, [*lines, *kept.values()], with_header=True)
+    text = format_lines(header, [*lines, *leftovers.values()], with_header=True)
     with whole_file(store) as new, new.open("w", newline="", **TEXT) as file:
         file.write(text)
-    return list(kept)
+    return list(leftovers)

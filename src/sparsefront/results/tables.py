@@ -187,10 +187,10 @@ def run_table(result: Result) -> Table:
         add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
     if (lost := points_lost(result)) is not None:
         side = baseline_side(result)
-        told = metric_of(result).lost_text(lost) if metric_of(result).less_is_better else points(lost)
+        loss_text = metric_of(result).lost_text(lost) if metric_of(result).less_is_better else points(lost)
         add(
             "points lost",
-            f"{told}, against {QUALITIES[side]}",
+            f"{loss_text}, against {QUALITIES[side]}",
             "dense, dense_continued, dense_distilled, sparse",
         )
     if quality.evaluated_samples is not None:
@@ -341,14 +341,14 @@ def _own_lengths(result: Result) -> str:
         (dense_low_text(result), speed.latency_dense_low_dataset_ms),
         ("sparse", speed.latency_sparse_dataset_ms),
     )
-    told = ", ".join(f"{side} {milliseconds(value)} ms" for side, value in sides if value is not None)
+    latencies = ", ".join(f"{side} {milliseconds(value)} ms" for side, value in sides if value is not None)
     if speed.speedup_dataset is None:
-        return told
+        return latencies
     interval = speedup_interval(result, "speedup_dataset")
     ends = "" if interval is None else f" ({' – '.join(map(times, interval))})"
     low = speed.speedup_low_precision_dataset
     over = "" if low is None else f"; {times(low)} over {dense_low_text(result)}"
-    return f"{told}: {times(speed.speedup_dataset)}{ends}{_verdict(result, 'speedup_dataset')}{over}"
+    return f"{latencies}: {times(speed.speedup_dataset)}{ends}{_verdict(result, 'speedup_dataset')}{over}"
 
 
 def _part(entry: Mapping[str, Any]) -> str:
@@ -398,9 +398,9 @@ def _held_out(result: Result) -> str:
     """The metric for choices: on samples that are neither trained on nor reported."""
     sides = ("dense", "masked", "sparse")
     measured = {side: value for side in sides if (value := result.value_of(f"val_{side}")) is not None}
-    told = ", ".join(f"{side} {metric_of(result).text(value)}" for side, value in measured.items())
+    metrics = ", ".join(f"{side} {metric_of(result).text(value)}" for side, value in measured.items())
     use = "for no choice: the checkpoint may have seen them" if result.quality.val_seen else "for choices"
-    return f"{told} of {result.quality.val_evaluated_samples} samples, {use}"
+    return f"{metrics} of {result.quality.val_evaluated_samples} samples, {use}"
 
 
 def _device(result: Result) -> str:

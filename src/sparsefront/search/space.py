@@ -80,8 +80,8 @@ def _own_direction(name: str, metric: str | None) -> str:
         return "maximize"
     if LESS_IS_BETTER.search(name):
         return "minimize"
-    named = " or ".join(f"{word}:{name}" for word in DIRECTIONS)
-    raise InvalidSetting("optimize", name, f"does not tell which end is better: write {named}")
+    choices = " or ".join(f"{word}:{name}" for word in DIRECTIONS)
+    raise InvalidSetting("optimize", name, f"does not tell which end is better: write {choices}")
 
 
 # The sweeper's own settings.
@@ -144,8 +144,8 @@ def _require_sampler(sampler: Any) -> None:
     try:
         instantiate(sampler)
     except Exception as error:
-        told = first_line(error.__cause__ or error)
-        raise InvalidSetting(group, sampler["_target_"], f"does not take its settings: {told}") from error
+        reason = first_line(error.__cause__ or error)
+        raise InvalidSetting(group, sampler["_target_"], f"does not take its settings: {reason}") from error
 
 
 def parse_space(overrides: Sequence[str]) -> tuple[dict[str, "BaseDistribution"], list[str]]:
@@ -184,8 +184,8 @@ def in_overrides(space: "Mapping[str, BaseDistribution]") -> dict[str, str]:
 def covering_points(space: "Mapping[str, BaseDistribution]") -> list[dict[str, Any]]:
     """A few points of the space that together cover all text categories, such as options of a config group."""
     values = {key: _first_and_texts(distribution) for key, distribution in space.items()}
-    most = max(len(found) for found in values.values())
-    return [{key: found[place % len(found)] for key, found in values.items()} for place in range(most)]
+    most = max(len(options) for options in values.values())
+    return [{key: options[place % len(options)] for key, options in values.items()} for place in range(most)]
 
 
 def _first_and_texts(distribution: "BaseDistribution") -> list[Any]:

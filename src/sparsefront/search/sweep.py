@@ -107,9 +107,9 @@ def _end_of_last_line(file: BinaryIO, size: int) -> int:
     while end > 0:
         start = max(0, end - BLOCK)
         file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         end = start
     return 0
 
@@ -144,8 +144,8 @@ def _cut(file: BinaryIO, journal: Path, whole: int, size: int) -> None:
     file.truncate(whole)
     os.fsync(file.fileno())
     why = "left by a full disk or a killed process"
-    told = f"%s ended in half a line, {why}: its %d bytes were dropped, and what they said is done again"
-    log.warning(told, journal, size - whole)
+    message = f"%s ended in half a line, {why}: its %d bytes were dropped, and what they said is done again"
+    log.warning(message, journal, size - whole)
 
 
 # A study that several processes work on, whose points survive killed processes.
@@ -331,8 +331,8 @@ class Study:
             if not (same_space and all(map(self._in_space, proposed))):
                 self._study._storage.set_trial_user_attr(trial._trial_id, ABANDONED, True)
                 self._study._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
-                told = "point %d of study %s waited with settings outside its space: it is not run"
-                log.warning(told, trial.number, self.place.name)
+                message = "point %d of study %s waited with settings outside its space: it is not run"
+                log.warning(message, trial.number, self.place.name)
 
     def _in_space(self, point: Any) -> bool:
         try:
@@ -351,8 +351,8 @@ class Study:
         from optuna.trial import TrialState
 
         if self._study.get_trials(deepcopy=False)[asked.trial.number].state.is_finished():
-            told = "point %d of study %s was given to another process while this one slept: that one's result counts"
-            log.warning(told, asked.number, self.place.name)
+            message = "point %d of study %s was given to another process while this one slept: that one's result counts"
+            log.warning(message, asked.number, self.place.name)
             return
         if run is not None:
             asked.trial.set_user_attr(RUN, run)
@@ -376,9 +376,9 @@ class Study:
         if not runs:
             return
         finished = len(self._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
-        told = f"# front of {self.place.name}: {len(runs)} of {finished} finished points"
+        header = f"# front of {self.place.name}: {len(runs)} of {finished} finished points"
         with whole_file(self.front) as file:
-            file.write_text("".join(f"{line}\n" for line in (told, *runs)), encoding="utf-8")
+            file.write_text("".join(f"{line}\n" for line in (header, *runs)), encoding="utf-8")
 
     def _requeue_abandoned(self) -> None:
         """Enqueue points whose process was killed, to be asked again.
@@ -394,7 +394,7 @@ class Study:
                 continue
             # A trial without a number never began and is the last one: the next process draws the same point.
             began = NUMBER in trial.user_attrs and trial.number not in asked_again
-            if began and all(self.space.get(key) == given for key, given in trial.distributions.items()):
+            if began and all(self.space.get(key) == distribution for key, distribution in trial.distributions.items()):
                 attributes = {NUMBER: trial.user_attrs[NUMBER], AGAIN: trial.number}
                 self._study.enqueue_trial(trial.params, user_attrs=attributes)
             self._study._storage.set_trial_user_attr(trial._trial_id, ABANDONED, True)
@@ -411,9 +411,9 @@ def _report_database_errors(storage: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        given, why = PASSWORD.sub("***", storage), PASSWORD.sub("***", first_line(error))
+        url, why = PASSWORD.sub("***", storage), PASSWORD.sub("***", first_line(error))
         allowed = f"must be null or the URL of a database, such as sqlite:///study.db ({why})"
-        raise InvalidSetting("hydra.sweeper.storage", given, allowed) from error
+        raise InvalidSetting("hydra.sweeper.storage", url, allowed) from error
 
 
 def _require_database(storage: str | None) -> None:
@@ -487,8 +487,10 @@ def run_search(
             failures = stopped
             break
     if not launched:
-        told = "all %s points of study %s are taken: raise hydra.sweeper.n_trials, or name another hydra.sweeper.study"
-        log.warning(told, search.n_trials, search.study)
+        message = (
+            "all %s points of study %s are taken: raise hydra.sweeper.n_trials, or name another hydra.sweeper.study"
+        )
+        log.warning(message, search.n_trials, search.study)
     if study.front.exists():
         log.info("the points that no other beats: %s %s", program_command("compare"), study.front)
     for returned in failures:

@@ -185,24 +185,26 @@ def evaluate_stored(
             log.info("measure: accuracy of %s on %s", name, bench.device.type)
             made = evaluate_splits(bench, make_net(), side)
             content = {
-                split: None if found is None else asdict(replace(found, outcomes=None))
-                for split, found in vars(made).items()
+                split: None if quality is None else asdict(replace(quality, outcomes=None))
+                for split, quality in vars(made).items()
             }
             (new.folder / "quality.json").write_text(json.dumps(content), encoding="utf-8")
             save_outcomes(new.folder / OUTCOMES, {side: made.test.outcomes})
-    told = stored.read_json("quality.json")
-    found = SplitQuality(**{split: None if kept is None else Evaluation(**kept) for split, kept in told.items()})
-    return replace(found, test=replace(found.test, outcomes=load_outcomes(stored.path / OUTCOMES)[side]))
+    contents = stored.read_json("quality.json")
+    quality = SplitQuality(
+        **{split: None if fields is None else Evaluation(**fields) for split, fields in contents.items()}
+    )
+    return replace(quality, test=replace(quality.test, outcomes=load_outcomes(stored.path / OUTCOMES)[side]))
 
 
 def save_all_outcomes(folder: Path, qualities: dict[str, SplitQuality]) -> None:
     """Write the per-sample outcomes of every network on the reporting split into one file, and what each wrote into its own,
     one text per line.
     """
-    save_outcomes(folder / OUTCOMES, {side: found.test.outcomes for side, found in qualities.items()})
-    for side, found in qualities.items():
-        if found.test.texts is not None:
-            lines = "".join(" ".join(text.split()) + "\n" for text in found.test.texts)
+    save_outcomes(folder / OUTCOMES, {side: quality.test.outcomes for side, quality in qualities.items()})
+    for side, quality in qualities.items():
+        if quality.test.texts is not None:
+            lines = "".join(" ".join(text.split()) + "\n" for text in quality.test.texts)
             (folder / TEXTS.replace("*", side)).write_text(lines, encoding="utf-8")
 
 
@@ -214,18 +216,18 @@ def quality_fields(bench: EvalContext, qualities: dict[str, SplitQuality]) -> di
     """
     metric = bench.task.metric_name
     extra = {
-        side: {name: value for name, value in found.test.metrics.items() if name != metric}
-        for side, found in qualities.items()
+        side: {name: value for name, value in quality.test.metrics.items() if name != metric}
+        for side, quality in qualities.items()
     }
-    held_out = {side: found.val for side, found in qualities.items() if found.val is not None}
+    held_out = {side: quality.val for side, quality in qualities.items() if quality.val is not None}
     return {
         "metric_name": metric,
         "metric_signature": qualities["dense"].test.signature,
-        **{side: found.test.metrics[metric] for side, found in qualities.items()},
-        **{f"{side}_standard_error": found.test.standard_errors[metric] for side, found in qualities.items()},
-        **{f"val_{side}": found.metrics[metric] for side, found in held_out.items()},
-        **{f"val_{side}_standard_error": found.standard_errors[metric] for side, found in held_out.items()},
-        "extra_metrics": {side: found for side, found in extra.items() if found},
+        **{side: quality.test.metrics[metric] for side, quality in qualities.items()},
+        **{f"{side}_standard_error": quality.test.standard_errors[metric] for side, quality in qualities.items()},
+        **{f"val_{side}": quality.metrics[metric] for side, quality in held_out.items()},
+        **{f"val_{side}_standard_error": quality.standard_errors[metric] for side, quality in held_out.items()},
+        "extra_metrics": {side: quality for side, quality in extra.items() if quality},
         "evaluate_limit": bench.experiment.measure.evaluate_limit,
         "evaluated_samples": qualities["dense"].test.samples,
         "val_evaluated_samples": held_out["dense"].samples if held_out else None,

@@ -72,10 +72,11 @@ def run(
     if keys.control is None:
         return None
     continued = _trained(experiment, store, keys, dense, loggers)
-    given = sum(record["steps"] for record in recovered.read_json("training.json")["rounds"])
+    recovery_steps = sum(record["steps"] for record in recovered.read_json("training.json")["rounds"])
     taken = continued.read_json("training.json")["steps"]
-    if taken != given:
-        allowed = f"took {counted(taken, 'step')} and the recovery {given}, one for each round: give it as many steps as rounds"
+    if taken != recovery_steps:
+        steps = f"took {counted(taken, 'step')} and the recovery {recovery_steps}, one for each round"
+        allowed = f"{steps}: give it as many steps as rounds"
         raise InvalidSetting("control", experiment.control, allowed)
     return continued
 
@@ -86,12 +87,12 @@ def _trained(experiment: Experiment, store: ArtifactStore, keys: StageKeys, dens
     while (continued := store.get(kind, cache_key, stage="recover")) is None:
         teacher_key = keys.teacher if experiment.control == DISTILLED else None
         logits = get_or_compute_logits(experiment, store, teacher_key, dense)
-        given = experiment, dense.path, logits, unfinished_from(store, kind, cache_key, dense.path / WEIGHTS)
+        train_arguments = experiment, dense.path, logits, unfinished_from(store, kind, cache_key, dense.path / WEIGHTS)
         with (
             store.making(kind, cache_key) as new,
-            other_ranks_running(train, *given, trainer=experiment.trainer, shared=experiment.cache_dir),
+            other_ranks_running(train, *train_arguments, trainer=experiment.trainer, shared=experiment.cache_dir),
         ):
-            new.earlier_seconds = train(*given, new.folder, loggers)
+            new.earlier_seconds = train(*train_arguments, new.folder, loggers)
     if not continued.reused:
         note_work(shared_seconds=continued.seconds)
     return continued
@@ -177,11 +178,11 @@ def measure(
     kind = _kind(experiment)
     while (stored := store.get("dense_quality", cache_key, stage="measure")) is None:
         with store.making("dense_quality", cache_key) as new:
-            found, outcomes = evaluate(experiment, load_net(experiment, continued.path / WEIGHTS))
+            fields, outcomes = evaluate(experiment, load_net(experiment, continued.path / WEIGHTS))
             save_outcomes(new.folder / OUTCOMES, outcomes)
-            (new.folder / "quality.json").write_text(json.dumps(found), encoding="utf-8")
-    found = stored.read_json("quality.json") | {f"{kind}_seconds": continued.seconds}
-    return found, load_outcomes(stored.path / OUTCOMES)
+            (new.folder / "quality.json").write_text(json.dumps(fields), encoding="utf-8")
+    fields = stored.read_json("quality.json") | {f"{kind}_seconds": continued.seconds}
+    return fields, load_outcomes(stored.path / OUTCOMES)
 
 
 def evaluate(experiment: Experiment, net: nn.Module) -> tuple[dict[str, Any], dict[str, Outcomes]]:
@@ -191,12 +192,12 @@ def evaluate(experiment: Experiment, net: nn.Module) -> tuple[dict[str, Any], di
         result field -> value, and its outcomes by name.
     """
     kind = _kind(experiment)
-    found: dict[str, Any] = {f"{kind}_weights_sha256": weights_digest(net)}
+    fields: dict[str, Any] = {f"{kind}_weights_sha256": weights_digest(net)}
     bench = EvalContext.of(experiment, net)
     log.info("measure: accuracy of the dense network that was trained on")
     quality = evaluate_splits(bench, bench.ready(net), "dense, trained on")
     for prefix, one in (("", quality.test), ("val_", quality.val)):
         if one is not None:
-            found[f"{prefix}{kind}"] = one.metrics[bench.task.metric_name]
-            found[f"{prefix}{kind}_standard_error"] = one.standard_errors[bench.task.metric_name]
-    return found, {kind: quality.test.outcomes}
+            fields[f"{prefix}{kind}"] = one.metrics[bench.task.metric_name]
+            fields[f"{prefix}{kind}_standard_error"] = one.standard_errors[bench.task.metric_name]
+    return fields, {kind: quality.test.outcomes}

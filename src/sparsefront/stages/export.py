@@ -87,8 +87,8 @@ def find(result: Result, row: Path, checkpoint: Path | None, cache_dir: Path) ->
         raise
     except ValueError as error:
         raise Edited(str(folder), f"cannot be read: {error}") from error
-    for part, found in digests.items():
-        if found != getattr(identity, f"{part}_sha256"):
+    for part, sha256 in digests.items():
+        if sha256 != getattr(identity, f"{part}_sha256"):
             raise Edited(part, f"are not those that were measured: their sha256 is not the {part}_sha256 of the record")
     if damage is not None:
         raise Edited(str(folder), f"is not what was stored: {damage}")
@@ -135,8 +135,8 @@ def check(experiment: Experiment, export: Export, reasons: dict[str, str], trust
     if stated.pattern_class is None:  # an export of an earlier version
         made |= {"format_version": stated.format_version, "pattern_class": None}
     for path, one, other in differences((), json.loads(json.dumps(stated.to_json())), made):
-        told = f"its {'.'.join(map(shortened, path))} is {shortened(repr(one))}, where {shortened(repr(other))}"
-        raise Edited(MANIFEST, f"was edited: {told} was measured")
+        difference = f"its {'.'.join(map(shortened, path))} is {shortened(repr(one))}, where {shortened(repr(other))}"
+        raise Edited(MANIFEST, f"was edited: {difference} was measured")
     for layer, (one, other) in layers.items():
         if one.keys() != other.keys() or not all(torch.equal(one[name], other[name]) for name in one):
             raise Edited(f"compressed weights of {layer}", "are not its weights: kernels would compute something else")
@@ -146,9 +146,9 @@ def check(experiment: Experiment, export: Export, reasons: dict[str, str], trust
 def _require_layers(experiment: Experiment, export: Export, spec: MaskSpec) -> None:
     """Check that sparsities are given for all layers or none, that masks have them, and that no other layer is named."""
     layers = export.manifest.layers
-    named = {SPARSITIES: spec.sparsities or {}, PERMUTATIONS: spec.permutations, PATTERNS: spec.patterns or {}}
-    for file, found in named.items():
-        if more := sorted(found.keys() - {*layers, *export.manifest.dense_layers}):
+    by_file = {SPARSITIES: spec.sparsities or {}, PERMUTATIONS: spec.permutations, PATTERNS: spec.patterns or {}}
+    for file, entries in by_file.items():
+        if more := sorted(entries.keys() - {*layers, *export.manifest.dense_layers}):
             raise Edited(file, f"was edited: it names {shortened(more[0])}, which is no layer of {MANIFEST}")
     for layer, mask in export.masks.items() if spec.sparsities is not None else ():
         if layer not in spec.sparsities:

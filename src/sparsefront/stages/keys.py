@@ -54,12 +54,12 @@ def _roots(experiment: Experiment, group: str) -> list[Import]:
     part = getattr(experiment, group)
     kind = type(part)
     if find_module(kind.__module__) is None:
-        named = f"{kind.__module__}.{kind.__qualname__}"
-        raise InvalidSetting(f"{group}._target_", named, "must be a class in a file: its code is part of every key")
-    named = (target.rpartition(".") for target in _targets(experiment.settings[group]))
+        targets = f"{kind.__module__}.{kind.__qualname__}"
+        raise InvalidSetting(f"{group}._target_", targets, "must be a class in a file: its code is part of every key")
+    targets = (target.rpartition(".") for target in _targets(experiment.settings[group]))
     inside = [(type(inner).__module__, None) for inner in getattr(part, "parts", ())]
     loaded = [(module, None) for module in getattr(part, "loaded_modules", ())]
-    return [(kind.__module__, None), *inside, *loaded, *((module, name) for module, _, name in named)]
+    return [(kind.__module__, None), *inside, *loaded, *((module, name) for module, _, name in targets)]
 
 
 def _targets(settings: Any) -> Iterator[str]:

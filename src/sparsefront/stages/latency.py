@@ -182,8 +182,8 @@ def part_of(bench: EvalContext, net: nn.Module, part: str) -> nn.Module:
     if part == "translation":
         data = bench.experiment.dataset
         return WholeTranslation(net, Decoding(data.beam, data.length_penalty, part_length(bench, part))).eval()
-    given = bench.inputs["target"][:, : part_length(bench, part)].repeat_interleave(bench.experiment.dataset.beam, 0)
-    return DecoderStep(net, source, mask, given).eval()
+    prefix = bench.inputs["target"][:, : part_length(bench, part)].repeat_interleave(bench.experiment.dataset.beam, 0)
+    return DecoderStep(net, source, mask, prefix).eval()
 
 
 # Formats of the fields with the rate of one network; in decoding, a step produces one token per row.
@@ -252,9 +252,9 @@ def tokens_of_part(part: Mapping[str, Any]) -> int | None:
 def with_prefill(speed: dict[str, Any], prefill: Prefilled) -> dict[str, Any]:
     """Add the latency of the prompt to group `speed`."""
     sides = {"dense": prefill.dense, "sparse": prefill.sparse}
-    found = {f"latency_prefill_{side}_ms": timed.median_ms for side, timed in sides.items() if timed is not None}
+    latencies = {f"latency_prefill_{side}_ms": timed.median_ms for side, timed in sides.items() if timed is not None}
     not_timed = {f"prefill/{side}": why for side, why in prefill.not_timed.items()}
-    return speed | found | {"variants_not_timed": speed["variants_not_timed"] | not_timed}
+    return speed | latencies | {"variants_not_timed": speed["variants_not_timed"] | not_timed}
 
 
 def untimed_fields(timed: DenseTiming) -> dict[str, Any]:
@@ -280,8 +280,8 @@ def _timed_size(
         why = "out of memory" if isinstance(error, torch.OutOfMemoryError) else str(error)
         log.warning("measure: batch %d, length %s: %s", *size.values(), why)
         return size | {"not_measured": why}, {}
-    kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
-    return size | {name: speed[name] for name in kept if speed.get(name) is not None}, taken
+    field_names = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
+    return size | {name: speed[name] for name in field_names if speed.get(name) is not None}, taken
 
 
 def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:

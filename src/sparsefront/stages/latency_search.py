@@ -34,10 +34,10 @@ def make_search(experiment: Experiment, store: ArtifactStore, keys: StageKeys, n
 
     def stored(kind: str, key: dict[str, Any], make: Callable[[], ChoiceTable]) -> ChoiceTable:
         with released(bench.device):  # another process may be making it and need the GPU
-            while (found := store.get(kind, key, stage="prune")) is None:
+            while (artifact := store.get(kind, key, stage="prune")) is None:
                 with store.making(kind, key) as new, shared(bench.device):
                     (new.folder / TABLE).write_text(json.dumps(make().to_json()), encoding="utf-8")
-        return ChoiceTable.from_json(found.read_json(TABLE))
+        return ChoiceTable.from_json(artifact.read_json(TABLE))
 
     def held_out() -> Iterable[Batch]:
         return bench.data.val_dataloader() if experiment.dataset.valid_fraction else bench.data.train_dataloader()

@@ -59,10 +59,10 @@ def dense_in(bench: EvalContext, net: nn.Module, precision: str) -> nn.Module:
 
 def low_networks(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Module]:
     """Precision -> the dense network in it, for the dense precisions of the run that at least one layer supports."""
-    found = {}
+    networks = {}
     for precision in bench.experiment.dense_low:
         try:
-            found[precision] = dense_in(bench, dense_net, precision)
+            networks[precision] = dense_in(bench, dense_net, precision)
         except DoesNotApply as reason:
             log.info("measure: dense is not measured in %s: %s", precision, reason)
-    return found
+    return networks

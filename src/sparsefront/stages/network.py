@@ -252,8 +252,8 @@ class PreparedData(pl.LightningDataModule):
             form = f"{str(labels.dtype).removeprefix('torch.')} {list(labels.shape)}"
             raise self._unusable(f"{split} gives labels of {form}: a class number per row is needed")
         if labels.min() < 0 or labels.max() >= info.num_classes:
-            found = f"class {int(labels.min() if labels.min() < 0 else labels.max())}"
-            raise self._unusable(f"{split} has labels of {found}, and info names {info.num_classes} classes from 0")
+            label = f"class {int(labels.min() if labels.min() < 0 else labels.max())}"
+            raise self._unusable(f"{split} has labels of {label}, and info names {info.num_classes} classes from 0")
 
     def _named(self, split: str, given: Any, seed: int) -> DataLoader:
         """The user's loader with named batches and one order for all calls, so that outcomes of networks can be paired.
@@ -289,8 +289,8 @@ class PreparedData(pl.LightningDataModule):
             sampler.generator = generator
         if not seeded:
             batches = _Reseeded(batches, generator)
-        named = _Named(collate, self._experiment.dataset.info.kind, split, *_source(self._experiment))
-        return similar_loader(given, batch_sampler=batches, collate_fn=named, generator=generator)
+        named_collate = _Named(collate, self._experiment.dataset.info.kind, split, *_source(self._experiment))
+        return similar_loader(given, batch_sampler=batches, collate_fn=named_collate, generator=generator)
 
     def _unusable(self, how: str) -> InvalidSetting:
         return InvalidSetting("dataset", self._experiment.choices["dataset"], how)
@@ -356,10 +356,10 @@ class _Named:
         needed = _NEEDED.get(self.kind, ())
         if not isinstance(batch, Mapping) or any(not isinstance(batch.get(name), torch.Tensor) for name in needed):
             pair = "pairs (images, labels), or " if self.kind == "image_classification" else ""
-            wanted = f"{pair}dicts of tensors" + (f" with {' and '.join(needed)}" if needed else "")
-            given = f"dicts with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else _form(batch)
+            expected = f"{pair}dicts of tensors" + (f" with {' and '.join(needed)}" if needed else "")
+            form = f"dicts with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else _form(batch)
             raise InvalidSetting(
-                self.key, self.value, f"{self.split} gives {given} as batches; {self.kind} takes {wanted}"
+                self.key, self.value, f"{self.split} gives {form} as batches; {self.kind} takes {expected}"
             )
         batch = dict(batch)
         if self.kind == "image_classification" and not batch["labels"].is_floating_point():
@@ -379,8 +379,8 @@ def _initial_net(experiment: Experiment) -> nn.Module:
         net = experiment.model.build(experiment.dataset.info)
     except InvalidSetting as error:
         raise error.within("model") from error
-    if (found := first_non_finite(dict(net.named_parameters()))) is not None:
-        allowed = f"cannot be used: its initial {found.name} holds {found.counts} values"
+    if (bad_tensor := first_non_finite(dict(net.named_parameters()))) is not None:
+        allowed = f"cannot be used: its initial {bad_tensor.name} holds {bad_tensor.counts} values"
         raise InvalidSetting("model", experiment.choices["model"], allowed)
     return net
 

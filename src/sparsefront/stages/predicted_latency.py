@@ -47,8 +47,8 @@ def expected_loss(experiment: Experiment, known: PerformanceModel) -> str | None
     if experiment.pattern.mixed:  # patterns of layers are chosen by measurement
         return None
     problems = _problems(experiment)
-    found = {name: _predict(experiment, known, seen) for name, seen in problems.items()}
-    predictions = {name: predicted for name, predicted in found.items() if predicted is not None}
+    layer_predictions = {name: _predict(experiment, known, seen) for name, seen in problems.items()}
+    predictions = {name: predicted for name, predicted in layer_predictions.items() if predicted is not None}
     flops = {name: theoretical_dense_flops(seen.problem) for name, seen in problems.items()}
     covered = sum(flops[name] for name in predictions)
     if not predictions or covered < LEAST_COVERED * sum(flops.values()):

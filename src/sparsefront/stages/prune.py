@@ -110,25 +110,25 @@ def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable
     target, allocation = experiment.sparsity, experiment.allocation
     if any(getattr(allocation, key, None) is not None for key in BUDGET_KEYS):
         return None
-    found = achieved_sparsity(net, masks, prunable)
-    final, verb = found.layers, "are"
+    achieved = achieved_sparsity(net, masks, prunable)
+    final, verb = achieved.layers, "are"
     if experiment.schedule.sparsity_at(0.0, target) != target:
         final = {name: masks.spec.sparsity_of(name, target) if name in masks else 0.0 for name in prunable}
         verb = "will be"
-    gone = sum(found.weight_shares[name] * sparsity for name, sparsity in final.items())
-    if not misses(gone, target):
+    pruned_share = sum(achieved.weight_shares[name] * sparsity for name, sparsity in final.items())
+    if not misses(pruned_share, target):
         return None
-    told = f"pruning: {gone:.2f} of the weights {verb} gone where sparsity={target:g} was asked for"
+    warning = f"pruning: {pruned_share:.2f} of the weights {verb} gone where sparsity={target:g} was asked for"
     reasons = Counter(masks.ignored.get(name, UNTOUCHED) for name, sparsity in final.items() if sparsity == 0)
     if not reasons:
-        return told
+        return warning
     ((commonest, _),) = reasons.most_common(1)
-    return f"{told}: {reasons.total()} of {len(final)} layers stay dense ({commonest})"
+    return f"{warning}: {reasons.total()} of {len(final)} layers stay dense ({commonest})"
 
 
 def found_by_search(pruned: Artifact | None) -> dict[str, Any] | None:
     """The result of a latency search stored in this stage's folder; None if there was none."""
     if pruned is None or not (pruned.path / SEARCH).is_file():
         return None
-    found: dict[str, Any] = pruned.read_json(SEARCH)
-    return found
+    search: dict[str, Any] = pruned.read_json(SEARCH)
+    return search

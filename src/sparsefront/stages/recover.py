@@ -78,12 +78,12 @@ def run(
     while (recovered := store.get("recover", keys.recover)) is None:
         resume_dir = unfinished_from(store, "recover", keys.recover, dense.path / WEIGHTS, pruned.path / MASKS)
         logits = get_or_compute_logits(experiment, store, keys.teacher, dense)
-        given = experiment, dense.path, pruned.path, logits, resume_dir
+        train_arguments = experiment, dense.path, pruned.path, logits, resume_dir
         with (
             store.making("recover", keys.recover) as new,
-            other_ranks_running(train, *given, trainer=experiment.trainer, shared=experiment.cache_dir),
+            other_ranks_running(train, *train_arguments, trainer=experiment.trainer, shared=experiment.cache_dir),
         ):
-            new.earlier_seconds = train(*given, new.folder, loggers)
+            new.earlier_seconds = train(*train_arguments, new.folder, loggers)
     return recovered
 
 

@@ -153,8 +153,8 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     files = [write_result_json(directory / RESULT_FILE, result), *files]  # last: a folder with a result is complete
     files += _added_to(experiment.results_dir / STORE_FILE, result)
     print_run(result, files)
-    found = result.sparsity
-    warning = collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name)
+    sparsity = result.sparsity
+    warning = collapse_warning(sparsity.sparsity_per_layer, sparsity.sparsity_target, experiment.allocation.name)
     if warning is not None and not experiment.pattern.takes_blocks:
         log.warning("%s", warning)
     if checkpoint is not None:
@@ -285,12 +285,12 @@ def _throughput(recovered: Artifact) -> dict[str, float]:
     """Samples per second of the recovery's training, and the share of it in which the GPU was busy, where they were measured."""
     rounds = recovered.read_json("training.json")["rounds"]
     samples, seconds = (sum(record[name] for record in rounds) for name in ("samples", "seconds"))
-    found = {"recovery_samples_per_s": samples / seconds} if samples and seconds else {}
+    fields = {"recovery_samples_per_s": samples / seconds} if samples and seconds else {}
     busy = [(record["gpu_busy_share"], record["seconds"]) for record in rounds if record["gpu_busy_share"] is not None]
     if busy:
         whole = sum(of_round for _, of_round in busy)
-        found["recovery_gpu_busy_share"] = sum(share * of_round for share, of_round in busy) / whole
-    return found
+        fields["recovery_gpu_busy_share"] = sum(share * of_round for share, of_round in busy) / whole
+    return fields
 
 
 def planned_budgets(experiment: Experiment) -> dict[str, float | None]:

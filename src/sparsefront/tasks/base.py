@@ -229,5 +229,5 @@ def text_inputs(batch: Batch, net: nn.Module) -> Batch:
 @cache
 def _taken(network: type[nn.Module]) -> tuple[str, ...]:
     parameters = inspect.signature(network.forward).parameters
-    named = tuple(name for name in TEXT_INPUTS if name in parameters)
-    return named or TEXT_INPUTS  # a network that names none of them forwards all of them
+    text_arguments = tuple(name for name in TEXT_INPUTS if name in parameters)
+    return text_arguments or TEXT_INPUTS  # a network that names none of them forwards all of them

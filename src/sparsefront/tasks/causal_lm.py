@@ -87,8 +87,8 @@ class NextTokenEvaluator:
         logits = output.logits
         targets = next_tokens(batch).to(logits.device)
         sums = [
-            F.cross_entropy(row[:-1].float(), wanted, ignore_index=IGNORED, reduction="sum").double()
-            for row, wanted in zip(logits, targets, strict=True)
+            F.cross_entropy(row[:-1].float(), expected, ignore_index=IGNORED, reduction="sum").double()
+            for row, expected in zip(logits, targets, strict=True)
         ]
         self._rows.append(batch["input_ids"])
         self._seen.append((torch.stack(sums), (targets != IGNORED).sum(1)))

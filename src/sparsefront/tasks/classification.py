@@ -58,11 +58,11 @@ class LabelEvaluator:
             InvalidSetting: outputs are NaN.
         """
         if undefined := sum(map(int, self._undefined)):
-            given = f"NaN for {undefined} of {self.samples} inputs"
+            nan_share = f"NaN for {undefined} of {self.samples} inputs"
             allowed = (
                 "must be numbers: look for NaN in weights and data, or values too large for the dtype (measure.dtype)"
             )
-            raise InvalidSetting("outputs", given, allowed)
+            raise InvalidSetting("outputs", nan_share, allowed)
         with constants_allowed():
             values = {name: float(value) for name, value in self._metrics.compute().items()}
         return {name: 0.0 if math.isnan(value) else value for name, value in values.items()}

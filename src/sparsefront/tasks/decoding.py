@@ -200,15 +200,15 @@ def _search(
     sums[:, 0] = 0.0  # all hypotheses are equal at first: continue only one
     finished, scores = tokens.clone(), torch.full_like(sums, -torch.inf)
     for length in range(1, longest + 1):
-        given, state = net.step(tokens[..., length - 1].flatten(), state)
-        found = given.float().log_softmax(-1).unflatten(0, (rows, beam))  # [B, beam, V]
+        logits, state = net.step(tokens[..., length - 1].flatten(), state)
+        log_probs = logits.float().log_softmax(-1).unflatten(0, (rows, beam))  # [B, beam, V]
         for token in {net.pad, net.start} - {net.end}:  # never part of a translation
-            found[..., token] = -torch.inf
-        ends = found[..., net.end].clone()
-        found = torch.where((limits <= length)[:, None, None], -torch.inf, found)
-        found[..., net.end] = ends
-        vocabulary = found.shape[-1]
-        together = (sums[..., None] + found).flatten(1)
+            log_probs[..., token] = -torch.inf
+        ends = log_probs[..., net.end].clone()
+        log_probs = torch.where((limits <= length)[:, None, None], -torch.inf, log_probs)
+        log_probs[..., net.end] = ends
+        vocabulary = log_probs.shape[-1]
+        together = (sums[..., None] + log_probs).flatten(1)
         best, places = together.topk(min(2 * beam, together.shape[1]), dim=1)  # [B, 2 * beam]
         parents, following = places // vocabulary, places % vocabulary
         ending = following == net.end
@@ -218,13 +218,13 @@ def _search(
         scored = torch.where(allowed, best / length**how.length_penalty, -torch.inf)
         ended = tokens[every[:, None], parents]
         ended[..., length] = net.end
-        scores, kept = torch.cat([scores, scored], 1).topk(beam, dim=1)
-        finished = torch.cat([finished, ended], 1)[every[:, None], kept]
+        scores, top_indices = torch.cat([scores, scored], 1).topk(beam, dim=1)
+        finished = torch.cat([finished, ended], 1)[every[:, None], top_indices]
         if early and bool(((scores.isfinite().sum(1) >= beam) | (limits <= length)).all()):
             break
 
-        sums, kept = torch.where(ending, -torch.inf, best).topk(beam, dim=1)
-        parents, following = parents.gather(1, kept), following.gather(1, kept)
+        sums, top_indices = torch.where(ending, -torch.inf, best).topk(beam, dim=1)
+        parents, following = parents.gather(1, top_indices), following.gather(1, top_indices)
         tokens = tokens[every[:, None], parents]
         tokens[..., length] = following
         state = net.reorder(state, (every[:, None] * beam + parents).flatten())

@@ -151,12 +151,12 @@ class AnswerEvaluator:
         """
         from torchmetrics import MeanMetric
 
-        found = {}
+        metrics = {}
         for name, values in self._of_each_question().items():
             mean = MeanMetric().set_dtype(torch.float64).to(self._device)
             mean.update(torch.tensor(values, dtype=torch.float64, device=self._device))
-            found[name] = float(mean.compute())
-        return found
+            metrics[name] = float(mean.compute())
+        return metrics
 
     @property
     def samples(self) -> int:
@@ -183,7 +183,7 @@ class AnswerEvaluator:
 
     def _evaluated(self) -> tuple[list[dict], list[dict]]:
         """The answer and the annotators' answers to each question seen, as torchmetrics takes them."""
-        predicted, wanted = [], []
+        predicted, references = [], []
         for number in sorted(self._found):
             question, answers = self._questions[number], self.n_best_answers(number)
             predicted.append({"id": question.id, "prediction_text": answers[0][0] if answers else ""})
@@ -191,8 +191,8 @@ class AnswerEvaluator:
                 "text": [answer.text for answer in question.answers],
                 "answer_start": [answer.start for answer in question.answers],
             }
-            wanted.append({"id": question.id, "answers": truth})
-        return predicted, wanted
+            references.append({"id": question.id, "answers": truth})
+        return predicted, references
 
 
 def _best_then_first(answer: tuple[float, int, int]) -> tuple[float, int, int]:

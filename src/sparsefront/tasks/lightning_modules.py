@@ -76,8 +76,8 @@ class LightningPlainTask(PlainTask, LightningTask):
             self._looked = True
             known = {id(parameter) for parameter in self.trained().parameters()}
             if others := [tuple(leaf.shape) for leaf in leaves_of(loss) if id(leaf) not in known]:
-                told = "loss: %s that it reads, of shape %s, not trained: give a Module with them as the loss"
-                log.warning(told, counted(len(others), "parameter"), ", ".join(map(str, others[:3])))
+                message = "loss: %s that it reads, of shape %s, not trained: give a Module with them as the loss"
+                log.warning(message, counted(len(others), "parameter"), ", ".join(map(str, others[:3])))
         return loss
 
 

@@ -50,7 +50,7 @@ def corpus_bleu(packed: np.ndarray, reference_words: np.ndarray) -> float:
             Reporting BLEU Scores", 2018. A test compares it with sacreBLEU.
     """
     words, *matches = ((packed >> BITS * place) & MOST_WORDS for place in range(ORDERS + 1))
-    own, wanted = int(words.sum()), int(reference_words.sum())
+    own, reference_length = int(words.sum()), int(reference_words.sum())
     if not own or not matches[0].any():
         return 0.0
     logs, unmatched = 0.0, 0
@@ -61,7 +61,7 @@ def corpus_bleu(packed: np.ndarray, reference_words: np.ndarray) -> float:
         count = int(matched.sum())
         unmatched += not count
         logs += math.log(count / ngrams if count else 1 / (2**unmatched * ngrams))
-    return math.exp(logs / ORDERS + min(0.0, 1 - wanted / own))
+    return math.exp(logs / ORDERS + min(0.0, 1 - reference_length / own))
 
 
 # Perplexity is the exception among metrics: not a fraction, and lower is better.
@@ -164,8 +164,8 @@ class Outcomes:
 
         metric = METRICS[self.metric](max([FEWEST_CLASSES, *classes]))
         with constants_allowed():
-            found = float(metric(torch.from_numpy(self.values[chosen]), torch.from_numpy(self.labels[chosen])))
-        return 0.0 if math.isnan(found) else found
+            value = float(metric(torch.from_numpy(self.values[chosen]), torch.from_numpy(self.labels[chosen])))
+        return 0.0 if math.isnan(value) else value
 
     def pseudo_values(self) -> np.ndarray:
         """What each sample adds, float64 [n]: the values themselves if the metric is their mean, else jackknife pseudo-values,
@@ -210,7 +210,9 @@ def save_outcomes(file: Path, outcomes: Mapping[str, Outcomes]) -> None:
     if first.labels is not None:
         shared[LABELS] = first.labels
     with file.open("wb") as opened:
-        np.savez_compressed(opened, **shared, **{side: found.values for side, found in outcomes.items()})
+        np.savez_compressed(
+            opened, **shared, **{side: side_outcomes.values for side, side_outcomes in outcomes.items()}
+        )
 
 
 def load_outcomes(file: Path, *, samples: int | None = None) -> dict[str, Outcomes]:
@@ -239,11 +241,11 @@ def parse_outcomes(content: bytes, *, samples: int | None = None) -> dict[str, O
     except NO_ARCHIVE as error:
         raise Unreadable(f"is no archive of outcomes ({type(error).__name__}: {error})") from None
     labels = arrays.pop(LABELS, None)
-    found = {side: Outcomes(metric, values, labels, digest) for side, values in arrays.items()}
+    outcomes = {side: Outcomes(metric, values, labels, digest) for side, values in arrays.items()}
     for name, values in (arrays if labels is None else arrays | {LABELS: labels}).items():
         if (fault := _fault(values, samples, labels, counts=metric == BLEU)) is not None:
             raise Unreadable(f"{printable(name)} {fault}")
-    return found
+    return outcomes
 
 
 def _array(archive: ZipFile, info: ZipInfo, samples: int | None) -> np.ndarray:

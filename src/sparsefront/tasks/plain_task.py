@@ -95,14 +95,14 @@ def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inp
 
 def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: str) -> dict[str, Any]:
     """`named_inputs` for known `forward_names`."""
-    named = _by_name(names, inputs, argument)
-    allowed = Tensor | Plain if any(isinstance(value, Tensor) for value in named.values()) else Tensor
-    for name, value in named.items():
+    by_name = _by_name(names, inputs, argument)
+    allowed = Tensor | Plain if any(isinstance(value, Tensor) for value in by_name.values()) else Tensor
+    for name, value in by_name.items():
         if not isinstance(value, allowed):
             raise InvalidSetting(f"{argument}[{name!r}]", type(value).__name__, "must be a tensor")
-    if not named:
+    if not by_name:
         raise InvalidSetting(argument, inputs, "holds no tensor: give what the network is called with, such as (x,)")
-    return tensors_first(named)
+    return tensors_first(by_name)
 
 
 def tensors_first(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,17 +117,19 @@ def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_
         InvalidSetting: as in `named_inputs`; unknown or missing arguments; an empty batch; or tensors on another device than
             the network.
     """
-    named = named_inputs(net, inputs, argument=argument)
-    _require_names(net, named, argument)
+    by_name = named_inputs(net, inputs, argument=argument)
+    _require_names(net, by_name, argument)
     device = device_of(net)
-    first = next(iter(named.values()))
+    first = next(iter(by_name.values()))
     if first.dim() and len(first) == 0:
-        raise InvalidSetting(argument, inputs_in_words(named), "holds an empty batch: give one of at least one sample")
-    for name, value in named.items():
+        raise InvalidSetting(
+            argument, inputs_in_words(by_name), "holds an empty batch: give one of at least one sample"
+        )
+    for name, value in by_name.items():
         if isinstance(value, Tensor) and value.device != device:
             raise InvalidSetting(f"{argument}[{name!r}]", value.device, f"must be on the network's device, {device}")
-    require_finite_inputs(named, argument)
-    return named
+    require_finite_inputs(by_name, argument)
+    return by_name
 
 
 def _require_names(net: nn.Module, named: Mapping[str, Any], argument: str) -> None:
@@ -180,19 +182,19 @@ def require_network(net: object, *, argument: str = "net") -> None:
 
 def require_finite_weights(net: nn.Module, *, argument: str = "net") -> None:
     """Raise InvalidSetting for a parameter with NaN or infinity; names it."""
-    if (found := first_non_finite(dict(net.named_parameters()))) is not None:
+    if (bad_tensor := first_non_finite(dict(net.named_parameters()))) is not None:
         raise InvalidSetting(
-            argument, type(net).__name__, f"must have finite weights: {found.name} holds {found.counts}"
+            argument, type(net).__name__, f"must have finite weights: {bad_tensor.name} holds {bad_tensor.counts}"
         )
 
 
 def require_finite_inputs(inputs: Mapping[str, Any], argument: str) -> None:
     """Raise InvalidSetting for an input with NaN or infinity; names it. Masks may have infinities, which attention adds."""
     tensors = {name: one for name, one in inputs.items() if isinstance(one, Tensor) and "mask" not in name}
-    if (found := first_non_finite(tensors)) is not None:
+    if (bad_tensor := first_non_finite(tensors)) is not None:
         words = inputs_in_words({name: one for name, one in inputs.items() if name != TARGET})
-        name = "the target" if found.name == TARGET else found.name
-        raise InvalidSetting(argument, words, f"must be finite: {name} holds {found.counts}")
+        name = "the target" if bad_tensor.name == TARGET else bad_tensor.name
+        raise InvalidSetting(argument, words, f"must be finite: {name} holds {bad_tensor.counts}")
 
 
 def require_callable(argument: str, given: object, *takes: str, allowed: str) -> None:
@@ -264,8 +266,8 @@ def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> di
         return dict(inputs)
     positional = (inputs,) if isinstance(inputs, Tensor) else inputs
     if not isinstance(positional, Sequence):
-        given = type(inputs).__name__
-        raise InvalidSetting(argument, given, "is a tensor, a sequence of tensors, or tensors by argument name")
+        form = type(inputs).__name__
+        raise InvalidSetting(argument, form, "is a tensor, a sequence of tensors, or tensors by argument name")
     names = names or ()
     if len(positional) > len(names):
         takes = f"names {', '.join(names)}" if names else "names none of its arguments"
@@ -313,8 +315,8 @@ class NamedBatch:
             return {**inputs_by_name(self.names, inputs, argument=self.argument), TARGET: target}
         if isinstance(batch, torch.Tensor):
             return inputs_by_name(self.names, batch, argument=self.argument)
-        given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, Sequence) else type(batch).__name__
-        raise InvalidSetting(self.argument, given, "holds batches (inputs, target), inputs alone, or dicts by name")
+        form = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, Sequence) else type(batch).__name__
+        raise InvalidSetting(self.argument, form, "holds batches (inputs, target), inputs alone, or dicts by name")
 
 
 class NamedBatches:
@@ -366,9 +368,9 @@ class NamedBatches:
 
     def train_dataloader(self) -> DataLoader:
         """A new loader over the same batches."""
-        given = self._loader
-        generator = given.generator or torch.Generator().manual_seed(self._seed)
-        return similar_loader(given, batch_sampler=given.batch_sampler, collate_fn=self._named, generator=generator)
+        loader = self._loader
+        generator = loader.generator or torch.Generator().manual_seed(self._seed)
+        return similar_loader(loader, batch_sampler=loader.batch_sampler, collate_fn=self._named, generator=generator)
 
 
 def training_loader(module: "LightningDataModule") -> Iterable:
@@ -561,8 +563,8 @@ class PlainTask(Task):
         raise NotImplementedError("a plain task is made of a network and a loss")
 
     def net_inputs(self, batch: Batch) -> Batch:
-        wanted = batch.keys() - {TARGET} if self._names is None else set(self._names)
-        return {name: value for name, value in batch.items() if name in wanted}
+        input_names = batch.keys() - {TARGET} if self._names is None else set(self._names)
+        return {name: value for name, value in batch.items() if name in input_names}
 
     def call(self, net: nn.Module, inputs: Batch) -> Any:
         argument, value = self._argument, f"a batch of {inputs_in_words(inputs) or 'nothing that the network takes'}"
@@ -575,28 +577,30 @@ class PlainTask(Task):
         return self.net if self.loss_module is None else nn.ModuleList([self.net, self.loss_module])
 
     def loss(self, output: Any, batch: Batch) -> Tensor:
-        found = self._loss_of(output, batch)
-        if not isinstance(found, Tensor) or found.numel() != 1:
-            given = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise InvalidSetting("loss", given, "must be the mean over the batch, a tensor of one number")
-        return found
+        value = self._loss_of(output, batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            form = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InvalidSetting("loss", form, "must be the mean over the batch, a tensor of one number")
+        return value
 
     def _loss_of(self, output: Any, batch: Batch) -> Any:
         if self._loss is not None:
             name = getattr(self._loss, "__name__", type(self._loss).__name__)
-            given = "(output, target)" if TARGET in batch else f"(output, batch), as {self._argument} gives no targets"
-            with named_in_errors("loss", name, f"fails when called with {given}"):
+            arguments = (
+                "(output, target)" if TARGET in batch else f"(output, batch), as {self._argument} gives no targets"
+            )
+            with named_in_errors("loss", name, f"fails when called with {arguments}"):
                 return self._loss(output, batch[TARGET] if TARGET in batch else batch)
-        found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-        if found is None:
+        value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if value is None:
             allowed = "may be left out only where the network returns its loss; give loss(output, target)"
             raise InvalidSetting("loss", None, allowed)
-        return found
+        return value
 
     def logits(self, output: Any) -> tuple[Tensor, ...]:
-        named = self.named_logits(output)
+        by_name = self.named_logits(output)
         dims = self._class_dims or {}
-        return tuple(predictions(value, dims.get(name, usual_dim(value))) for name, value in named.items())
+        return tuple(predictions(value, dims.get(name, usual_dim(value))) for name, value in by_name.items())
 
     def named_logits(self, output: Any) -> dict[str, Tensor]:
         """The tensors of an output that are logits, by name; of one tensor, the name is empty.
@@ -607,19 +611,21 @@ class PlainTask(Task):
         output = _alone(output)
         if isinstance(output, Tensor):
             return {"": output}
-        named = _fields_of(output)
+        fields = _fields_of(output)
         if (
-            "logits" in named
+            "logits" in fields
         ):  # auxiliary heads, which torchvision's networks have only in training mode, predict the same
-            named = {name: value for name, value in named.items() if not name.startswith("aux")}
-        found = {name: value for name, value in named.items() if name.endswith("logits") and isinstance(value, Tensor)}
-        if not found:
+            fields = {name: value for name, value in fields.items() if not name.startswith("aux")}
+        output_logits = {
+            name: value for name, value in fields.items() if name.endswith("logits") and isinstance(value, Tensor)
+        }
+        if not output_logits:
             needed = (
                 f"returned {type(output).__name__}, which does not say what its logits are: recovery=distill and cast need a "
                 "tensor, or a dict, dataclass or named tuple with logits"
             )
             raise InvalidSetting("net", type(self.net).__name__, needed)
-        return found
+        return output_logits
 
     def class_dims(self, output: Any, batch: Batch) -> "ClassDims":
         """Name of each of the logits -> the dim of its classes: the one along which a constant, another one for each prediction,
@@ -677,8 +683,8 @@ def _alone(output: Any) -> Any:
 
 
 def _fields_of(output: Any) -> dict[str, Any]:
-    named = output._asdict() if hasattr(output, "_asdict") else output
-    return dict(named) if isinstance(named, Mapping) else getattr(named, "__dict__", {})
+    fields = output._asdict() if hasattr(output, "_asdict") else output
+    return dict(fields) if isinstance(fields, Mapping) else getattr(fields, "__dict__", {})
 
 
 def _with_logits(output: Any, name: str, logits: Tensor) -> Any:

@@ -93,9 +93,9 @@ class StopAtDivergence(pl.Callback):
 
     def check_weights(self, module: nn.Module) -> None:
         """Raise `Diverged` if a parameter is not finite. Not a collective: all ranks have the same weights."""
-        if (found := first_non_finite(dict(module.named_parameters()))) is not None:
-            name = found.name.removeprefix("net.")
-            raise self._diverged(self._now, f"{name} is not finite, {found.counts} values")
+        if (bad_tensor := first_non_finite(dict(module.named_parameters()))) is not None:
+            name = bad_tensor.name.removeprefix("net.")
+            raise self._diverged(self._now, f"{name} is not finite, {bad_tensor.counts} values")
 
     def explain(self, module: nn.Module) -> None:
         """Raise `Diverged` if that explains another error, such as masks that cannot be made from non-finite weights before

@@ -179,13 +179,13 @@ class GraphedForward:
     def __call__(self, *values: Any, **named: Any) -> Any:
         if self.failed or not self._net.training == torch.is_grad_enabled() == self._trains:
             return self._forward(*values, **named)
-        given, structure = tree_flatten((values, named))
+        flat_inputs, structure = tree_flatten((values, named))
         parameters = [one for one in self._net.parameters() if one.requires_grad or not self._trains]
         weights = tuple(parameter.data_ptr() for parameter in parameters)
         if self._weights != weights:
             self._seen, self._graphs, self._weights = {}, {}, weights
         listens = self._states is not None and self._states.listening
-        key = _key(given, structure, self._net), listens
+        key = _key(flat_inputs, structure, self._net), listens
         graph = self._graphs.get(key)
         if graph is None:
             if key not in self._seen or len(self._graphs) >= MOST_GRAPHS or not parameters:
@@ -197,7 +197,7 @@ class GraphedForward:
                 run = self._forward_with_states if listens else self._forward
                 # the copies stay in `_seen`, as the graph reads them
                 with self._seen[key].patched(capturing=True) if self._copies else nullcontext():
-                    graph = _Graph(run, given, structure, parameters, first, trains=self._trains)
+                    graph = _Graph(run, flat_inputs, structure, parameters, first, trains=self._trains)
             except RuntimeError as error:
                 if COPIES in str(error) and not self._copies:
                     self._copies, self._seen = True, {}
@@ -207,7 +207,7 @@ class GraphedForward:
                 return self._forward(*values, **named)
             self._graphs[key] = graph
             self.captures += 1
-        output = graph(given)
+        output = graph(flat_inputs)
         self.replays += 1
         if self._states is not None and listens:
             output, states = output
@@ -260,13 +260,13 @@ class _Graph:
         self.parameters, self._trains = parameters, trains
         device = parameters[0].device.type
         self._inputs = [one.detach().clone() if isinstance(one, Tensor) else one for one in given]
-        values, named = tree_unflatten(self._inputs, structure)
+        values, keywords = tree_unflatten(self._inputs, structure)
 
         def run() -> Any:
             # the autocast cache holds weights that were cast earlier, and the graph would not cast them again
             dtype = torch.get_autocast_dtype(device)
             with torch.autocast(device, dtype, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
-                return forward(*values, **named)
+                return forward(*values, **keywords)
 
         draws = _cpu_generators()
         output, self._replay_forward, self.forward_pool = record(run, None if first is None else first.forward_pool)
@@ -283,11 +283,11 @@ class _Graph:
         self._given = [torch.empty_like(one) for one in differentiable]
 
         def differentiate() -> Sequence[Tensor | None]:
-            found = torch.autograd.grad(differentiable, parameters, self._given, allow_unused=True)
+            gradients = torch.autograd.grad(differentiable, parameters, self._given, allow_unused=True)
             if first is None:
-                return found
-            pairs = [(own, new) for own, new in zip(first.gradients, found, strict=True) if own is not None]
-            if any(new is None for _, new in pairs) or len(pairs) < sum(new is not None for new in found):
+                return gradients
+            pairs = [(own, new) for own, new in zip(first.gradients, gradients, strict=True) if own is not None]
+            if any(new is None for _, new in pairs) or len(pairs) < sum(new is not None for new in gradients):
                 raise RuntimeError("other weights have gradients than for batches of another size")
             torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
             return first.gradients
@@ -315,8 +315,8 @@ class _Graph:
         Args:
             gradients: of the tensor outputs.
         """
-        wanted = [one for one, has_gradient in zip(gradients, self.has_gradient, strict=True) if has_gradient]
-        for own, new in zip(self._given, wanted, strict=True):
+        output_gradients = [one for one, has_gradient in zip(gradients, self.has_gradient, strict=True) if has_gradient]
+        for own, new in zip(self._given, output_gradients, strict=True):
             if new is None:
                 own.zero_()
             else:

@@ -82,5 +82,5 @@ class EpochLines(pl.Callback):
         if trainer.is_global_zero and time.monotonic() - self._last >= SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
             metrics = {name: f"{float(value):.4g}" for name, value in sorted(trainer.callback_metrics.items())}
-            told = ", ".join(f"{name} {value}" for name, value in metrics.items())
-            log.info("epoch %d of %d: %s", trainer.current_epoch + 1, trainer.max_epochs, told)
+            summary = ", ".join(f"{name} {value}" for name, value in metrics.items())
+            log.info("epoch %d of %d: %s", trainer.current_epoch + 1, trainer.max_epochs, summary)

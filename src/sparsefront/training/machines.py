@@ -72,8 +72,8 @@ def read_secret(shared: Path, name: bytes) -> bytes:
     file, ends = shared / FOLDER / text, time.monotonic() + SEEN_WITHIN_S
     while True:
         try:
-            found = file.stat()
-            if found.st_size == SIZE:
+            file_stat = file.stat()
+            if file_stat.st_size == SIZE:
                 break
         except FileNotFoundError:
             pass
@@ -82,8 +82,8 @@ def read_secret(shared: Path, name: bytes) -> bytes:
             raise Obstacle(str(file), None, why)
         time.sleep(0.1)
     owners = (os.geteuid(), NOBODY) if os.geteuid() == 0 else (os.geteuid(),)
-    if found.st_mode & 0o077 or found.st_uid not in owners:
-        why = f"belongs to user {found.st_uid} with mode {found.st_mode & 0o777:03o}"
+    if file_stat.st_mode & 0o077 or file_stat.st_uid not in owners:
+        why = f"belongs to user {file_stat.st_uid} with mode {file_stat.st_mode & 0o777:03o}"
         remedy = "must be this user's, readable by nobody else; start all machines as one user"
         raise Obstacle(str(file), None, f"{why}: {remedy}")
     return file.read_bytes()
@@ -135,11 +135,13 @@ def this_machine(trainer: TrainerSettings) -> Machine | None:
     """
     if trainer.num_nodes == 1:
         return None
-    found = _from_slurm() | {name: os.environ[name] for name in _NAMES if name in os.environ}
-    if missing := [name for name in _NAMES if name not in found]:
+    variables = _from_slurm() | {name: os.environ[name] for name in _NAMES if name in os.environ}
+    if missing := [name for name in _NAMES if name not in variables]:
         allowed = f"needs {', '.join(missing)} in the environment: start the same command on every machine, each with its number"
         raise InvalidSetting("trainer.num_nodes", trainer.num_nodes, allowed)
-    machine = Machine(int(found["NODE_RANK"]), trainer.num_nodes, found["MASTER_ADDR"], int(found["MASTER_PORT"]))
+    machine = Machine(
+        int(variables["NODE_RANK"]), trainer.num_nodes, variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
+    )
     if not 0 <= machine.index < trainer.num_nodes:
         allowed = f"must be above NODE_RANK={machine.index}, which counts from 0"
         raise InvalidSetting("trainer.num_nodes", trainer.num_nodes, allowed)

@@ -42,11 +42,14 @@ class PhaseLogger(Logger):
         return self._logger.experiment
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        named = {f"{self._phase}/{name}": value for name, value in metrics.items()}
+        phase_metrics = {f"{self._phase}/{name}": value for name, value in metrics.items()}
         place = None if step is None else self._first_step + step
         if place is not None and isinstance(self._logger, WandbLogger):
-            named, place = named | {f"{self._phase}/step": place}, None  # otherwise W&B would use Lightning's own steps
-        self._logger.log_metrics(named, place)
+            phase_metrics, place = (
+                phase_metrics | {f"{self._phase}/step": place},
+                None,
+            )  # otherwise W&B would use Lightning's own steps
+        self._logger.log_metrics(phase_metrics, place)
 
     def log_hyperparams(self, *arguments: Any, **options: Any) -> None:
         self._logger.log_hyperparams(*arguments, **options)

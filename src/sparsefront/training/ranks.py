@@ -295,7 +295,7 @@ def _watched(others: list[OtherRank], group: RankGroup, elsewhere: Announcements
     if not group.on_gpu:
         yield
         return
-    finished, told = multiprocessing.Pipe(duplex=False)
+    finished, sender = multiprocessing.Pipe(duplex=False)
 
     def watch() -> None:
         alive = {other.process.sentinel: other for other in others}
@@ -315,7 +315,7 @@ def _watched(others: list[OtherRank], group: RankGroup, elsewhere: Announcements
     try:
         yield
     finally:
-        told.send(None)
+        sender.send(None)
         watcher.join()
 
 
@@ -347,15 +347,15 @@ def lend_ranks(machine: Machine, shared: Path) -> None:
         RankFailed: a training failed, here or elsewhere; or node 0 is gone.
     """
     log.info("machine %d trains for %s, which leads", machine.index, machine.host)
-    told, failure = announcements(machine, shared), None
+    feed, failure = announcements(machine, shared), None
     while True:
         try:
-            training = told.next()
+            training = feed.next()
         except RuntimeError as error:
             raise RankFailed(f"{machine.host}, which leads, is gone: {error}") from error
         if training is None:
             break
-        failure = _train(training, machine, told)
+        failure = _train(training, machine, feed)
     if failure is not None:
         raise RankFailed(failure)
 

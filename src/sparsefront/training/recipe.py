@@ -73,8 +73,10 @@ class Recipe:
 
     def ignored(self, layers: Iterable[str]) -> dict[str, str]:
         """The layers that match an expression of `ignore` -> which one."""
-        found = {layer: self.ignored_by(layer) for layer in layers}
-        return {layer: f"recipe.ignore: {expression}" for layer, expression in found.items() if expression is not None}
+        expressions = {layer: self.ignored_by(layer) for layer in layers}
+        return {
+            layer: f"recipe.ignore: {expression}" for layer, expression in expressions.items() if expression is not None
+        }
 
 
 def learning_rate_factor(step: int, *, total_steps: int, warmup_steps: int, decay: str, restarts: int = 1) -> float:

@@ -103,11 +103,11 @@ class TrainerSettings:
             InvalidSetting: accelerator gpu without one, more devices than GPUs or than cores can take, fp16 on a CPU, a hook
                 without several GPUs, another exchange with one device, graphs without a GPU or with several, or no compiler.
         """
-        found = torch.cuda.device_count()
-        if self.accelerator == "gpu" and found == 0:
+        gpu_count = torch.cuda.device_count()
+        if self.accelerator == "gpu" and gpu_count == 0:
             raise InvalidSetting("accelerator", "gpu", "torch finds no CUDA device here; use auto or cpu")
-        if self.on_gpu and self.devices > found:
-            raise InvalidSetting("devices", self.devices, f"torch finds {found} CUDA device(s) here")
+        if self.on_gpu and self.devices > gpu_count:
+            raise InvalidSetting("devices", self.devices, f"torch finds {gpu_count} CUDA device(s) here")
         cores = os.cpu_count() or 1
         most = PROCESSES_A_CORE * cores
         if not self.on_gpu and self.devices > most:

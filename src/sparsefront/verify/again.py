@@ -178,7 +178,7 @@ def measure_again(
         searched={"layers": {name: {"pattern": label(own)} for name, own in (spec.patterns or {}).items()}},
         cost=Cost(**budgets),
     )
-    outcomes = {side: found.test.outcomes for side, found in qualities.items()}
+    outcomes = {side: quality.test.outcomes for side, quality in qualities.items()}
     # fields of what happened once
     kinds = ("train_dense", "measure", "search", "timing", "evaluation")
     unknown = {"time", "dense_reused"} | {f"{kind}_seconds" for kind in kinds}
@@ -194,8 +194,8 @@ def measure_again(
         unknown.add(f"{kind}_seconds")
         net = _stored_net(experiment, kind, keys.control, result.value_of(f"{kind}_weights_sha256"))
         if net is not None:
-            found, more = control.evaluate(experiment, net)
-            changes, outcomes = changes | found, outcomes | more
+            quality, more = control.evaluate(experiment, net)
+            changes, outcomes = changes | quality, outcomes | more
         else:
             held_out = experiment.dataset.valid_fraction
             unknown |= {name for name in FIELDS if kind in name and (held_out or not name.startswith("val_"))}

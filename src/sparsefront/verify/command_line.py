@@ -61,8 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     more = [text for text in options.overrides if "=" not in text and not text.startswith("~")]  # no overrides
     options.overrides = [text for text in options.overrides if text not in more]
     rows, words = [options.row, *map(Path, more)], set()
-    for given in rows:
-        row = given / RECORD if given.is_dir() else given
+    for path in rows:
+        row = path / RECORD if path.is_dir() else path
         try:
             if more and options.checkpoint is not None:
                 raise InvalidSetting("--checkpoint", options.checkpoint, "is of one row: verify each by itself")

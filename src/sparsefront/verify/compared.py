@@ -70,8 +70,8 @@ class Finding:
 
 
 def topic_of(item: ResultField) -> str:
-    named = (topic for pattern, topic in TOPICS.items() if re.fullmatch(pattern, item.name))
-    return next(named, GROUP_TOPICS.get(item.group, item.group))
+    topics = (topic for pattern, topic in TOPICS.items() if re.fullmatch(pattern, item.name))
+    return next(topics, GROUP_TOPICS.get(item.group, item.group))
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,14 @@ class Comparison:
         for item in result_fields():
             stated = self.result.value_of(item.name)
             if (names is None or item.name in names) and (complete or stated not in (None, {}, [])):
-                seen, found = topics.setdefault(topic_of(item), ([], []))
+                seen, verdicts = topics.setdefault(topic_of(item), ([], []))
                 seen += [] if stated is None else [item.name]
-                found += ((verdict, told) for _, _, _, verdict, told in self.differing(item))
-        for topic, (seen, found) in topics.items():
+                verdicts += ((verdict, details) for _, _, _, verdict, details in self.differing(item))
+        for topic, (seen, verdicts) in topics.items():
             for verdict in (DIFFERS, UNSEEN):
-                if told := [told for one, told in found if one == verdict]:
-                    count = f"{len(told)} fields: " if len(told) > 3 else ""
-                    yield Finding(topic, verdict, count + "; ".join(told[:3]))
+                if details := [details for one, details in verdicts if one == verdict]:
+                    count = f"{len(details)} fields: " if len(details) > 3 else ""
+                    yield Finding(topic, verdict, count + "; ".join(details[:3]))
                     break
             else:
                 if seen:
@@ -160,11 +160,11 @@ class Comparison:
             elif self.stored is None or topic not in STORED:
                 yield (name,), stated, None, UNSEEN, f"{name}={shortened(stated)}"
             elif stated != cached:
-                told = f"{name} is {shortened(stated)} in the record, {shortened(cached)} in the cache"
-                yield (name,), stated, cached, DIFFERS, told
+                description = f"{name} is {shortened(stated)} in the record, {shortened(cached)} in the cache"
+                yield (name,), stated, cached, DIFFERS, description
             return
         for path, one, here in differences((name,), stated, self.now.value_of(name)):
-            told = f"{'.'.join(map(str, path))} is {shortened(one)} in the record, {shortened(here)} now"
+            description = f"{'.'.join(map(str, path))} is {shortened(one)} in the record, {shortened(here)} now"
             in_cache, leaf, other = part_at(cached, path[1:]), str(path[-1]), here
             timed = item.group == "speed" and TIMED.fullmatch(leaf)
             if timed and TAIL.search(leaf):  # around the median now: the tails of a disturbed timing vary
@@ -175,12 +175,18 @@ class Comparison:
             by_cache |= self.now.identity.gpu is not None and topic in ("kernels", "memory")
             if by_cache and not timed and self.stored is not None:
                 if in_cache != one:
-                    yield path, one, here, DIFFERS, f"{told}, {shortened(in_cache)} in the cache"
+                    yield path, one, here, DIFFERS, f"{description}, {shortened(in_cache)} in the cache"
             elif (verdict := self._verdict(item, path, one, other)) != HOLDS:
                 older = one is None and self.result.identity.migrated_from is not None
                 null = None in (one, other) and not path[1:] and topic not in STORED
                 unseen = verdict == UNSEEN or older or not null and (timed or by_cache)
-                yield path, one, here, UNSEEN if unseen else DIFFERS, told + (NOT_REPEATED if timed and unseen else "")
+                yield (
+                    path,
+                    one,
+                    here,
+                    UNSEEN if unseen else DIFFERS,
+                    description + (NOT_REPEATED if timed and unseen else ""),
+                )
 
     def _verdict(self, item: ResultField, path: tuple, stated: Any, here: Any) -> str:
         """Whether two different values are the same but for rounding or noise; UNSEEN: another device may make the difference."""
@@ -228,5 +234,5 @@ class Comparison:
             share = OTHER_TRANSLATIONS if other.metric == BLEU else OTHER_OUTCOMES
             if differ > (0 if self.exact else max(2, int(share * len(other)))):
                 rounding = self.other_device and differ <= max(5, int(5 * share * len(other)))
-                told = f"{differ} of {len(other)} samples of {side} differ from outcomes.npz"
-                yield Finding(topic, UNSEEN if rounding else DIFFERS, told)
+                description = f"{differ} of {len(other)} samples of {side} differ from outcomes.npz"
+                yield Finding(topic, UNSEEN if rounding else DIFFERS, description)

@@ -55,14 +55,14 @@ def check_row(row: Path, options: argparse.Namespace) -> str:
     unseen = topics.pop(UNSEEN, {})
     if DIFFERS in topics or not unseen:
         return OTHER if DIFFERS in topics else VERIFIED
-    seen = (topic for found in topics.values() for topic in found if topic not in unseen)
+    seen = (topic for group in topics.values() for topic in group if topic not in unseen)
     return f"{VERIFIED}: {', '.join(seen)}; not verified: {', '.join(unseen)}"
 
 
 def _trusted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split into the packages of `trust=[a,b]` and the overrides."""
-    named = [text.removeprefix(TRUST).strip("[]") for text in arguments if text.startswith(TRUST)]
-    packages = [package.strip(" '\"") for text in named for package in text.split(",")]
+    package_lists = [text.removeprefix(TRUST).strip("[]") for text in arguments if text.startswith(TRUST)]
+    packages = [package.strip(" '\"") for text in package_lists for package in text.split(",")]
     require_packages(packages)
     return packages, [text for text in arguments if not text.startswith(TRUST)]
 
@@ -78,9 +78,9 @@ def _verify(result: Result, row: Path, options: argparse.Namespace) -> Iterator[
         print(printable(f"not looked at: {pictures}, which say nothing that decides"))
     if options.record_only:
         return
-    given = [*([] if options.cache_dir is None else [f"cache_dir={options.cache_dir}"]), *overrides]
-    with again.experiment_of(result, row, given, trust) as (experiment, configuration):
-        yield from _configuration(result, row, configuration, experiment.choices, given)
+    all_overrides = [*([] if options.cache_dir is None else [f"cache_dir={options.cache_dir}"]), *overrides]
+    with again.experiment_of(result, row, all_overrides, trust) as (experiment, configuration):
+        yield from _configuration(result, row, configuration, experiment.choices, all_overrides)
         reasons = {name: why for name, why in result.sparsity.dense_layers.items() if why != KEEPS_ALL}
         spec = MaskSpec() if export is None else stage_export.check(experiment, export, reasons, trust)
         own = find_result(experiment.cache_dir, result)
@@ -105,9 +105,9 @@ def _retrain(result: Result, row: Path, options: argparse.Namespace) -> Iterator
     """Compare with the whole pipeline run again, in a cache of its own; reuses stages that a killed call had finished."""
     trust, overrides = _trusted(options.overrides)
     places = {"cache_dir": options.cache_dir or RETRAINED / "cache", "results_dir": RETRAINED / "results"}
-    given = [*(f"{key}={folder}" for key, folder in places.items()), *overrides]  # the last one of a key counts
-    with again.experiment_of(result, row, given, trust, training=True) as (experiment, configuration):
-        yield from _configuration(result, row, configuration, experiment.choices, given)
+    all_overrides = [*(f"{key}={folder}" for key, folder in places.items()), *overrides]  # the last one of a key counts
+    with again.experiment_of(result, row, all_overrides, trust, training=True) as (experiment, configuration):
+        yield from _configuration(result, row, configuration, experiment.choices, all_overrides)
         plan = again.planned(experiment, result) | {"initial_weights": experiment.model.fingerprint()}
         plan = {name: value for name, value in plan.items() if value is not None}
         planned_now = Comparison(result, result.with_values(plan))
@@ -120,7 +120,7 @@ def _retrain(result: Result, row: Path, options: argparse.Namespace) -> Iterator
         began = time.time()
         with redirect_stdout(sys.stderr):  # stdout has only the answers
             pictures = ("report.html=false", "report.plot=false")
-            folder = run_overrides([*again.overrides_of(result, row, given), *pictures], CONF)
+            folder = run_overrides([*again.overrides_of(result, row, all_overrides), *pictures], CONF)
     now = Result.from_json(read_text_bounded(folder / RESULT_FILE))
     if now.identity.record_sha256 == result.identity.record_sha256:
         allowed = "holds this run, so that nothing was trained: name another --cache-dir"
@@ -137,8 +137,8 @@ def _configuration(
     result: Result, row: Path, configuration: dict[str, Any], choices: Mapping[str, str], given: Sequence[str]
 ) -> Iterator[Finding]:
     """Compare the copies of the configuration next to a record; another program version may have other defaults."""
-    told = other_configuration(row.parent, configuration, choices, [*given, *again.ON_CPU])
-    if told is not None and result.identity.commit == code_commit():
-        raise Edited("config.yaml", f"was edited: {told}")
-    if told is not None:
-        yield Finding("config.yaml", UNSEEN, f"{told}; the result is of another version of the program")
+    difference = other_configuration(row.parent, configuration, choices, [*given, *again.ON_CPU])
+    if difference is not None and result.identity.commit == code_commit():
+        raise Edited("config.yaml", f"was edited: {difference}")
+    if difference is not None:
+        yield Finding("config.yaml", UNSEEN, f"{difference}; the result is of another version of the program")

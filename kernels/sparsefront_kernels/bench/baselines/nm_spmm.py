@@ -70,7 +70,7 @@ def pack_for_nm_spmm(stored: GatheredFormat, tile_n: int) -> NmSpmmPackedWeight:
     if not torch.equal(stored.output_index, torch.arange(n, dtype=torch.int32, device=device)):
         raise ValueError("NM-SpMM takes outputs in their own order, none left out")
     _, keeps = cut_into_cta_tiles(stored, VECTOR)  # [N / 32, K]
-    window, kept = _window(keeps)
+    window, kept_count = _window(keeps)
     vectors, windows, together = n // VECTOR, k // window, tile_n // VECTOR
     inputs = keeps.nonzero()[:, 1].view(vectors, -1)  # [N / 32, kept of a vector]
     rows = stored.to_dense().view(vectors, VECTOR, k)
@@ -82,7 +82,7 @@ def pack_for_nm_spmm(stored: GatheredFormat, tile_n: int) -> NmSpmmPackedWeight:
         places = (needed.cumsum(2, dtype=torch.int32) - 1).view(-1, 1, k).expand(-1, together, -1).reshape(vectors, k)
         columns = _first(needed)
     index = places.gather(1, inputs).view(-1, together, inputs.shape[1]).transpose(1, 2).contiguous()
-    return NmSpmmPackedWeight(n, k, window, kept, values, index, columns)
+    return NmSpmmPackedWeight(n, k, window, kept_count, values, index, columns)
 
 
 def _window(keeps: Tensor) -> tuple[int, int]:
@@ -93,17 +93,17 @@ def _window(keeps: Tensor) -> tuple[int, int]:
         raise ValueError(
             f"NM-SpMM is compiled for sparsities of {', '.join(map(str, WINDOWS))}, the mask has {sparsity:.6g}"
         )
-    window, kept = WINDOWS[sparsity]
+    window, kept_count = WINDOWS[sparsity]
     if k % window:
-        raise ValueError(f"NM-SpMM takes {kept} of every {window} inputs, which do not divide K = {k}")
+        raise ValueError(f"NM-SpMM takes {kept_count} of every {window} inputs, which do not divide K = {k}")
     counts = keeps.view(vectors, -1, window).sum(dim=2)
-    if (wrong := (counts != kept).nonzero()).numel():
+    if (wrong := (counts != kept_count).nonzero()).numel():
         vector, place = wrong[0].tolist()
         raise ValueError(
-            f"NM-SpMM takes {kept} of every {window} inputs; vector {vector} keeps {int(counts[vector, place])} of those "
+            f"NM-SpMM takes {kept_count} of every {window} inputs; vector {vector} keeps {int(counts[vector, place])} of those "
             f"from {place * window} on"
         )
-    return window, kept
+    return window, kept_count
 
 
 def _first(needed: Tensor) -> Tensor:
@@ -257,13 +257,13 @@ def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     stored = drawn.stored[FAMILY]
     assert isinstance(stored, GatheredFormat)
     packed: dict[int, Callable[[int], NmSpmmPackedWeight]] = {}  # by tile_n, shared by its kernels
-    found = []
+    variants = []
     for launch in launches(setting.shape, *WINDOWS[setting.sparsity]):
         if launch.tile_n not in packed:
             packed[launch.tile_n] = numbered(pack_for_nm_spmm(stored, launch.tile_n))
-        found.append(_provider(setting, drawn, stored, launch, packed[launch.tile_n]))
+        variants.append(_provider(setting, drawn, stored, launch, packed[launch.tile_n]))
     load(torch.cuda.get_device_capability(setting.device))  # fail once if it cannot be built, not for every launch
-    return found
+    return variants
 
 
 def _provider(

@@ -42,7 +42,7 @@ def providers(setting: Setting) -> list[Provider]:
     X is padded beforehand to an M that some width divides; padding is not timed.
     """
     shape = setting.shape
-    found = []
+    variants = []
     for side in SIDES:
         if shape.n % side or shape.k % side or (setting.dtype_name == "fp32" and side > LARGEST_IN_FP32):
             continue
@@ -50,8 +50,8 @@ def providers(setting: Setting) -> list[Provider]:
         weight = setting.weight() * blocks
         reference = setting.reference(weight)
         copies = numbered(weight.to_sparse_bsr((side, side)))
-        found += [_provider(setting, side, copies, reference, make) for make in _makers(setting, copies, side)]
-    return found
+        variants += [_provider(setting, side, copies, reference, make) for make in _makers(setting, copies, side)]
+    return variants
 
 
 def same_mask_providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:

@@ -97,11 +97,11 @@ def representatives(names: Iterable[str], groups: Mapping[str, object]) -> dict[
     members: dict[object, list[str]] = {}
     for name in names:
         members.setdefault(groups[name], []).append(name)
-    found: dict[str, float] = {}
+    block_counts: dict[str, float] = {}
     for blocks in members.values():
         few = dict.fromkeys((blocks[0], blocks[len(blocks) // 2], blocks[-1]))
-        found |= dict.fromkeys(few, len(blocks) / len(few))
-    return found
+        block_counts |= dict.fromkeys(few, len(blocks) / len(few))
+    return block_counts
 
 
 def chain_time_ms(
@@ -199,9 +199,9 @@ class _Compiled(nn.Module):
         if self._compiled:
             return self._call(*args, **kwargs)
         device = call_tensors(args, kwargs)[0].device
-        found = first_call(lambda: self._call(*args, **kwargs), device)
+        output = first_call(lambda: self._call(*args, **kwargs), device)
         self._compiled = True
-        return found
+        return output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Compiled":
         return self
@@ -246,11 +246,13 @@ class BlockPass:
             plain: whether blocks may stay unchanged if that is faster.
         """
         chains = find_chains(self.net)
-        wanted = [name for blocks in chains.values() for name in blocks if self._is_wanted(name)]
-        calls, self._rows = observe_blocks(self.net, wanted, self.inputs)
-        traced = observe_traced_calls(self.net, wanted, self.inputs) if wanted else {}
+        targets = [name for blocks in chains.values() for name in blocks if self._is_wanted(name)]
+        calls, self._rows = observe_blocks(self.net, targets, self.inputs)
+        traced = observe_traced_calls(self.net, targets, self.inputs) if targets else {}
         for chain, blocks in chains.items():
-            prepared = {name: found for name in blocks if name in wanted and (found := self._prepare(name, calls))}
+            prepared = {
+                name: candidate for name in blocks if name in targets and (candidate := self._prepare(name, calls))
+            }
             if not prepared:
                 continue
             chosen = self._choose(chain, blocks, prepared, calls, layouts, plain)

@@ -108,8 +108,8 @@ def _slot(value: Any, batch: int) -> Hashable:
 def _without_caches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockCall:
     """The call with None for KV caches: calls modify them, so timing and comparison run without."""
     plain = [None if hasattr(value, "get_seq_length") else value for value in args]
-    named = {name: None if hasattr(value, "get_seq_length") else value for name, value in kwargs.items()}
-    return BlockCall(tuple(plain), named)
+    keywords = {name: None if hasattr(value, "get_seq_length") else value for name, value in kwargs.items()}
+    return BlockCall(tuple(plain), keywords)
 
 
 # Blocks and their calls.
@@ -147,9 +147,9 @@ def observe_blocks(
     net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]
 ) -> tuple[dict[str, BlockCall], dict[str, int]]:
     """`observe_calls`, and the rows of X of each Linear in the blocks that this forward calls, by its name in the net."""
-    named = {name: net.get_submodule(name).named_modules() for name in blocks}
+    submodules = {name: net.get_submodule(name).named_modules() for name in blocks}
     linears = [
-        f"{name}.{layer}" for name, parts in named.items() for layer, part in parts if isinstance(part, nn.Linear)
+        f"{name}.{layer}" for name, parts in submodules.items() for layer, part in parts if isinstance(part, nn.Linear)
     ]
     with observed_problems(net, linears) as problems:
         calls = observe_calls(net, blocks, inputs)

@@ -115,11 +115,11 @@ class GraphSizes:
         """Whether the graph supports these tensors."""
         known: dict[str, int] = {}
         for shape, tensor in zip(self.shapes, tensors, strict=True):
-            for wanted, size in zip(shape, tensor.shape, strict=True):
-                if isinstance(wanted, int):
-                    if size != wanted:
+            for expected, size in zip(shape, tensor.shape, strict=True):
+                if isinstance(expected, int):
+                    if size != expected:
                         return False
-                elif known.setdefault(wanted, size) != size:
+                elif known.setdefault(expected, size) != size:
                     return False
         for name, (smallest, largest) in self.limits.items():
             if smallest is not None and known[name] < smallest or largest is not None and known[name] > largest:
@@ -137,7 +137,7 @@ def graph_sizes(exported: torch.export.ExportedProgram) -> GraphSizes:
     tensors = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder" and node.name in inputs]
     shapes = tuple(tuple(_size(size) for size in tensor.shape) for tensor in tensors)
     free = [size.node for tensor in tensors for size in tensor.shape if isinstance(size, torch.SymInt)]
-    ranges = {str(symbol): found for symbol, found in exported.range_constraints.items()}
+    ranges = {str(symbol): value_range for symbol, value_range in exported.range_constraints.items()}
     if free and (env := free[0].shape_env) is not None:
         _require_limits_only(env, dict(exported.range_constraints), _places(shapes))
     names = {size for shape in shapes for size in shape if isinstance(size, str)}
@@ -332,9 +332,9 @@ def _functionalized(exported: torch.export.ExportedProgram) -> torch.export.Expo
     """Functionalize in-place operators; returned unchanged if inputs or buffers are mutated."""
     if not any(map(_mutates, exported.graph.nodes)):
         return exported
-    found = exported.run_decompositions({})
-    signature = found.graph_signature
-    return exported if signature.user_inputs_to_mutate or signature.buffers_to_mutate else found
+    functional = exported.run_decompositions({})
+    signature = functional.graph_signature
+    return exported if signature.user_inputs_to_mutate or signature.buffers_to_mutate else functional
 
 
 def _mutates(node: fx.Node) -> bool:

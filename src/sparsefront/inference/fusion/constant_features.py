@@ -109,7 +109,7 @@ def _shape(node: fx.Node, sizes: dict[str, int]) -> tuple[int, ...]:
 
 def _linears_before(node: fx.Node) -> set[fx.Node]:
     """The nearest Linears upstream of a node."""
-    found: set[fx.Node] = set()
+    linears: set[fx.Node] = set()
     seen: set[fx.Node] = set()
     pending = [node]
     while pending:
@@ -118,10 +118,10 @@ def _linears_before(node: fx.Node) -> set[fx.Node]:
             continue
         seen.add(current)
         if current.target is torch.ops.aten.linear.default:
-            found.add(current)
+            linears.add(current)
         else:
             pending.extend(current.all_input_nodes)
-    return found
+    return linears
 
 
 # Removal of hidden features without weights between two products.
@@ -145,11 +145,11 @@ def compact_hidden(
         return None
     unit = math.lcm(_block(up, 0), _block(down, 1))
     read = _whole_units(up.mask.any(1), unit)
-    kept = _round_up(read, unit)
-    if (~kept).sum() < WORTH_IT * kept.numel():
+    keeps = _round_up(read, unit)
+    if (~keeps).sum() < WORTH_IT * keeps.numel():
         return None
     try:
-        smaller_up, smaller_down = _rows(up, kept), _columns(down, kept, read)
+        smaller_up, smaller_down = _rows(up, keeps), _columns(down, keeps, read)
     except ValueError:  # groups of the format would be split
         return None
     return smaller_up, replace(smaller_down, bias=folded_bias(down, _constants(up, activation), ~read))
@@ -204,11 +204,11 @@ def _whole_units(alive: Tensor, unit: int) -> Tensor:
 
 def _round_up(read: Tensor, unit: int) -> Tensor:
     """The read features plus enough other units for a multiple of ROUNDING, and at least one unit."""
-    kept = read.cpu().clone()  # on a GPU each question would wait for it
-    while not kept.all() and (not kept.any() or int(kept.sum()) % ROUNDING):
-        first = int((~kept).nonzero()[0]) // unit * unit
-        kept[first : first + unit] = True
-    return kept.to(read.device)
+    keeps = read.cpu().clone()  # on a GPU each question would wait for it
+    while not keeps.all() and (not keeps.any() or int(keeps.sum()) % ROUNDING):
+        first = int((~keeps).nonzero()[0]) // unit * unit
+        keeps[first : first + unit] = True
+    return keeps.to(read.device)
 
 
 def _rows(up: ProductWeight, kept: Tensor) -> ProductWeight:

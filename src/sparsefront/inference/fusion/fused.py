@@ -128,11 +128,11 @@ class FusedRowNorm(nn.Module):
         rows = x.reshape(-1, x.shape[-1])
         added = None if residual is None else residual.to(x.dtype).reshape(rows.shape)
         asked = self.keep_norm, self.keep_sums, self.quantized
-        found = norm_rows(rows, self.x_bias, added, self.weight, self.bias, self.eps, self.kind, *asked)
+        outputs = norm_rows(rows, self.x_bias, added, self.weight, self.bias, self.eps, self.kind, *asked)
         y, sums, values = (
-            part.view(x.shape) if wanted else part for part, wanted in zip(found[:3], asked, strict=True)
+            part.view(x.shape) if is_read else part for part, is_read in zip(outputs[:3], asked, strict=True)
         )
-        return y, sums, Quantized(values, found[3])
+        return y, sums, Quantized(values, outputs[3])
 
     def extra_repr(self) -> str:
         return f"{self.kind}, eps={self.eps}, row_major" + ", quantised" * self.quantized
@@ -245,10 +245,10 @@ def _place_with_residual(graph: fx.Graph, name: str, norm: fx.Node, place: int) 
         called = graph.call_module(name, (sums, residual))
     with graph.inserting_after(called):
         normed = graph.call_function(operator.getitem, (called, 0))
-        kept = graph.call_function(operator.getitem, (called, 1))
-    normed.meta, kept.meta = dict(norm.meta), dict(total.meta)
+        sum_node = graph.call_function(operator.getitem, (called, 1))
+    normed.meta, sum_node.meta = dict(norm.meta), dict(total.meta)
     norm.replace_all_uses_with(normed)
-    total.replace_all_uses_with(kept, delete_user_cb=lambda user: user is not norm)
+    total.replace_all_uses_with(sum_node, delete_user_cb=lambda user: user is not norm)
 
 
 def place_row_norms(
@@ -293,8 +293,12 @@ def place_row_norms(
         graph.erase_node(node)
         if place is not None:
             total.replace_all_uses_with(sums)
-        kept = {"keep_norm": bool(normed.users), "keep_sums": bool(sums.users), "quantized": bool(in_e4m3.users)}
-        norms[name] = FusedRowNorm(weight, bias, eps, kind=kind, adds=place is not None, x_bias=x_bias, **kept)
+        output_flags = {
+            "keep_norm": bool(normed.users),
+            "keep_sums": bool(sums.users),
+            "quantized": bool(in_e4m3.users),
+        }
+        norms[name] = FusedRowNorm(weight, bias, eps, kind=kind, adds=place is not None, x_bias=x_bias, **output_flags)
     remove_unread(graph)
     return norms
 
@@ -463,13 +467,13 @@ class FusedBlock(nn.Module):
         modules: dict[str, Any] = products | quantizing_producers(sites, products)
         place_products(graph, {name: _without_sum(site, added) for name, site in sites.items()})
         modules |= place_quantizations(graph, modules)
-        kept = self._kept()
+        tensors = self._kept()
         if self.feature_major:
-            modules |= place_norms(graph, kept, added)
+            modules |= place_norms(graph, tensors, added)
             place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
         else:
-            modules |= place_row_norms(graph, kept, added, modules)
-        modules |= {node.target: kept[node.target] for node in graph.find_nodes(op="get_attr")}
+            modules |= place_row_norms(graph, tensors, added, modules)
+        modules |= {node.target: tensors[node.target] for node in graph.find_nodes(op="get_attr")}
         graph.lint()
         self.graphs.append(fx.GraphModule(modules, graph))
         self._graphs_of.setdefault(key, []).append(len(self.graphs) - 1)
@@ -574,12 +578,12 @@ class FusedBlock(nn.Module):
     def _sites(self, graph: fx.Graph) -> list[ProductSite]:
         """The site of each product, in the products' order."""
         every = find_sites(graph, self._bare[0], self._parts)
-        found = {site.layers[0]: site for site in every}
+        site_by_layer = {site.layers[0]: site for site in every}
         covered = {name for layers in self._layers for name in layers}
-        if len(every) != len(found) or set(found) != covered:
+        if len(every) != len(site_by_layer) or set(site_by_layer) != covered:
             raise Unfusable("calls its Linears otherwise than its products are made for")
         sites = [
-            found[layers[0]] if len(layers) == 1 else merged([found[name] for name in layers])
+            site_by_layer[layers[0]] if len(layers) == 1 else merged([site_by_layer[name] for name in layers])
             for layers in self._layers
         ]
         for site, product in zip(sites, self.products, strict=True):

@@ -26,11 +26,11 @@ CASTS = (aten.to.dtype, aten.type_as.default, aten._to_copy.default)
 
 def _fuse_rms_norm(graph: fx.Graph, rsqrt: fx.Node) -> None:
     """Replace the RMSNorm around this rsqrt, if it is one, by PyTorch's rms_norm, which rounds once."""
-    found = _mean_square(rsqrt)
+    mean_square = _mean_square(rsqrt)
     scaled = _only(rsqrt, aten.mul.Tensor)
-    if found is None or scaled is None:
+    if mean_square is None or scaled is None:
         return
-    x, eps = found
+    x, eps = mean_square
     width = x.meta["val"].shape[-1]
     width = width.node.maybe_as_int() if isinstance(width, torch.SymInt) else width
     factor = scaled.args[0] if scaled.args[1] is rsqrt else scaled.args[1]
@@ -131,10 +131,10 @@ def _operand(node: Any, target: Any, constant: float) -> fx.Node | None:
 def _fuse_attention(graph: fx.Graph, softmax: fx.Node) -> None:
     """Replace the attention around this softmax, if it is one, by scaled_dot_product_attention."""
     scores, *dim = softmax.args
-    found, mixed = _scores(scores), next(iter(softmax.users))
-    if found is None or dim not in ([-1], [3]) or len(softmax.users) != 1:
+    score_parts, mixed = _scores(scores), next(iter(softmax.users))
+    if score_parts is None or dim not in ([-1], [3]) or len(softmax.users) != 1:
         return
-    product, scale, biases = found
+    product, scale, biases = score_parts
     query, transposed = _node_arguments(product)
     keys = _keys(transposed)
     if mixed.target is not aten.matmul.default or mixed.args[0] is not softmax or keys is None:
@@ -159,14 +159,14 @@ def _scores(node: Any) -> tuple[fx.Node, float, list[fx.Node]] | None:
     if node.target is aten.matmul.default:
         return (node, 1.0, []) if node.meta["val"].dim() == 4 else None
     if node.target in (aten.div.Tensor, aten.mul.Tensor):
-        found, factor = _scores(node.args[0]), node.args[1]
-        if found is None or found[2] or not isinstance(factor, int | float):
+        inner, factor = _scores(node.args[0]), node.args[1]
+        if inner is None or inner[2] or not isinstance(factor, int | float):
             return None
-        return found[0], found[1] / factor if node.target is aten.div.Tensor else found[1] * factor, []
+        return inner[0], inner[1] / factor if node.target is aten.div.Tensor else inner[1] * factor, []
     if node.target is aten.add.Tensor:
         first, second = node.args
-        found, bias = (_scores(first), second) if _scores(first) is not None else (_scores(second), first)
-        return None if found is None or not isinstance(bias, fx.Node) else (found[0], found[1], [*found[2], bias])
+        inner, bias = (_scores(first), second) if _scores(first) is not None else (_scores(second), first)
+        return None if inner is None or not isinstance(bias, fx.Node) else (inner[0], inner[1], [*inner[2], bias])
     return None
 
 

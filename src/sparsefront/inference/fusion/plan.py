@@ -278,9 +278,9 @@ class FusionReport:
     def summary(self) -> dict[str, int]:
         """Description of each distinct rewriting, or reason against one -> number of blocks."""
         unfused = {f"cannot be rewritten, {which}: the block {why}": count for which, why, count in self._unsupported()}
-        kept = Counter(f"as they are: {why}" for why in self.faster_dense.values())
+        unchanged = Counter(f"as they are: {why}" for why in self.faster_dense.values())
         done = Counter(block.describe() for block in self.rewritten.values())
-        return dict(done + kept) | unfused
+        return dict(done + unchanged) | unfused
 
     def headlines(self) -> list[str]:
         """Short lines for a terminal: number of rewritten blocks by layout, with their kernels, and of others by reason."""
@@ -292,11 +292,12 @@ class FusionReport:
 
     def _unsupported(self) -> list[tuple[str, str, int]]:
         """Per reason: its first block and the number of others as text, the reason, and the number of blocks."""
-        named: dict[str, list[str]] = {}
+        by_reason: dict[str, list[str]] = {}
         for name, why in self.unsupported.items():
-            named.setdefault(why, []).append(name)
+            by_reason.setdefault(why, []).append(name)
         return [
-            (name + f" and {len(more)} more" * bool(more), why, 1 + len(more)) for why, (name, *more) in named.items()
+            (name + f" and {len(more)} more" * bool(more), why, 1 + len(more))
+            for why, (name, *more) in by_reason.items()
         ]
 
     def _kernels_of(self, layout: str) -> str:

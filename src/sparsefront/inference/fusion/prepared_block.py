@@ -102,10 +102,10 @@ def prepare_block(
     if len(set(layers)) != len(layers):
         raise Unfusable("calls one of its Linears twice")
     covered = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-    named = {**dict(block.named_parameters()), **dict(block.named_buffers())}
-    kept = {name: tensor for name, tensor in named.items() if name not in covered}
+    tensors = {**dict(block.named_parameters()), **dict(block.named_buffers())}
+    other_tensors = {name: tensor for name, tensor in tensors.items() if name not in covered}
     try:
-        scales = {site.layers[0]: named[site.scale] for site in sites if site.scale is not None}
+        scales = {site.layers[0]: tensors[site.scale] for site in sites if site.scale is not None}
         weights = {name: weight.scaled(scales[name]) if name in scales else weight for name, weight in weights.items()}
     except ValueError as reason:
         raise Unfusable(f"scales what a Linear gives, whose weight cannot be: {reason}") from reason
@@ -114,7 +114,7 @@ def prepare_block(
     original = dict(current)
     constants: dict[tuple[str, ...], int] = {}
     for site, _ in chosen if parts.compact and not causal else ():
-        if current[site.layers].mask is None or (value := value_projection(site, sites, kept)) is None:
+        if current[site.layers].mask is None or (value := value_projection(site, sites, other_tensors)) is None:
             continue
         lighter = drop_constant_inputs(weights[value.layers[0]], current[site.layers])
         if lighter is not None:
@@ -126,7 +126,7 @@ def prepare_block(
     specs = [
         _spec(site, original[site.layers], current[site.layers], constants.get(site.layers, 0)) for site, _ in chosen
     ]
-    return PreparedBlock(bare, key, captured, specs, kept)
+    return PreparedBlock(bare, key, captured, specs, other_tensors)
 
 
 def _with_merges(
@@ -172,12 +172,12 @@ def product_weights(
     block: nn.Module, prefix: str, formats: Mapping[str, SparseFormat], masks: Mapping[str, Tensor]
 ) -> dict[str, ProductWeight]:
     """Name in the block -> weight of every Linear; keys of `formats` and `masks` are names in the network."""
-    found = {}
+    weights = {}
     for name, module in block.named_modules():
         if isinstance(module, nn.Linear):
             layer = f"{prefix}.{name}"
-            found[name] = ProductWeight.of(layer, module, formats.get(layer), masks.get(layer))
-    return found
+            weights[name] = ProductWeight.of(layer, module, formats.get(layer), masks.get(layer))
+    return weights
 
 
 def storage_key(block: PreparedBlock) -> tuple[tuple[int, str], ...]:

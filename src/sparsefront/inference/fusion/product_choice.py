@@ -190,13 +190,13 @@ class ProductChooser:
         self, tuning: ProductTuning, candidates: list[Candidate], work: Work, nearly: TimedProduct | None
     ) -> TimedProduct:
         """Time the candidates, and dense even if it is not allowed; those that fail become unsupported."""
-        wanted = list(candidates)
-        if all(candidate.label != DENSE for candidate in wanted) and (nearly is None or nearly.why_not(DENSE) is None):
-            wanted.append(dense_candidate(tuning.spec.weight))
+        trials = list(candidates)
+        if all(candidate.label != DENSE for candidate in trials) and (nearly is None or nearly.why_not(DENSE) is None):
+            trials.append(dense_candidate(tuning.spec.weight))
         if nearly is not None:  # fastest first, so that slow ones are cut short
-            wanted.sort(key=lambda candidate: nearly.latencies_us.get(candidate.label, math.inf))
+            trials.sort(key=lambda candidate: nearly.latencies_us.get(candidate.label, math.inf))
         latencies, products = {}, []
-        for candidate in wanted:  # build, compile and check while other processes run, since timing stops them all
+        for candidate in trials:  # build, compile and check while other processes run, since timing stops them all
             if candidate.label == DENSE and (known_us := self.timed.dense_us(work)) is not None:
                 latencies[DENSE] = known_us
             elif (product := tuning.product(candidate)) is not None:
@@ -256,8 +256,8 @@ class ProductTimes:
         self._net, self._choice = net, choice
         self._captures = BlockCaptures()
         self._chooser = ProductChooser(choice, on_cpu=True)
-        found = find_chains(net)
-        blocks = [name for names in found.values() for name in names]
+        all_chains = find_chains(net)
+        blocks = [name for names in all_chains.values() for name in names]
         self._calls, self._rows = observe_blocks(net, blocks, inputs)
         self.products: dict[str, list[Layers]] = {}
         for name in blocks:
@@ -266,7 +266,7 @@ class ProductTimes:
             except Unfusable:
                 continue
             self.products[name] = [spec.weight.layers for spec in prepared.specs]
-        rewritten = {chain: [name for name in names if name in self.products] for chain, names in found.items()}
+        rewritten = {chain: [name for name in names if name in self.products] for chain, names in all_chains.items()}
         self.chains = {chain: names for chain, names in rewritten.items() if names}
 
     def group(self, block: str) -> Hashable:

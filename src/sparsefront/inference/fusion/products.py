@@ -212,8 +212,8 @@ class FusedCorrectnessCheck:
         del spoiled
         error, limit = 0.0, limit_of(candidate, self.limit)
         for x in self._forms(candidate):
-            found = candidate(x) if self.residual is None else candidate(x, self.residual)
-            error = max(error, self._error(found, candidate, x))
+            output = candidate(x) if self.residual is None else candidate(x, self.residual)
+            error = max(error, self._error(output, candidate, x))
         if not error <= limit:
             return error, f"relative error {error:.1e} against the fp64 product, more than {limit:.0e}"
         if self._quantizes_output(candidate) and (share := self._outlier_fraction(candidate)) > 0:  # type: ignore[arg-type]
@@ -246,9 +246,9 @@ class FusedCorrectnessCheck:
         for first in range(0, len(self.x), CHUNK_ROWS):
             part = slice(first, first + CHUNK_ROWS)
             expected = self._expected(candidate, self.x[part], None).view(len(scales[part]), scales.shape[1], -1)
-            found = values[part].double().view_as(expected) * scales[part, :, None].double()
+            dequantized = values[part].double().view_as(expected) * scales[part, :, None].double()
             room = expected.abs() * E4M3_STEP + expected.abs().amax(dim=2, keepdim=True) * limit
-            wrong += int(((found - expected).abs() <= room).logical_not().sum())
+            wrong += int(((dequantized - expected).abs() <= room).logical_not().sum())
         return wrong / values.numel()
 
     def _expected(self, low: FusedProduct | None, x: Tensor | Quantized, residual: Tensor | None) -> Tensor:

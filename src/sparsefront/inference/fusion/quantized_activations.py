@@ -77,12 +77,12 @@ class Quantizes(nn.Module):
     def forward(self, x: Tensor) -> Quantized:
         rows = self.like[0].entered(x.reshape(-1, x.shape[-1]))
         if isinstance(rows, Quantized):
-            found = rows
+            quantized = rows
         elif self.alone:
-            found = quantize_activated(rows, "none", self.precision)
+            quantized = quantize_activated(rows, "none", self.precision)
         else:
-            found = quantize(rows, self.precision)
-        return Quantized(found.values.view(x.shape), found.scales)
+            quantized = quantize(rows, self.precision)
+        return Quantized(quantized.values.view(x.shape), quantized.scales)
 
 
 def product_of(module: nn.Module) -> FusedProduct | None:

@@ -159,8 +159,8 @@ def _same_x(one: fx.Node | None, other: fx.Node | None) -> bool:
 def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], parts: FusionParts) -> ProductSite:
     out, activation, residual = node, "none", None
     fuses = parts.activation and not (parts.joined and is_gated(node))
-    if fuses and (user := _only_user(out)) is not None and (found := _activation(user)) is not None:
-        out, activation = user, found
+    if fuses and (user := _only_user(out)) is not None and (fused_activation := _activation(user)) is not None:
+        out, activation = user, fused_activation
     user = _only_user(out) if parts.residual else None
     if user is not None and user not in taken and user.target is aten.add.Tensor and not user.kwargs:
         other = [part for part in user.args if part is not out]

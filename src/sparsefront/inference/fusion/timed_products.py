@@ -202,10 +202,10 @@ class TimedProducts:
         if work.place in self._of_place:
             return
         stored = None if self.stored_as is None else known_products.get(self._key(work), work.problem.device)
-        found = self._of_place[work.place] = []
+        loaded = self._of_place[work.place] = []
         with suppress(LookupError, TypeError, ValueError):  # a file that was edited by hand
-            found += [TimedProduct.from_json(one, work) for one in (stored or {"products": []})["products"]]
-        for timed in found:
+            loaded += [TimedProduct.from_json(one, work) for one in (stored or {"products": []})["products"]]
+        for timed in loaded:
             self._note(timed)
 
     def _note(self, timed: TimedProduct) -> None:

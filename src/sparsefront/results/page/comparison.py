@@ -90,11 +90,11 @@ def _single_values() -> dict[str, list[str]]:
 def _packed(values: list) -> dict[str, Any]:
     if values.count(values[0]) == len(values) and len(set(map(type, values))) == 1:
         return {"constant": values[0]}
-    found = {(type(value), value): value for value in values}
-    if not any(isinstance(value, str) for value in found.values()) or 2 * len(found) > len(values):
+    distinct_values = {(type(value), value): value for value in values}
+    if not any(isinstance(value, str) for value in distinct_values.values()) or 2 * len(distinct_values) > len(values):
         return {"values": values}
-    places = {key: place for place, key in enumerate(found)}
-    return {"values": [places[type(value), value] for value in values], "of": list(found.values())}
+    places = {key: place for place, key in enumerate(distinct_values)}
+    return {"values": [places[type(value), value] for value in values], "of": list(distinct_values.values())}
 
 
 def _of_side(result: Result, suffix: str, split: str = "") -> float | None:
@@ -187,13 +187,13 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
     Args:
         places: `id` of a result -> its index among the page's runs.
     """
-    told = settings_apart(group.candidates, SHOWN)
+    distinctions = settings_apart(group.candidates, SHOWN)
     structures = {candidate.structure: place for place, candidate in enumerate(group.candidates)}
     points = [
         {
             "runs": [places[id(result)] for result in candidate.results],
             "label": candidate.pattern,
-            "settings": " ".join(told[candidate.runs].values()),
+            "settings": " ".join(distinctions[candidate.runs].values()),
             "structure": structures[candidate.structure],
             "budget": budget_of(candidate.results[0]) is not None,
         }

@@ -1,0 +1,31 @@
+"""Local variables are named after what they hold, not after where it came from."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = {"found", "kept", "told", "wanted", "given", "named", "gone"}
+
+
+def local_names(tree: ast.AST) -> set[tuple[str, int]]:
+    """Names that functions assign, but for their parameters, with a line each."""
+    names = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            parameters = {one.arg for one in ast.walk(function) if isinstance(one, ast.arg)}
+            stored = (one for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+            names |= {(one.id, one.lineno) for one in stored if one.id not in parameters}
+    return names
+
+
+def test_no_local_variable_is_a_participle():
+    files = [file for part in ("src", "kernels") for file in sorted((ROOT / part).rglob("*.py"))]
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    assert local_names(ast.parse("def f(given):\n    given, found = 1, 2")) == {("found", 2)}
+    places = [
+        f"{file.relative_to(ROOT)}:{line} {name}"
+        for file, tree in trees.items()
+        for name, line in local_names(tree)
+        if name in WORDS
+    ]
+    assert not places, "name it after what it is: " + ", ".join(sorted(places))
