@@ -140,6 +140,12 @@ import sparsefront as sf
 net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
 sf.prune(net, pattern="tile_wise", sparsity=0.75, granularity=16)
 """
+EVERY_RECOVERY = """
+import importlib, yaml
+from sparsefront.options import CONF
+for file in (CONF / "recovery").glob("*.yaml"):
+    importlib.import_module(yaml.safe_load(file.read_text())["_target_"].rpartition(".")[0])
+"""
 RUN = "import sys; from sparsefront.__main__ import run; sys.argv = ['run.py']; run(%r)"
 
 
@@ -148,6 +154,7 @@ RUN = "import sys; from sparsefront.__main__ import run; sys.argv = ['run.py']; 
     [
         (PRUNE, SLOW | {"hydra", "omegaconf"}),
         ("import sparsefront.results.compare", SLOW),
+        (EVERY_RECOVERY, SLOW),
         (RUN % ["sparsity=1.5"], SLOW | {"torch"}),
         (RUN % ["recipe.epochs=0", "recovery=none", "trainer.accelerator=cpu"], SLOW),  # contradicts the model
     ],

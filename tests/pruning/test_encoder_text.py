@@ -7,7 +7,7 @@ from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5F
 
 import sparsefront as sf
 from sparsefront.pruning.calibration import NetworkCalibration, in_encoder
-from sparsefront.recovery import square_head
+from sparsefront.recovery import distillation
 from sparsefront.tasks.plain_task import PlainTask
 
 ROWS, READ, REAL = 4, 6, 3  # texts, their tokens, and those that are no padding
@@ -65,13 +65,13 @@ def test_padding_of_the_one_text_takes_no_token_from_the_other(net, written):
 
 def test_hidden_states_of_a_decoder_count_as_a_whole(net, monkeypatch):
     seen = []
-    loss = square_head.square_head_loss
+    loss = distillation.square_head_loss
 
     def noted(states, positions=None):
         seen.append(positions)
         return loss(states, positions)
 
-    monkeypatch.setattr(square_head, "square_head_loss", noted)
+    monkeypatch.setattr(distillation, "square_head_loss", noted)
     masks = sf.prune(net, "element_wise", 0.5, tell=len)
     trainer = sf.TrainerSettings(accelerator="cpu", checkpoint=False)
     sf.recover(net, masks, [batch(READ)], recovery="square_head", dense_net=net, epochs=1, trainer=trainer)

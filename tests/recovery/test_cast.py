@@ -10,7 +10,8 @@ from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.recovery.cast import Cast, PeriodicMasks
+from sparsefront.pruning.training_masks import PeriodicMasks
+from sparsefront.recovery.cast import Cast
 from sparsefront.recovery.window_masks import scaled_weights
 
 TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.recovery.square_head import SquareHeadDistillation, square_head_loss
+from sparsefront.recovery.distillation import SquareHeadDistillation, square_head_loss
 from sparsefront.tasks.classification import ImageClassification
 
 

@@ -270,3 +270,51 @@ def _part_with(module: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
         )
         raise InvalidSetting("masks", "given", allowed)
     return owners[0]
+
+
+class PeriodicMasks(pl.Callback):
+    """Lightning callback that makes masks from the weights before step 0 and then every few optimizer steps.
+
+    Args:
+        weights: layer name -> trained parameter.
+        make_masks: layer name -> weight, to layer name -> bool mask, [N, K] or shaped like the weight.
+        every: number of steps.
+    Attributes:
+        by_weight: parameter -> its current mask, shaped like it.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, nn.Parameter],
+        *,
+        make_masks: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+        every: int,
+    ) -> None:
+        self._weights, self._make_masks, self.every = dict(weights), make_masks, every
+        self.by_weight: dict[Tensor, Tensor] = {}
+        self._made_at: int | None = None
+
+    def make(self) -> dict[str, Tensor]:
+        """Make masks from the current weights: layer name -> bool, shaped like the weight."""
+        made = self._make_masks({layer: weight.detach() for layer, weight in self._weights.items()})
+        return {layer: like_weight(mask, self._weights[layer]) for layer, mask in made.items()}
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step
+        if step % self.every == 0 and step != self._made_at:  # not again within an accumulated step
+            self._set(self.make())
+            self._made_at = step
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks: they come from earlier weights, which a checkpoint no longer has."""
+        masks = {layer: self.by_weight[weight] for layer, weight in self._weights.items() if weight in self.by_weight}
+        return {"masks": masks, "made_at": self._made_at}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._set(state_dict["masks"])
+        self._made_at = state_dict["made_at"]
+
+    def _set(self, masks: Mapping[str, Tensor]) -> None:
+        self.by_weight.update(
+            {self._weights[name]: mask.to(self._weights[name].device) for name, mask in masks.items()}
+        )

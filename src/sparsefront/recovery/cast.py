@@ -2,24 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import pytorch_lightning as pl
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.weight_view import like_weight
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.backend import DenseBackend
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
-from sparsefront.recovery.distillation import Distillation
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_plan
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks, scaled_weights
 from sparsefront.settings_class import LearningRate, Share, settings_class
-from sparsefront.training.fit import steps_per_epoch
 from sparsefront.training.recipe import AdamS, Optimization, Recipe
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 
 @settings_class()
@@ -74,10 +73,15 @@ class Cast(TrainingRecovery):
 
     def taught_by(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
-    ) -> pl.Callback:
+    ) -> "pl.Callback":
+        from sparsefront.recovery.distillation import Distillation  # here: Lightning takes seconds to import
+
         return Distillation(dense_net(), hardness=self.hardness, temperature=1.0)
 
     def recover(self, round: Round) -> RoundRecord:
+        from sparsefront.pruning.training_masks import PeriodicMasks
+        from sparsefront.training.fit import steps_per_epoch
+
         pruning, steps = round.setup.pruning, steps_per_epoch(round.data, round.setup.trainer)
         plan = self.plan(round.setup.recipe, steps)
         windows = WindowMasks(pruning.pattern, pruning.importance, round.spec, round.sparsity)
@@ -105,45 +109,3 @@ class DecayingOptimization(Optimization):
     def make_optimizer(self, net: nn.Module) -> Optimizer:
         trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
         return AdamS(trained, lr=self.lr, decay=self.decay, total_steps=self.total_steps, masks=self.masks)
-
-
-class PeriodicMasks(pl.Callback):
-    """Lightning callback that makes masks from the weights before step 0 and then every few optimizer steps.
-
-    Args:
-        weights: layer name -> trained parameter.
-        make_masks: layer name -> weight, to layer name -> bool mask, [N, K] or shaped like the weight.
-        every: number of steps.
-    Attributes:
-        by_weight: parameter -> its current mask, shaped like it.
-    """
-
-    def __init__(self, weights: Mapping[str, nn.Parameter], *, make_masks: WindowMasks, every: int) -> None:
-        self._weights, self._make_masks, self.every = dict(weights), make_masks, every
-        self.by_weight: dict[Tensor, Tensor] = {}
-        self._made_at: int | None = None
-
-    def make(self) -> dict[str, Tensor]:
-        """Make masks from the current weights: layer name -> bool, shaped like the weight."""
-        made = self._make_masks({layer: weight.detach() for layer, weight in self._weights.items()})
-        return {layer: like_weight(mask, self._weights[layer]) for layer, mask in made.items()}
-
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        step = trainer.global_step
-        if step % self.every == 0 and step != self._made_at:  # not again within an accumulated step
-            self._set(self.make())
-            self._made_at = step
-
-    def state_dict(self) -> dict[str, Any]:
-        """The masks: they come from earlier weights, which a checkpoint no longer has."""
-        masks = {layer: self.by_weight[weight] for layer, weight in self._weights.items() if weight in self.by_weight}
-        return {"masks": masks, "made_at": self._made_at}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._set(state_dict["masks"])
-        self._made_at = state_dict["made_at"]
-
-    def _set(self, masks: Mapping[str, Tensor]) -> None:
-        self.by_weight.update(
-            {self._weights[name]: mask.to(self._weights[name].device) for name, mask in masks.items()}
-        )

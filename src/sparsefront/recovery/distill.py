@@ -1,9 +1,8 @@
 """Knowledge distillation from the dense network."""
 
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import pytorch_lightning as pl
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 
@@ -12,8 +11,11 @@ from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.backend import Backend
 from sparsefront.recovery.base import RecoverySetup
 from sparsefront.recovery.dense_after import DenseAfter
-from sparsefront.recovery.distillation import Distillation, TaughtRecovery
+from sparsefront.recovery.taught import TaughtRecovery
 from sparsefront.settings_class import LearningRate, OneOrMore, Share, settings_class
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 
 @settings_class()
@@ -65,7 +67,9 @@ class Distill(TaughtRecovery):
 
     def taught_by(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
-    ) -> pl.Callback:
+    ) -> "pl.Callback":
+        from sparsefront.recovery.distillation import Distillation  # here: Lightning takes seconds to import
+
         teacher = None if self.store_teacher else self.make_teacher(dense_net)
         taught, learnt = ([], []) if teacher is None else self.compared_pairs(teacher, setup, spec)
         return Distillation(

@@ -1,28 +1,17 @@
-"""Distillation: losses, hidden states, and the callback that runs the teacher."""
+"""Distillation: losses, hidden states, and the callbacks that run the teacher."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsefront.errors import InvalidSetting
-from sparsefront.models.base import block_names
-from sparsefront.models.checkpoint import misfit, read_weights, weights_fingerprint
-from sparsefront.networks import has_blocks, load_state
-from sparsefront.pruning.mask_spec import MaskSpec
-from sparsefront.recovery.base import RecoverySetup, Round
-from sparsefront.recovery.finetune import Finetune
-from sparsefront.recovery.lr_rewind import LearningRateRewind
-from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
-from sparsefront.schedule.base import Schedule
+from sparsefront.pruning.calibration import in_encoder, real_positions
 from sparsefront.tasks.base import TEACHER_LOGITS, Batch, Task, mean_counted, with_square_mask
 from sparsefront.training.graphs import HiddenStates
-from sparsefront.training.recipe import Recipe
 
 # The teacher callback, independent of the loss that compares the two networks.
 
@@ -148,136 +137,52 @@ class Distillation(TeacherCallback):
         return loss + self.hidden_states * distance
 
 
-# What recoveries with a teacher share: the training plan, the teacher, and the compared hidden states.
+def square_head_loss(states: StatePairs, positions: Tensor | None = None) -> Tensor:
+    """Sum over the blocks of MSE(student, teacher) / MSE(0, teacher), in fp32.
+
+    Args:
+            states: (student, teacher) [B, length, dim] per block, or any other shape without `positions`.
+            positions: bool [B, length], True for tokens that are not padding; None = all count.
+        Source: Kurtic et al., 2023, section 2; like here, their code ignores padding. It adds the epsilon of bfloat16 to the
+            denominator, which here is only kept above zero, so that small states count fully.
+    """
+    total = torch.zeros((), device=states[0][0].device)
+    for student, teacher in states:
+        error, size = (student.float() - teacher.float()).square(), teacher.float().square()
+        if positions is not None and student.shape[:2] == positions.shape:
+            # masking instead of indexing, which would synchronize with the GPU; the number of positions cancels
+            padding = ~positions.unsqueeze(-1)
+            error, size = error.masked_fill(padding, 0.0), size.masked_fill(padding, 0.0)
+        total = total + error.sum() / size.sum().clamp(min=torch.finfo(torch.float32).tiny)
+    return total
 
 
-class TaughtRecovery(TrainingRecovery):
-    """Trains like another recovery, but with a teacher's loss. Subclasses are settings classes with these fields.
+class SquareHeadDistillation(TeacherCallback):
+    """Trains for loss + hidden_states * `square_head_loss` + soft_targets * T^2 * KL(teacher || student).
 
-    Attributes:
-        along: finetune or lr_rewind, which also determines the supported schedules.
-        epochs, lr: as in that recovery.
-        hidden_layers: names of the modules whose outputs are compared; None = every block.
-        teacher: checkpoint of a network of the same architecture, including the head; None = the weights of the dense run.
+    Args:
+        teacher, hidden_layers, learnt_layers: see `TeacherCallback`.
     """
 
-    along: Literal["finetune", "lr_rewind"]
-    epochs: int | None
-    lr: float | None
-    hidden_layers: list[str] | None
-    teacher: str | None
+    def __init__(
+        self,
+        teacher: nn.Module,
+        hidden_layers: list[str],
+        *,
+        learnt_layers: list[str] | None = None,
+        hidden_states: float = 1.0,
+        soft_targets: float = 0.0,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(teacher, hidden_layers, learnt_layers)
+        self.hidden_states, self.soft_targets, self.temperature = hidden_states, soft_targets, temperature
 
-    fingerprinted: ClassVar[frozenset[str]] = frozenset({"teacher"})
-    has_teacher: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.along == "lr_rewind" and self.lr is not None:
-            raise InvalidSetting("lr", self.lr, "must be null with along=lr_rewind, which takes the dense run's rates")
-
-    @property
-    @abstractmethod
-    def compares_hidden_states(self) -> bool:
-        """Whether the loss includes hidden states."""
-
-    @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # of the instance: a checkpoint may teach instead
-        return () if self.teacher else ("dense_net",)
-
-    @property
-    def repeats(self) -> bool:  # type: ignore[override]  # of the instance
-        return self._along.repeats
-
-    def follows(self, schedule: Schedule, sparsity: float) -> bool:
-        """Whatever `along` supports."""
-        return self._along.follows(schedule, sparsity)
-
-    def check_schedule(self, schedule: Schedule, sparsity: float) -> None:
-        """Blame `along`, not the teacher, for an unsupported schedule."""
-        self._validate_schedule(schedule, sparsity, "recovery.along", self.along)
-
-    @property
-    def _along(self) -> TrainingRecovery:
-        return Finetune(self.epochs, self.lr) if self.along == "finetune" else LearningRateRewind(self.epochs)
-
-    def check(self, setup: RecoverySetup) -> None:
-        super().check(setup)
-        if self.teacher is None and not self.compares_hidden_states:
-            return
-        net = setup.architecture()
-        if self.teacher is not None:
-            self._teacher_weights(self.teacher, net)
-        self.compared_layers(net, setup)
-
-    def fingerprint(self) -> dict[str, Any]:
-        return {} if self.teacher is None else {"teacher": weights_fingerprint(self.teacher)}
-
-    def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
-        """The plan of `along`."""
-        return self._along.plan(recipe, steps_per_epoch)
-
-    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
-        return (self.taught_by(round.dense_net, round.setup, round.spec),)
-
-    def make_teacher(self, dense_net: Callable[[], nn.Module]) -> nn.Module:
-        """Load the teacher anew: it is not part of any training state."""
-        teacher = dense_net()
-        if self.teacher is not None:
-            load_state(teacher, self._teacher_weights(self.teacher, teacher))
-        return teacher
-
-    def compared_layers(self, net: nn.Module, setup: RecoverySetup) -> list[str]:
-        """Names of the modules whose outputs are compared.
-
-        Raises:
-            InvalidSetting: the network lacks a name, or has no known blocks.
-        """
-        if not self.compares_hidden_states:
-            return []
-        blocks = block_names(net, setup.prunable(net))
-        names = blocks if self.hidden_layers is None else self.hidden_layers
-        unknown = sorted(set(names) - {name for name, _ in net.named_modules()})
-        if unknown or not names:
-            hint = f"its blocks are {', '.join(blocks)}" if blocks else "it has no list of blocks: name its modules"
-            raise InvalidSetting("recovery.hidden_layers", unknown or None, f"not in the network; {hint}")
-        return names
-
-    def compared_pairs(
-        self, teacher: nn.Module, setup: RecoverySetup, spec: MaskSpec | None
-    ) -> tuple[list[str], list[str]]:
-        """Names of the compared modules in the teacher and in the student, except in blocks that the student lacks.
-
-        Args:
-            spec: the student's mask spec; None = it has all blocks.
-        Raises:
-            InvalidSetting: the student lacks all of these blocks.
-        """
-        taught = self.compared_layers(teacher, setup)
-        removed = [] if spec is None else spec.removed_blocks
-        if spec is None or not removed or not has_blocks(teacher, removed[0]):
-            return taught, taught
-        pairs = {name: left for name in taught if (left := spec.name_of_original(name)) is not None}
-        if taught and not pairs:
-            allowed = "are all in blocks that were taken out of the network"
-            raise InvalidSetting("recovery.hidden_layers", taught, allowed)
-        return list(pairs), list(pairs.values())
-
-    def _teacher_weights(self, path: str, net: nn.Module) -> dict:
-        """Load the state dict of the teacher's checkpoint at `path`.
-
-        Raises:
-            InvalidSetting: the file is missing, cannot be read, or does not fit this architecture.
-        """
-        try:
-            weights = read_weights(path)
-        except InvalidSetting as error:
-            raise InvalidSetting("recovery.teacher", path, error.allowed) from error
-        own = {key: list(tensor.shape) for key, tensor in net.state_dict().items()}
-        shapes = {key: list(tensor.shape) for key, tensor in weights.items()}
-        complaint = misfit(
-            missing=[key for key in own if key not in shapes],
-            unexpected=[key for key in shapes if key not in own],
-            reshaped=[f"{key} {shapes[key]} for {own[key]}" for key in own if shapes.get(key, own[key]) != own[key]],
-        )
-        if complaint:
-            raise InvalidSetting("recovery.teacher", path, complaint)
-        return weights
+    def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
+        real, of_that_text = real_positions(batch), in_encoder(task.net)
+        lost = torch.zeros((), device=states[0][0].device)
+        for name, pair in zip(self.learnt_layers, states, strict=True):
+            lost = lost + square_head_loss([pair], real if of_that_text(task.net.get_submodule(name)) else None)
+        loss = task.label_loss(output, batch) + self.hidden_states * lost
+        if not self.soft_targets:
+            return loss
+        return loss + self.soft_targets * prediction_loss(task, output, target, batch, self.temperature)

@@ -1,20 +1,19 @@
 """SquareHead distillation: each block of the dense network teaches the same block of the pruned one."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import pytorch_lightning as pl
-import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import Tensor, nn
+from torch import nn
 
-from sparsefront.pruning.calibration import in_encoder, real_positions
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.backend import Backend
 from sparsefront.recovery.base import RecoverySetup
-from sparsefront.recovery.distillation import StatePairs, TaughtRecovery, TeacherCallback, prediction_loss
+from sparsefront.recovery.taught import TaughtRecovery
 from sparsefront.settings_class import LearningRate, OneOrMore, settings_class
-from sparsefront.tasks.base import Batch, Task
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 
 @settings_class()
@@ -60,7 +59,9 @@ class SquareHead(TaughtRecovery):
 
     def taught_by(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
-    ) -> pl.Callback:
+    ) -> "pl.Callback":
+        from sparsefront.recovery.distillation import SquareHeadDistillation  # here: Lightning takes seconds to import
+
         teacher = self.make_teacher(dense_net)
         taught, learnt = self.compared_pairs(teacher, setup, spec)
         return SquareHeadDistillation(
@@ -71,54 +72,3 @@ class SquareHead(TaughtRecovery):
             soft_targets=self.soft_targets,
             temperature=self.temperature,
         )
-
-
-def square_head_loss(states: StatePairs, positions: Tensor | None = None) -> Tensor:
-    """Sum over the blocks of MSE(student, teacher) / MSE(0, teacher), in fp32.
-
-    Args:
-            states: (student, teacher) [B, length, dim] per block, or any other shape without `positions`.
-            positions: bool [B, length], True for tokens that are not padding; None = all count.
-        Source: Kurtic et al., 2023, section 2; like here, their code ignores padding. It adds the epsilon of bfloat16 to the
-            denominator, which here is only kept above zero, so that small states count fully.
-    """
-    total = torch.zeros((), device=states[0][0].device)
-    for student, teacher in states:
-        error, size = (student.float() - teacher.float()).square(), teacher.float().square()
-        if positions is not None and student.shape[:2] == positions.shape:
-            # masking instead of indexing, which would synchronize with the GPU; the number of positions cancels
-            padding = ~positions.unsqueeze(-1)
-            error, size = error.masked_fill(padding, 0.0), size.masked_fill(padding, 0.0)
-        total = total + error.sum() / size.sum().clamp(min=torch.finfo(torch.float32).tiny)
-    return total
-
-
-class SquareHeadDistillation(TeacherCallback):
-    """Trains for loss + hidden_states * `square_head_loss` + soft_targets * T^2 * KL(teacher || student).
-
-    Args:
-        teacher, hidden_layers, learnt_layers: see `TeacherCallback`.
-    """
-
-    def __init__(
-        self,
-        teacher: nn.Module,
-        hidden_layers: list[str],
-        *,
-        learnt_layers: list[str] | None = None,
-        hidden_states: float = 1.0,
-        soft_targets: float = 0.0,
-        temperature: float = 1.0,
-    ) -> None:
-        super().__init__(teacher, hidden_layers, learnt_layers)
-        self.hidden_states, self.soft_targets, self.temperature = hidden_states, soft_targets, temperature
-
-    def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
-        real, of_that_text = real_positions(batch), in_encoder(task.net)
-        lost = torch.zeros((), device=states[0][0].device)
-        for name, pair in zip(self.learnt_layers, states, strict=True):
-            lost = lost + square_head_loss([pair], real if of_that_text(task.net.get_submodule(name)) else None)
-        loss = task.label_loss(output, batch) + self.hidden_states * lost
-        if not self.soft_targets:
-            return loss
-        return loss + self.soft_targets * prediction_loss(task, output, target, batch, self.temperature)

@@ -5,13 +5,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from sparsefront.pruning.training_masks import StraightThrough
 from sparsefront.recovery.backend import DenseBackend
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_plan
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks
 from sparsefront.settings_class import LearningRate, settings_class
-from sparsefront.training.fit import steps_per_epoch
 from sparsefront.training.recipe import Recipe
 
 
@@ -48,6 +46,9 @@ class SrSte(TrainingRecovery):
         return recovery_plan(self.epochs, self.lr or recipe.lr, recipe, steps_per_epoch)
 
     def recover(self, round: Round) -> RoundRecord:
+        from sparsefront.pruning.training_masks import StraightThrough  # here: Lightning takes seconds to import
+        from sparsefront.training.fit import steps_per_epoch
+
         pruning = round.setup.pruning
         steps = steps_per_epoch(round.data, round.setup.trainer)
         plan = self.plan(round.setup.recipe, steps)
