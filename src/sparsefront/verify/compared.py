@@ -160,11 +160,11 @@ class Comparison:
             elif self.stored is None or topic not in STORED:
                 yield (name,), stated, None, UNSEEN, f"{name}={shortened(stated)}"
             elif stated != cached:
-                description = f"{name} is {shortened(stated)} in the record, {shortened(cached)} in the cache"
-                yield (name,), stated, cached, DIFFERS, description
+                text = f"{name} is {shortened(stated)} in the record, {shortened(cached)} in the cache"
+                yield (name,), stated, cached, DIFFERS, text
             return
         for path, one, here in differences((name,), stated, self.now.value_of(name)):
-            description = f"{'.'.join(map(str, path))} is {shortened(one)} in the record, {shortened(here)} now"
+            text = f"{'.'.join(map(str, path))} is {shortened(one)} in the record, {shortened(here)} now"
             in_cache, leaf, other = part_at(cached, path[1:]), str(path[-1]), here
             timed = item.group == "speed" and TIMED.fullmatch(leaf)
             if timed and TAIL.search(leaf):  # around the median now: the tails of a disturbed timing vary
@@ -175,18 +175,12 @@ class Comparison:
             by_cache |= self.now.identity.gpu is not None and topic in ("kernels", "memory")
             if by_cache and not timed and self.stored is not None:
                 if in_cache != one:
-                    yield path, one, here, DIFFERS, f"{description}, {shortened(in_cache)} in the cache"
+                    yield path, one, here, DIFFERS, f"{text}, {shortened(in_cache)} in the cache"
             elif (verdict := self._verdict(item, path, one, other)) != HOLDS:
                 older = one is None and self.result.identity.migrated_from is not None
                 null = None in (one, other) and not path[1:] and topic not in STORED
                 unseen = verdict == UNSEEN or older or not null and (timed or by_cache)
-                yield (
-                    path,
-                    one,
-                    here,
-                    UNSEEN if unseen else DIFFERS,
-                    description + (NOT_REPEATED if timed and unseen else ""),
-                )
+                yield path, one, here, UNSEEN if unseen else DIFFERS, text + (NOT_REPEATED if timed and unseen else "")
 
     def _verdict(self, item: ResultField, path: tuple, stated: Any, here: Any) -> str:
         """Whether two different values are the same but for rounding or noise; UNSEEN: another device may make the difference."""
@@ -234,5 +228,5 @@ class Comparison:
             share = OTHER_TRANSLATIONS if other.metric == BLEU else OTHER_OUTCOMES
             if differ > (0 if self.exact else max(2, int(share * len(other)))):
                 rounding = self.other_device and differ <= max(5, int(5 * share * len(other)))
-                description = f"{differ} of {len(other)} samples of {side} differ from outcomes.npz"
-                yield Finding(topic, UNSEEN if rounding else DIFFERS, description)
+                text = f"{differ} of {len(other)} samples of {side} differ from outcomes.npz"
+                yield Finding(topic, UNSEEN if rounding else DIFFERS, text)
