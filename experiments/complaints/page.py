@@ -48,8 +48,8 @@ def _verdict(line: Row | None) -> str:
 
 def _bytes(theirs: Row | None, ours: Row | None) -> str:
     dense = next((line["bytes_dense"] for line in (theirs, ours) if line), "")
-    found = [dense, *((line or {}).get("bytes_sparse", "") for line in (theirs, ours))]
-    return ", ".join(f"{float(count) / 1e6:.1f} MB" if count else "–" for count in found)
+    counts = [dense, *((line or {}).get("bytes_sparse", "") for line in (theirs, ours))]
+    return ", ".join(f"{float(count) / 1e6:.1f} MB" if count else "–" for count in counts)
 
 
 def main() -> None:

@@ -141,14 +141,14 @@ def _measured(
     limit = NETWORK_ERROR_LIMIT[expected.dtype]
     if not error <= limit:
         raise RuntimeError(f"wrong: relative error {error:.1e}, at most {limit:.0e} is rounding; not timed")
-    found: dict[str, Any] = {"relative_error": error, "bytes_sparse": weight_bytes(sparse)}
+    cells: dict[str, Any] = {"relative_error": error, "bytes_sparse": weight_bytes(sparse)}
     if not timed:
-        return found | {"verdict": RIGHT}
+        return cells | {"verdict": RIGHT}
     settings = sf.Measure(execution_modes=modes, **TIMED)
     compared = sf.benchmark(net, sparse, inputs, settings=settings, fuse=None, seconds=math.inf, tell=log.info)
     low, high = compared.interval
     verdict = {FASTER: WIN, SLOWER: LOSS, UNCLEAR: TIE}[speed_verdict(low, high)]
-    return found | {
+    return cells | {
         "verdict": verdict,
         "speedup": compared.speedup,
         "speedup_low": low,
@@ -184,9 +184,9 @@ def main() -> int:
             print(f"out of time: {case.thread} and what follows is left out")
             break
         for line in verdicts(case if on_gpu else case.scaled(SCALE), device, timed=not arguments.dry_run):
-            told = [f"{name} {text(line[name])}" for name in COLUMNS[7:12] if name in line]
+            values = [f"{name} {text(line[name])}" for name in COLUMNS[7:12] if name in line]
             print(
-                f"{line['thread']}, {line['way']}: {line['verdict']} {', '.join(told)}{line.get('because', '')}",
+                f"{line['thread']}, {line['way']}: {line['verdict']} {', '.join(values)}{line.get('because', '')}",
                 flush=True,
             )
             wrong += arguments.dry_run and line["way"] == OURS and line["verdict"] != RIGHT

@@ -60,17 +60,17 @@ def resnet50_shapes() -> Counter[Shape]:
 
     with torch.device("meta"):
         net = resnet50()
-    found: Counter[Shape] = Counter()
+    uses: Counter[Shape] = Counter()
 
     def note(module: nn.Conv2d, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
         side = inputs[0].shape[-1]
-        found[Shape(module.in_channels, module.out_channels, module.kernel_size[0], module.stride[0], side)] += 1
+        uses[Shape(module.in_channels, module.out_channels, module.kernel_size[0], module.stride[0], side)] += 1
 
     for name, module in net.named_modules():
         if isinstance(module, nn.Conv2d) and name != "conv1":
             module.register_forward_hook(note)
     net(torch.empty(1, 3, IMAGE_SIZE, IMAGE_SIZE, device="meta"))
-    return found
+    return uses
 
 
 def measure(

@@ -25,10 +25,10 @@ def geomean(rows: list[Row], speedups: Sequence[float]) -> float:
 
 def fastest_dense(rows: list[Row]) -> dict[tuple[str, ...], float]:
     """Convolution and batch -> the least microseconds of dense beside any of its sparsities."""
-    found: dict[tuple[str, ...], float] = {}
+    fastest: dict[tuple[str, ...], float] = {}
     for row in rows:
-        found[_shape(row)] = min(float(row["dense_us"]), found.get(_shape(row), math.inf))
-    return found
+        fastest[_shape(row)] = min(float(row["dense_us"]), fastest.get(_shape(row), math.inf))
+    return fastest
 
 
 def _shape(row: Row) -> tuple[str, ...]:
@@ -43,15 +43,15 @@ def means(rows: list[Row]) -> list[str]:
     groups = sorted({(-int(row["batch"]), row["filter"], row["sparsity"]) for row in rows})
     for batch, filter_size, sparsity in groups:
         same = (str(-batch), filter_size, sparsity)
-        found = [row for row in rows if values_of(row, ("batch", "filter", "sparsity")) == same]
-        speedups = [float(row["speedup"]) for row in found]
-        mean = geomean(found, speedups)
-        least = geomean(found, [fastest[_shape(row)] / float(row["latency_us"]) for row in found])
+        selected = [row for row in rows if values_of(row, ("batch", "filter", "sparsity")) == same]
+        speedups = [float(row["speedup"]) for row in selected]
+        mean = geomean(selected, speedups)
+        least = geomean(selected, [fastest[_shape(row)] / float(row["latency_us"]) for row in selected])
         asked = ASKED.get(sparsity) if (filter_size, batch) == ("1", -128) else None
         verdict = "" if asked is None else f"{asked:g}, {'met' if mean >= asked else 'short'}"
         wins = sum(speedup > 1 for speedup in speedups)
-        cells = [-batch, f"{filter_size}x{filter_size}", sparsity, len(found), f"**{mean:.2f}**", f"{least:.2f}"]
-        cells += [f"{min(speedups):.2f}–{max(speedups):.2f}", f"{wins} of {len(found)}", verdict]
+        cells = [-batch, f"{filter_size}x{filter_size}", sparsity, len(selected), f"**{mean:.2f}**", f"{least:.2f}"]
+        cells += [f"{min(speedups):.2f}–{max(speedups):.2f}", f"{wins} of {len(selected)}", verdict]
         lines.append(cells)
     return page.table(head, lines)
 
@@ -66,13 +66,13 @@ def shapes(rows: list[Row]) -> list[str]:
     of_shape: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in here:
         of_shape.setdefault(_shape(row), {})[row["sparsity"]] = row
-    for (inputs, outputs, size, stride, side, times, _), found in of_shape.items():
+    for (inputs, outputs, size, stride, side, times, _), by_level in of_shape.items():
         name = f"{inputs}→{outputs}, {size}x{size}, {side}x{side} pixels" + (
             f", stride {stride}" if stride != "1" else ""
         )
-        dense = [float(row["dense_us"]) for row in found.values()]
+        dense = [float(row["dense_us"]) for row in by_level.values()]
         ends = "–".join(dict.fromkeys(f"{end(dense):.1f}" for end in (min, max)))
-        cells = [_cell(found[level]) if level in found else "" for level in levels]
+        cells = [_cell(by_level[level]) if level in by_level else "" for level in levels]
         lines.append([name, times, ends, *cells])
     return [f"At {batch} images:", "", *page.table(head, lines)]
 
@@ -81,8 +81,8 @@ def _cell(row: Row) -> str:
     speedup = float(row["speedup"])
     mark, kernel = "**" if speedup > 1 else "", row["kernel"].removeprefix("blocked_")
     less = abs(float(row["density"]) - 1 + float(row["sparsity"])) > 0.02
-    kept = f", {per_cent(row['density'])} kept" if less else ""
-    return f"{float(row['latency_us']):.1f} ({mark}{speedup:.2f}{mark}×, {kernel}{kept})"
+    density = f", {per_cent(row['density'])} kept" if less else ""
+    return f"{float(row['latency_us']):.1f} ({mark}{speedup:.2f}{mark}×, {kernel}{density})"
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ def measure(
         "steps": work.steps,
         "same_on_ranks": all(_same(ranks) for ranks in trained.values()),
     }
-    told = [
+    rank_lines = [
         way
         | {"device": made["device"], "torch": made["torch"], "masks": name}
         | {"rank": rank["rank"], "kept": round(rank["kept"], 4)}
@@ -94,7 +94,7 @@ def measure(
         for rank in ranks
     ]
     step = way | trained["fixed"][0]["step"] | made if work.profiled else {}
-    return line | made, step, told
+    return line | made, step, rank_lines
 
 
 def _same(ranks: list[dict[str, Any]]) -> bool:
@@ -141,17 +141,17 @@ def tables(lines: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()
         same = "yes" if str(line["same_on_ranks"]) == "True" else "NO"
         rates.append([*_way(line), f"{rate:,.0f}", window, ratio, same])
     names = ["samples per second", "lowest – highest window", "× one device", "equal on all ranks"]
-    told = page.table([*SHOWN, *names], rates, rule=" --- |")
+    table_lines = page.table([*SHOWN, *names], rates, rule=" --- |")
     if steps:
         head = [*SHOWN, "step", *(part.replace("_", " ") for part in PARTS), "launches"]
         parts = [[*_way(step), *(_ms(step, part) for part in ("wall", *PARTS)), step["launches"]] for step in steps]
-        told += [
+        table_lines += [
             "",
             "Milliseconds of a step under the profiler, on rank 0:",
             "",
             *page.table(head, parts, rule=" --- |"),
         ]
-    return told
+    return table_lines
 
 
 def _ms(step: dict[str, Any], part: str) -> str:
@@ -220,13 +220,15 @@ def main() -> int:
         warmup = chosen.warmup * (1 if what == "none" else COMPILED_WARMUP)
         profiled = chosen.profiled if on_gpu else 0
         this = Work(chosen.model, chosen.batch, length, warmup, chosen.steps, chosen.windows, profiled)
-        line, step, told = measure(this, trainer, tighten=what == "none" and hook is None and not chosen.fixed_only)
+        line, step, rank_lines = measure(
+            this, trainer, tighten=what == "none" and hook is None and not chosen.fixed_only
+        )
         print(line, step, sep="\n", flush=True)
         same &= line["same_on_ranks"]
         # at once, since a later measurement may be killed
         lines = merge_lines(chosen.folder / "throughput.csv", [line])
         steps = merge_lines(chosen.folder / "step.csv", [step]) if step else []
-        merge_lines(chosen.folder / "ranks.csv", told)
+        merge_lines(chosen.folder / "ranks.csv", rank_lines)
         fill(chosen.folder / "README.md", lines, steps)
     return 0 if same else 1
 

@@ -109,15 +109,15 @@ def shipped_launches_only() -> Iterator[None]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     shipped_file = SHIPPED / file_name(gpu)
     shipped = json.loads(shipped_file.read_text(encoding="utf-8"))["kernels"] if shipped_file.is_file() else {}
-    kept = {}
+    before = {}
     tunables = {entry.tunable_in(layout) for entry in entries() for layout in entry.layouts}
     for tunable in (one for one in tunables if isinstance(one, TunedLaunches)):
         table = tuned_kernel(gpu, tunable.kernel, tunable.version)
-        kept[tunable.kernel] = table, dict(table.entries), dict(table.trials)
-        found = shipped.get(tunable.kernel, {})
+        before[tunable.kernel] = table, dict(table.entries), dict(table.trials)
+        content = shipped.get(tunable.kernel, {})
         table.entries.clear()
         table.trials.clear()
-        table.entries.update(found.get("entries", {}) if found.get("version") == tunable.version else {})
+        table.entries.update(content.get("entries", {}) if content.get("version") == tunable.version else {})
     forget_choices()
     try:
         with (
@@ -126,7 +126,7 @@ def shipped_launches_only() -> Iterator[None]:
         ):
             yield
     finally:
-        for table, entries_before, trials_before in kept.values():
+        for table, entries_before, trials_before in before.values():
             table.entries.clear()
             table.entries.update(entries_before)
             table.trials.clear()

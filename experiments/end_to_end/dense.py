@@ -57,11 +57,11 @@ def without_timing(network: Network, point: Point, device: torch.device, dtype: 
 def find_dense(network: Network, point: Point, settings: Measure) -> Dense:
     """The fastest dense version, as an earlier search found or by a new one, timed beside the fused graph."""
     plain = without_timing(network, point, settings.torch_device, settings.torch_dtype)
-    found = find_execution(plain.net, plain.inputs, settings, fused_dense_graph)
-    log.info("dense candidates: %s", ", ".join(f"{name} {ms:.3f} ms" for name, ms in found.medians_ms.items()))
-    for name, why in found.not_timed.items():
+    execution = find_execution(plain.net, plain.inputs, settings, fused_dense_graph)
+    log.info("dense candidates: %s", ", ".join(f"{name} {ms:.3f} ms" for name, ms in execution.medians_ms.items()))
+    for name, why in execution.not_timed.items():
         log.info("dense candidate %s: %s", name, why)
-    executions = {one.name: one for one in (found, found.fused) if one is not None}
+    executions = {one.name: one for one in (execution, execution.fused) if one is not None}
     calls = {name: one.fastest.call for name, one in executions.items()}
     medians = {name: summarise(sum(runs, [])).median_ms for name, runs in timed_in_turn(calls, settings).items()}
     best = min(medians, key=medians.__getitem__)

@@ -198,20 +198,20 @@ def measure(
     net = copy.deepcopy(dense)
     pattern, sparsity, more, precision = (POINTS | BLOCKS)[point]
     masks = sf.prune(net, pattern, sparsity, example_inputs=inputs, tell=len, **more)
-    told: list[str] = []
+    messages: list[str] = []
 
     def tell(line: str) -> None:
         print(f"{name}: {line}", file=sys.stderr, flush=True)
-        told.append(line)
+        messages.append(line)
 
     start = time.monotonic()
     report = sf.swap(net, masks, inputs, kernel=kernel, precision=precision, seconds=seconds, tell=tell)
     swapped = time.monotonic()
     print(f"{name}: {json.dumps(report.fusion.summary())}", file=sys.stderr, flush=True)
-    found = sf.benchmark(dense, net, inputs, settings=settings, seconds=seconds, tell=tell)
-    print(found, file=sys.stderr, flush=True)
-    fused = found.timed.dense.fused_latency
-    low, high = found.interval
+    benchmark = sf.benchmark(dense, net, inputs, settings=settings, seconds=seconds, tell=tell)
+    print(benchmark, file=sys.stderr, flush=True)
+    fused = benchmark.timed.dense.fused_latency
+    low, high = benchmark.interval
     return {
         "network": name,
         "inputs": "x".join(map(str, next(iter(inputs.values())).shape)),
@@ -220,12 +220,12 @@ def measure(
         "sparsity": sparsity,
         "precision": precision,
         "kernel": kernel,
-        "dense_ms": found.dense_ms,
-        "dense_variant": found.timed.dense.execution.name,
+        "dense_ms": benchmark.dense_ms,
+        "dense_variant": benchmark.timed.dense.execution.name,
         "fused_dense_ms": None if fused is None else fused.median_ms,
-        "sparse_ms": found.sparse_ms,
-        "sparse_variant": found.timed.execution.name,
-        "speedup": found.speedup,
+        "sparse_ms": benchmark.sparse_ms,
+        "sparse_variant": benchmark.timed.execution.name,
+        "speedup": benchmark.speedup,
         "speedup_low": low,
         "speedup_high": high,
         "sparse_flops_share": report.sparse_flops_share,
@@ -234,7 +234,7 @@ def measure(
         "search_seconds": seconds,
         "swap_s": swapped - start,
         "benchmark_s": time.monotonic() - swapped,
-        "left_out": "; ".join(line for line in told if "left out" in line),
+        "left_out": "; ".join(line for line in messages if "left out" in line),
         "transformers": transformers.__version__,
         **where_and_when(device),
     }

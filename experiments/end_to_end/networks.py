@@ -212,8 +212,8 @@ def pattern_of(point: Point) -> Pattern:
         InvalidSetting: a setting that the pattern does not have, or a value that it does not take.
     """
     setting = point.setting
-    given = dict(part.split("=", 1) for part in point.pattern_settings.split())
-    settings = {key: _value(text) for key, text in given.items()}
+    texts = dict(part.split("=", 1) for part in point.pattern_settings.split())
+    settings = {key: _value(text) for key, text in texts.items()}
     if setting.group_m is not None:
         settings |= {"n": round(setting.group_m * (1 - setting.sparsity)), "m": setting.group_m}
     return pattern_masks(setting.granularity, pattern=setting.pattern, **settings).of

@@ -86,7 +86,7 @@ def row_of(
 ) -> dict[str, str]:
     """A line, by column."""
     densities = masks.densities
-    kept, all_weights = (sum(f(mask) for mask in masks.layers.values()) for f in (torch.count_nonzero, torch.numel))
+    nonzero, all_weights = (sum(f(mask) for mask in masks.layers.values()) for f in (torch.count_nonzero, torch.numel))
     report, errors = sparse.report, sparse.errors
     content: dict[str, Any] = point.columns | {
         "distribution": distribution_of(masks.pattern),
@@ -94,7 +94,7 @@ def row_of(
         "dense_variant": dense_variant,
         "sparse_flops_share": f"{report.sparse_flops_share:.4f}",
         "kernels": kernels_text(report.kernels),
-        "sparsity_achieved": f"{1 - float(kept) / all_weights:.4f}" if all_weights else "",
+        "sparsity_achieved": f"{1 - float(nonzero) / all_weights:.4f}" if all_weights else "",
         "sparse_variant": sparse.variant,
         "dense_outputs_relative_error": f"{errors.dense_outputs:.3e}",
         "logits_relative_error": f"{errors.logits:.3e}",

@@ -110,8 +110,8 @@ class Reference:
         apart = output_error(list(actual), list(self.masked))
         pairs = zip((actual, self.masked), (self.expected, self.expected), strict=True)
         (outputs, logits), (dense_outputs, dense_logits) = (
-            tuple(relative_error(one, other) for one, other in zip(found, expected, strict=True))
-            for found, expected in pairs
+            tuple(relative_error(one, other) for one, other in zip(output_parts, expected, strict=True))
+            for output_parts, expected in pairs
         )
         errors = Errors(outputs, dense_outputs, logits, dense_logits)
         # logits of random weights may nearly cancel: then rounding alone takes the masked network as far from the truth
@@ -169,8 +169,8 @@ def make_sparse(
     ):  # what is left is the dense network, zeros among its weights
         return Sparse(report, errors, dense.call, f"dense: {dense.variant}")
     with steps("wrap"):
-        found = find_execution(net, dense.inputs, settings)
-    return Sparse(report, errors, found.fastest.call, found.name)
+        execution = find_execution(net, dense.inputs, settings)
+    return Sparse(report, errors, execution.fastest.call, execution.name)
 
 
 def without_kernels(dense: Dense, masks: Masks, sparse: Sparse, why: str) -> Sparse:

@@ -41,12 +41,12 @@ def select(points: Sequence[Point], only: Sequence[str]) -> list[Point]:
     targets = {target.point for target in TARGETS}
     chosen: dict[Point, None] = {}
     for word in only:
-        wanted = set(word.split(",")) - {"targets"}
+        words = set(word.split(",")) - {"targets"}
         pool = [point for point in points if point in targets] if "targets" in word.split(",") else points
-        found = [point for point in pool if wanted <= {*point.columns.values(), point.size}]
-        if not found:
+        matches = [point for point in pool if words <= {*point.columns.values(), point.size}]
+        if not matches:
             raise InvalidSetting("only", word, "fits no row; say values of its columns, such as bert_large,32x384,0.75")
-        chosen |= dict.fromkeys(found)
+        chosen |= dict.fromkeys(matches)
     return list(chosen)
 
 

@@ -101,16 +101,16 @@ def curves(rows: Sequence[Row]) -> list[str]:
 
 def crossover(rows: Sequence[Row], setting: Setting) -> str:
     """The smallest size from which on `sparse` is never slower than dense; that of `auto` where `sparse` was not measured."""
-    found: list[tuple[tuple[int, int | None], bool]] = []
+    outcomes: list[tuple[tuple[int, int | None], bool]] = []
     for size in sorted({_size_of(row) for row in rows}, key=lambda size: size[0] * (size[1] or 1)):
         of = [row for row in _of_size(rows, size) if _is(row, setting)]
         chosen = next((row for mode in ("sparse", "auto") for row in of if row["kernel_mode"] == mode), None)
         if chosen is not None:
-            found.append(
+            outcomes.append(
                 (size, float(chosen["speedup"]) > 1 and float(chosen["sparse_flops_share"]) >= LEAST_SPARSE_SHARE)
             )
-    wins = [size for index, (size, _) in enumerate(found) if all(won for _, won in found[index:])]
-    return _size(wins[0]) if wins else "–" if found else ""
+    wins = [size for index, (size, _) in enumerate(outcomes) if all(won for _, won in outcomes[index:])]
+    return _size(wins[0]) if wins else "–" if outcomes else ""
 
 
 def wins_and_losses(rows: Sequence[Row]) -> list[str]:
@@ -266,17 +266,17 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     figure = new_figure(len(DRAWN), columns=len(DRAWN))
     markers: dict[str, dict[str, str]] = {}
     for axes, place in zip(figure.axes, DRAWN, strict=True):
-        found = [row for row in shown(rows) if (row["model"], row["batch"], row["sequence_length"]) == place]
-        named: set[str] = set()
-        for (pattern, label, _), points in series_of(found).items():
+        drawn = [row for row in shown(rows) if (row["model"], row["batch"], row["sequence_length"]) == place]
+        labels: set[str] = set()
+        for (pattern, label, _), points in series_of(drawn).items():
             of_pattern = markers.setdefault(pattern, {})
             marker = of_pattern.setdefault(label, MARKERS[len(of_pattern)])
             speedups = [float(row["speedup"]) for row in points]
             ends = [[abs(float(row[end]) - float(row["speedup"])) for row in points] for end in LIMITS]
             x = [100 * float(row["sparsity"]) for row in points]
-            style = {"color": pattern_color(pattern), "marker": marker, "label": "" if label in named else label}
+            style = {"color": pattern_color(pattern), "marker": marker, "label": "" if label in labels else label}
             axes.errorbar(x, speedups, yerr=ends, **style)
-            named.add(label)
+            labels.add(label)
         axes.axhline(1.0, color=DENSE_COLOR, linestyle=":")
         small_axes(axes, x="sparsity of the pruned layers, %", y="speedup over dense", title=TITLES[place[0]])
         axes.legend(loc="upper left", fontsize=5)

@@ -221,8 +221,8 @@ def first_point(folder: Path) -> Path:
 
 
 def _load_run() -> int:
-    found = sf.load_run(first_point(Path()))
-    _ = found.record, found.masks, found.network
+    opened = sf.load_run(first_point(Path()))
+    _ = opened.record, opened.masks, opened.network
     return 0
 
 
@@ -378,16 +378,16 @@ def main() -> int:
     if not options.again or not finished.is_dir():
         finish(finished)
     torch.set_num_threads(1)
-    found: list[Found] = []
+    findings: list[Found] = []
     chosen = [case for case in cases(finished) if options.only in f"{case[0]} {case[1]}"]
     for file, kind, damage in chosen[:: options.every]:
         for one in examine(finished, file, kind, damage, options.commands):
-            found.append(one)
+            findings.append(one)
             if one.outcome not in ("ok", "refused"):
                 print(f"{one.outcome}: {one.file}, {one.kind}, {one.command}: {one.said}", flush=True)
-    print_table(found, options.commands)
-    write(options.csv, list(Found.__dataclass_fields__), map(asdict, found))
-    return 0 if all(one.outcome in ("ok", "refused") for one in found) else 1
+    print_table(findings, options.commands)
+    write(options.csv, list(Found.__dataclass_fields__), map(asdict, findings))
+    return 0 if all(one.outcome in ("ok", "refused") for one in findings) else 1
 
 
 if __name__ == "__main__":

@@ -112,12 +112,12 @@ def _other_content(file: Path) -> None:
         return
     from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 
-    found = load_outcomes(file)
-    for side, outcomes in found.items():
+    by_side = load_outcomes(file)
+    for side, outcomes in by_side.items():
         shifted = [np.roll(outcomes.values, by) for by in range(1, len(outcomes))]
         values = max(shifted, key=lambda values: (values != outcomes.values).sum())
-        found[side] = replace(outcomes, values=values)
-    save_outcomes(file, found)
+        by_side[side] = replace(outcomes, values=values)
+    save_outcomes(file, by_side)
 
 
 def manifest() -> Iterator[tuple[str, Edit]]:

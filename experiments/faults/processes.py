@@ -184,15 +184,15 @@ def _killed_sweeps(folder: Path, sweeps: int, draw: random.Random) -> int:
 
 def _of_session(leader: int) -> list[int]:
     """Live processes in the session of this leader."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, _, _, session = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
         except OSError:  # it has just ended
             continue
         if int(session) == leader and state not in ("Z", "X"):
-            found.append(int(folder.name))
-    return found
+            pids.append(int(folder.name))
+    return pids
 
 
 def _sleeps(folder: Path, tries: int, draw: random.Random) -> int:

@@ -73,7 +73,7 @@ class Timed:
 def timed_of(groups: Sequence[ComparableResults]) -> list[Timed]:
     """The candidates of the first group for which anything was timed, in the order of its table."""
     others = [result for group in groups for result in group.results if result.speed.speedup_dataset is not None]
-    found = []
+    timings = []
     for candidate in groups[0].candidates:
         alike = [run for run in others if _structure(run) == _structure(candidate.results[0])]
         trained = [run for run in alike if run.choice.recovery != "none"]
@@ -83,8 +83,8 @@ def timed_of(groups: Sequence[ComparableResults]) -> list[Timed]:
         dense = min(one.speed.latency_dense_dataset_ms for one in alike)
         faster = dense / run.speed.latency_dense_dataset_ms
         ends = (run.speed.speedup_dataset, run.speed.speedup_dataset_low, run.speed.speedup_dataset_high)
-        found.append(Timed(candidate, run, *(faster * end for end in ends)))
-    return found
+        timings.append(Timed(candidate, run, *(faster * end for end in ends)))
+    return timings
 
 
 def _structure(result: Result) -> tuple[object, ...]:

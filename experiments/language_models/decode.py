@@ -75,8 +75,8 @@ def measured(
 
     of_dense = step(dense)
     inputs: dict[str, Tensor] = {"input_ids": of_dense.first.argmax(-1, keepdim=True)}
-    found = find_dense(of_dense, inputs, settings)
-    say(f"batch {batch}: dense {found.medians_ms}")
+    fastest_dense = find_dense(of_dense, inputs, settings)
+    say(f"batch {batch}: dense {fastest_dense.medians_ms}")
     low, int8_ms = _int8(dense, step, inputs, settings)
     for name in points:
         pattern, sparsity, more = POINTS[name]
@@ -85,8 +85,8 @@ def measured(
         report = sf.swap(net, masks, inputs, kernel="sparse", seconds=seconds, tell=say)
         for line in report.fusion.summary():
             say(f"  {line}")
-        sparse, beside = time_against_dense(step(net), found, inputs, settings)
-        graphed = found.medians_ms.get("cuda_graph")
+        sparse, beside = time_against_dense(step(net), fastest_dense, inputs, settings)
+        graphed = fastest_dense.medians_ms.get("cuda_graph")
         kernels = sorted({layer.kernel for layer in report.layers.values()})
         yield {
             "batch": batch,
@@ -96,7 +96,7 @@ def measured(
             "dtype": str(next(dense.parameters()).dtype).removeprefix("torch."),
             "graphed_ms": graphed,
             "dense_ms": beside.median_ms,
-            "dense_variant": found.name,
+            "dense_variant": fastest_dense.name,
             "int8_ms": int8_ms,
             "int8_variant": None if low is None else low.name,
             "sparse_ms": sparse.median_ms,
@@ -122,9 +122,9 @@ def _int8(
     if (why := int8_unavailable_reason()) is not None:
         say(f"int8_weight_only {why}")
         return None, None
-    found = find_execution(step(int8_weight_only(dense)), inputs, settings)
-    say(f"int8_weight_only {found.medians_ms}")
-    return found, found.fastest.median_ms
+    execution = find_execution(step(int8_weight_only(dense)), inputs, settings)
+    say(f"int8_weight_only {execution.medians_ms}")
+    return execution, execution.fastest.median_ms
 
 
 def say(line: str) -> None:

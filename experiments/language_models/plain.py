@@ -77,10 +77,10 @@ def _swept(weight: Tensor, hessian: Tensor, window: int | None) -> Tensor:
                 some = slice(column, column + window)
                 chosen = kept(part[:, some].square() / diagonal[some].square(), window)
             keep = chosen[:, column % window] if window else mask[:, column]
-            wanted = part[:, column] * keep
-            errors[:, column] = (part[:, column] - wanted) / diagonal[column]
+            target = part[:, column] * keep
+            errors[:, column] = (part[:, column] - target) / diagonal[column]
             part[:, column + 1 :] -= errors[:, column, None] * factor[first + column, first + column + 1 : last]
-            part[:, column] = wanted
+            part[:, column] = target
         weight[:, first:last] = part
         weight[:, last:] -= errors @ factor[first:last, last:]
     return weight
@@ -106,8 +106,8 @@ def _over_inputs(
     sums: dict[str, Tensor] = {}
 
     def see(name: str, x: Tensor) -> None:
-        found = statistic(x.reshape(-1, x.shape[-1]).float())
-        sums[name] = sums[name] + found if name in sums else found
+        value = statistic(x.reshape(-1, x.shape[-1]).float())
+        sums[name] = sums[name] + value if name in sums else value
 
     hooks = [
         block.get_submodule(name).register_forward_pre_hook(lambda _, args, name=name: see(name, args[0]))

@@ -67,12 +67,12 @@ def measure(session: Session, point: Point) -> None:
     if not session.options.timed:
         return
     settings = session.options.sparse
-    found = {"dense_low": find_execution(low, inputs, settings), "sparse": find_execution(net, inputs, settings)}
-    calls = {"dense": dense.call} | {side: one.fastest.call for side, one in found.items()}
+    executions = {"dense_low": find_execution(low, inputs, settings), "sparse": find_execution(net, inputs, settings)}
+    calls = {"dense": dense.call} | {side: one.fastest.call for side, one in executions.items()}
     taken = timed_in_turn(calls, settings)
     row: dict[str, Any] = point.columns | {"precision": PRECISION}
     row |= {f"latency_{side}_ms": summarise(sum(samples, [])).median_ms for side, samples in taken.items()}
-    row |= {"dense_variant": dense.variant} | {f"{side}_variant": one.name for side, one in found.items()}
+    row |= {"dense_variant": dense.variant} | {f"{side}_variant": one.name for side, one in executions.items()}
     row |= speedup_of(taken["dense"], taken["sparse"]).to_json()
     over_low = speedup_of(taken["dense_low"], taken["sparse"]).to_json()
     row |= {name.replace("speedup", "speedup_low_precision"): value for name, value in over_low.items()}

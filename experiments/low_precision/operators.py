@@ -221,15 +221,15 @@ def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     }
     cells = []
     for m, block, kernel in dict.fromkeys((m, block, kernel) for m, _, _, kernel, block, _ in times if block):
-        found = []
+        means = []
         for level in SPARSITIES:
             ratios = [
                 min(times[m, k, n, dense, "", 0.0] for dense in (ROWWISE, TENSORWISE)) / time
                 for (rows_of_x, k, n, *what, sparsity), time in times.items()
                 if (rows_of_x, *what, sparsity) == (m, kernel, block, level)
             ]
-            found.append(f"{page.geometric_mean(ratios):.2f} ({min(ratios):.2f})" if ratios else "")
-        cells.append([m, block, IN_WORDS[kernel], *found])
+            means.append(f"{page.geometric_mean(ratios):.2f} ({min(ratios):.2f})" if ratios else "")
+        cells.append([m, block, IN_WORDS[kernel], *means])
         if kernel == FP8 and m == BARS_AT:
             cells.append([m, block, "*asked*", *BARS[block]])
     return page.table(("M", "blocks", "operands", *(f"{level:.0%}" for level in SPARSITIES)), cells)
@@ -248,8 +248,8 @@ def main() -> int:
     asked = parser.parse_args()
     require_gpu()
     sizes = [tuple(map(int, size.split("x"))) for size in asked.sizes]
-    wanted = [asdict(cell) for cell in cells(asked.m, sizes) if not (asked.peers and cell.block)]
-    measure_missing(asked.out, wanted, partial(measured_cell, asked.samples), ends_at=runs.ends_at(asked.minutes))
+    settings = [asdict(cell) for cell in cells(asked.m, sizes) if not (asked.peers and cell.block)]
+    measure_missing(asked.out, settings, partial(measured_cell, asked.samples), ends_at=runs.ends_at(asked.minutes))
     lines = read_lines(asked.out)
     print(*table(lines), sep="\n")
     return int(any(not line["latency_us"] for line in lines))

@@ -53,13 +53,13 @@ def cost(m: int, k: int, n: int, sparsity: float, device: str = "cuda") -> Row:
     """
     x = torch.randint(256, (m, k), dtype=torch.uint8, device=device)
     count = round(k * (1 - sparsity) / 16) * 16
-    kept = torch.stack([torch.randperm(k, device=device)[:count].sort().values for _ in range(n // TILE)])
-    if not torch.equal(gathered(x, kept)[-1], x[:, kept[-1]]):
+    kept_inputs = torch.stack([torch.randperm(k, device=device)[:count].sort().values for _ in range(n // TILE)])
+    if not torch.equal(gathered(x, kept_inputs)[-1], x[:, kept_inputs[-1]]):
         raise RuntimeError("the copy is wrong")
     chunk, weight = (torch.randn(rows, count, device=device).to(torch.float8_e4m3fn) for rows in (m, n))
     one = torch.ones((), device=device)
     product = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)
-    calls = (partial(gathered, x, kept), partial(product, chunk, weight.t(), one, one))
+    calls = (partial(gathered, x, kept_inputs), partial(product, chunk, weight.t(), one, one))
     copy, multiply = (time_calls([call], samples=20).median_us for call in calls)
     peers = low_precision_products(m, k, n, names=["dense_fp8", "dense_fp8_tensorwise"])
     dense = min(peer.latency(samples=20).median_us for peer in peers)

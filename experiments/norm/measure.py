@@ -147,8 +147,8 @@ def measure_rows(problem: NormProblem, device: torch.device, l2_bytes: int, samp
             reason = rows_unsupported_reason(problem.d, problem.dtype, device) if call is ours else None
             limit = ROW_LIMIT[problem.dtype]
             if reason is None:
-                found = call(*sets[0])
-                close = [torch.allclose(y.double(), right, limit, limit) for y, right in zip(found, truth)]
+                outputs = call(*sets[0])
+                close = [torch.allclose(y.double(), right, limit, limit) for y, right in zip(outputs, truth)]
                 reason = None if all(close) else "differs from the float64 norm"
             if reason is None:
                 line = asdict(time_calls([partial(call, *operands) for operands in sets], samples=samples))
@@ -186,8 +186,8 @@ def main() -> int:
     require_gpu()
     device = torch.device("cuda", torch.cuda.current_device())
     l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    found, lines_of = problems(asked.shapes, asked.dtypes), measure_rows if asked.rows else measure
-    return int(not measure_all(found, asked.out, device, l2_bytes, asked.samples, lines_of))
+    chosen, lines_of = problems(asked.shapes, asked.dtypes), measure_rows if asked.rows else measure
+    return int(not measure_all(chosen, asked.out, device, l2_bytes, asked.samples, lines_of))
 
 
 if __name__ == "__main__":

@@ -90,8 +90,8 @@ def crossovers(measurements: Iterable[Measurement]) -> list[Crossover]:
         if one.weight.family != "dense":
             shapes = groups[one.weight, one.dtype, one.layout, one.m]
             shapes[one.k, one.n][round(one.sparsity, SAME_SPARSITY)] = one.log_speedup
-    found = [Crossover(*key, len(shapes), mean_curve(list(shapes.values()))) for key, shapes in groups.items()]
-    return sorted((one for one in found if one.curve), key=_place)
+    curves = [Crossover(*key, len(shapes), mean_curve(list(shapes.values()))) for key, shapes in groups.items()]
+    return sorted((one for one in curves if one.curve), key=_place)
 
 
 def mean_curve(shapes: Sequence[dict[float, float]]) -> Curve:

@@ -42,9 +42,9 @@ def write_all(results: Results, folder: Path) -> list[Path]:
         plots.draw_sweeps(half, folder / "sweep-fp16.svg"),
         plots.draw_predictions(results.measurements, folder / "predictions.svg"),
     ]
-    found = crossover.crossovers(results.measurements)
-    tables = [crossover.write_csv(found, folder / "crossover.csv")]
-    print(*crossover.markdown(found, "fp16"), sep="\n")
+    crossovers = crossover.crossovers(results.measurements)
+    tables = [crossover.write_csv(crossovers, folder / "crossover.csv")]
+    print(*crossover.markdown(crossovers, "fp16"), sep="\n")
     if by_m := kernels_by_m.times_by_m(results.measurements):
         tables.append(kernels_by_m.write_by_m_csv(by_m, folder / "kernels_by_m.csv"))
     return [*filter(None, figures), *tables]

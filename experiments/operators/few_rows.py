@@ -32,16 +32,16 @@ def attainable_share(row: dict[str, str]) -> float:
 
 
 def _by_m(rows: Sequence[dict[str, str]]) -> list[str]:
-    found: dict[tuple[str, str, int], dict[float, list[dict[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    rows_by_key: dict[tuple[str, str, int], dict[float, list[dict[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["dtype"] == "fp16":
             key = row["kernel"], row["granularity"], int(row["m"])
-            found[key][float(row["asked_sparsity"])].append(row)
+            rows_by_key[key][float(row["asked_sparsity"])].append(row)
     lines = [
         "| kernel, granularity | M | (K, N) | over dense | share of the attainable |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for (kernel, granularity, m), by_sparsity in sorted(found.items()):
+    for (kernel, granularity, m), by_sparsity in sorted(rows_by_key.items()):
         each = [by_sparsity[sparsity] for sparsity in sorted(by_sparsity)]
         speedups = " / ".join(f"{_mean([float(row['speedup']) for row in some]):.2f}" for some in each)
         large = [[row for row in some if int(row["k"]) * int(row["n"]) >= SMALLEST_OF_SHARE] for some in each]

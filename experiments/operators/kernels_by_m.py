@@ -75,17 +75,17 @@ class Times:
 
 def times_by_m(measurements: Iterable[Measurement]) -> dict[Problem, Times]:
     """Times of sparse weights with at least `FEWEST_SIZES` M and more than one kernel."""
-    found: dict[Problem, Times] = defaultdict(Times)
+    by_problem: dict[Problem, Times] = defaultdict(Times)
     for one in measurements:
         if one.weight.family == DENSE:
             continue
         problem = Problem(one.weight, one.dtype, one.layout, one.k, one.n, round(one.sparsity, SAME_SPARSITY))
-        times = found[problem]
+        times = by_problem[problem]
         times.kernels[one.m][one.product_kernel] = one.latency_us
         times.dense[one.m] = one.dense_us
     return {
         problem: times
-        for problem, times in found.items()
+        for problem, times in by_problem.items()
         if len(times.sizes) >= FEWEST_SIZES and len({name for each in times.kernels.values() for name in each}) > 1
     }
 
@@ -109,7 +109,7 @@ def write_by_m_csv(found: dict[Problem, Times], path: Path) -> Path:
 
 def _crossings(by_m: dict[int, tuple[str, dict[str, float]]]) -> list[Crossing]:
     """Crossings by rising M, from M -> (name of the fastest, times of all)."""
-    found = []
+    crossings = []
     for (low, (before, first)), (high, (after, last)) in pairwise(by_m.items()):
         if before == after:
             continue
@@ -118,5 +118,5 @@ def _crossings(by_m: dict[int, tuple[str, dict[str, float]]]) -> list[Crossing]:
             behind, ahead = log(first[after] / first[before]), log(last[before] / last[after])
             share = behind / (behind + ahead) if behind + ahead else 0.0  # equally fast at both
             at = exp(log(low) + share * log(high / low))
-        found.append(Crossing(before, after, low, high, at))
-    return found
+        crossings.append(Crossing(before, after, low, high, at))
+    return crossings

@@ -60,25 +60,25 @@ def sweeps(measurements: Iterable[Measurement]) -> list[Sweep]:
             _keep_faster(units[one.k, one.n, one.layout][one.weight.granularity], one)
         elif one.weight.family not in (OURS, "dense"):
             _keep_faster(peers[one.k, one.n], one)
-    found = []
+    complete = []
     for (k, n, layout), lines in units.items():
         sweep = max((Sweep(k, n, layout, unit, lines[unit], peers[k, n]) for unit in lines), key=lambda s: len(s.sizes))
         if len(sweep.sizes) >= FEWEST_SIZES:
-            found.append(sweep)
-    found.sort(key=lambda sweep: (LAYOUTS.index(sweep.layout), -len(sweep.sizes), sweep.k * sweep.n, sweep.k))
-    return [one for layout in LAYOUTS for one in [one for one in found if one.layout == layout][:MOST_PANELS]]
+            complete.append(sweep)
+    complete.sort(key=lambda sweep: (LAYOUTS.index(sweep.layout), -len(sweep.sizes), sweep.k * sweep.n, sweep.k))
+    return [one for layout in LAYOUTS for one in [one for one in complete if one.layout == layout][:MOST_PANELS]]
 
 
 @styled
 def draw_sweeps(measurements: Iterable[Measurement], path: Path) -> Path | None:
     """A panel per (K, N) and layout; color = sparsity, dashed = the fastest peer. None if no weight has enough M."""
-    found = sweeps(measurements)
-    if not found:
+    drawn = sweeps(measurements)
+    if not drawn:
         return None
-    levels = sorted({level for one in found for level in one.ours})
+    levels = sorted({level for one in drawn for level in one.ours})
     colors = {level: SERIES_COLORS[place % len(SERIES_COLORS)] for place, level in enumerate(levels)}
-    figure = new_figure(len(found), height=2.2)
-    for sweep, axes in zip(found, figure.axes):
+    figure = new_figure(len(drawn), height=2.2)
+    for sweep, axes in zip(drawn, figure.axes):
         _draw_sweep(axes, sweep, colors)
     for level, color in colors.items():
         figure.axes[0].plot([], [], color=color, marker="o", label=f"{100 * level:g} %")

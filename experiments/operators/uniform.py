@@ -82,17 +82,23 @@ def figures(dtype: str) -> list[Picture]:
     """Figures 5 to 7 in one dtype; the paper's values are for fp32."""
     squares, ms = (128, 256, 512, 768, 1024), [128 * 2**power for power in range(8)]
     levels = (0.05, 0.2, 0.35, 0.5, 0.6, 0.65, 0.8, 0.95)
-    told = dtype == "fp32"
+    is_published = dtype == "fp32"
     by_shape = [
         Line(f"M = {m}", {size: Cell(dtype, m, size, size, USUAL_SPARSITY) for size in squares}, {})
         for m in (SMALL, LARGE)
     ]
     by_sparsity = [
-        Line(f"{size}³", {100 * level: Cell(dtype, size, size, size, level) for level in levels}, paper if told else {})
+        Line(
+            f"{size}³",
+            {100 * level: Cell(dtype, size, size, size, level) for level in levels},
+            paper if is_published else {},
+        )
         for size, paper in ((SMALL, {60: 2.74, 95: 2.32}), (LARGE, {60: 1.50, 95: 3.29}))
     ]
     by_rows = Line(
-        "K = N = 1024", {m: Cell(dtype, m, 1024, 1024, USUAL_SPARSITY) for m in ms}, {16384: 1.62} if told else {}
+        "K = N = 1024",
+        {m: Cell(dtype, m, 1024, 1024, USUAL_SPARSITY) for m in ms},
+        {16384: 1.62} if is_published else {},
     )
     return [
         Picture(f"Figure 5: shapes at 60 %, {dtype}", "K = N", False, tuple(by_shape)),

@@ -228,8 +228,8 @@ def main() -> None:
     def measured(setting: str, overrides: str, allocation: str, is_default: bool, sparsity: float) -> dict[str, Any]:
         pattern = build_settings("pattern", composed(*overrides.split()).pattern)
         chosen = build_settings("allocation", composed(f"allocation={allocation}").allocation)
-        found = measure(setting, overrides, pattern, chosen, sparsity, weights)
-        return asdict(found) | dict(zip(MADE_WITH, where, strict=True))
+        retention = measure(setting, overrides, pattern, chosen, sparsity, weights)
+        return asdict(retention) | dict(zip(MADE_WITH, where, strict=True))
 
     measure_missing(arguments.out, cells_of_settings(), measured)
 

@@ -113,12 +113,15 @@ def _cells(searched: Sequence[Row], rows: Sequence[Row], pair: Row | None) -> li
 
 def _interval(pair: Row, differences: Sequence[float]) -> str:
     """The interval of the mean of these differences, in points, as text."""
-    seeds, found, low, high = int(pair["seeds"]), *(100 * float(pair[name]) for name in ("difference", "low", "high"))
-    if seeds != len(differences) or abs(found - mean(differences)) > ROUNDING:
+    seeds, difference, low, high = (
+        int(pair["seeds"]),
+        *(100 * float(pair[name]) for name in ("difference", "low", "high")),
+    )
+    if seeds != len(differences) or abs(difference - mean(differences)) > ROUNDING:
         ours = f"{mean(differences):+.2f} over {len(differences)}"
         raise ValueError(
-            f"speedup {pair['level']}: the interval is of a difference of {found:+.2f} points over {seeds} seeds, while the rows "
-            f"have {ours}: run it with --pairs again"
+            f"speedup {pair['level']}: the interval is of a difference of {difference:+.2f} points over {seeds} seeds, "
+            f"while the rows have {ours}: run it with --pairs again"
         )
     return f"{low:+.2f} to {high:+.2f}"
 
@@ -156,10 +159,10 @@ def single_at_speed(searched: Row, rows: Sequence[Row]) -> tuple[str, float] | N
 
 
 def _at_speeds(searched: Sequence[Row], rows: Sequence[Row]) -> str:
-    found = [single_at_speed(row, rows) for row in searched]
-    if None in found:
+    singles = [single_at_speed(row, rows) for row in searched]
+    if None in singles:
         return "–"
-    return f"{', '.join(sorted({choice for choice, _ in found}))}: {mean(test for _, test in found):.2%}"
+    return f"{', '.join(sorted({choice for choice, _ in singles}))}: {mean(test for _, test in singles):.2%}"
 
 
 def _singles(searched: Row, rows: Sequence[Row]) -> list[Row]:
@@ -206,8 +209,12 @@ def pairs(rows: Sequence[Row], outcomes_of: Callable[[str], Outcomes | None]) ->
         ours, theirs = ([outcomes_of(row["run_id"]) for row in side] for side in (searched, singles))
         if any(outcomes is None for outcomes in (*ours, *theirs)):
             continue
-        found = paired_difference(ours, theirs, same_seeds=True)
-        values = (level, len(searched), *(f"{value:.6g}" for value in (found.value, found.low, found.high)))
+        difference = paired_difference(ours, theirs, same_seeds=True)
+        values = (
+            level,
+            len(searched),
+            *(f"{value:.6g}" for value in (difference.value, difference.low, difference.high)),
+        )
         lines.append(dict(zip(PAIR_COLUMNS, map(str, values), strict=True)))
     return lines
 
@@ -218,12 +225,12 @@ def write_pairs(path: Path, folders: Sequence[Path]) -> None:
     results = {result.identity.run_id: result for result in reading.results}
 
     def outcomes_of(run_id: str) -> Outcomes | None:
-        found = reading.outcomes_of(results[run_id]) if run_id in results else None
-        if found is None:
+        outcomes = reading.outcomes_of(results[run_id]) if run_id in results else None
+        if outcomes is None:
             where = ", ".join(map(str, folders))
             print(f"run {run_id}: no folder with its outcomes below {where}; its speedup gets no interval")
             return None
-        return found["sparse"]
+        return outcomes["sparse"]
 
     write(pairs_file(path), PAIR_COLUMNS, pairs(read_lines(path), outcomes_of))
 
@@ -235,9 +242,9 @@ def rows_of(records: Sequence[Path]) -> list[Row]:
         choice, searched = result.choice, result.choice.allocation == "latency_search"
         single = choice.pattern + (f":{choice.granularity}" if choice.granularity else "")
         level = choice.allocation_parameters["speedup"] if searched else result.sparsity.sparsity_target
-        named = {"choice": SEARCH if searched else single, "level": f"{level:g}", "seed": str(result.identity.seed)}
+        choices = {"choice": SEARCH if searched else single, "level": f"{level:g}", "seed": str(result.identity.seed)}
         flat = result.flat()
-        rows.append(named | {name: str(text(flat[name])) for name in MEASURED})
+        rows.append(choices | {name: str(text(flat[name])) for name in MEASURED})
     return rows
 
 
@@ -274,12 +281,12 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
 
 def front(places: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
     """The Pareto-optimal of (latency, ..., held-out accuracy); test accuracy selects nothing."""
-    best, found = float("-inf"), []
+    best, chosen = float("-inf"), []
     for place in sorted(places, key=lambda place: (place[0], -place[-1])):
         if place[-1] > best:
-            found.append(place)
+            chosen.append(place)
             best = place[-1]
-    return found
+    return chosen
 
 
 def main() -> None:

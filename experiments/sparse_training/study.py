@@ -75,8 +75,8 @@ def products_of(m: int, k: int, n: int, block: int, sparsity: float, dtype: str)
     """Microseconds of Y, dX and dW, dense and block-sparse, including packing, and the speedup of all three."""
     torch.manual_seed(0)
     linear = nn.Linear(k, n, device="cuda")
-    kept = torch.rand(n // block, k // block, device="cuda").flatten().argsort().argsort().view(n // block, k // block)
-    mask = (kept < round(kept.numel() * (1 - sparsity))).repeat_interleave(block, 0).repeat_interleave(block, 1)
+    ranks = torch.rand(n // block, k // block, device="cuda").flatten().argsort().argsort().view(n // block, k // block)
+    mask = (ranks < round(ranks.numel() * (1 - sparsity))).repeat_interleave(block, 0).repeat_interleave(block, 1)
     layer = TrainableBlockedLinear.from_masked(linear, mask, (block, block))
     xs, dys = ([torch.randn(m, side, device="cuda", dtype=DTYPES[dtype]) for _ in range(COPIES)] for side in (k, n))
     weight, ops = linear.weight.detach().to(DTYPES[dtype]), torch.ops.sparsefront
@@ -91,14 +91,14 @@ def products_of(m: int, k: int, n: int, block: int, sparsity: float, dtype: str)
         "sparse_dw_us": lambda x, dy: ops.blocked_training_dw(dy, x, values, handle, False),
     }
     with torch.no_grad():
-        found = {
+        times_us = {
             name: time_calls(
                 [lambda x=x, dy=dy, call=call: call(x, dy) for x, dy in zip(xs, dys, strict=True)]
             ).median_us
             for name, call in calls.items()
         }
-    dense, sparse = (sum(us for name, us in found.items() if name.startswith(kind)) for kind in ("dense", "sparse"))
-    return found | {"speedup": dense / sparse} | where_and_when()
+    dense, sparse = (sum(us for name, us in times_us.items() if name.startswith(kind)) for kind in ("dense", "sparse"))
+    return times_us | {"speedup": dense / sparse} | where_and_when()
 
 
 # Products with weights that are 2:4 along inputs and outputs.
@@ -132,8 +132,8 @@ def two_four_of(m: int, k: int, n: int, dtype: str) -> dict[str, float]:
 
     by_output = y(xs[0], dys[0])
     errors = {
-        f"{name}_error": float((found.t().double() - wanted).norm() / wanted.norm())
-        for name, found, wanted in (
+        f"{name}_error": float((output.t().double() - expected).norm() / expected.norm())
+        for name, output, expected in (
             ("y", by_output, xs[0].double() @ sparse.double().t()),
             ("dx", dx(xs[0], dys[0]), dys[0].double() @ sparse.double()),
         )
@@ -151,14 +151,14 @@ def two_four_of(m: int, k: int, n: int, dtype: str) -> dict[str, float]:
     }
     pairs = list(zip(xs, dys, strict=True))
     with torch.no_grad():
-        found = {
+        times_us = {
             name: time_calls([lambda x=x, dy=dy, call=call: call(x, dy) for x, dy in pairs]).median_us
             for name, call in calls.items()
         }
-    dense = found["dense_y_us"] + found["dense_dx_us"] + found["dw_us"] + found["round_us"]
-    sparse_us = found["y_us"] + found["dx_us"] + found["dw_us"] + found["pack_us"]
+    dense = times_us["dense_y_us"] + times_us["dense_dx_us"] + times_us["dw_us"] + times_us["round_us"]
+    sparse_us = times_us["y_us"] + times_us["dx_us"] + times_us["dw_us"] + times_us["pack_us"]
     return (
-        found
+        times_us
         | {"speedup": dense / sparse_us, "kept_share": float(weight.abs()[mask].sum() / weight.abs().sum())}
         | errors
         | where_and_when()
@@ -326,8 +326,8 @@ def parts_of(step: Callable[[], None]) -> Iterator[tuple[str, float]]:
 
 def part_of(kernel: str) -> str:
     """The part in `PARTS` that a kernel belongs to, by name."""
-    found = (part for part, words in PARTS.items() if any(word.lower() in kernel.lower() for word in words))
-    return next(found, REST)
+    matches = (part for part, words in PARTS.items() if any(word.lower() in kernel.lower() for word in words))
+    return next(matches, REST)
 
 
 def main() -> None:
@@ -340,16 +340,18 @@ def main() -> None:
     parser.add_argument("--compiled", choices=("blocks", "network", "none"), default="blocks")
     parser.add_argument("--pattern", choices=list(GRANULARITIES), default="block_wise", help="of steps")
     parser.add_argument("--profile", action="store_true", help="how a step is divided between kernels")
-    given = parser.parse_args()
-    if given.what == "products":
-        shapes = product(SHAPES, given.sparsities)
+    arguments = parser.parse_args()
+    if arguments.what == "products":
+        shapes = product(SHAPES, arguments.sparsities)
         cells = [{"m": ROWS, "k": k, "n": n, "block": BLOCK, "sparsity": level} for (k, n), level in shapes]
-        measure_missing(given.out, [one | {"dtype": given.dtype} for one in cells], products_of)
-    elif given.what == "two_four":
-        cells = [{"m": m, "k": k, "n": n, "dtype": given.dtype} for m, k, n in TWO_FOUR_SHAPES]
-        measure_missing(given.out, cells, two_four_of)
+        measure_missing(arguments.out, [one | {"dtype": arguments.dtype} for one in cells], products_of)
+    elif arguments.what == "two_four":
+        cells = [{"m": m, "k": k, "n": n, "dtype": arguments.dtype} for m, k, n in TWO_FOUR_SHAPES]
+        measure_missing(arguments.out, cells, two_four_of)
     else:
-        measure_steps(given.out, given.dtype, given.compiled, given.only, given.profile, given.pattern)
+        measure_steps(
+            arguments.out, arguments.dtype, arguments.compiled, arguments.only, arguments.profile, arguments.pattern
+        )
 
 
 if __name__ == "__main__":

@@ -78,8 +78,8 @@ def measured(settings: Glue) -> Iterator[Row]:
             divided = settings.source(HERE).division
         asked = np.random.RandomState(draw).permutation(divided.val)[:MOST_ROWS]
         train, held = ([rows[row] for row in part] for part in (divided.train, asked))
-        (texts, labels), (found, right) = texts_of(train), texts_of([*held, *dev])
-        correct = {name: baseline(texts, labels, found) == right for name, baseline in BASELINES.items()}
+        (texts, labels), (held_texts, right) = texts_of(train), texts_of([*held, *dev])
+        correct = {name: baseline(texts, labels, held_texts) == right for name, baseline in BASELINES.items()}
         for part, chosen in (("held out", slice(len(held))), ("dev", slice(len(held), None))):
             yield {
                 "task": settings.task,

@@ -164,10 +164,10 @@ def points(
     same = [line for line in read_lines(study.points_file) if timed == (line["kernel"] != UNTIMED)]
     done = {(*map(line.get, IDENTITY[1:-1]), int(line["seed"])) for line in same}
     how = networks()[network]["latency"] if timed else OF_UNTIMED
-    wanted = study.points() if seeds is None else product(study.cells, seeds)
+    combinations = study.points() if seeds is None else product(study.cells, seeds)
     todo = [
         [*study.overrides_of(cell, seed), *how]
-        for cell, seed in wanted
+        for cell, seed in combinations
         if cell.network == network
         and (cell.network, cell.table, cell.row, cell.column, seed) not in done
         and (not only or any(text in str(cell) for text in only))
@@ -180,13 +180,13 @@ def rows_of(study: Study, records: Sequence[Path]) -> Iterator[Line]:
     runs_with_row = {(line["run_id"], line["table"], line["row"]) for line in read_lines(study.points_file)}
     for entries in read_results(records).places.values():
         for result, place in entries:
-            flat, given = result.flat(), recorded_overrides(place) or []
-            seed = next((int(text.partition("=")[2]) for text in given if text.startswith(f"{study.seed_key}=")), 0)
-            asked = settings(text for text in runs.without_places(given) if not text.startswith(HOW))
+            flat, overrides = result.flat(), recorded_overrides(place) or []
+            seed = next((int(text.partition("=")[2]) for text in overrides if text.startswith(f"{study.seed_key}=")), 0)
+            asked = settings(text for text in runs.without_places(overrides) if not text.startswith(HOW))
             for cell in study.cells:
                 own = study.overrides_of(cell, seed)
                 if settings(own) == asked and (flat["run_id"], cell.table, cell.row) not in runs_with_row:
-                    others = [text for text in given if text not in {*own, *runs.QUIET}]
+                    others = [text for text in overrides if text not in {*own, *runs.QUIET}]
                     cost = [result.cost.prune_seconds, result.cost.recover_seconds, result.cost.measure_seconds]
                     line = {name: flat.get(name) for name in FACTS} | {
                         **dict(zip(IDENTITY, (study.name, cell.network, cell.table, cell.row, cell.column, seed))),
@@ -221,8 +221,8 @@ def main() -> None:
         parser.error(f"{arguments.network} must be one of {', '.join(study.networks)}")
     else:
         chosen = {"seeds": arguments.seeds, "only": arguments.only, "timed": arguments.timed}
-        found = points(study, arguments.network, **chosen)
-        yaml.safe_dump(found, sys.stdout, default_flow_style=None, width=200, allow_unicode=True)
+        selected = points(study, arguments.network, **chosen)
+        yaml.safe_dump(selected, sys.stdout, default_flow_style=None, width=200, allow_unicode=True)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def _letters(lines: Sequence[Line]) -> dict[str, str]:
     of_seed: dict[str, dict[str, None]] = {}
     for line in lines:
         of_seed.setdefault(line["seed"], {})[line[DIGEST]] = None
-    several = [digest for found in of_seed.values() if len(found) > 1 for digest in found]
+    several = [digest for digests in of_seed.values() if len(digests) > 1 for digest in digests]
     return {digest: chr(ord("A") + place) for place, digest in enumerate(dict.fromkeys(several))}
 
 
@@ -165,9 +165,9 @@ def _dense(cells: Sequence[Measured], lines: Sequence[Line], letters: dict[str, 
     """The dense networks: one of each seed together, those with a letter, and the ranges of the continued ones."""
     newest = {line[DIGEST]: line for line in {line["seed"]: line for line in lines}.values()}
     alone = {letters[line[DIGEST]]: [line] for line in lines if line[DIGEST] in letters}
-    for letter, found in ({"": list(newest.values())} | dict(sorted(alone.items()))).items() if lines else ():
-        val, test = (page.spread([100 * float(line[f"{prefix}dense"]) for line in found]) for prefix in SPLITS.values())
-        yield ["dense", "", letter, len(found), val, "", "", test, *[""] * 5]
+    for letter, group in ({"": list(newest.values())} | dict(sorted(alone.items()))).items() if lines else ():
+        val, test = (page.spread([100 * float(line[f"{prefix}dense"]) for line in group]) for prefix in SPLITS.values())
+        yield ["dense", "", letter, len(group), val, "", "", test, *[""] * 5]
     ranges = []
     for prefix in SPLITS.values():
         values = [100 * value for line in lines if (value := number(line, f"{prefix}dense_continued")) is not None]
@@ -207,16 +207,16 @@ def _targets(study: Study, cells: Sequence[Measured]) -> Iterator[str]:
     for network, targets in study.targets.items():
         for column, target in targets.items():
             first = study.headline_seeds[0]
-            found = [one for one in cells if (one.cell.network, one.cell.column) == (network, column)]
-            found = [one for one in found if one.of_seed.get(first, {}).get("val_masked")]
-            found.sort(key=lambda one: float(one.of_seed[first]["val_masked"]), reverse=True)
-            if not found:
+            ranked = [one for one in cells if (one.cell.network, one.cell.column) == (network, column)]
+            ranked = [one for one in ranked if one.of_seed.get(first, {}).get("val_masked")]
+            ranked.sort(key=lambda one: float(one.of_seed[first]["val_masked"]), reverse=True)
+            if not ranked:
                 continue
-            decided = all(set(study.headline_seeds) <= one.of_seed.keys() for one in found[:FINALISTS])
-            best = max(found[:FINALISTS], key=lambda one: mean(one.values("val_masked"))) if decided else found[0]
+            decided = all(set(study.headline_seeds) <= one.of_seed.keys() for one in ranked[:FINALISTS])
+            best = max(ranked[:FINALISTS], key=lambda one: mean(one.values("val_masked"))) if decided else ranked[0]
             verdict = "reached" if mean(best.values("masked")) >= target else "not reached"
             val, test = (page.spread(best.values(f"{prefix}masked")) for prefix in SPLITS.values())
-            place = [network, column, best.cell.row, len(found), len(best.of_seed)]
+            place = [network, column, best.cell.row, len(ranked), len(best.of_seed)]
             texts.append([*place, val, test, f"{target:g}", verdict + ("" if decided else " so far")])
     yield from page.table(head, texts)
 
@@ -259,14 +259,14 @@ def _crossing(levels: Sequence[Measured], seeds: Sequence[int], points: float, m
     beyond = next((place for place, one in enumerate(levels) if lost(one.of_seed[first]) > points), len(levels))
     beside = levels[max(beyond - 1, 0) : beyond + 1]
     used = [seed for seed in seeds if all(of_seed(one, seed) for one in beside)]
-    found = []
+    passes = []
     for seed in used:
         curve = [of_seed(one, seed) or one.of_seed[first] for one in levels]
-        found.append(_passed([(100 * float(line["sparsity_achieved"]), lost(line)) for line in curve], points))
+        passes.append(_passed([(100 * float(line["sparsity_achieved"]), lost(line)) for line in curve], points))
     counted = f" ({len(used)} retraining{'s' * (len(used) > 1)})"
-    numbers = [value for value, side in found if not side]
-    if len(numbers) < len(found):
-        return " or ".join(dict.fromkeys(f"{side} {round(value, 1):g} %".strip() for value, side in found)) + counted
+    numbers = [value for value, side in passes if not side]
+    if len(numbers) < len(passes):
+        return " or ".join(dict.fromkeys(f"{side} {round(value, 1):g} %".strip() for value, side in passes)) + counted
     return f"{mean(numbers):.1f}{f' ± {stdev(numbers):.1f}' if len(numbers) > 1 else ''} %{counted}"
 
 
@@ -295,16 +295,16 @@ def _products(file: Path) -> Iterator[str]:
             of_level = fastest.setdefault((line["shape"], pattern), {})
             of_level[level] = max(of_level.get(level, (0.0, "")), (float(line["speedup"]), note))
     if fastest:
-        levels = sorted({level for found in fastest.values() for level in found})
+        levels = sorted({level for by_level in fastest.values() for level in by_level})
         head = ["product", "pattern", *(f"{100 * level:g} %" for level in levels), "faster than dense from"]
         texts = []
-        for key, found in sorted(fastest.items()):
-            slower = max((level for level, (speedup, _) in found.items() if speedup <= 1), default=0)
-            start = next((f"{100 * level:g} %" for level in sorted(found) if level > slower), "never")
+        for key, by_level in sorted(fastest.items()):
+            slower = max((level for level, (speedup, _) in by_level.items() if speedup <= 1), default=0)
+            start = next((f"{100 * level:g} %" for level in sorted(by_level) if level > slower), "never")
             texts.append(
                 [
                     *key,
-                    *(f"{found[level][0]:.2f}{found[level][1]}" if level in found else "" for level in levels),
+                    *(f"{by_level[level][0]:.2f}{by_level[level][1]}" if level in by_level else "" for level in levels),
                     start,
                 ]
             )
@@ -326,14 +326,14 @@ def _checks(cells: Sequence[Measured]) -> Iterator[str]:
         apart = max(100 * abs(float(line["sparse"]) - float(line["masked"])) for line in timed)
         yield from (f"Sparse kernels change the metric by at most {apart:.2f} points ({len(timed)} timed).", "")
     texts = []
-    for network, found in pairs.items():
-        if found:
+    for network, couples in pairs.items():
+        if couples:
             points = [
-                [100 * abs(float(one[name]) - float(two[name])) for one, two in found]
+                [100 * abs(float(one[name]) - float(two[name])) for one, two in couples]
                 for name in ("val_masked", "masked")
             ]
             texts.append(
-                [network, len(found), *(f"{value(values):.2f}" for values in points for value in (median, max))]
+                [network, len(couples), *(f"{value(values):.2f}" for values in points for value in (median, max))]
             )
     if texts:
         head = ["retrained dense networks, points apart", "pairs", "val: median", "at most", "test: median", "at most"]

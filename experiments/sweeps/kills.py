@@ -52,18 +52,18 @@ def main() -> int:
     if options.folder is None:
         parser.error("FOLDER is where the studies work")
     made = {"commit": code_commit(), "cores": os.cpu_count(), **made_by(*LIBRARIES)}
-    found = {"points": options.points, "workers": options.workers, "overrides": more, "made_by": made}
+    report = {"points": options.points, "workers": options.workers, "overrides": more, "made_by": made}
     for name, kills in (("undisturbed", 0), ("killed", options.kills)):
         folder = options.folder / name
         start = time.perf_counter()
-        found[name] = {**_work(folder, kills, options, more), "seconds": round(time.perf_counter() - start)}
-        found[name] |= {"held": len(list(folder.rglob("*.leases"))), "partial": len(list(folder.rglob("*.partial-*")))}
+        report[name] = {**_work(folder, kills, options, more), "seconds": round(time.perf_counter() - start)}
+        report[name] |= {"held": len(list(folder.rglob("*.leases"))), "partial": len(list(folder.rglob("*.partial-*")))}
     rows = {name: runs.rows_of(options.folder / name) for name in STUDIES}
-    found["same_rows"] = rows["undisturbed"] == rows["killed"] and len(rows["killed"]) > 0
-    found["rows"] = len(rows["killed"])
-    (options.folder / "kills.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(found, indent=2))
-    sound = found["same_rows"] and not found["killed"]["held"] and not found["killed"]["partial"]
+    report["same_rows"] = rows["undisturbed"] == rows["killed"] and len(rows["killed"]) > 0
+    report["rows"] = len(rows["killed"])
+    (options.folder / "kills.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
+    sound = report["same_rows"] and not report["killed"]["held"] and not report["killed"]["partial"]
     return 0 if sound else 1
 
 

@@ -6,7 +6,7 @@ Thousands of rows: compared, appended to without reading all, and readable where
 
 Collapsed layers in tables, pages and records, old ones too.
 
-A network that has another sparsity than was asked for is told as such before it is recovered.
+A network with another sparsity than requested is reported before its recovery.
 """
 
 import io
