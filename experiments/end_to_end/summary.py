@@ -14,7 +14,7 @@ from statistics import median
 
 from experiments.end_to_end.points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
 from experiments.harness import page
-from experiments.harness.figures import MARKERS, new_figure, save_svg, small_axes, styled
+from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
 from experiments.harness.page import geometric_mean, interval, per_cent
 from experiments.harness.rows import Row
 from sparsefront.results.plots import DENSE_COLOR, pattern_color
@@ -260,7 +260,7 @@ def series_of(rows: Sequence[Row]) -> dict[tuple[str, str, str], list[Row]]:
     return dict(sorted(series.items(), key=lambda item: PATTERNS.index(item[0][0])))
 
 
-@styled
+@paper_style
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Write the figure: a panel per network, colors by pattern, markers by granularity or dtype, ranges of repeats."""
     figure = new_figure(len(DRAWN), columns=len(DRAWN))

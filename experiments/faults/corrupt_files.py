@@ -99,7 +99,7 @@ def _undigested(content: bytes) -> str:
     return re.sub(r'(?<="record_sha256": )"\w+"', "null", content.decode())
 
 
-def _flipped(suffix: str, content: bytes) -> bytes:
+def _flip_bits(suffix: str, content: bytes) -> bytes:
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 0x80]) + content[middle + 1 :] if content else b"\x80"
 
@@ -122,7 +122,7 @@ def _zip_bomb(suffix: str, content: bytes) -> bytes:
 KINDS: dict[str, Damage] = {
     "empty": lambda suffix, content: b"",
     "half": lambda suffix, content: content[: len(content) // 2],
-    "flipped": _flipped,
+    "flipped": _flip_bits,
     "random": lambda suffix, content: random.Random(len(content)).randbytes(len(content)),
     "encoding": _other_encoding,
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from experiments.harness import page
-from experiments.harness.figures import MARKERS, new_figure, save_svg, small_axes, styled
+from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
 from sparsefront.results.candidates import Candidate, mean_and_deviation, points_lost
 from sparsefront.results.comparable import ComparableResults, split_comparable
 from sparsefront.results.intervals import loss_of
@@ -116,7 +116,7 @@ def _name(candidate: Candidate) -> str:
     return name.format(first.choice.granularity)
 
 
-@styled
+@paper_style
 def draw(groups: Sequence[ComparableResults], path: Path) -> Path:
     """Loss against speedup of README's lines, a curve for each choice; bars are the standard deviation over seeds."""
     figure = new_figure()

@@ -29,7 +29,7 @@ LEAST_OVERHANG = 0.01  # inches: below it is rounding
 MARKERS = [marker for marker, _ in plots.MARKERS]
 
 
-def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
+def paper_style(draw: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a function that draws, so that all of its artists have `STYLE`."""
 
     @wraps(draw)
@@ -84,7 +84,7 @@ def overhang(figure: "Figure") -> float:
 
 
 def save_svg(figure: "Figure", path: Path) -> Path:
-    """Write the figure of a `styled` function. Raises ValueError if a text or anything else leaves the canvas."""
+    """Write the figure of a `paper_style` function. Raises ValueError if a text or anything else leaves the canvas."""
     if (inches := overhang(figure)) > LEAST_OVERHANG:
         raise ValueError(f"{path.name}: {inches:.2f} inches of what is drawn leave the canvas")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -62,7 +62,7 @@ def llama(
     return transformers.LlamaForCausalLM(config)
 
 
-def measured(
+def measure_batch(
     dense: nn.Module, batch: int, points: Sequence[str], settings: sf.Measure, *, context: int, seconds: float
 ) -> Iterator[dict[str, Any]]:
     """A row for each point, from the first two timings on."""
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         left = [name for name in asked.points if (str(batch), name) not in done]
         if not left:
             continue
-        for row in measured(dense, batch, left, settings, context=CONTEXT, seconds=asked.seconds):
+        for row in measure_batch(dense, batch, left, settings, context=CONTEXT, seconds=asked.seconds):
             line: Row = {name: text(row[name]) for name in COLUMNS}
             print(", ".join(f"{name} {line[name]}" for name in COLUMNS[:16]), flush=True)
             append_line(asked.out, line)

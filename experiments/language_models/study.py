@@ -108,7 +108,7 @@ def _windows(part: torch.utils.data.Dataset) -> torch.Tensor:
     return part.__getitems__(list(range(len(part))))["input_ids"]
 
 
-def measured(setting: Setting, point: str, **cells: Any) -> dict[str, Any]:
+def measure_point(setting: Setting, point: str, **cells: Any) -> dict[str, Any]:
     """Perplexities of a point: the program's, and those of plain PyTorch."""
     own, (prune, window) = POINTS[point]
     start = time.monotonic()
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about = {"windows": len(setting.windows["test"]), "calibration_windows": len(setting.windows["train"])}
     about |= {"length": setting.dataset.sequence_length}
     cells = [{"model": setting.model.variant, "point": point, **about} for point in asked.points.split(",")]
-    measure_missing(out, cells, partial(measured, setting))
+    measure_missing(out, cells, partial(measure_point, setting))
     if out == PUBLISHED:
         fill(HERE / "README.md", MARKS, page(read_lines(out)))
 

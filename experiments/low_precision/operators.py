@@ -193,7 +193,7 @@ def measured_peer(cell: Cell, samples: int) -> tuple[Latency, float, str]:
     return peer.latency(samples=samples), error, note
 
 
-def measured_cell(samples: int, **cells: Any) -> dict[str, Any]:
+def measure_cell(samples: int, **cells: Any) -> dict[str, Any]:
     """What is written of a cell: its fastest launch; without a time where a product is wrong or fails."""
     cell, device = Cell(**cells), torch.device("cuda", torch.cuda.current_device())
     torch.manual_seed(0)
@@ -249,7 +249,7 @@ def main() -> int:
     require_gpu()
     sizes = [tuple(map(int, size.split("x"))) for size in asked.sizes]
     settings = [asdict(cell) for cell in cells(asked.m, sizes) if not (asked.peers and cell.block)]
-    measure_missing(asked.out, settings, partial(measured_cell, asked.samples), ends_at=runs.ends_at(asked.minutes))
+    measure_missing(asked.out, settings, partial(measure_cell, asked.samples), ends_at=runs.ends_at(asked.minutes))
     lines = read_lines(asked.out)
     print(*table(lines), sep="\n")
     return int(any(not line["latency_us"] for line in lines))

@@ -11,7 +11,7 @@ from sparsefront_kernels.performance_model.fit import Errors
 from sparsefront_kernels.performance_model.kernel_latency import family_of
 from sparsefront_kernels.problem import LAYOUTS
 
-from experiments.harness.figures import new_figure, save_svg, small_axes, styled
+from experiments.harness.figures import new_figure, paper_style, save_svg, small_axes
 from experiments.operators.measurements import FEWEST_SIZES, M_CLASSES, Measurement, m_class
 from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, SERIES_COLORS
 
@@ -69,7 +69,7 @@ def sweeps(measurements: Iterable[Measurement]) -> list[Sweep]:
     return [one for layout in LAYOUTS for one in [one for one in complete if one.layout == layout][:MOST_PANELS]]
 
 
-@styled
+@paper_style
 def draw_sweeps(measurements: Iterable[Measurement], path: Path) -> Path | None:
     """A panel per (K, N) and layout; color = sparsity, dashed = the fastest peer. None if no weight has enough M."""
     drawn = sweeps(measurements)
@@ -121,7 +121,7 @@ def predictions(measurements: Iterable[Measurement]) -> dict[Panel, list[Measure
     return dict(sorted(panels.items()))
 
 
-@styled
+@paper_style
 def draw_predictions(measurements: Iterable[Measurement], path: Path) -> Path | None:
     """A panel per family and dtype, both axes logarithmic; color = range of M. None if no measurement has a prediction."""
     panels = predictions(measurements)

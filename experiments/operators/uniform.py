@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from sparsefront_kernels.bench.rows import read_rows
 
 from experiments.harness import page
-from experiments.harness.figures import new_figure, save_svg, small_axes, styled
+from experiments.harness.figures import new_figure, paper_style, save_svg, small_axes
 from experiments.harness.page import geometric_mean
 from sparsefront.results.plots import SERIES_COLORS
 
@@ -218,7 +218,7 @@ def _mean(mean: float | None, missing: int) -> str:
     return f"{missing} sizes not measured" if mean is None else f"{mean:.2f}"
 
 
-@styled
+@paper_style
 def draw_figures(speedups: Speedups, newer: Speedups, path: Path) -> Path:
     """A row of panels per dtype.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pandas
 from torch import Tensor
 
-from experiments.harness.figures import new_figure, save_svg, small_axes, styled
+from experiments.harness.figures import new_figure, paper_style, save_svg, small_axes
 from experiments.harness.page import row
 from experiments.pattern_retention.measure import HERE, composed, read_importance
 from sparsefront.config.settings import build_settings
@@ -47,7 +47,7 @@ PICTURES = {
 }
 
 
-@styled
+@paper_style
 def draw(table: pandas.DataFrame, path: Path) -> None:
     """Draw the plot; patterns are sorted by what they retain at the lowest sparsity with their own allocation."""
     measured = at_their_sparsity(table)

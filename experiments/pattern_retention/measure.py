@@ -225,13 +225,15 @@ def main() -> None:
     weights, made = Weights(read_importance(arguments.model.resolve())), provenance(torch.device("cpu"))
     where = (made.processor, made.torch_version, (made.commit or "")[:COMMIT_DIGITS], made.time[:DAY])
 
-    def measured(setting: str, overrides: str, allocation: str, is_default: bool, sparsity: float) -> dict[str, Any]:
+    def measure_cell(
+        setting: str, overrides: str, allocation: str, is_default: bool, sparsity: float
+    ) -> dict[str, Any]:
         pattern = build_settings("pattern", composed(*overrides.split()).pattern)
         chosen = build_settings("allocation", composed(f"allocation={allocation}").allocation)
         retention = measure(setting, overrides, pattern, chosen, sparsity, weights)
         return asdict(retention) | dict(zip(MADE_WITH, where, strict=True))
 
-    measure_missing(arguments.out, cells_of_settings(), measured)
+    measure_missing(arguments.out, cells_of_settings(), measure_cell)
 
 
 if __name__ == "__main__":

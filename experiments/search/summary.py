@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from experiments.harness import page
-from experiments.harness.figures import new_figure, save_svg, small_axes, styled
+from experiments.harness.figures import new_figure, paper_style, save_svg, small_axes
 from experiments.harness.rows import Row, text, write
 from sparsefront.results.intervals import paired_difference
 from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, pattern_color
@@ -251,7 +251,7 @@ def rows_of(records: Sequence[Path]) -> list[Row]:
 SPLITS = {"val_": "held-out part of train, which decides", "": "test, which is reported"}
 
 
-@styled
+@paper_style
 def draw(rows: Sequence[Row], path: Path) -> Path:
     """Accuracy by latency on both splits, means over seeds, with the front that held-out accuracy picks."""
     figure = new_figure(len(SPLITS))

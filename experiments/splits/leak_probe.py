@@ -69,7 +69,7 @@ def texts_of(rows: Sequence[GlueRow]) -> tuple[list[str], np.ndarray]:
     return [" ".join(filter(None, (row.first, row.second))) for row in rows], np.asarray([row.label for row in rows])
 
 
-def measured(settings: Glue) -> Iterator[Row]:
+def measure_leak(settings: Glue) -> Iterator[Row]:
     """A row for the held-out part and one for dev, of each draw of the split."""
     files = settings.files()
     rows, dev = (read_tsv(files[part], settings.layout) for part in ("train", "dev"))
@@ -122,7 +122,7 @@ def main() -> None:
     for task in TASKS:
         for split_by in ("rows", "groups"):
             settings = replace(Glue(task=task, path=str(arguments.data)), split_by=split_by)
-            for row in measured(settings):
+            for row in measure_leak(settings):
                 print(", ".join(row[name] for name in COLUMNS[:8]), flush=True)
                 rows.append(row)
     write(arguments.out, COLUMNS, rows)

@@ -17,7 +17,7 @@ from statistics import mean, median, stdev
 from typing import Any
 
 from experiments.harness import page
-from experiments.harness.figures import MARKERS, new_figure, save_svg, small_axes, styled
+from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
 from experiments.harness.page import number
 from experiments.studies.study import (
     DIGEST,
@@ -340,7 +340,7 @@ def _checks(cells: Sequence[Measured]) -> Iterator[str]:
         yield from page.table(head, texts)
 
 
-@styled
+@paper_style
 def draw(cells: Sequence[Measured], path: Path) -> bool:
     """A panel of test accuracy by sparsity for each network and table with several levels; False if there is none."""
     panels = []

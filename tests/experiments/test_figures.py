@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.harness.figures import new_figure, save_svg, small_axes, styled
+from experiments.harness.figures import new_figure, paper_style, save_svg, small_axes
 
 
 def test_text_that_leaves_the_canvas_is_refused(tmp_path):
@@ -13,7 +13,7 @@ def test_text_that_leaves_the_canvas_is_refused(tmp_path):
 
 
 def test_equal_figures_give_equal_bytes(tmp_path):
-    @styled
+    @paper_style
     def draw(name):
         figure = new_figure(2)
         figure.axes[0].plot([1, 2], [3, 4])

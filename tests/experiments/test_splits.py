@@ -31,7 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def gap(data: Path, split_by: str) -> float:
     """Points of the probe between the held-out part and dev, mean of the draws."""
-    rows: list[Row] = list(leak_probe.measured(replace(Glue(path=str(data)), split_by=split_by)))
+    rows: list[Row] = list(leak_probe.measure_leak(replace(Glue(path=str(data)), split_by=split_by)))
     assert len(rows) == 2 * len(leak_probe.DRAWS) and {row["part"] for row in rows} == {"held out", "dev"}
     split = rows[0]["split"]
     held, dev = (leak_probe.mean_of(rows, "sst2", split, part, "probe") for part in ("held out", "dev"))
