@@ -293,7 +293,13 @@ def _try(
     else:
         x_scale = precision.x_scale([name])
     density = export.manifest.layers[name].density
-    shape = repr(layer), received, stored.family, stored.meta(), adds_shortcut  # meta: kernels ask for blocks of some sizes
+    shape = (
+        repr(layer),
+        received,
+        stored.family,
+        stored.meta(),
+        adds_shortcut,
+    )  # meta: kernels ask for blocks of some sizes
     known, earlier = ({}, False) if timed_layers is None else timed_layers.find(repr(shape), density, device)
     fast, timed = fast_kernels(known), plan is None and late is None and not earlier
     if fast:
