@@ -69,9 +69,7 @@ def test_the_larger_network_teaches():
     after = sf.recover(net, masks, batches, **taught)
     assert after.sparsity == 0.5 and after.spec.structure == masks.spec.structure != ()
     taught["recovery"] = Distill(hidden_states=1.0, hidden_layers=["bert.encoder.layer.0.intermediate"])
-    with pytest.raises(
-        InvalidSetting, match=r"hidden_layers=.*: gives \[2, 16, 64\] and in the teacher \[2, 16, 128"
-    ):
+    with pytest.raises(InvalidSetting, match=r"hidden_layers=.*: gives \[2, 16, 64\] and in the teacher \[2, 16, 128"):
         sf.recover(net, masks, batches, **taught)
 
 

@@ -4,7 +4,6 @@ import pytest
 from tiny_files import write_glue
 
 import sparsefront as sf
-
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 
@@ -51,7 +50,12 @@ def test_what_does_not_go_with_it_ends_before_training(composed, more, message):
 def test_narrower_export_starts_the_next_run(tmp_path):
     data = write_glue(tmp_path / "data", "sst2")
     common = [f"dataset.path={data}", "dataset=glue", "dataset.task=sst2", "model=bert", "debug=tiny", "logger=none"]
-    common += [*WIDTH[:2], f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}", "measure.latency=false"]
+    common += [
+        *WIDTH[:2],
+        f"cache_dir={tmp_path / 'cache'}",
+        f"results_dir={tmp_path / 'results'}",
+        "measure.latency=false",
+    ]
     common += ["report.html=false", "report.plot=false", "kernel=none"]
     first = sf.run(*common, "model.size=tiny", *WIDTH[2:], "recipe.ignore=[attention]")
     narrower = first.folder / "checkpoint" / "narrower"
