@@ -100,7 +100,7 @@ def prune(
             a loader of them.
         loss: (output, target) -> scalar; None if the network returns its own.
         layers: names, glob patterns, or a predicate of (name, module); None = every Linear and Conv2d but the first
-            convolution and the last Linear that the example inputs reach.
+            convolution and the heads, which alone give an output of the network, that the example inputs reach.
         ignore: names or glob patterns of layers that stay dense; or a dict of them -> why.
         example_inputs: arguments of the network, such as (x,); dicts may contain other values, such as use_cache=False.
             None: the first batch of `calibration`; without that, module order is taken as call order.
