@@ -38,7 +38,9 @@ def wav2vec2() -> nn.Module:
 OWN = {
     "U-Net": Tiny("own", UNet, lambda: (torch.randn(1, 3, 8, 8),)),
     "Wav2Vec2": Tiny("transformers", wav2vec2, lambda: {"input_values": torch.randn(1, 400)}),
-    "Sequential": Tiny("torch", lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(True), nn.Linear(8, 2)), lambda: (torch.randn(2, 4),)),
+    "Sequential": Tiny(
+        "torch", lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(True), nn.Linear(8, 2)), lambda: (torch.randn(2, 4),)
+    ),
 }  # fmt: skip
 HEADS = {
     "BERT": ["pooler.dense"],
