@@ -1,7 +1,8 @@
 """Depth pruning: find identical blocks, score them, and remove some."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +60,8 @@ def _has_two_stacks(net: nn.Module) -> bool:
     return bool(getattr(getattr(net, "config", None), "is_encoder_decoder", False))
 
 
-class Stack(NamedTuple):
+@dataclass(frozen=True)
+class Stack:
     """Blocks of which a share is removed: all of the network, or those of its encoder or decoder.
 
     Args:

@@ -140,4 +140,5 @@ def solve_on_mask(weight: Tensor, mask: Tensor, gram: Tensor, *, iterations: int
                 break
     pruned = weight - solution
     after = float((pruned @ gram * pruned).sum())
-    return Solution(solution, *(error / whole if whole else math.nan for error in (errors[0], after)), taken)
+    before, after = (error / whole if whole else math.nan for error in (errors[0], after))
+    return Solution(solution, before, after, taken)
