@@ -30,7 +30,7 @@ from typing import Any
 
 from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.content_digest import are_checksums, checksums, digest, find_damage
-from sparsefront.artifacts.durable import PARTIAL, below, noting_free_space, rename_synced, require_readable, sync_tree
+from sparsefront.artifacts.durable import PARTIAL, below, naming_full_disk, rename_synced, require_readable, sync_tree
 from sparsefront.artifacts.lease import (
     GONE_S,
     Lease,
@@ -394,7 +394,7 @@ class ArtifactStore:
         with working_under(self._held_to_make.pop(folder)) as lease:
             try:
                 with self._partial_folder(folder) as partial:
-                    with noting_free_space(folder.parent):
+                    with naming_full_disk(partial):
                         partial.mkdir()
                         start, new = working_time(), Making(partial)
                         yield new
