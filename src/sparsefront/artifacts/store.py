@@ -29,14 +29,21 @@ from typing import Any
 
 from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.content_digest import checksums, digest, find_damage
-from sparsefront.artifacts.durable import PARTIAL, below, naming_full_disk, rename_synced, require_readable, sync_tree
+from sparsefront.artifacts.durable import (
+    PARTIAL,
+    below,
+    naming_full_disk,
+    rename_synced,
+    require_readable,
+    sync_tree,
+    unique,
+)
 from sparsefront.artifacts.lease import (
     GONE_S,
     Lease,
     hold_alone,
     hold_shared,
     hold_when_free,
-    process_tag,
     remove_dead,
     require_all,
     working_under,
@@ -105,6 +112,7 @@ def _version(folder: Path) -> tuple:
 # waits, so two runs never wait for each other.
 
 AGAIN = ".again-"
+REMOVED = ".removed-"  # in names of stages being removed
 MOVED_S = 0.01  # how long renaming a stage holds it exclusively
 
 
@@ -156,7 +164,7 @@ def put(partial: Path, folder: Path) -> Held:
     target = folder if not older else folder.with_name(f"{folder.name}{AGAIN}{generation_number(older[-1]) + 1}")
     rename_synced(partial, target)
     for old in older:
-        _remove(old)
+        remove_unused(old)
     # The name without a number is the oldest.
     if target != folder and _generations(folder) == [target]:
         if (hold := hold_alone(target, lapses_s=GONE_S)) is not None:
@@ -183,22 +191,24 @@ def generation_number(folder: Path) -> int:
     return int(folder.name.rpartition(AGAIN)[2]) if AGAIN in folder.name else 0
 
 
-def _remove(folder: Path) -> None:
-    """Remove a stage unless a process reads it, or may wake up and read it. It is first renamed to a partial name, so that the
-    next maker cleans up after a kill.
+def remove_unused(folder: Path) -> bool:
+    """Remove a stage unless a process reads it, or may wake up and read it; returns whether it did. It is renamed first, so that
+    no process finds half of it, and the next run cleans up after a kill.
     """
     if (hold := hold_alone(folder, lapses_s=GONE_S)) is None:
-        return
-    removed = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{process_tag()}-{generation_number(folder)}")
-    os.replace(folder, removed)
-    hold.release()
-    shutil.rmtree(removed)
+        return False
+    aside = folder.with_name(f"{folder.name}{REMOVED}{unique()}")
+    try:
+        os.rename(folder, aside)
+    finally:
+        hold.release()
+    shutil.rmtree(aside)
+    return True
 
 
 # Cleanup after killed processes: partial, half-removed or held folders.
 
 log = logging.getLogger(__name__)
-REMOVED = ".removed-"  # in names of stages being removed: renamed first, so that readers never see half of one
 
 
 def remove_leftovers(root: Path) -> list[Path]:
@@ -399,9 +409,9 @@ class ArtifactStore:
     def _partial_folder(self, folder: Path) -> Iterator[Path]:
         """Context with the folder that a maker writes to, which becomes the stage or is removed."""
         key = folder.name
-        for left_over in folder.parent.glob(f"{key}.partial-*"):  # from killed makers: we hold the stage
+        for left_over in folder.parent.glob(f"{key}{PARTIAL}*"):  # from killed makers: we hold the stage
             shutil.rmtree(left_over, ignore_errors=True)  # a suspended one may still write to it
-        partial, unfinished = folder.with_name(f"{key}.partial-{process_tag()}"), folder.with_name(f"{key}.unfinished")
+        partial, unfinished = folder.with_name(f"{key}{PARTIAL}{unique()}"), folder.with_name(f"{key}.unfinished")
         if not self.reuse:
             shutil.rmtree(unfinished, ignore_errors=True)
         try:
