@@ -86,7 +86,7 @@ def test_nothing_imports_itself_in_a_circle(part_of, root):
     assert not found, "\n".join(steps)
 
 
-def test_the_library_does_not_know_the_program():
+def test_library_knows_no_program():
     program = {"config", "stages", "pipeline", "runs", "verify", "cache", "search"}
     graph = import_graph()
     reached, left = set(), ["pruning", "recovery", "inference", "export"]
@@ -97,6 +97,9 @@ def test_the_library_does_not_know_the_program():
             reached.add(part)
             left.extend(graph.get(part, {}))
     assert not reached & program
+    for part in ("pruning", "recovery", "inference", "export", "measure"):
+        for file in (ROOT / part).rglob("*.py"):
+            assert not [name for _, name in imported(file) if name.startswith("hydra")], file
 
 
 def imported_first(module: str) -> set[str]:
@@ -118,7 +121,7 @@ def imported_first(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", ["__main__", "cache.__main__", "verify.__main__"])
-def test_a_command_reads_its_arguments_before_torch_is_imported(module):
+def test_commands_read_arguments_before_torch(module):
     packages = {name.split(".")[0] for name in imported_first(module)}
     assert "sparsefront" in packages and not packages & {"torch", "pytorch_lightning", "sparsefront_kernels"}
 

@@ -62,7 +62,7 @@ def test_yaml_holds_every_setting(name: str, tiny: Any) -> None:
 
 
 @every_dataset
-def test_batches_have_the_form_of_their_task(name: str, tiny: Any, opened: Any) -> None:
+def test_batches_of_each_task(name: str, tiny: Any, opened: Any) -> None:
     settings = tiny(name)
     settings.check()
     info, data = settings.info, opened(settings)
@@ -109,7 +109,7 @@ def test_same_seed_same_batches(name: str, tiny: Any, opened: Any) -> None:
 
 
 @every_dataset
-def test_splits_are_disjoint_and_do_not_depend_on_the_seed(name: str, tiny: Any, opened: Any) -> None:
+def test_splits_are_disjoint(name: str, tiny: Any, opened: Any) -> None:
     data = opened(tiny(name))
     train, val = set(rows(data, "train")), set(rows(data, "val"))
     assert train and val and not train & val
@@ -118,7 +118,7 @@ def test_splits_are_disjoint_and_do_not_depend_on_the_seed(name: str, tiny: Any,
 
 
 @every_dataset
-def test_reporting_loaders_are_in_order_and_complete(name: str, tiny: Any, opened: Any) -> None:
+def test_reporting_loaders_are_complete(name: str, tiny: Any, opened: Any) -> None:
     data = opened(tiny(name), batch_size=7)
     for split in ("val", "test"):
         found = batches(data, split)
@@ -127,7 +127,7 @@ def test_reporting_loaders_are_in_order_and_complete(name: str, tiny: Any, opene
 
 
 @every_dataset
-def test_fingerprint_is_the_content_and_not_the_place(name: str, tiny: Any, tmp_path: Path) -> None:
+def test_fingerprint_is_the_content(name: str, tiny: Any, tmp_path: Path) -> None:
     settings = tiny(name)
     fingerprint = settings.fingerprint()
     assert json.loads(json.dumps(fingerprint)) == fingerprint == tiny(name).fingerprint()
@@ -156,7 +156,7 @@ def test_shared_settings_out_of_range(name: str, key: str, value: float, tiny: A
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
-def test_a_path_that_does_not_exist(name: str, tiny: Any) -> None:
+def test_path_that_does_not_exist(name: str, tiny: Any) -> None:
     with pytest.raises(InvalidSetting, match="path=/nowhere/at/all.*does not exist; set dataset.path to"):
         tiny(name, path="/nowhere/at/all").check()
 

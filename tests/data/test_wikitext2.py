@@ -26,7 +26,7 @@ def test_detokenised_text(tokenised: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("stride", [4, 3, 1])
-def test_windows_ask_for_each_token_once(stride: int) -> None:
+def test_windows_score_tokens_once(stride: int) -> None:
     rows = Windows(torch.arange(11, dtype=torch.int32), 4, stride)
     batch = rows.__getitems__(list(range(len(rows))))
     asked = [row[-count:].tolist() for row, count in zip(batch["input_ids"], batch["scored"].tolist(), strict=True)]

@@ -34,13 +34,13 @@ def message(request, own_modules) -> str:
     return f"^pattern=element_wise: its storage names {said}.*; {THERE}"
 
 
-def test_of_a_run_before_anything_is_trained(composed, message):
+def test_storage_of_a_run(composed, message):
     with pytest.raises(InvalidSetting, match=message):
         validate(composed("pattern=element_wise", "pattern._target_=own_patterns.Own"))
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_of_the_library_before_anything_is_pruned(message, mixed):
+def test_storage_of_the_library(message, mixed):
     import own_patterns
 
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))

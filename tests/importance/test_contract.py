@@ -65,7 +65,7 @@ def test_scores_tell_weights_apart(scored):
     assert all(values.unique().numel() > values.numel() // 2 for values in scores.values())
 
 
-def test_the_network_is_left_as_it_was(scored):
+def test_network_is_unchanged(scored):
     _, _, _, task, before = scored
     assert task.net.training and torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in task.net.parameters())
@@ -73,5 +73,5 @@ def test_the_network_is_left_as_it_was(scored):
     assert not any(module._forward_pre_hooks for module in task.net.modules())
 
 
-def test_its_name_is_that_of_its_file(scored, request):
+def test_name_of_the_file(scored, request):
     assert scored[0].name == request.node.callspec.params["scored"]

@@ -96,7 +96,7 @@ def facts(model: Model) -> DataInfo:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_skeleton_has_the_layers_and_shapes_of_the_built_network_and_spends_no_random_numbers(file: Path):
+def test_skeleton_is_the_built_network(file: Path):
     model = settings(file)
     model.check()
     torch.manual_seed(0)
@@ -114,7 +114,7 @@ def test_skeleton_has_the_layers_and_shapes_of_the_built_network_and_spends_no_r
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_what_was_exported_is_loaded_without_the_checkpoint_it_began_with(file: Path, tmp_path: Path):
+def test_export_loads_without_its_checkpoint(file: Path, tmp_path: Path):
     model = settings(file)
     net = model.build(facts(model))
     model.save_pretrained_files(net, tmp_path)
@@ -127,7 +127,7 @@ def test_what_was_exported_is_loaded_without_the_checkpoint_it_began_with(file: 
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_prunable_layers_are_those_of_the_body_and_the_head_on_demand(file: Path):
+def test_prunable_layers_of_body_and_head(file: Path):
     model = settings(file)
     skeleton = model.skeleton(facts(model))
     body = model.prunable(skeleton)
@@ -140,7 +140,7 @@ def test_prunable_layers_are_those_of_the_body_and_the_head_on_demand(file: Path
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_settings_can_be_stored_and_sent_to_other_processes(file: Path):
+def test_settings_are_stored_and_sent(file: Path):
     model = settings(file)
     assert json.loads(json.dumps(model.fingerprint())) == model.fingerprint()
     if hasattr(model, "prune_head"):

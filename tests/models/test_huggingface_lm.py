@@ -21,7 +21,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_llama(tmp_path_factory.mktemp("llama"), hidden=32)
 
 
-def test_what_is_saved_writes_text_with_a_cache(llama: Path, tmp_path: Path):
+def test_saved_network_has_a_cache(llama: Path, tmp_path: Path):
     from transformers import AutoModelForCausalLM
 
     model = HuggingFaceLM(path=str(llama))
@@ -61,7 +61,7 @@ def test_bad_input_names_the_key(llama: Path, tmp_path: Path):
         HuggingFaceLM(path=str(llama)).skeleton(long)
 
 
-def test_weights_in_several_files_from_the_hub(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_weights_in_several_files(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The files that the index names are asked for."""
     from sparsefront.models import huggingface_lm
 
@@ -135,7 +135,7 @@ DECODE = {
 
 
 @pytest.mark.parametrize(("overrides", "message"), DECODE.values(), ids=DECODE)
-def test_what_text_cannot_be_generated_with(composed, llama, tmp_path, monkeypatch, overrides, message):
+def test_refusals_of_decoding(composed, llama, tmp_path, monkeypatch, overrides, message):
     monkeypatch.setitem(sys.modules, "torchao.quantization", None)
     text = ["model=huggingface_lm", f"model.path={llama}", "dataset=wikitext2", "dataset.sequence_length=16"]
     text += [

@@ -135,25 +135,20 @@ class Run:
     [{}, {"accumulate": 3}, {"precision": "bf16-mixed"}, {"recompute": True}],
     ids=["plain", "accumulated", "bf16", "checkpointed"],
 )
-def test_pruned_weights_are_zero_after_every_step(tmp_path, recipe, how):
+def test_pruned_weights_after_every_step(tmp_path, recipe, how):
     Run(tmp_path, recipe, **how).check_end()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("recipe", [MOMENTUM, ADAMW], ids=["momentum", "adamw"])
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
-def test_pruned_weights_are_zero_after_every_step_on_a_gpu(tmp_path, recipe, precision):
+def test_pruned_weights_on_a_gpu(tmp_path, recipe, precision):
     """16-mixed: the scaler's first steps overflow and are skipped."""
     Run(tmp_path, recipe, precision=precision, accelerator="gpu").check_end()
 
 
-def test_recomputed_activations_change_nothing(tmp_path):
-    plain, recomputed = Run(tmp_path, ADAMW), Run(tmp_path, ADAMW, recompute=True)
-    assert torch.equal(plain.net.first.weight, recomputed.net.first.weight)
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_averages_follow_their_formula_and_are_masked_by_the_last_masks(tmp_path, accumulate):
+def test_averages_are_masked_by_last_masks(tmp_path, accumulate):
     decay = 0.7
     run = Run(tmp_path, ADAMW | {"ema": decay}, accumulate=accumulate)
     run.check_end()

@@ -18,7 +18,7 @@ def test_every_shape_comes_back(tmp_path, shape):
     assert all(torch.equal(loaded[name], mask) for name, mask in masks.items()) and loaded.keys() == masks.keys()
 
 
-def test_one_bit_a_weight_in_a_documented_order(tmp_path):
+def test_one_bit_a_weight(tmp_path):
     mask = torch.rand(64, 125) < 0.25
     save_masks({"fc": mask}, tmp_path / "masks")
     assert (tmp_path / "masks").stat().st_size < 64 * 125 / 8 + 200
@@ -27,7 +27,7 @@ def test_one_bit_a_weight_in_a_documented_order(tmp_path):
     assert (bits.reshape(64, 125) == mask.numpy()).all()
 
 
-def test_masks_of_earlier_versions_are_read(tmp_path):
+def test_masks_of_earlier_versions(tmp_path):
     mask = torch.rand(4, 3) < 0.5
     save_file({"fc": mask}, tmp_path / "masks")
     assert torch.equal(load_masks(tmp_path / "masks")["fc"], mask)
