@@ -190,7 +190,7 @@ RECOVER = [
     ({"recovery": "none", "lr": 0.01}, "lr=0.01: recovery=none trains nothing: leave lr out"),
     ({"recovery": "sparse_swaps", "epochs": 2, "dense_net": PRUNED}, "epochs=2: recovery=sparse_swaps trains nothing"),
     ({"recovery": Finetune(epochs=1), "epochs": 2}, "epochs=2: give it to Finetune(...), not beside recovery="),
-    ({"recovery": Finetune(lr=0.1), "lr": 0.1}, "lr=0.1: give it to Finetune(...), not beside recovery="),
+    ({"recovery": Finetune(lr=0.1), "lr": 0.01}, "lr=0.01: give it to Finetune(...), not beside recovery="),
     (
         {"recovery": "obs_update", "dense_net": nn.Linear(1, 1)},
         "dense_net=Linear: does not fit the model; missing keys:",
