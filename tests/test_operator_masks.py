@@ -14,7 +14,7 @@ from sparsefront.pruning.operator_masks import pattern_masks
 
 CPU = torch.device("cpu")
 NAME = "sparsefront.pruning.operator_masks:pattern_masks"
-OF_THE_BARS = [("tile_wise", 128), ("tile_wise", 64), ("tile_wise", 32), ("vector_wise", 32), ("block_wise", 64)]
+OF_THE_BARS = [("tile_wise", 128, 0.5), ("tile_wise", 32, 0.9), ("vector_wise", 32, 0.75), ("block_wise", 64, 0.75)]
 
 
 def stored(source, n, k, sparsity):
@@ -22,8 +22,7 @@ def stored(source, n, k, sparsity):
     return drawn, GatheredFormat.from_dense(drawn.weight, drawn.mask, **drawn.storage["gathered"])
 
 
-@pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
-@pytest.mark.parametrize(("pattern", "granularity"), OF_THE_BARS)
+@pytest.mark.parametrize(("pattern", "granularity", "sparsity"), OF_THE_BARS)
 def test_every_granularity_is_stored(pattern, granularity, sparsity):
     source = Masks.named(family_masks("gathered"), NAME, {"pattern": pattern}).source("pattern", granularity)
     assert source.pattern == pattern

@@ -57,11 +57,7 @@ def arrays(count: int, **changes: np.ndarray) -> dict[str, np.ndarray]:
         (arrays(4), {}, "val.npz has 4 of 10000 labels: is a part of the archive missing"),
         ({"labels": arrays(4)["labels"]}, {"complete": False}, "val.npz has no array images"),
         (arrays(4, labels=np.full(4, 200, np.uint8)), {"complete": False}, "up to 200; it must be .* labels below 200"),
-        (
-            arrays(4, images=np.zeros((4, 32, 32, 3), np.uint8)),
-            {"complete": False},
-            "holds images of uint8 .4, 32, 32, 3",
-        ),
+        (arrays(4, images=np.zeros((4, 32, 32, 3), np.uint8)), {"complete": False}, "holds images of uint8 .4, 32,"),
         (arrays(4, labels=np.zeros(4)), {"complete": False}, "holds labels of float64"),
     ],
 )

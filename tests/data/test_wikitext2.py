@@ -74,10 +74,7 @@ def test_bad_input_names_the_key(tiny: Any, opened: Any, tmp_path: Path) -> None
         with pytest.raises(InvalidSetting, match=message):
             replace(tiny("wikitext2"), **changed).check()
     for changed, message in (
-        (
-            {"train_text": str(short), "sequence_length": 64},
-            r"dataset.sequence_length=64: train \(short.txt\) has .* tokens",
-        ),
+        ({"train_text": str(short), "sequence_length": 64}, r"dataset.sequence_length=64: train \(short.txt\) has"),
         ({"train_text": str(binary)}, "dataset.train_text=.*binary: line 1 is not UTF-8"),
     ):
         with pytest.raises(InvalidSetting, match=message):

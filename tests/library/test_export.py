@@ -148,8 +148,13 @@ def two_networks(cnn: nn.Module) -> list[tuple[nn.Module, Masks]]:
     return [(net, sf.prune(net, "n_m", 0.5, layers="mlp", tell=len)) for net in (cnn, other)]
 
 
-@pytest.mark.parametrize("beside", ["nothing", "a file", "a folder", "the working directory"])
-@pytest.mark.parametrize("file", ["model.safetensors", "masks.safetensors", "layer_sparsities.json", "saved.json"])
+@pytest.mark.parametrize(
+    ("beside", "file"),
+    [
+        *(("nothing", file) for file in ("model.safetensors", "masks.safetensors", "layer_sparsities.json")),
+        *((beside, "saved.json") for beside in ("nothing", "a file", "a folder", "the working directory")),
+    ],
+)
 def test_failed_save_leaves_the_old_one(cnn, tmp_path, monkeypatch, beside, file):
     (first, masks), (second, others) = two_networks(cnn)
     folder = tmp_path / "pruned"

@@ -118,15 +118,9 @@ def test_a_run(run, llama: Path, tmp_path: Path, pattern: str):
 
 
 DECODE = {
-    "a short cache": (
-        ["measure.cache_length=16"],
-        r"measure\.cache_length=16: is too short for 16 tokens and the next one",
-    ),
+    "a short cache": (["measure.cache_length=16"], r"measure\.cache_length=16: is too short for 16 tokens and the"),
     "a long cache": (["measure.cache_length=999"], r"measure\.cache_length=999: holds 999 tokens, and .* at most 256"),
-    "a long prompt": (
-        ["measure.sequence_length=256"],
-        r"measure\.sequence_length=256: holds 320 tokens, .* at most 256",
-    ),
+    "a long prompt": (["measure.sequence_length=256"], r"measure\.sequence_length=256: holds 320 tokens, .* at"),
     "low precision": (["precision=int8", "measure.dtype=bf16"], r"precision=int8: is none with measure\.mode=decode"),
     "a search": (["pattern=mixed", "allocation=latency_search"], r"allocation=latency_search: times whole forwards"),
     "no torchao": (["measure.dense_low=[int8_weight_only]"], r"measure\.dense_low=.*: needs torchao"),

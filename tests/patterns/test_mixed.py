@@ -37,16 +37,10 @@ def test_granularity_of_unnamed_candidates(from_yaml):
         (["tile_wise:0"], r"^candidates=tile_wise:0: granularity=0"),
         ([{"name": "n_m", "m": 1}], r"^candidates=.*: m=1: must be a whole number from 2 to 64"),
         ([{"m": 4}], r"^candidates=.*name=None: is no pattern"),
-        (
-            [{"_target_": "nowhere.Pattern"}],
-            r"^candidates=.*: _target_=nowhere.Pattern: cannot be imported .*No module named 'nowhere'",
-        ),
+        ([{"_target_": "nowhere.Pattern"}], r"^candidates=.*: _target_=nowhere.Pattern: cannot be imported .*No"),
         (["dense"], r"^candidates=dense: is a pattern that prunes within a layer; dense is a choice beside them all"),
         (["mixed"], r"^candidates=mixed: is a pattern that prunes"),
-        (
-            ["n_m", "tile_wise", "tile_wise:128"],
-            r"^candidates=\[n_m,tile_wise:128,tile_wise:128\]: names a candidate twice",
-        ),
+        (["n_m", "tile_wise", "tile_wise:128"], r"^candidates=\[n_m,tile_wise:128,tile_wise:128\]: names a"),
         ([], r"^candidates=\[\]: must be a list of one or more"),
     ],
     ids=str,

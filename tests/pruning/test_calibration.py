@@ -103,12 +103,6 @@ def test_layer_without_gradient_is_named():
         score_weights(task, ["layer", "idle"], importance=Taylor(batches=1), open_loader=lambda: batches)
 
 
-def test_no_score_without_data():
-    task, _ = setting()
-    with pytest.raises(ValueError, match="no batch"):
-        score_weights(task, ["layer"], importance=Taylor(batches=1), open_loader=list)
-
-
 # Three batches for two ranks (one reads two of them), and one batch, of which the second rank reads none.
 REDUCED = [kind(batches=batches) for kind in (Taylor, Fisher, Wanda, OptimalBrainSurgeon) for batches in (3, 1)]
 

@@ -101,38 +101,6 @@ def test_reasons_of_unchosen_layers(net, tmp_path):
     assert report.others == DENSE | dict.fromkeys((*unchosen, "read"), "it has no mask")
 
 
-def test_masks_of_weights_that_are_read(net):
-    masks = sf.prune(net, "n_m", 0.5, layers=["body", "read", "idle", "attention.out_proj"], tell=len)
-    report = sf.swap(net, masks, (TOKENS,))
-    assert report.dense_layers == {
-        "attention.out_proj": "its weight is read without a call of it",
-        "read": "its weight is read without a call of it",
-        "idle": "the example inputs do not reach it",
-    }
-
-
-class Tied(nn.Module):
-    """As GPT-2: its head is its embedding, and its products are in a class that is no Linear."""
-
-    def __init__(self, *, tied: bool) -> None:
-        super().__init__()
-        self.tokens, self.body, self.head = nn.Embedding(32, 16), nn.Conv1d(16, 16, 1), nn.Linear(16, 32, bias=False)
-        if tied:
-            self.head.weight = self.tokens.weight
-
-    def forward(self, tokens):
-        return self.head(self.body(self.tokens(tokens).mT).mT)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_naming_layers_is_advised(tied):
-    with pytest.raises(
-        sf.InvalidSetting, match="1 Conv1d: no kernel is there for a module of its kind, Conv1d"
-    ) as told:
-        sf.prune(Tied(tied=tied), "n_m", 0.5, tell=len)
-    assert str(told.value).endswith("name those to prune") is not tied
-
-
 def test_dense_after_swap_is_said(capsys):
     class Own(nn.Linear):
         def forward(self, x):
@@ -147,11 +115,6 @@ def test_dense_after_swap_is_said(capsys):
     dense = {name: why for name, why in sf.swap(net, masks, (x,)).dense_layers.items() if name in masks}
     assert set(dense) == {"0", "1", "2.layers.0.linear1", "2.layers.0.linear2"}
     assert all(why in said for why in dense.values()) and all(name in said for name in dense)
-
-
-def test_computed_weight_is_listed():
-    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 8, 1)), nn.Linear(4, 4), nn.Linear(4, 4))
-    assert sf.prune(net, "n_m", 0.5, tell=len).dense == {"0": TORCH.format("Conv1d")}
 
 
 def test_masks_that_take_nothing():

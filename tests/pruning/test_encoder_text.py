@@ -6,7 +6,7 @@ from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 import sparsefront as sf
-from sparsefront.pruning.calibration import NetworkCalibration, in_encoder
+from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery import distillation
 from sparsefront.tasks.plain_task import PlainTask
 
@@ -77,8 +77,3 @@ def test_hidden_states_of_a_decoder(net, monkeypatch):
     sf.recover(net, masks, [batch(READ)], recovery="square_head", dense_net=net, epochs=1, trainer=trainer)
     encoder, decoder = seen
     assert encoder.sum() == ROWS * REAL and decoder is None
-
-
-def test_other_networks_see_the_text():
-    net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
-    assert all(map(in_encoder(net), net.modules()))

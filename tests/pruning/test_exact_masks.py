@@ -80,6 +80,7 @@ class Run:
         precision: str = "32-true",
         accelerator: str = "cpu",
         recompute: bool = False,
+        total_steps: int | None = None,
     ) -> None:
         pl.seed_everything(0, verbose=False)
         trainer = TrainerSettings(
@@ -103,9 +104,8 @@ class Run:
             )
 
         self.masked.set(masks_at(0.0, None))
-        apply_masks = ApplyMasks(
-            self.masked, schedule=Gradual(updates=5), sparsity=FINAL, make_masks=masks_at, total_steps=self.steps
-        )
+        gradual = {"schedule": Gradual(updates=5), "sparsity": FINAL, "total_steps": total_steps or self.steps}
+        self.apply_masks = ApplyMasks(self.masked, make_masks=masks_at, **gradual)
         self.seen = Inspect(self.net, self.masked)
         optimization = Optimization(settings, lr=0.02, total_steps=self.steps)
         fit(
@@ -116,7 +116,7 @@ class Run:
             trainer=trainer,
             loggers=[],
             directory=folder,
-            callbacks=(apply_masks, self.seen),
+            callbacks=(self.apply_masks, self.seen),
         )
 
     def check_end(self) -> None:
@@ -125,6 +125,8 @@ class Run:
         total = sum(mask.numel() for mask in masks)
         assert sum(int((~mask).sum()) for mask in masks) == int(FINAL * total)
         assert len(self.seen.pruned) == self.steps == 12, "schedules count optimizer steps"
+        counted = [sparsity for _, sparsity in self.apply_masks.reached]
+        assert counted == sorted({count / total for count in self.seen.pruned})[-5:], "counted, not as it was asked"
         assert self.seen.pruned == sorted(self.seen.pruned) and len(set(self.seen.pruned)) == 1 + 5
         assert not torch.equal(self.net.first.weight.detach().cpu(), self.start), "it trained"
 
@@ -137,6 +139,11 @@ class Run:
 )
 def test_pruned_weights_after_every_step(tmp_path, recipe, how):
     Run(tmp_path, recipe, **how).check_end()
+
+
+def test_training_that_ends_too_early(tmp_path):
+    with pytest.raises(RuntimeError, match="ended before steps"):
+        Run(tmp_path, ADAMW, total_steps=100)
 
 
 @pytest.mark.gpu

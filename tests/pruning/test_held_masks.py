@@ -57,11 +57,6 @@ def test_momentum_and_decay(net, masks, name):
     assert not is_held(net, masks)
 
 
-def test_masks_of_another_network(net):
-    with pytest.raises(sf.InvalidSetting, match=r"^masks\['9'\]=given: names no layer"):
-        sf.hold(net, {"9": torch.ones(16, 16, dtype=torch.bool)})
-
-
 class Lightning(pl.LightningModule):
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__()

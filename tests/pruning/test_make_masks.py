@@ -25,16 +25,6 @@ def importance(*shapes: tuple[int, int]) -> dict[str, torch.Tensor]:
     return {f"layer{i}": torch.rand(*shape, generator=generator) for i, shape in enumerate(shapes)}
 
 
-def test_window_of_each_layer():
-    masks = make_masks(importance((4, 32), (4, 30)), NM(), PerLayer(), 0.9)
-    assert (masks["layer0"].view(4, 1, 32).sum(dim=2) == 3).all()
-    assert (masks["layer1"].view(4, 3, 10).sum(dim=2) == 1).all()
-
-
-def test_no_layers_no_masks():
-    assert make_masks({}, ElementWise(), GlobalThreshold(), 0.5) == {}
-
-
 def test_wrong_layer_is_named():
     scores = importance((8, 16), (6, 16))
     with pytest.raises(ValueError, match="layer1.*outputs 6 are not a multiple of granularity 4"):

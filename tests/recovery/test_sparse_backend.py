@@ -183,20 +183,11 @@ def shared(net):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"pattern": "n_m"},
-            r"recovery\.backend=sparse: has kernels with a backward pass for pattern=block_wise, tile_wise, not for n_m",
-        ),
-        (
-            {"schedule": "gradual", "recipe": Recipe(ema=0.9)},
-            r"recovery\.backend=sparse: averages no weights \(recipe\.ema\) whose masks change",
-        ),
+        ({"pattern": "n_m"}, r"recovery\.backend=sparse: has kernels with a backward pass for pattern=block_wise,"),
+        ({"schedule": "gradual", "recipe": Recipe(ema=0.9)}, r"recovery\.backend=sparse: averages no weights"),
         ({"change": frozen}, r"recovery\.backend=sparse: trains weights, and that of 3 is frozen"),
         ({"change": shared}, r"recovery\.backend=sparse: trains each layer by itself, and 0, 3 share a weight"),
-        (
-            {"edit": split},
-            r"recovery\.backend=sparse: trains whole blocks, and the mask of 0 has others \(blocked: block \(0, ",
-        ),
+        ({"edit": split}, r"recovery\.backend=sparse: trains whole blocks, and the mask of 0 has others \(blocked:"),
         ({"recovery": Finetune(quantize=True)}, r"recovery\.backend=sparse: .*quantize"),
         ({"recovery": "sr_ste"}, r"backend=sparse: must be dense \(its update needs gradients of pruned weights"),
         ({"recovery": "none"}, r"backend=sparse: is a setting of recoveries that train"),

@@ -439,18 +439,8 @@ def test_samples_that_are_none(row, capsys, content):
 HYDRA = {
     "a setting": ("config.yaml", "lr: ", "lr: 1.0 # ", "config.yaml: was edited: .*lr is 1.0 in it, where"),
     "an interpolation": ("config.yaml", "${seed}", "7", "config.yaml: was edited: recovery.seed is 7 in it, where"),
-    "a class": (
-        "config.yaml",
-        "n_m.NM",
-        "os.system",
-        "config.yaml: was edited: pattern._target_ is sparsefront.*system",
-    ),
-    "a key": (
-        "config.yaml",
-        "sparsity:",
-        "more: 1\nsparsity:",
-        "config.yaml: was edited: more is 1 in it, where there is",
-    ),
+    "a class": ("config.yaml", "n_m.NM", "os.system", "config.yaml: was edited: pattern._target_ is"),
+    "a key": ("config.yaml", "sparsity:", "more: 1\nsparsity:", "config.yaml: was edited: more is 1 in it, where"),
     "bytes": ("config.yaml", "sparsity", "\x00", r"config.yaml: cannot be read: not YAML"),
     "an alias bomb": ("config.yaml", "sparsity:", "a: &a [1,1]\nb: [" + "*a," * 200 + "]\nsparsity:", ".*more aliases"),
 }
