@@ -16,12 +16,7 @@ from torch.utils.data import DataLoader
 
 from sparsefront.config.validate import validate
 from sparsefront.models.base import block_names
-from sparsefront.recovery.distillation import (
-    Distillation,
-    SquareHeadDistillation,
-    soft_target_loss,
-    square_head_loss,
-)
+from sparsefront.recovery.distillation import Distillation, SquareHeadDistillation, soft_target_loss, square_head_loss
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
 from sparsefront.training.graphs import HiddenStates
