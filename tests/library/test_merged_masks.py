@@ -51,6 +51,13 @@ def test_each_layer_keeps_its_pattern(net, how, tmp_path):
     assert families(again, trained) == families(net, merged) == {"0": "n_m", "2": "blocked"}
 
 
+def test_masks_of_two_networks_are_not_joined(net):
+    smaller = copy.deepcopy(net)
+    sf.narrow(smaller, sf.prune(smaller, sf.patterns.Channel(axis="width"), 0.5, layers=["0", "2", "4"], tell=len))
+    with pytest.raises(sf.InvalidSetting, match="^masks=given: are of two networks"):
+        pruned(smaller, "element_wise", 0.5, "0") | pruned(net, "element_wise", 0.5, "2")
+
+
 def test_unfinished_schedule_is_not_joined(net):
     rising, fixed = (
         pruned(net, "n_m", 0.5, "0", schedule="gradual"),

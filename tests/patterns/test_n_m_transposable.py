@@ -60,7 +60,7 @@ def test_the_transpose_is_2_4_too():
         for matrix, kept in ((weight, mask), (weight.t().contiguous(), mask.t().contiguous())):
             stored = FORMATS[family].from_dense(matrix, kept, **parameters)
             assert torch.equal(stored.to_dense(), matrix * kept)
-    assert TILES.storage((24, 32), 0.5) == ("n_m", {"n": 2, "m": 4})
+    assert TILES.storage((24, 32), 0.5) == ("n_m", {"n": 2, "m": 4}) and TILES.outputs_together == 4
     TILES.check(mask.t(), 0.5)
 
 

@@ -6,7 +6,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from sparsefront.pruning.mask_spec import load_masks, mask_shapes, save_masks
+from sparsefront.pruning.mask_spec import load_masks, mask_shapes, pack, save_masks, unpack
 
 
 @pytest.mark.parametrize("shape", [(8, 16), (3, 5), (1, 1), (4, 3, 2, 2)], ids=str)
@@ -25,6 +25,9 @@ def test_one_bit_a_weight(tmp_path):
     with safe_open(tmp_path / "masks", framework="np") as stored:
         bits = np.unpackbits(stored.get_tensor("fc"), count=64 * 125, bitorder="little")
     assert (bits.reshape(64, 125) == mask.numpy()).all()
+    for shape in ((64, 124), (64, 126)):
+        with pytest.raises(ValueError, match=r"a mask of shape \[64, 12[46]\] is not 1000 bytes"):
+            unpack(pack(mask), shape)
 
 
 def test_masks_of_earlier_versions(tmp_path):

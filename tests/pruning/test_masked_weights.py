@@ -36,9 +36,10 @@ def test_revived_layer_is_named(net):
 
 def test_masks_stay_out_of_state_dict(net):
     keys = list(net.state_dict())
-    masked = MaskedWeights(net, ["0", "2"])
-    masked.set(random_masks(net))
+    masked, masks = MaskedWeights(net, ["0", "2"]), random_masks(net)
+    masked.set(masks)
     assert list(net.state_dict()) == keys
+    assert masked.sparsity == 1 - torch.cat([mask.flatten() for mask in masks.values()]).double().mean()
     net.to("meta")
     assert all(mask.device.type == "meta" for mask in masked.masks().values())
 
