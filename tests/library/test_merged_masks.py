@@ -51,7 +51,7 @@ def test_each_layer_keeps_its_pattern(net, how, tmp_path):
     assert families(again, trained) == families(net, merged) == {"0": "n_m", "2": "blocked"}
 
 
-def test_masks_of_two_networks_are_not_joined(net):
+def test_masks_of_two_networks(net):
     smaller = copy.deepcopy(net)
     sf.narrow(smaller, sf.prune(smaller, sf.patterns.Channel(axis="width"), 0.5, layers=["0", "2", "4"], tell=len))
     with pytest.raises(sf.InvalidSetting, match="^masks=given: are of two networks"):

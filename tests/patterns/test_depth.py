@@ -120,7 +120,7 @@ SEQ2SEQ = {
 
 @pytest.mark.parametrize("choose", ["even", "importance"])
 @pytest.mark.parametrize("kind", SEQ2SEQ)
-def test_encoder_and_decoder_lose_the_same_share(kind, choose, tmp_path):
+def test_encoder_and_decoder_lose_alike(kind, choose, tmp_path):
     torch.manual_seed(0)
     whole = AutoModelForSeq2SeqLM.from_config(copy.deepcopy(SEQ2SEQ[kind])).eval()
     net, ids = copy.deepcopy(whole), torch.arange(12).reshape(2, 6) % 9

@@ -147,7 +147,7 @@ def test_least_squares_reaches_a_direct_solve(condition, sparsity):
 
 @torch.no_grad()
 @pytest.mark.parametrize("sequential", [True, False])
-def test_least_squares_of_each_layer_and_of_singular_inputs(batches, sequential, caplog):
+def test_least_squares_of_each_layer(batches, sequential, caplog):
     net, dense, swept_net = net_of(), net_of(), net_of()
     masks = magnitude_masks(net)
     with caplog.at_level("INFO"):

@@ -69,7 +69,7 @@ def test_swapped_masks_bring_outputs_closer(batches, pattern):
     assert (net[0](x) - dense[0](x)).square().sum() < 0.8 * lost
 
 
-def test_exchanges_that_raise_the_loss_are_undone(batches, caplog):
+def test_harmful_exchanges_are_undone(batches, caplog):
     """On these batches the layers' errors fall and the loss rises: labels that only the given masks get right."""
     generator = torch.Generator().manual_seed(1)
     dense = network()
