@@ -84,7 +84,7 @@ def test_a_killed_recovery_ends_with_the_same_bits(trained, tmp_path, epoch):
     ("settings", "message"),
     [
         ({"dense_after": 1.0}, r"^dense_after=1\.0: must be .*below 1"),
-        ({"dense_after": "half"}, "^dense_after=half: must be a number"),
+        ({"dense_after": "half"}, "^dense_after=half: must be a valid number"),
         (
             {"recovery": "none", "epochs": None, "lr": None},
             "^dense_after=0.5: .*lr_rewind and distill, not of recovery=none",

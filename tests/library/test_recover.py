@@ -159,8 +159,8 @@ BAD = {
     "epochs=2: recovery=sparse_swaps trains nothing": {"recovery": "sparse_swaps", "dense_net": nn.Linear(1, 1)},
     r"epochs=2: give it to Finetune\(...\), not beside recovery=": {"recovery": Finetune(epochs=1)},
     r"lr=0.01: give it to Finetune\(...\), not beside recovery=": {"recovery": Finetune(lr=0.1)},
-    "lr=-1: must be a number greater than 0": {"lr": -1},
-    "lr=1001: must be a number greater than 0 and at most 1000": {"lr": 1001},
+    "lr=-1: must be greater than": {"lr": -1},
+    "lr=1001: must be less than": {"lr": 1001},
     "train_dataloader=int: is a DataLoader or another iterable": {"train_dataloader": 3},
     r"masks\['0'\]=torch.bool \[16, 64\]: must be bool \[64, 16\], as the weight$": {
         "masks": {"0": torch.ones(16, 64).bool()}

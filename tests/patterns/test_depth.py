@@ -286,7 +286,7 @@ def test_a_finished_run_gives_the_smaller_network_and_is_verified(tmp_path, caps
         (["schedule=gradual"], "^schedule=gradual: .* schedule=one_shot"),
         (["allocation=erk"], "^allocation=erk: pattern depth can meet per_layer"),
         (["recipe.ignore=['blocks.[0-2]']"], "^recipe.ignore=given: leaves 1 block"),
-        (["pattern.choose=top"], "^pattern.choose=top: must be even or importance"),
+        (["pattern.choose=top"], "^pattern.choose=top: must be 'even' or 'importance'"),
     ],
 )
 def test_rejected_before_any_training(composed, overrides, message):
