@@ -8,36 +8,9 @@ from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.training.recipe import Recipe
 
-REJECTED = {
-    "momentum that never fades": (
-        ["recipe.optimizer=sgd", "recipe.momentum=1"],
-        r"^recipe\.momentum=1(\.0)?: must be a number of at least 0 and below 1",
-    ),
-    "rate of the dense run": (["recipe.lr=1001"], r"^recipe\.lr=1001.*: must be .* at most 1000"),
-    "rate after pruning": (
-        ["recipe.recovery_lr=1e9"],
-        r"^recipe\.recovery_lr=1000000000.*: must be .* at most 1000 or null",
-    ),
-    "model and data": (["model=bert", "model.size=tiny"], "dataset=digits: asks for image_classification; model bert"),
-    "missing data": (["model=resnet50", "dataset=cifar10", "dataset.path=/nowhere"], r"dataset\.path=/nowhere"),
-    "missing model": (
-        ["model=bert", "dataset=glue", "model.path=/nowhere", "dataset.path=/nowhere"],
-        r"(dataset|model)\.path=/nowhere",
-    ),
-    "missing checkpoint": (["model.path=/nowhere/weights.safetensors"], r"model\.path=/nowhere"),
-    "image size": (["model.patch_size=3"], r"model\.patch_size=3: must divide"),
-}
-
-
-@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
-def test_rejected_with_its_key(composed, overrides, message):
-    with pytest.raises(InvalidSetting, match=message):
-        validate(composed(*overrides))
-
-
 TRANSLATION = {
     "no such language": (["dataset.target=fr"], r"^dataset\.target=fr: .* has no train file .* there are de, en"),
-    "no hypothesis": (["dataset.beam=0"], r"^dataset\.beam=0: must be a whole number"),
+    "no hypothesis": (["dataset.beam=0"], r"^dataset\.beam=0: must be greater than"),
     "a batch without room": (
         ["dataset.batch_tokens=100"],
         r"^dataset\.batch_tokens=100: holds no sentence of max_length",
@@ -52,7 +25,10 @@ TRANSLATION = {
         r"^dataset=digits: asks for image_classification; .* translation",
     ),
     "another network": (["model=vit_small"], r"^dataset=multi30k: asks for translation; model vit_small serves image"),
-    "no part": (["measure.parts=[decoder]"], r"^measure\.parts=.*decoder.*: .*encoder, decoder_step, translation"),
+    "no part": (
+        ["measure.parts=[decoder]"],
+        r"^measure\.parts=.*decoder.*: .*'encoder', 'decoder_step' or 'translation'",
+    ),
 }
 
 

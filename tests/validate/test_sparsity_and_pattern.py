@@ -7,52 +7,6 @@ import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 
-REJECTED = {
-    "sparsity 1": (["sparsity=1"], r"sparsity=1.0: must be .* below 1 \(the fraction of zeros\)"),
-    "sparsity negative": (["sparsity=-0.1"], "sparsity=-0.1"),
-    "m cannot express": (["pattern=n_m", "pattern.m=4", "sparsity=0.6"], r"pattern\.m=4: .*0\.5.*0\.75"),
-    "less than 2 of 4": (["pattern=block_2_4", "sparsity=0.4"], r"^sparsity=0\.4: block_2_4 .*at least 0\.5"),
-    "tiles without room for the overlay": (
-        ["pattern.element_overlay=0.1", "sparsity=0.9"],
-        r"pattern\.element_overlay=0\.1: below 0\.1",
-    ),
-    "overlay on blocks": (
-        ["pattern=block_wise", "+pattern.element_overlay=0.05"],
-        r"pattern\.element_overlay.*unknown key",
-    ),
-    "blocks of 3": (["pattern=uniform", "granularity=3"], "^granularity=3: 1, 2 or 4"),
-    "granularity 0": (["granularity=0"], "^granularity=0: "),
-    "granularity text": (["pattern=block_wise", "granularity=4by4"], "^granularity=4by4: "),
-    "granularity fits nothing": (
-        ["pattern=vector_wise", "granularity=96"],
-        r"granularity=96: fits no prunable layer \(blocks\.0\.attn\.q \[256, 256\].*96",
-    ),
-    "window that divides no layer": (
-        ["pattern=n_m", "pattern.m=12", "sparsity=0.5"],
-        r"pattern\.m=12: fits no prunable layer \(blocks\.0\.attn\.q \[256, 256\] and \d+ more: inputs 256 are not",
-    ),
-    "pattern's own granularity": (["pattern.granularity=0"], "^pattern.granularity=0: "),
-    "granularity that the file does not read": (
-        ["pattern=vector_wise", "~pattern.granularity", "granularity=8"],
-        r"^granularity=8: .*conf/pattern/vector_wise\.yaml does not read it: add `granularity: \$\{default:\$\{granularity\},32",
-    ),
-    "granularity text that the file does not read": (
-        ["pattern=vector_wise", "~pattern.granularity", "granularity=abc"],
-        "^granularity=abc: .* does not read it",
-    ),
-    "expression that finds nothing": (
-        ["recipe.ignore=[fc1,nomatch]"],
-        r"^recipe\.ignore=nomatch: finds no layer; there are blocks\.N\.attn\.q, .*blocks\.N\.mlp\.fc2 ",
-    ),
-    "expression": (["recipe.ignore=['(']"], r"recipe\.ignore=\(: is not a regular expression"),
-}
-
-
-@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
-def test_rejected_with_its_key(composed, overrides, message):
-    with pytest.raises(InvalidSetting, match=message):
-        validate(composed(*overrides))
-
 
 @pytest.mark.parametrize("pattern", ["element_wise", "dense"])
 def test_patterns_without_a_group_size_say_that_they_ignore_granularity(composed, caplog, pattern):
