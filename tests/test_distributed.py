@@ -12,6 +12,7 @@ import torch.distributed as dist
 from waiting import wait_until
 from whole_calls import on_every_rank
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.training import ranks
 from sparsefront.training.divergence import Diverged
 from sparsefront.training.ranks import RankFailed
@@ -103,6 +104,19 @@ def test_a_rank_that_fails_ends_the_run(bodies, served_ranks, tmp_path, monkeypa
     with pytest.raises(error, match=message):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
     assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error", "message"),
+    [
+        ("0.000001", RankFailed, "rank 1 did not start within 1e-06 s; SPARSEFRONT_START_SECONDS is the limit"),
+        ("soon", InvalidSetting, "SPARSEFRONT_START_SECONDS=soon: must be a number of seconds greater than 0"),
+    ],
+)
+def test_start_limit_comes_from_the_environment(bodies, served_ranks, tmp_path, monkeypatch, seconds, error, message):
+    monkeypatch.setenv("SPARSEFRONT_START_SECONDS", seconds)
+    with pytest.raises(error, match=message):
+        on_every_rank(bodies.statistics, trainer=TWO, folder=tmp_path, loggers=[])
 
 
 def test_all_ranks_stop_where_one_diverges(bodies, served_ranks, tmp_path):
