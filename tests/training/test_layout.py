@@ -5,22 +5,15 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 import torch
+from digit_training import Net, train_digits
 from torch import nn
 
-from sparsefront.data.digits import Digits
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.compilation import channels_last
-from sparsefront.training.fit import fit
-from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 BATCHES, FORMAT = 6, torch.channels_last
-
-
-class Net(nn.Sequential):
-    def forward(self, x):  # tasks call networks by the names of their inputs
-        return super().forward(x)
 
 
 class Watch(pl.Callback):
@@ -42,15 +35,8 @@ def train(folder: Path, **settings) -> tuple[dict[str, torch.Tensor], Watch]:
     net = Net(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(96, 10))
     masked = MaskedWeights(net, ["2"])
     masked.set({"2": torch.arange(6 * 4 * 9).view(6, 4, 3, 3) % 3 > 0})
-    fit(
-        ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.1, total_steps=BATCHES)),
-        Digits().data_module(batch_size=16, seed=0, cache_dir=folder),
-        epochs=1,
-        recipe=recipe,
-        trainer=TrainerSettings(**{"accelerator": "cpu"} | settings, progress_bar=False, limit_batches=BATCHES),
-        loggers=[],
-        directory=folder,
-        callbacks=(watch,),
+    train_digits(
+        net, folder, recipe, lr=0.1, batch_size=16, trainer={"limit_batches": BATCHES} | settings, callbacks=(watch,)
     )
     masked.apply()
     masked.check()
