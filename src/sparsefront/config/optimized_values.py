@@ -23,7 +23,8 @@ OF_SPARSE_TIMING = (
     r"latency_sparse(_p20|_p80|_dataset)?_ms|speedup(_dataset)?(_low|_high)?|throughput_sparse_samples_per_s"
 )
 OF_SHARES = r"sparse_(layer|flops)_share"
-OF_KERNELS = rf"(val_)?sparse(_standard_error)?|{OF_SPARSE_TIMING}|{OF_BOTH}|[a-z]+(_memory)?_bytes_sparse|{OF_SHARES}"
+OF_SWAPPED = rf"{OF_SPARSE_TIMING}|{OF_BOTH}|[a-z]+(_memory)?_bytes_sparse|{OF_SHARES}"
+OF_KERNELS = rf"(val_)?sparse(_standard_error)?|{OF_SWAPPED}"
 OF_FORWARD = {f"throughput_{side}_samples_per_s" for side in ("dense", "sparse", "dense_low")}
 OF_DECODE = {  # name -> the corresponding value of a forward
     **{f"tokens_per_s_{side}": f"throughput_{side}_samples_per_s" for side in ("dense", "sparse", "dense_low")},
@@ -95,10 +96,11 @@ def _why_not_measured(name: str, experiment: Experiment) -> str | None:
     control = match[1] if (match := re.fullmatch(OF_CONTROL, name)) else experiment.control
     idle = "trains nothing" if control == "dense_continued" else "has no teacher"
     of_dense = f"{OF_PRUNED}|{OF_SHARES if low else OF_KERNELS}"
+    of_kernels = OF_SWAPPED if experiment.leaves_dense else OF_KERNELS
     searches = isinstance(experiment.allocation, LatencySearch)
     rules = (  # whether the record lacks these values, and why
         (not prunes, of_dense, f"a run with pattern={pattern} does not measure"),
-        (prunes and not experiment.swaps, OF_KERNELS, f"a run with {without} does not measure"),
+        (prunes and not experiment.swaps, of_kernels, f"a run with {without} does not measure"),
         (
             experiment.pattern.takes_blocks,
             OF_SHARES,
