@@ -74,7 +74,7 @@ def test_running_points_stop_at_the_limit(stand_in, monkeypatch, capsys):
     )
 
 
-def test_points_without_a_readable_record_fail_alone(stand_in, capsys):
+def test_unreadable_record_fails_alone(stand_in, capsys):
     (stand_in / "000").mkdir()
     (stand_in / "000" / "row.json").write_text("{}")
     settings = SweepSettings(stand_in / "points.yaml", None, 1, stand_in / "pack")
@@ -93,7 +93,7 @@ def test_points_share_gpus_evenly(stand_in):
     assert not running.points
 
 
-def test_points_are_equal_without_paths_and_output():
+def test_identity_ignores_paths_and_output():
     recorded = ["pattern=n_m", "sparsity=0.5", "model.path=mpnet"]
     asked = ["sparsity=0.75", "model.path=/data/mpnet", "results_dir=x", "+pattern=n_m", "sparsity=0.5"]
     assert identity(recorded) == identity(asked) != identity([*asked, "seed=1"])

@@ -63,7 +63,7 @@ def test_bad_values_are_named(values, message):
 
 
 @pytest.mark.parametrize("node", [None, OmegaConf.create({}), OmegaConf.create({"kind": "x"})])
-def test_an_option_without_a_class_is_named(node):
+def test_option_without_class(node):
     with pytest.raises(
         InvalidSetting, match="^pattern=strips: its file lacks the line `_target_: package.module.Class`"
     ):
@@ -111,14 +111,14 @@ def built_from(target, **values):
         ("sparsefront.patterns.base.Pattern", "does not define rounding_unit, steps, storage, name, which pattern"),
     ],
 )
-def test_a_class_that_is_not_there_is_named_in_one_line(target, reason, caplog):
+def test_missing_class_is_one_line(target, reason, caplog):
     with pytest.raises(InvalidSetting, match=f"^pattern._target_={target}: .*{reason}") as rejected:
         built_from(target)
     assert "\n" not in str(rejected.value)
     assert not caplog.records, "the message is the only line"
 
 
-def test_a_module_of_the_users_own_that_fails_says_how(tmp_path, monkeypatch):
+def test_own_module_that_fails(tmp_path, monkeypatch):
     (tmp_path / "own_patterns.py").write_text("import package_that_is_not_here\n")
     (tmp_path / "own_syntax.py").write_text("class Own(:\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -138,7 +138,7 @@ def test_a_module_of_the_users_own_that_fails_says_how(tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_ranges_hold_for_classes_of_a_users_own(monkeypatch, kind, values, message):
+def test_ranges_hold_for_own_classes(monkeypatch, kind, values, message):
     import sys
 
     monkeypatch.setattr(sys.modules[__name__], kind.__name__, kind, raising=False)

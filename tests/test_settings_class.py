@@ -55,13 +55,13 @@ LINES = [
 
 
 @pytest.mark.parametrize(("values", "line"), LINES, ids=str)
-def test_one_line_names_key_value_and_what_is_allowed(values, line):
+def test_line_names_key_value_and_allowed(values, line):
     with pytest.raises(InvalidSetting) as rejected:
         Sample(**values)
     assert (str(rejected.value), rejected.value.key) == (line, next(iter(values)))
 
 
-def test_whole_numbers_pass_for_numbers_and_tuples_for_lists():
+def test_integers_and_tuples_are_converted():
     made = Sample(rate=2, sizes=(8, 1))
     assert made.rate == 2.0 and isinstance(made.rate, float)
     assert made.sizes == [8, 1]
@@ -78,7 +78,7 @@ def test_it_stays_a_frozen_dataclass():
         made.count = 5
 
 
-def test_a_plain_dataclass_may_derive_from_one():
+def test_plain_dataclass_derives_from_one():
     @dataclasses.dataclass(frozen=True)
     class Own(Sample):
         width: int = 3

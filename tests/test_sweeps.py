@@ -119,7 +119,7 @@ def test_points_equal_those_of_hydra(sweep, overrides):
     assert point == expected
 
 
-def test_point_that_cannot_be_composed_is_one_line(sweep):
+def test_uncomposable_point_is_one_line(sweep):
     loader, config = sweep
     with pytest.raises(InvalidSetting) as rejected:
         PointLoader(loader, 2)(config, ["seed=1", "sparsity=half"])
@@ -144,7 +144,7 @@ WRONG_VALUES = {
 
 
 @pytest.mark.parametrize(("overrides", "message"), WRONG_VALUES.items(), ids=WRONG_VALUES)
-def test_value_out_of_its_range_is_rejected(check, overrides, message):
+def test_value_out_of_range(check, overrides, message):
     with pytest.raises(InvalidSetting) as rejected:
         check(*overrides.split())
     assert str(rejected.value).startswith(message)
@@ -165,7 +165,7 @@ def test_value_that_fits_some_point_passes(check, overrides):
     check(*overrides.split())
 
 
-def test_as_many_points_are_checked_as_values(check):
+def test_one_point_per_value_is_checked(check):
     checked = check("sparsity=0.5,0.75", "pattern=n_m,tile_wise", "seed=range(10000)", "sparsity=0.5,0.75,0.9")
     assert sorted(checked) == [
         ["pattern=n_m", "seed=0", "sparsity=0.5"],

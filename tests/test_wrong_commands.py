@@ -139,7 +139,7 @@ def test_arguments_become_those_of_hydra(typed, for_hydra):
     assert normalize_arguments(typed.split()) == for_hydra.split()
 
 
-def test_every_group_of_the_configuration_is_known():
+def test_every_group_is_known():
     assert set(GROUPS) == {folder.name for folder in CONF.iterdir() if folder.is_dir()} - {"hydra"}
 
 
@@ -160,7 +160,7 @@ def options() -> list[tuple[str, str]]:
     return [(file.parent.name, yaml.safe_load(file.read_text())["_target_"]) for file in files]
 
 
-def test_source_of_a_class_declares_its_parameters():
+def test_source_declares_parameters():
     unknown = 0
     for _, name in options():
         declared, real = declared_types(name), parameters_of(class_named(name, object))
@@ -172,7 +172,7 @@ def test_source_of_a_class_declares_its_parameters():
     assert unknown <= 8, "more types than these need their module to be run"
 
 
-def test_wrong_group_value_is_reported_without_torch(tmp_path):
+def test_wrong_value_needs_no_torch(tmp_path):
     with pytest.raises(InvalidSetting) as slow:
         node = {"_target_": "sparsefront.training.recipe.Recipe", "lr": -1}
         build_settings("recipe", OmegaConf.create(node), "default")

@@ -57,7 +57,7 @@ def test_resumed_study_has_the_same_points(tmp_path, sampler, database):
     assert work(tmp_path / "parts", **parts) == []
 
 
-def test_point_of_a_living_process_is_kept(tmp_path):
+def test_living_process_keeps_its_point(tmp_path):
     here = study(tmp_path, n_trials=2)
     first, second = here.ask(), study(tmp_path, n_trials=2).ask()
     assert first.number == 0 and second.number == 1 and here.ask() is None
@@ -92,7 +92,7 @@ while (asked := here.ask()) is not None:
 """
 
 
-def test_several_processes_and_kills_give_each_point_once(tmp_path, programs):
+def test_killed_processes_give_each_point_once(tmp_path, programs):
     command = ["-c", WORKER, str(Path(__file__).parent), str(tmp_path)]
     for asked in ((3, 2), (0, 0)):  # at which each is killed, that point in hand; 0: at none
         workers = [programs.start([*command, str(number)]) for number in asked]

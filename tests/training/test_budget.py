@@ -47,14 +47,14 @@ def train(folder, watch, *, epochs, steps=None, accumulate=1, limit=None):
     ],
     ids=["whole epochs", "within an epoch", "accumulated", "limited", "accumulated within an epoch"],
 )
-def test_counts_are_those_of_optimizer_and_network(tmp_path, how, steps, epochs, samples):
+def test_counts_match_optimizer_and_network(tmp_path, how, steps, epochs, samples):
     watch = Watch()
     trained = train(tmp_path, watch, **how)
     assert (trained.steps, trained.samples) == (watch.steps, watch.rows) == (steps, samples)
     assert trained.epochs == pytest.approx(epochs) and trained.seconds > 0
 
 
-def test_a_killed_training_counts_all_that_it_took(tmp_path):
+def test_killed_training_counts_all(tmp_path):
     first, second = Watch(dies_in=2), Watch()
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         train(tmp_path, first, epochs=4, steps=25)

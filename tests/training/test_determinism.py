@@ -69,21 +69,21 @@ def test_only_while_it_trains(tmp_path, wanted):
     assert state() == before
 
 
-def test_an_operation_without_such_an_algorithm_is_named(tmp_path):
+def test_nondeterministic_operation_is_named(tmp_path):
     before = state()
     with pytest.raises(InvalidSetting, match=r"trainer\.deterministic=True: put_.*; use false"):
         train(Accumulates(), tmp_path, deterministic=True)
     assert state() == before
 
 
-def test_stages_of_both_kinds_have_keys_of_their_own():
+def test_deterministic_stages_have_own_keys():
     plain, fixed = TrainerSettings(accelerator="cpu"), TrainerSettings(accelerator="cpu", deterministic=True)
     assert "deterministic" not in plain.cache_key()
     assert fixed.cache_key() == plain.cache_key() | {"deterministic": True}
 
 
 @pytest.mark.gpu
-def test_equal_runs_on_a_gpu_give_equal_weights(tmp_path):
+def test_equal_gpu_runs_give_equal_weights(tmp_path):
     def weights(run: int) -> dict[str, torch.Tensor]:
         pl.seed_everything(0, verbose=False)
         return train(Net(), tmp_path / str(run), deterministic=True, accelerator="gpu")

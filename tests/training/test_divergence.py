@@ -39,7 +39,7 @@ def train(folder: Path, *, epochs: int = 3, broken_at: int = -1, value: float = 
     train_digits(small_net(), folder, settings, **options, resume_dir=folder / "unfinished")
 
 
-def test_the_line_names_stage_epoch_step_rate_and_what_to_lower(tmp_path):
+def test_line_names_step_and_remedy(tmp_path):
     """Step 17 of 12 an epoch is in epoch 2; at a constant rate without warm-up it is the peak's."""
     with pytest.raises(Diverged) as stopped:
         train(tmp_path, broken_at=16, decay="constant", warmup=0.0, lr=0.002, gradient_clip=None)
@@ -70,7 +70,7 @@ class Overflows(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def test_steps_that_the_loss_scaler_skips_are_no_divergence():
+def test_skipped_steps_are_no_divergence():
     module = Overflows()
     before = module.net.weight.detach().clone()
     finite = StopAtDivergence(stage="dense", lr_key="recipe.lr", recipe=Recipe(), precision="16-mixed")

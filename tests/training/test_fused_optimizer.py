@@ -34,7 +34,7 @@ def train(folder: Path, precision: str, optimizer: str) -> tuple[dict[str, torch
 @pytest.mark.parametrize(
     ("precision", "optimizer"), [("32-true", "adamw"), ("bf16-mixed", "adamw"), ("bf16-mixed", "sgd")]
 )
-def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch, precision, optimizer):
+def test_fused_weights_equal_but_for_rounding(tmp_path, monkeypatch, precision, optimizer):
     plain, unfused = train(tmp_path, precision, optimizer)
     monkeypatch.setattr(TrainerSettings, "fuses_optimizer", True)
     fused, watch = train(tmp_path, precision, optimizer)

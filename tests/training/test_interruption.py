@@ -35,7 +35,7 @@ def train(net: nn.Module, folder: Path, watch: Signal) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 @pytest.mark.parametrize(("number", "end"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
-def test_a_signal_ends_a_training_as_what_it_is(tmp_path, bodies, number, end):
+def test_signal_ends_a_training(tmp_path, bodies, number, end):
     before = signal.getsignal(number)
     with pytest.raises(end):
         train(bodies.digits_net(), tmp_path, Signal(number))
@@ -44,6 +44,6 @@ def test_a_signal_ends_a_training_as_what_it_is(tmp_path, bodies, number, end):
     assert again.epochs == 1, "it goes on after its last finished epoch"
 
 
-def test_the_status_of_a_program_that_sigterm_ended():
+def test_status_after_sigterm():
     """0 would say that all is done: a script would go on with the next command."""
     assert Terminated().code == 143 and str(Terminated()) == "ended by SIGTERM"

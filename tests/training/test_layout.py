@@ -44,7 +44,7 @@ def train(folder: Path, **settings) -> tuple[dict[str, torch.Tensor], Watch]:
     return net.state_dict(), watch
 
 
-def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch):
+def test_laid_weights_equal_but_for_rounding(tmp_path, monkeypatch):
     plain, watch = train(tmp_path)
     assert (
         watch.laid == [False] * 3 and watch.batch.keys() == {"x", "labels"} and watch.batch["x"].dtype == torch.float32
@@ -57,7 +57,7 @@ def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_weights_are_those_of_the_cpu_but_for_rounding(tmp_path):
+def test_gpu_weights_equal_but_for_rounding(tmp_path):
     plain, _ = train(tmp_path)
     laid, watch = train(tmp_path, accelerator="gpu", precision="bf16-mixed")
     assert watch.laid == [True] * 3 and watch.batch["x"].is_cuda
@@ -65,7 +65,7 @@ def test_on_a_gpu_weights_are_those_of_the_cpu_but_for_rounding(tmp_path):
         torch.testing.assert_close(laid[name], plain[name], rtol=0, atol=0.02)
 
 
-def test_only_plain_convolutions_and_for_so_long(tmp_path):
+def test_plain_convolutions_are_laid_meanwhile(tmp_path):
     class Own(nn.Conv2d):
         pass
 

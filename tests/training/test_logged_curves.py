@@ -33,7 +33,7 @@ def train(folder, phase: str, loggers: list, lr: float) -> None:
     train_digits(net, folder, recipe, lr=lr, digits=Digits(shift=0), **options)
 
 
-def test_phases_are_drawn_over_their_own_steps(tmp_path):
+def test_phases_have_their_own_steps(tmp_path):
     run = Run()
     rates = {"dense": 0.25, "continued": 0.5}
     loggers = [

@@ -109,7 +109,7 @@ def assert_equal_bits(first: dict, second: dict) -> None:
     [{}, {"optimizer": "sgd"}, {"ema": 0.8}, {"workers": 1}],
     ids=["adamw", "momentum", "ema", "loader processes"],
 )
-def test_a_killed_training_ends_with_the_same_bits(tmp_path, settings):
+def test_killed_training_ends_with_equal_bits(tmp_path, settings):
     whole = Training(tmp_path / "whole", **settings)
     with pytest.raises(Killed):
         Training(tmp_path / "killed", kill=True, **settings)
@@ -141,7 +141,7 @@ def training_process(folder: Path, programs: ProgramServer, before: str = "") ->
     return programs.start(["-c", script])
 
 
-def test_a_process_killed_for_real_goes_on(tmp_path, programs):
+def test_killed_process_resumes(tmp_path, programs):
     """SIGKILL leaves nothing but what lies on the disk."""
     process = training_process(tmp_path / "killed", programs, KILLED_AT_CHECKPOINT)
     assert process.wait() == -signal.SIGKILL and (tmp_path / "killed" / "unfinished" / CHECKPOINT).exists()
@@ -175,7 +175,7 @@ def test_checkpoints_keep_their_distance(tmp_path, monkeypatch, seconds, saved):
     assert epochs == saved
 
 
-def test_generators_of_random_numbers_return_to_where_they_were():
+def test_random_states_are_restored():
     def draw():
         return random.random(), np.random.rand(), torch.rand(1).item()
 

@@ -41,14 +41,14 @@ def test_translations_that_cannot_be(composed, tmp_path, overrides, message):
         validate(composed("model=transformer_mt", "dataset=multi30k", *path, *own))
 
 
-def test_a_pair_without_a_recipe_takes_the_default_values(composed, caplog):
+def test_pair_without_recipe_takes_defaults(composed, caplog):
     with caplog.at_level("INFO"):
         experiment = validate(composed("model=resnet50", "recipe.lr=0.5", "pattern=element_wise"))
     assert experiment.recipe == Recipe(lr=0.5) and experiment.choices["recipe"] == "default"
     assert "there is none named resnet50_digits, so that the values of recipe=default hold" in caplog.text
 
 
-def test_a_recipe_of_the_users_own_is_found_in_a_package_too(composed, own_modules):
+def test_own_recipe_in_a_package(composed, own_modules):
     own_modules({"own_conf/recipe/resnet50_digits.yaml": "lr: 0.5\n", "own_conf/__init__.py": ""})
     config = composed("hydra.searchpath=[pkg://own_conf]", "model=resnet50", "pattern=element_wise")
     experiment = validate(config)

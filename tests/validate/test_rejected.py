@@ -178,7 +178,7 @@ def write_times(folder: Path, layers: list[str], levels: tuple[float, ...] = (0,
     return f"allocation.table={folder / 'table.csv'}"
 
 
-def test_a_table_of_other_layers_and_a_speedup_out_of_reach(composed, tmp_path):
+def test_latency_table_without_layers_or_speedup(composed, tmp_path):
     latency_aware = ["pattern=n_m", "sparsity=0.75", "allocation=latency_aware"]
     with pytest.raises(InvalidSetting, match=r"allocation\.table=.*no times of layer blocks\.0\.attn\.q"):
         validate(composed(*latency_aware, write_times(tmp_path, ["fc"])))
@@ -211,7 +211,7 @@ class Foreign:
     ("target", "message"),
     [("Nameless", "does not define name"), ("Foreign", "must derive from sparsefront.patterns.base.Pattern")],
 )
-def test_a_class_that_is_no_option_is_named(composed, own_modules, target, message):
+def test_class_without_name_or_base(composed, own_modules, target, message):
     own_modules({"own_classes.py": OWN})
     with pytest.raises(InvalidSetting, match=rf"pattern\._target_=own_classes.{target}: {message}"):
         validate(composed("pattern=dense", f"pattern._target_=own_classes.{target}"))
@@ -234,7 +234,7 @@ BASE = {
 
 
 @pytest.mark.parametrize("group", BASE)
-def test_a_class_of_another_group_is_named(composed, own_modules, group):
+def test_class_of_another_group(composed, own_modules, group):
     """Also where the class takes the very keys that the group's YAML gives."""
     keys = [key for key in composed("logger=none")[group] if key != "_target_"]
     own_modules({"foreign_classes.py": EMPTY.format(keys=keys)})
@@ -289,7 +289,7 @@ def test_a_gpu_that_is_not_there(composed, overrides, message):
         ),
     ],
 )
-def test_a_package_that_is_needed_last_is_missed_first(composed, monkeypatch, package, overrides, message):
+def test_missing_package_is_named_first(composed, monkeypatch, package, overrides, message):
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)

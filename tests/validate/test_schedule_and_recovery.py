@@ -38,7 +38,7 @@ def options(group: str) -> set[str]:
     return {file.stem for file in (Path(__file__).parents[2] / "conf" / group).glob("*.yaml")}
 
 
-def test_the_table_has_every_schedule_and_recovery():
+def test_table_is_complete():
     assert {recovery.split()[0] for recovery in GOES_WITH} == options("recovery")
     assert set.union(*(schedules for _, schedules in GOES_WITH.values())) == options("schedule")
 

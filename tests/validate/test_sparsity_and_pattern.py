@@ -9,7 +9,7 @@ from sparsefront.errors import InvalidSetting
 
 
 @pytest.mark.parametrize("pattern", ["element_wise", "dense"])
-def test_patterns_without_a_group_size_say_that_they_ignore_granularity(composed, caplog, pattern):
+def test_ignored_granularity_is_logged(composed, caplog, pattern):
     with caplog.at_level("INFO"):
         validate(composed(f"pattern={pattern}", "granularity=64"))
     assert f"granularity=64: pattern {pattern} has no group size and ignores it" in caplog.text
@@ -50,7 +50,7 @@ TOO_LARGE = {  # the default network's widest layer has 1024 outputs, the one wi
 
 
 @pytest.mark.parametrize(("overrides", "message"), TOO_LARGE.values(), ids=TOO_LARGE.keys())
-def test_a_group_that_is_larger_than_every_layer_is_rejected_with_the_largest(composed, overrides, message):
+def test_group_larger_than_every_layer(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message):
         validate(composed(*overrides))
 
@@ -95,7 +95,7 @@ def test_program_and_library_refuse_alike(composed, skeleton, pattern, options, 
     assert program.value.key == ("recipe.ignore" if key == "ignore" else key)
 
 
-def test_a_sparsity_that_prunes_no_whole_group_is_rejected(composed):
+def test_sparsity_below_one_group(composed):
     """A block of 256 x 256 is all of a layer of the attention, and a quarter of one of the MLP."""
     with pytest.raises(InvalidSetting, match=r"^sparsity=0\.2: rounds to no change: block_wise .* prunes is 0\.25"):
         validate(composed("pattern=block_wise", "granularity=256", "sparsity=0.2"))
@@ -104,11 +104,11 @@ def test_a_sparsity_that_prunes_no_whole_group_is_rejected(composed):
         validate(composed("pattern=n_m", "sparsity=0.005"))
 
 
-def test_a_recipe_may_keep_every_layer_dense_but_then_nothing_is_left(composed):
+def test_recipe_ignoring_every_layer(composed):
     with pytest.raises(InvalidSetting, match=r"^recipe\.ignore=\[attn,mlp\]: keeps all 24 prunable layers dense"):
         validate(composed("recipe.ignore=[attn,mlp]"))
 
 
-def test_what_does_not_fit_beside_ignored_layers_is_reported_by_its_own_key(composed):
+def test_unfit_layers_beside_ignored_ones(composed):
     with pytest.raises(InvalidSetting, match=r"^granularity=96: fits no prunable layer .*recipe.ignore: attn"):
         validate(composed("pattern=vector_wise", "granularity=96", "recipe.ignore=[attn]"))
