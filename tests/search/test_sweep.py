@@ -146,7 +146,7 @@ def test_failed_study_restarts_with_its_settings(tmp_path, monkeypatch):
     [
         ("pattern=n_m,tile_wise", "pattern=n_m,tile_wise,block", "pattern=n_m,tile_wise, not n_m,tile_wise,block"),
         ("pattern=n_m,tile_wise", "pattern=n_m", "pattern=n_m,tile_wise, not n_m"),
-        ("seed=interval(0,2)", "seed=interval(0,3)", "seed=int(interval(0,2)), not int(interval(0,3))"),
+        ("seed=interval(0,2)", "seed=interval(0,3)", "seed=interval(0.0,2.0), not interval(0.0,3.0)"),
         ("granularity=range(8,65,8)", "granularity=range(8,33,8)", "granularity=range(8,65,8), not range(8,33,8)"),
         ("recipe.lr=interval(0.1,0.2)", "seed=3", "recipe.lr=interval(0.1,0.2), not (default); seed=(default), not 3"),
     ],

@@ -366,7 +366,9 @@ class Study:
             began = NUMBER in trial.user_attrs and trial.number not in asked_again
             if began and all(self.space.get(key) == distribution for key, distribution in trial.distributions.items()):
                 attributes = {NUMBER: trial.user_attrs[NUMBER], AGAIN: trial.number}
-                point = trial.system_attrs.get(ENQUEUED, {}) | trial.params  # one asked again may not have all its values yet
+                point = (
+                    trial.system_attrs.get(ENQUEUED, {}) | trial.params
+                )  # one asked again may not have all its values yet
                 self._study.enqueue_trial(point, user_attrs=attributes)
             self._study._storage.set_trial_user_attr(trial._trial_id, ABANDONED, True)
             self._study.tell(trial.number, state=TrialState.FAIL)
