@@ -103,7 +103,8 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
 
 
-def test_network_without_sparse_layers_is_the_dense_one(net, gpu, monkeypatch):
+@pytest.mark.parametrize("kernel", ["auto", "sparse"])
+def test_network_without_sparse_layers_is_the_dense_one(net, gpu, monkeypatch, kernel):
     seen, dense = gpu(0.5), copy.deepcopy(net)
     real = swapping.swap_layers
 
@@ -113,7 +114,7 @@ def test_network_without_sparse_layers_is_the_dense_one(net, gpu, monkeypatch):
         return replace(report, fusion=FusionReport(blocks={"2": BlockReport("row_major", [], 0, 0.0)}))
 
     monkeypatch.setattr(swapping, "swap_layers", rewrite_densely)
-    _, report = swapped(net, seen)
+    _, report = swapped(net, seen, kernel=kernel)
     assert not seen.timed and str(net) == str(dense) and report.sparse_flops_share == 0
     assert str(report).splitlines()[-1] == "  no layer is sparse: the dense network is what runs"
     monkeypatch.undo()

@@ -52,7 +52,7 @@ from sparsefront.inference.precision import (
 )
 from sparsefront.inference.recurrent import STEPS, swap_lstms
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
-from sparsefront.inference.whole_network import StoredSwap, SwapSnapshot, swap_key
+from sparsefront.inference.whole_network import Decision, StoredSwap, SwapSnapshot, swap_key
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
@@ -62,7 +62,7 @@ from sparsefront.measure.correctness import (
     network_error_limit,
     output_error,
 )
-from sparsefront.measure.end_to_end import set_left_dense
+from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, set_left_dense
 from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import (
@@ -487,9 +487,9 @@ def swap(
     called = step_inputs(net, inputs, settings)
     if device_of(net).type != "cuda" or choice.swaps_nothing:
         return swap_network(net, masks, called, **arguments)
-    before = SwapSnapshot.of(net) if choice.dense_allowed else None
+    before, compares = SwapSnapshot.of(net), choice.dense_allowed
     with searching(search), suppress_treespec_warning():
-        what = "kernels, then the whole network beside the dense one" if before else "kernels"
+        what = "kernels, then the whole network beside the dense one" if before and compares else "kernels"
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
@@ -502,12 +502,14 @@ def swap(
             )
             stored = None
         known = nullcontext() if stored is None else checked_before()
-        with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"), known:
+        with search.part(KERNELS_SHARE if before and compares else 1.0, "kernels"), known:
             report = swap_network(net, masks, called, **arguments, plan=None if stored is None else stored.plan)
         left_out = tuple(search.left_out)
         decision = None if stored is None else stored.decision
         changed = report.sparse_flops_share or report.fusion.rewritten or has_low_precision(net)
-        if before is not None and decision is None and changed:
+        if before is not None and not compares and report.sparse_flops_share == 0 and changed:
+            decision = Decision(NO_LAYER_IS_SPARSE, NO_LAYER_IS_SPARSE, low=has_low_precision(net))
+        elif before is not None and decision is None and compares and changed:
             with search.spending(NETWORKS):
                 decision = before.compare(inputs, settings, report.precision)
         if stored is None:
@@ -517,8 +519,8 @@ def swap(
             report = replace(report, whole_network=decision.text)
             decision.apply(net, inputs, settings)
             if decision.why_dense is not None and before is not None:
-                why = f'{decision.why_dense}; kernel="sparse" keeps its kernels'
-                report = before.undo(report, why, inputs, low=decision.low)
+                why = decision.why_dense + '; kernel="sparse" keeps its kernels' * compares
+                report = before.undo(report, why, called, low=decision.low)
         tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
     return replace(report, seconds=search.taken)
 
@@ -624,7 +626,8 @@ def _swap(
             f"{limit:.0e} is rounding; nothing is measured"
         )
     report = report.counting(flops, weights, read.names, others)
-    set_left_dense(net, architecture if report.sparse_flops_share == 0 and not quantised else None)
+    runs_in = precision.name if quantised else "none"
+    set_left_dense(net, architecture if report.sparse_flops_share == 0 else None, runs_in)
     return report
 
 

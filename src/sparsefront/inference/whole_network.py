@@ -128,7 +128,8 @@ class SwapSnapshot:
             inputs, settings: as in `sf.benchmark`.
             precision: in which the dense network is timed too, if it is low.
         """
-        if was_left_dense(self._net, self._dense):
+        left_dense = was_left_dense(self._net, self._dense)
+        if left_dense == "none":
             return Decision(NO_LAYER_IS_SPARSE, NO_LAYER_IS_SPARSE)
         try:
             low = {}
@@ -148,7 +149,8 @@ class SwapSnapshot:
         text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense}"
         ways = f"{timed.execution.name} and {rival.execution.name}"
         versions = timed.execution.versions if settings.mode == "forward" else ()
-        return Decision(f"{text}, as {ways}", why_dense(sparse_ms, dense_ms) and text, versions, is_low)
+        why = NO_LAYER_IS_SPARSE if left_dense else why_dense(sparse_ms, dense_ms) and text
+        return Decision(f"{text}, as {ways}", why, versions, is_low)
 
     def undo(self, report: SwapReport, why: str, inputs: dict[str, Tensor], *, low: bool) -> SwapReport:
         """The report after the swap is undone: the masked network runs dense, with the same module and parameter objects.
@@ -159,7 +161,7 @@ class SwapSnapshot:
         """
         self._restore()
         report = kept_dense(report, self._net, why)
-        set_left_dense(self._net, None if low else architecture_text(self._net))
+        set_left_dense(self._net, architecture_text(self._net), report.precision.name if low else "none")
         if low:
             precisions = report.low_precision_layers | rewrite_dense(self._net, inputs, report.precision)
             report = replace(report, low_precision_layers=precisions)
