@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.inference import autotune, whole_network
+from sparsefront.inference import autotune, layers, whole_network
 from sparsefront.inference import swap as swapping
 from sparsefront.inference.fusion.plan import BlockReport, FusionPlan, FusionReport
 from sparsefront.measure import end_to_end
@@ -215,7 +215,7 @@ def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
 @pytest.fixture
 def tried(monkeypatch):
     """tried: why others than the fastest kernel were not tried for each layer, and whether its kernels were timed."""
-    real, tried = swapping.autotune_layer, []
+    real, tried = layers.autotune_layer, []
 
     def autotune_layer(layer, candidates, received, timed, **more):
         tuned = real(layer, candidates, received, timed=timed, **more)
@@ -224,7 +224,7 @@ def tried(monkeypatch):
         tried.append((candidates.unsupported.get("the others"), timed))
         return tuned
 
-    monkeypatch.setattr(swapping, "autotune_layer", autotune_layer)
+    monkeypatch.setattr(layers, "autotune_layer", autotune_layer)
     monkeypatch.setattr(autotune.timed_layers, "_here", {})
     return tried
 

@@ -216,12 +216,11 @@ class StoredSwap:
 known_swaps = SearchCache("swaps", ("sparsefront.inference.swap",))
 
 
-def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, given: Mapping[str, object]) -> str:
+def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, options: object) -> str:
     """The key under which a swap is stored; raises as `named_inputs_on`.
 
     Args:
-        given: the other arguments of the call.
+        options: the other arguments of the call.
     """
     inputs = inputs_in_words(named_inputs_on(net, example_inputs))
-    settings = repr({name: value for name, value in given.items() if name != "packed"})
-    return "\n".join((architecture_text(net), tensors_digest(masks), inputs, settings))
+    return "\n".join((architecture_text(net), tensors_digest(masks), inputs, repr(options)))

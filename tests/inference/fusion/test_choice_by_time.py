@@ -69,10 +69,10 @@ def test_other_layouts_are_tried_where_that_of_the_product_cannot_run(runs, expe
     weight = torch.eye(8)
     held = ProductWeight(("layer",), (8,), weight, None, weight != 0, FORMATS["csr"].from_dense(weight, weight != 0))
     problem = Problem(4, 8, 8, torch.float32, torch.device("cpu"), "feature_to_row")
-    usable, unsupported = candidates.sparse_candidates(held, problem, KernelChoice())
-    assert {candidate.layout for candidate in usable} == set(expected)
+    report = candidates.sparse_candidates(held, problem, KernelChoice())
+    assert {candidate.layout for candidate in report.usable} == set(expected)
     not_tried = set(kernel.layouts) - {"feature_to_row"} if "feature_to_row" in runs else set()
-    assert unsupported.keys() == {kernel.label(one) for one in set(kernel.layouts) - set(runs) - not_tried}
+    assert report.unsupported.keys() == {kernel.label(one) for one in set(kernel.layouts) - set(runs) - not_tried}
 
 
 @pytest.mark.parametrize("faster", ["feature_major", "row_major"])

@@ -12,21 +12,18 @@ from sparsefront_kernels import SparseFormat, labeled
 from sparsefront_kernels.norm.rows import rows_unsupported_reason
 from torch import Tensor, nn
 
-from sparsefront.errors import failure_reason
 from sparsefront.gpu import exclusive
-from sparsefront.inference.autotune import untimed_rank
+from sparsefront.inference.autotune import Candidate, try_all, untimed_rank
 from sparsefront.inference.choice import DENSE, KernelChoice, is_dense
 from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_blocks
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, ProductSpec
 from sparsefront.inference.fusion.products import (
-    Candidate,
     ProductTuning,
     dense_candidate,
-    low_dense_candidates,
+    low_dense_products,
     sparse_candidates,
-    try_all,
     try_only,
 )
 from sparsefront.inference.fusion.timed_products import MOST_LAUNCHES, SLOWER, TimedProduct, TimedProducts, Work
@@ -163,17 +160,19 @@ class ProductChooser:
     ) -> list[Candidate]:
         """Allowed candidates; `why_not` gives the reason not to try a kernel, or None."""
         weight, problem = tuning.spec.weight, tuning.problem
-        dense, unsupported = low_dense_candidates(weight, problem, self.choice, self.precision)
+        low = low_dense_products(weight, problem, self.choice, self.precision)
+        dense, unsupported = low.usable, low.unsupported
         if self.dense or weight.stored is None or (kernel is not None and is_dense(kernel)):
             tuning.unsupported = unsupported
             dense.append(dense_candidate(weight))
             planned = [candidate for candidate in dense if candidate.label == kernel]
             return planned or (dense if kernel is None else dense[-1:])
         if kernel is not None:
-            sparse, unusable = sparse_candidates(weight, problem, self.choice, try_only(kernel), self.precision)
-            tuning.unsupported = {label: why for label, why in unusable.items() if label == kernel}
-            return sparse
-        sparse, tuning.unsupported = sparse_candidates(weight, problem, self.choice, why_not, self.precision)
+            planned_one = sparse_candidates(weight, problem, self.choice, try_only(kernel), self.precision)
+            tuning.unsupported = {label: why for label, why in planned_one.unsupported.items() if label == kernel}
+            return planned_one.usable
+        every = sparse_candidates(weight, problem, self.choice, why_not, self.precision)
+        sparse, tuning.unsupported = every.usable, every.unsupported
         if not (self.choice.dense_allowed and self.times_on(problem.device)):
             # if no kernel can run, dense does; if they were only not tried, the caller asks again
             return sparse if sparse or why_not is not try_all else [*dense, dense_candidate(weight)]
@@ -205,15 +204,11 @@ class ProductChooser:
         with exclusive(tuning.problem.device):
             for product in products:
                 name = product.kernel_name
-                try:
-                    time = self._time(product, tuning, SLOWER * fastest_us)
-                except Exception as raised:  # a kernel may fail in any way; others remain
-                    tuning.reject(name, failure_reason(raised))
+                time = tuning.time(product, partial(self._time, product, tuning, SLOWER * fastest_us))
+                if time is None:
                     continue
                 self.timed.timings += 1
                 latencies[name] = time.latency_us
-                if time.relative_error is not None:
-                    tuning.update_error(name, time.relative_error)
                 in_use = launch_of(product, tuning.problem)
                 launches[name] = time.launches[:MOST_LAUNCHES] or ((in_use,) if in_use is not None else ())
                 if not is_dense(name):

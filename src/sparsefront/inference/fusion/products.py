@@ -1,22 +1,30 @@
 """Kernels of fused products: candidates, correctness check, and tuning."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry, labeled
+from sparsefront_kernels import KernelEntry, Problem, SparseFormat, entries, entry
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.dense.format import DenseFormat
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
 from torch import Tensor, nn
 
-from sparsefront.errors import failure_reason
 from sparsefront.gpu import yield_gpu
-from sparsefront.inference.autotune import Candidate, without_slower
+from sparsefront.inference.autotune import (
+    Candidate,
+    Candidates,
+    Trial,
+    as_family,
+    collect_candidates,
+    dense_format,
+    low_dense_candidates,
+    try_all,
+    without_slower,
+)
 from sparsefront.inference.choice import DENSE, KernelChoice
 from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct, in_layout, layout_name
 from sparsefront.inference.fusion.plan import ProductReport
@@ -33,7 +41,7 @@ from sparsefront.measure.correctness import (
 )
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_time import CHECKS, spending
-from sparsefront.measure.timers import assume_launch, forget_launch, launch_in_use
+from sparsefront.measure.timers import KernelTime, assume_launch, forget_launch, launch_in_use
 
 # Candidate kernels of a product: in its layouts, or in others plus the cost of changing the layout.
 
@@ -42,36 +50,32 @@ ALSO_STORED_AS = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
 
 
 def dense_candidate(weight: ProductWeight) -> Candidate:
-    return Candidate(
-        entry(DENSE), "row_major", DenseFormat((weight.weight.shape[0], weight.weight.shape[1]), weight.weight)
-    )
+    return Candidate(entry(DENSE), "row_major", dense_format(weight.weight))
 
 
-def low_dense_candidates(
+def low_dense_products(
     weight: ProductWeight, problem: Problem, choice: KernelChoice, precision: Precision
-) -> tuple[list[Candidate], dict[str, str]]:
-    """Low-precision dense kernels that can run the weight, and label -> reason for the others."""
-    kernels = [kernel for kernel in precision.kernels() if kernel.family == "dense"]
-    kernels = [kernel for kernel in kernels if kernel.is_reference == _is_plain(problem.device, choice)]
-    dense = dense_candidate(weight).format
-    reasons = {kernel: _low_reason(kernel, dense, weight, problem, precision) for kernel in kernels}
-    usable = [Candidate(kernel, "row_major", dense) for kernel, reason in reasons.items() if reason is None]
-    return usable, {kernel.name: reason for kernel, reason in reasons.items() if reason is not None}
+) -> Candidates:
+    """Low-precision dense kernels that can run the weight, and why others cannot."""
+    plain, reason = choice.runs_plain(problem.device), partial(_unsupported_reason, weight, problem.layout, precision)
+    return low_dense_candidates(weight.weight, problem, precision, plain=plain, reason=reason)
 
 
-def _low_reason(
-    kernel: KernelEntry, stored: SparseFormat, weight: ProductWeight, problem: Problem, precision: Precision
+def _unsupported_reason(
+    weight: ProductWeight,
+    layout: str,
+    precision: Precision,
+    kernel: KernelEntry,
+    stored: SparseFormat,
+    problem: Problem,
 ) -> str | None:
-    """Why a low-precision kernel cannot run a product, or None."""
-    if problem.layout != "row_major":
-        return f"takes row-major activations, not {problem.layout}"
-    reason = precision.unsupported_layer(weight.layers, (problem.n, problem.k), problem.dtype)
+    """Why a kernel cannot run a product whose operands are in `layout`, or None."""
+    reason = None
+    if kernel.precision != "none" and layout != "row_major":
+        reason = f"takes row-major activations, not {layout}"
+    elif kernel.precision != "none":
+        reason = precision.unsupported_layer(weight.layers, (problem.n, problem.k), problem.dtype)
     return reason or kernel.unsupported_reason(stored, problem)
-
-
-def try_all(label: str) -> str | None:
-    """A `why_not` that tries every kernel."""
-    return None
 
 
 def try_only(wanted: str | None) -> Callable[[str], str | None]:
@@ -85,83 +89,45 @@ def sparse_candidates(
     choice: KernelChoice,
     why_not: Callable[[str], str | None] = try_all,
     precision: Precision = IN_16_BITS,
-) -> tuple[list[Candidate], dict[str, str]]:
-    """Usable kernels in the registry's order, low precision first, and label -> reason for other wanted ones.
+) -> Candidates:
+    """Usable kernels in the registry's order, low precision first, in the product's layout or else in others; and why others
+    cannot run.
 
     Args:
         problem: with the product's layout.
-        why_not: label -> why not to try it, or None; the weight is not converted for kernels that are not tried.
+        why_not: label -> why not to try it, or None.
         precision: of low-precision kernels to try next to 16-bit ones.
     """
-    usable: list[Candidate] = []
-    unsupported: dict[str, str] = {}
     if weight.stored is None:
-        return usable, unsupported
-    formats: dict[str, SparseFormat | str] = {weight.family: weight.stored}
-
-    def unsupported_reason(kernel: KernelEntry, layout: str) -> str | None:
-        if kernel.family not in formats:
-            formats[kernel.family] = _to_family(kernel.family, weight)
-        stored = formats[kernel.family]
-        if isinstance(stored, str):
-            return stored
-        if kernel.precision != "none":
-            return _low_reason(kernel, stored, weight, problem, precision)
-        return kernel.unsupported_reason(stored, replace(problem, layout=layout))
-
-    for kernel in (*precision.kernels(), *entries()):
-        if not _allowed(kernel, weight.family, problem.device, choice):
-            continue
-        for layouts in _layouts_to_try(kernel, problem.layout):
-            reasons = {
-                layout: why_not(kernel.label(layout)) or unsupported_reason(kernel, layout) for layout in layouts
-            }
-            unsupported |= {kernel.label(layout): reason for layout, reason in reasons.items() if reason is not None}
-            if runs := [layout for layout, reason in reasons.items() if reason is None]:
-                stored = formats[kernel.family]
-                assert not isinstance(stored, str)  # else no layout would be usable
-                usable += [Candidate(kernel, layout, stored) for layout in runs]
-                break
-    if choice.name is None:
-        usable = without_slower(usable, unsupported)
-    return usable, unsupported
-
-
-def _layouts_to_try(kernel: KernelEntry, layout: str) -> Iterator[list[str]]:
-    """The product's layout if the kernel supports it; then, for the case that it cannot run, the kernel's other layouts."""
-    yield [own for own in kernel.layouts if own == layout]
-    yield [other for other in kernel.layouts if other != layout]
-
-
-def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: KernelChoice) -> bool:
+        return Candidates([], {})
+    also = ALSO_STORED_AS.get(weight.family, ())
+    kernels = (
+        (kernel, sorted_by(kernel.layouts, problem.layout))
+        for kernel in (*precision.kernels(), *entries())
+        if choice.allows(kernel, weight.family, problem.device, also)
+    )
+    reason = partial(_unsupported_reason, weight, problem.layout, precision)
+    report = collect_candidates(kernels, partial(_in_family, weight), problem, reason, why_not)
     if choice.name is not None:
-        return kernel.name == labeled(choice.name)[0].name
-    plain = _is_plain(device, choice)
-    if kernel.is_reference != plain:
-        return False
-    if choice.family is not None:
-        return kernel.family == choice.family
-    # on a CPU 2:4 runs the family that is measured on a GPU
-    also = () if plain and kernel.precision == "none" else ALSO_STORED_AS.get(canonical, ())
-    return kernel.family in (canonical, *also)
+        return report
+    return Candidates(without_slower(report.usable, report.unsupported), report.unsupported)
 
 
-def _is_plain(device: torch.device, choice: KernelChoice) -> bool:
-    return choice.mode == "reference" or device.type == "cpu"
+def sorted_by(layouts: Sequence[str], layout: str) -> list[list[str]]:
+    """The product's layout if the kernel supports it; then, for the case that it cannot run, the kernel's other layouts."""
+    return [[own for own in layouts if own == layout], [other for other in layouts if other != layout]]
 
 
-def _to_family(family: str, weight: ProductWeight) -> SparseFormat | str:
-    parameters: dict[str, Any] = {}
-    if family == "gathered":
-        if not isinstance(weight.stored, BlockedFormat):
-            return f"these masks are stored as {weight.family}, not as gathered"
-        parameters = {"tile": weight.stored.block[0], "drop_empty_outputs": False}
-    elif (order := getattr(weight.stored, "input_order", None)) is not None:
-        parameters = {"input_order": order}
-    try:
-        return FORMATS[family].from_dense(weight.weight, weight.mask, **parameters)
-    except (ValueError, TypeError) as error:  # another structure, or the format needs more parameters of the pattern
-        return str(error)
+def _in_family(weight: ProductWeight, family: str) -> SparseFormat | str:
+    stored, mask = weight.stored, weight.mask
+    assert stored is not None and mask is not None  # see `sparse_candidates`
+    if family == stored.family:
+        return stored
+    if family != "gathered":
+        return as_family(family, stored, weight.weight, mask)
+    if not isinstance(stored, BlockedFormat):
+        return f"these masks are stored as {weight.family}, not as gathered"
+    return as_family(family, stored, weight.weight, mask, tile=stored.block[0], drop_empty_outputs=False)
 
 
 # Correctness check of fused products, epilogue included, against fp64 with the masked weight.
@@ -305,8 +271,8 @@ class ProductTuning:
         self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major, amax=amax)
         self.unsupported: dict[str, str] = {}
         self.launches: Mapping[str, Sequence[Any]] = {}
-        self._products: dict[str, tuple[FusedProduct, float]] = {}
-        self._failed: dict[str, str] = {}
+        self.trial = Trial(DENSE)
+        self._made: FusedProduct | None = None
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
@@ -323,48 +289,37 @@ class ProductTuning:
 
     def product(self, candidate: Candidate) -> FusedProduct | None:
         """The product with this kernel; None where it fails or is wrong."""
-        name = candidate.label
-        if name not in self._products and name not in self._failed:
+        name, trial = candidate.label, self.trial
+        if name not in trial.modules and name not in trial.unsupported:
             yield_gpu(self.problem.device)
-            self._try(name, candidate)
-        if name in self._failed:
-            self.unsupported[name] = self._failed[name]  # `unsupported` may be a new dict by now
-            return None
-        return self._products[name][0]
+            if not trial.check(name, partial(self._make, candidate), self.check.evaluate) and self._made is not None:
+                forget_launch(self._made, self.problem)
+        if name in trial.unsupported:
+            self.unsupported[name] = trial.unsupported[name]
+        return trial.modules.get(name)  # type: ignore[return-value]  # all of them are
 
-    def _try(self, name: str, candidate: Candidate) -> None:
-        product = None
-        try:
-            product = FusedProduct(
-                candidate.entry,
-                candidate.format,
-                self.spec.weight.bias,
-                kernel_layout=candidate.layout,
-                activation=self.spec.activation,
-                x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
-                y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
-                x_scale=self.x_scale if candidate.entry.precision != "none" else None,
-            )
-            if launches := self.launches.get(name, ()):
-                assume_launch(product, self.problem, launches[0])
-            error, reason = self.check.evaluate(product)
-        except Exception as raised:  # a kernel may fail in any way; others remain, and the report has the reason
-            reason = failure_reason(raised)
-        if reason is not None:
-            self.reject(name, reason)
-            if product is not None:
-                forget_launch(product, self.problem)
-        elif product is not None:
-            self._products[name] = (product, error)
+    def _make(self, candidate: Candidate) -> FusedProduct:
+        self._made = None
+        self._made = FusedProduct(
+            candidate.entry,
+            candidate.format,
+            self.spec.weight.bias,
+            kernel_layout=candidate.layout,
+            activation=self.spec.activation,
+            x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
+            y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
+            x_scale=self.x_scale if candidate.entry.precision != "none" else None,
+        )
+        if launches := self.launches.get(candidate.label, ()):
+            assume_launch(self._made, self.problem, launches[0])
+        return self._made
 
-    def reject(self, name: str, reason: str) -> None:
-        """Make a kernel unsupported."""
-        self.unsupported[name] = self._failed[name] = reason
-        self._products.pop(name, None)
-
-    def update_error(self, name: str, error: float) -> None:
-        """Set the relative error of a kernel with its current launch parameters."""
-        self._products[name] = self._products[name][0], error
+    def time(self, product: FusedProduct, timer: Callable[[], KernelTime]) -> KernelTime | None:
+        """Time a product; None where that fails."""
+        timed = self.trial.time(product.kernel_name, timer)
+        if timed is None:
+            self.unsupported[product.kernel_name] = self.trial.unsupported[product.kernel_name]
+        return timed
 
     def report(self, product: FusedProduct, times: TimedProduct | None) -> ProductReport:
         spec, problem = self.spec, self.problem
@@ -387,7 +342,7 @@ class ProductTuning:
             candidates=latencies,
             unsupported=self.unsupported,
             launch=launch_in_use(product, problem),
-            relative_error=self._products[product.kernel_name][1],
+            relative_error=self.trial.errors[product.kernel_name],
             quantization_error=self.check.quantization_error(product),
             timed_as=None if times is None or times.name == self.name else times.name,
             timed_like=None if times is None else times.like,
