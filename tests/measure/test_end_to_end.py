@@ -18,7 +18,7 @@ from sparsefront.measure.end_to_end import (
     time_pair,
 )
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.timers import summarise, time_interleaved
+from sparsefront.measure.timers import summarize, time_interleaved
 
 
 class Layers(nn.Module):
@@ -80,7 +80,7 @@ def test_the_fastest_low_precision_is_timed_in_turn_too():
     }
     timed = found.dense.low
     assert timed.precision == "fp8" and timed.net is low["fp8"] and timed.execution.name == "eager"
-    assert timed.latency == summarise(sum(found.samples_ms["dense_low"], []))
+    assert timed.latency == summarize(sum(found.samples_ms["dense_low"], []))
     assert found.medians_ms.keys() == {"dense/eager", "dense_low/eager", "sparse/eager"}
     assert found.not_timed["dense_low/cuda_graph"] == "needs a CUDA device"
     alone = time_alone(Layers(12).eval(), inputs, settings, low=low)
@@ -156,7 +156,7 @@ def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
     assert (found.dense.execution.name == "eager+fused_graph") == wins
     assert found.not_timed["sparse/fused_graph"].startswith("with kernels, blocks are rewritten by the swap")
     timed = [sum(found.samples_ms[side], []) for side in ("dense", "sparse")]
-    assert found.dense.latency == summarise(timed[0]) and found.sparse == summarise(timed[1])
+    assert found.dense.latency == summarize(timed[0]) and found.sparse == summarize(timed[1])
     if wins:
         assert found.dense.fused_latency == found.dense.latency
         assert found.speedup.speedup == pytest.approx(1 / 6)

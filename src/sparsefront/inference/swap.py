@@ -463,22 +463,22 @@ def _swap(
         )
     reject_lost_outputs(net, recorded)
     release_formats(net)
-    quantised = has_low_precision(net)
+    quantized = has_low_precision(net)
     with torch.inference_mode():
         outputs = floating_tensors(net(**inputs))
         error = output_error(outputs, expected)
-        if quantised:
+        if quantized:
             report, limit = replace(report, quantization_error=error), LOW_PRECISION_ERROR_LIMIT
             with emulation(net):
                 error = output_error(outputs, net(**inputs))
     if not error <= limit:
-        likewise = ", quantised likewise" * quantised
+        likewise = ", quantized likewise" * quantized
         raise RuntimeError(
             f"the swapped network disagrees with the masked one{likewise}: relative error {error:.1e}, at most "
             f"{limit:.0e} is rounding; nothing is measured"
         )
     report = report.counting(flops, weights, read.names, others)
-    runs_in = precision.name if quantised else "none"
+    runs_in = precision.name if quantized else "none"
     set_left_dense(net, architecture if report.sparse_flops_share == 0 else None, runs_in)
     return report
 

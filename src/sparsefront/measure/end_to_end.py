@@ -25,7 +25,7 @@ from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.search_time import NOT_TRIED, SearchTime, current, part, searching
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
-from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
+from sparsefront.measure.timers import LatencySummary, summarize, time_interleaved
 from sparsefront.measure.variants import DoesNotApply, Fuse, copy_sharing_weights
 from sparsefront.models.linears import as_linears
 from sparsefront.networks import architecture_text
@@ -212,7 +212,7 @@ def time_against_dense(
     """
     execution = find_execution(net, inputs, settings)
     samples_ms, _ = _time(_versions("dense", dense) | {"sparse": execution}, inputs, settings)
-    return summarise(sum(samples_ms["sparse"], [])), _fastest_version("dense", dense, samples_ms, inputs).latency
+    return summarize(sum(samples_ms["sparse"], [])), _fastest_version("dense", dense, samples_ms, inputs).latency
 
 
 def time_size(
@@ -467,7 +467,7 @@ def _with_low(
     if low is None:
         return dense
     samples = {"dense_low": samples_ms["dense_low"]}
-    timed = LowTiming(*low, summarise(sum(samples["dense_low"], [])))
+    timed = LowTiming(*low, summarize(sum(samples["dense_low"], [])))
     return replace(dense, low=timed, samples_ms=dense.samples_ms | samples)
 
 
@@ -476,7 +476,7 @@ def _fastest_version(
 ) -> DenseTiming:
     """Report the faster of a network's two timed versions under the name `side`, whatever the short timings said."""
     timed = {name: samples_ms[name] for name in (side, f"fused_{side}") if name in samples_ms}
-    latencies = {name: summarise(sum(samples, [])) for name, samples in timed.items()}
+    latencies = {name: summarize(sum(samples, [])) for name, samples in timed.items()}
     latency, fused = latencies[side], latencies.get(f"fused_{side}", latencies[side]) if execution.fused else None
     if execution.fused and fused is not None and fused.median_ms < latency.median_ms:
         execution, latency = replace(execution.fused, fused=execution.fused), fused

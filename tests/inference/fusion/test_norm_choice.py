@@ -13,8 +13,8 @@ from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 from sparsefront_kernels.tuning import store
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import fused as fused_norm
 from sparsefront.inference.fusion import norms as norm_choice
+from sparsefront.inference.fusion import placement as fused_norm
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.norms import NormChooser
 from sparsefront.measure.timers import KernelTime

@@ -16,7 +16,8 @@ from sparsefront.errors import failure_reason
 from sparsefront.gpu import yield_gpu
 from sparsefront.inference.autotune import Trial
 from sparsefront.inference.fusion.calls import BlockCall
-from sparsefront.inference.fusion.fused import FusedBlock, FusedNorm
+from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion.placement import FusedNorm
 from sparsefront.inference.fusion.plan import NormReport
 from sparsefront.measure.timers import LaunchChoice, time_layer
 from sparsefront.networks import before_forward

@@ -183,7 +183,7 @@ class FusedCorrectnessCheck:
         if not error <= limit:
             return error, f"relative error {error:.1e} against the fp64 product, more than {limit:.0e}"
         if self._quantizes_output(candidate) and (share := self._outlier_fraction(candidate)) > 0:  # type: ignore[arg-type]
-            return error, f"quantises {share:.1%} for the next product by more than a step beside the fp64 product"
+            return error, f"quantizes {share:.1%} for the next product by more than a step beside the fp64 product"
         return error, None
 
     @torch.no_grad()
