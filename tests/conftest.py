@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
 import atexit
 import functools
 import gc
+import importlib
 import random
 import signal
 import sys
@@ -126,6 +127,7 @@ def new_process() -> Callable[[], None]:
         for name, cached in vars(code_digest).items():
             if hasattr(cached, "cache_clear") and name != "_parsed":  # see `sources_parsed_once`
                 cached.cache_clear()
+        importlib.invalidate_caches()
 
     yield forget
     forget()
