@@ -24,7 +24,7 @@ from sparsefront.artifacts.lease import held_alone
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import exclusive, shared
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.timed_products import TimedProducts
+from sparsefront.inference.fusion.product_choice import TimedProducts
 from sparsefront.inference.whole_network import why_dense
 from sparsefront.measure.settings import DTYPES, Measure
 from sparsefront.measure.speedup import speedup_of

@@ -97,8 +97,9 @@ class SparseLayer(nn.Module):
         return self._entry.tunable_in(self.kernel_layout), self._operand
 
     def product(self, x: Tensor) -> Tensor:
-        """[M, K] -> [M, N], in the weight's dtype regardless of autocast; row-major and contiguous, so that the cost of a layout is
-        paid, and timed, inside the layer.
+        """[M, K] -> [M, N], in the weight's dtype regardless of autocast.
+
+        The result is row-major and contiguous, so that the cost of a layout is paid, and timed, inside the layer.
         """
         if torch.is_autocast_enabled(x.device.type):
             with torch.autocast(x.device.type, enabled=False):

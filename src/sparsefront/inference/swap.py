@@ -19,7 +19,7 @@ from sparsefront.inference.benchmark import step_inputs
 from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
-from sparsefront.inference.fusion.timed_products import TimedProducts
+from sparsefront.inference.fusion.product_choice import TimedProducts
 from sparsefront.inference.layers import (
     joined_problem,
     observed_linears,
@@ -354,7 +354,8 @@ def swap(
     arguments = net, masks, called, choice, packed, chosen_precision
     if device_of(net).type != "cuda" or choice.swaps_nothing:
         return _swap_network(*arguments)
-    before, compares = SwapSnapshot.of(net), choice.dense_allowed
+    compares = choice.dense_allowed
+    before = SwapSnapshot.of(net, compared=compares)
     with searching(search), suppress_treespec_warning():
         what = "kernels, then the whole network beside the dense one" if before and compares else "kernels"
         tell(
@@ -386,7 +387,8 @@ def swap(
             report = replace(report, whole_network=decision.text)
             decision.apply(net, inputs, settings)
             if decision.why_dense is not None and before is not None:
-                why = decision.why_dense + '; kernel="sparse" keeps its kernels' * compares
+                keeps = decision.why_dense != NO_LAYER_IS_SPARSE
+                why = decision.why_dense + '; kernel="sparse" keeps its kernels' * keeps
                 report = before.undo(report, why, called, low=decision.low)
         tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
     return replace(report, seconds=search.taken)

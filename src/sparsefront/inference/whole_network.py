@@ -96,25 +96,27 @@ def _settings(net: nn.Module, settings: Measure) -> Measure:
 
 
 class SwapSnapshot:
-    """A snapshot of a masked network before a swap, to time next to the swapped one and to restore.
+    """A snapshot of a masked network before a swap, to restore it and, if it is `compared`, to time it next to the swapped one.
 
     Keeps its weights on the device while it is alive.
     """
 
-    def __init__(self, net: nn.Module) -> None:
-        """Raises any exception of a network that cannot be copied."""
+    def __init__(self, net: nn.Module, *, compared: bool) -> None:
+        """Raises any exception of a compared network that cannot be copied."""
         self._net = net
         self._states = [(module, _copied(vars(module))) for module in net.modules()]
         self._strided = {tensor: tensor.is_contiguous() for tensor in net.parameters()}
         # swapping convolutions changes the memory format of weights; other weights do not change
         has_images = any(isinstance(module, nn.Conv2d) for module in net.modules())
-        self._dense = copy.deepcopy(net) if has_images else copy_sharing_weights(net)
+        self._dense = net
+        if compared:
+            self._dense = copy.deepcopy(net) if has_images else copy_sharing_weights(net)
 
     @classmethod
-    def of(cls, net: nn.Module) -> Self | None:
-        """The snapshot, or None where the network cannot be copied."""
+    def of(cls, net: nn.Module, *, compared: bool) -> Self | None:
+        """The snapshot, or None where the network has to be copied and cannot be."""
         try:
-            return cls(net)
+            return cls(net, compared=compared)
         except Exception as error:  # copying a network may fail in any way
             log.warning(
                 "the whole network is not compared with the dense one, it cannot be copied: %s", failure_reason(error)

@@ -35,8 +35,7 @@ from sparsefront.inference.fusion.plan import (
     ProductReport,
 )
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, storage_key
-from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
-from sparsefront.inference.fusion.timed_products import TimedProducts
+from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser, TimedProducts
 from sparsefront.inference.layers import called_linears, quantize_linears
 from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
 from sparsefront.inference.precision import IN_16_BITS, Precision, emulation, network_dtype, require_supported

@@ -1,7 +1,7 @@
-"""Kernels of fused products: candidates, correctness check, and tuning."""
+"""Kernels of fused products: the candidates, and the check that they are correct."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,15 +9,12 @@ import torch
 from sparsefront_kernels import KernelEntry, Problem, SparseFormat, entries, entry
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
-from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
+from sparsefront_kernels.quantized.quantize import Quantized, quantize
 from torch import Tensor, nn
 
-from sparsefront.gpu import yield_gpu
 from sparsefront.inference.autotune import (
     Candidate,
     Candidates,
-    Trial,
     as_family,
     collect_candidates,
     dense_format,
@@ -26,11 +23,9 @@ from sparsefront.inference.autotune import (
     without_slower,
 )
 from sparsefront.inference.choice import DENSE, KernelChoice
-from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct, in_layout, layout_name
-from sparsefront.inference.fusion.plan import ProductReport
+from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct, in_layout
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import ProductWeight
-from sparsefront.inference.fusion.timed_products import TimedProduct
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.correctness import (
     error_of_parts,
@@ -39,9 +34,7 @@ from sparsefront.measure.correctness import (
     rows_to_compare,
     scale_to_amax,
 )
-from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_time import CHECKS, spending
-from sparsefront.measure.timers import KernelTime, assume_launch, forget_launch, launch_in_use
 
 # Candidate kernels of a product: in its layouts, or in others plus the cost of changing the layout.
 
@@ -247,103 +240,3 @@ class FusedCorrectnessCheck:
 
 def _is_low(candidate: nn.Module) -> bool:
     return isinstance(candidate, FusedProduct) and candidate.precision != "none"
-
-
-class ProductTuning:
-    """Builds and checks the candidates of one product.
-
-    Attributes:
-        unsupported: kernel -> why it cannot be used, or was not tried.
-        launches: kernel -> launches that were fast for a similar product; the first is used until others are timed.
-    """
-
-    def __init__(self, spec: ProductSpec, m: int, feature_major: bool, precision: Precision = IN_16_BITS) -> None:
-        (n, k), like = spec.weight.weight.shape, spec.weight.weight
-        layout = layout_name(
-            x_feature_major=feature_major and spec.x_stream, y_feature_major=feature_major and spec.y_stream
-        )
-        self.spec, self.name = spec, "+".join(spec.weight.layers)
-        self.problem = Problem(m, k, n, like.dtype, like.device, layout)
-        self.precision = precision
-        reason = precision.unsupported_layer(spec.weight.layers, (n, k), like.dtype)
-        self.x_scale = None if reason is not None else precision.x_scale(spec.weight.layers)
-        amax = None if self.x_scale is None else self.x_scale * LARGEST["fp8"]
-        self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major, amax=amax)
-        self.unsupported: dict[str, str] = {}
-        self.launches: Mapping[str, Sequence[Any]] = {}
-        self.trial = Trial(DENSE)
-        self._made: FusedProduct | None = None
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        """Operands for timing, with all rows; on a CPU the check uses only the first of them."""
-        few = self.check.operands
-        repeats = -(-self.problem.m // len(few[0]))
-        if repeats == 1:
-            return few
-        return tuple(self._laid_out_like(operand, operand.repeat(repeats, 1)[: self.problem.m]) for operand in few)
-
-    @staticmethod
-    def _laid_out_like(few: Tensor, rows: Tensor) -> Tensor:
-        return in_layout(rows, feature_major=few.stride(0) == 1 and few.stride(1) != 1)
-
-    def product(self, candidate: Candidate) -> FusedProduct | None:
-        """The product with this kernel; None where it fails or is wrong."""
-        name, trial = candidate.label, self.trial
-        if name not in trial.modules and name not in trial.unsupported:
-            yield_gpu(self.problem.device)
-            if not trial.check(name, partial(self._make, candidate), self.check.evaluate) and self._made is not None:
-                forget_launch(self._made, self.problem)
-        if name in trial.unsupported:
-            self.unsupported[name] = trial.unsupported[name]
-        return trial.modules.get(name)  # type: ignore[return-value]  # all of them are
-
-    def _make(self, candidate: Candidate) -> FusedProduct:
-        self._made = None
-        self._made = FusedProduct(
-            candidate.entry,
-            candidate.format,
-            self.spec.weight.bias,
-            kernel_layout=candidate.layout,
-            activation=self.spec.activation,
-            x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
-            y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
-            x_scale=self.x_scale if candidate.entry.precision != "none" else None,
-        )
-        if launches := self.launches.get(candidate.label, ()):
-            assume_launch(self._made, self.problem, launches[0])
-        return self._made
-
-    def time(self, product: FusedProduct, timer: Callable[[], KernelTime]) -> KernelTime | None:
-        """Time a product; None where that fails."""
-        timed = self.trial.time(product.kernel_name, timer)
-        if timed is None:
-            self.unsupported[product.kernel_name] = self.trial.unsupported[product.kernel_name]
-        return timed
-
-    def report(self, product: FusedProduct, times: TimedProduct | None) -> ProductReport:
-        spec, problem = self.spec, self.problem
-        latencies = {} if times is None else dict(times.latencies_us)
-        return ProductReport(
-            layers=spec.weight.layers,
-            kernel=product.kernel_name,
-            family=product.format.family,
-            m=problem.m,
-            k=problem.k,
-            n=problem.n,
-            density=spec.density,
-            layout=problem.layout,
-            activation=spec.activation,
-            residual=spec.residual,
-            weight_bytes=stored_bytes(product),
-            vanished_inputs=spec.vanished_inputs,
-            vanished_outputs=spec.vanished_outputs,
-            latency_us=latencies.get(product.kernel_name),
-            candidates=latencies,
-            unsupported=self.unsupported,
-            launch=launch_in_use(product, problem),
-            relative_error=self.trial.errors[product.kernel_name],
-            quantization_error=self.check.quantization_error(product),
-            timed_as=None if times is None or times.name == self.name else times.name,
-            timed_like=None if times is None else times.like,
-        )
