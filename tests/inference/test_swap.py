@@ -115,13 +115,7 @@ def case(request, tmp_path):
     pattern, kernel = PATTERNS[request.param]
     net, masks, spec = pruned(pattern, PerLayer())
     write_export(
-        tmp_path,
-        net,
-        masks,
-        pattern=pattern,
-        sparsity=0.5,
-        permutations=spec.permutations,
-        sparsities=spec.sparsities,
+        tmp_path, net, masks, pattern=pattern, sparsity=0.5, permutations=spec.permutations, sparsities=spec.sparsities
     )
     return net, read_export(tmp_path), kernel
 

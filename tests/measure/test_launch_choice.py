@@ -14,13 +14,7 @@ from sparsefront_kernels.tuning.store import tuned_kernel
 from sparsefront.inference.autotune import Trial
 from sparsefront.inference.layers import record_layer
 from sparsefront.measure.problems import LayerInput
-from sparsefront.measure.timers import (
-    MOST,
-    assume_launch,
-    launch_in_use,
-    launch_of,
-    untried_launches,
-)
+from sparsefront.measure.timers import MOST, assume_launch, launch_in_use, launch_of, untried_launches
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,7 @@ from torch import Tensor, nn
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import clock_under_load, exclusive, shared, yield_gpu
 from sparsefront.measure.attention import math_path_report
-from sparsefront.measure.execution_mode import (
-    SEPARATOR,
-    NothingRuns,
-    fastest_execution_mode,
-    within_recompile_limit,
-)
+from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode, within_recompile_limit
 from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuilt_execution
 from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.search_time import NOT_TRIED, SearchTime, current, part, searching

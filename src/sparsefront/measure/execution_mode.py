@@ -41,9 +41,7 @@ def within_recompile_limit(device: torch.device) -> AbstractContextManager[None]
     if device.type != "cuda":
         return nullcontext()
     return torch._dynamo.config.patch(
-        recompile_limit=MOST_RECOMPILES,
-        accumulated_recompile_limit=MOST_RECOMPILES,
-        fail_on_recompile_limit_hit=True,
+        recompile_limit=MOST_RECOMPILES, accumulated_recompile_limit=MOST_RECOMPILES, fail_on_recompile_limit_hit=True
     )
 
 

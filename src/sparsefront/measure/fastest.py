@@ -14,13 +14,7 @@ from torch import Tensor, nn
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import yield_gpu
 from sparsefront.measure.attention import BACKENDS
-from sparsefront.measure.execution_mode import (
-    SEPARATOR,
-    FastestMode,
-    NothingRuns,
-    fastest_execution_mode,
-    is_compiled,
-)
+from sparsefront.measure.execution_mode import SEPARATOR, FastestMode, NothingRuns, fastest_execution_mode, is_compiled
 from sparsefront.measure.search_time import AUTOTUNE, COMPILE, VARIANT, timed_work, too_late
 from sparsefront.measure.timers import summarize, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant

@@ -4,11 +4,7 @@ import copy
 
 import pytest
 import torch
-from sparsefront_kernels.norm import (
-    add_layer_norm_columns_reference,
-    layer_norm,
-    layer_norm_columns_reference,
-)
+from sparsefront_kernels.norm import add_layer_norm_columns_reference, layer_norm, layer_norm_columns_reference
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 from sparsefront_kernels.tuning import store
 

@@ -18,11 +18,7 @@ FP8 = Precision("fp8")
 
 @pytest.fixture
 def fp8_clock(clock):
-    clock.products_us |= {
-        "blocked_reference": 10.0,
-        "blocked_fp8_reference": 12.0,
-        "dense_fp8_reference": 15.0,
-    }
+    clock.products_us |= {"blocked_reference": 10.0, "blocked_fp8_reference": 12.0, "dense_fp8_reference": 15.0}
     return clock
 
 

@@ -536,10 +536,7 @@ def fuse_dense(
 
 
 def fused_dense_graph(
-    net: nn.Module,
-    inputs: dict[str, Tensor],
-    precision: str = "none",
-    calibration: Mapping[str, float] | None = None,
+    net: nn.Module, inputs: dict[str, Tensor], precision: str = "none", calibration: Mapping[str, float] | None = None
 ) -> nn.Module:
     """A copy of a network whose encoder blocks are rewritten with every product dense: a `variants.Fuse`.
 

@@ -185,9 +185,7 @@ def _slices(graph: fx.Graph, called: fx.Node, site: ProductSite) -> dict[fx.Node
 
 
 def place_norms(
-    graph: fx.Graph,
-    parameters: Mapping[str, torch.Tensor],
-    added: Mapping[fx.Node, tuple[int, torch.Tensor | None]],
+    graph: fx.Graph, parameters: Mapping[str, torch.Tensor], added: Mapping[fx.Node, tuple[int, torch.Tensor | None]]
 ) -> dict[str, FusedNorm]:
     """Replace LayerNorms of the residual stream by calls of feature-major norms.
 
