@@ -20,7 +20,7 @@ from sparsefront.results.candidates import splits_apart
 from sparsefront.results.columns import sort_results
 from sparsefront.results.comparable import ComparableResults, Point, axis_named, split_comparable
 from sparsefront.results.compare_arguments import Request
-from sparsefront.results.field_types import alternatives
+from sparsefront.results.field_types import holds_entries
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import drawn_beside
@@ -246,7 +246,7 @@ def _published(file: Path) -> _Published | None:
 
 def _shortened_mappings(lines: Sequence[Mapping[str, str]]) -> set[str]:
     """Fields with mappings or lists that the table has as words instead of JSON."""
-    nested = [item.name for item in result_fields() if {dict, list} & set(alternatives(item.hint))]
+    nested = [item.name for item in result_fields() if holds_entries(item.hint)]
     return {name for name in nested if any(line.get(name, "")[:1] not in ("", "{", "[") for line in lines)}
 
 

@@ -30,7 +30,7 @@ from sparsefront.results.comparable import (
     by_pattern,
     split_comparable,
 )
-from sparsefront.results.field_types import alternatives
+from sparsefront.results.field_types import holds_entries
 from sparsefront.results.page.run import json_for_page, run_details, script_text, write_page
 from sparsefront.results.plots import DENSE_COLOR, pattern_color, recovery_marker
 from sparsefront.results.record import Result, result_fields
@@ -82,7 +82,7 @@ def _single_values() -> dict[str, list[str]]:
     """Group of a result -> its scalar fields, at least two in each."""
     groups: dict[str, list[str]] = {}
     for field in result_fields():
-        if not {dict, list} & set(alternatives(field.hint)):
+        if not holds_entries(field.hint):
             groups.setdefault(field.group, []).append(field.name)
     return groups
 
