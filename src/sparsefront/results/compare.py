@@ -31,8 +31,8 @@ from sparsefront.results.store import (
     RESULT_FILE,
     STORE_FILE,
     Reading,
-    iterate_lines,
     merge_stores,
+    parse_lines,
     read_results,
     rebuild_store,
     whole_lines,
@@ -207,7 +207,7 @@ class _Published:
 def _published(file: Path) -> _Published | None:
     """The points of a CSV file that is not a store; None if it should be read as a store."""
     try:
-        header, cells = iterate_lines(whole_lines(read_table_text(file)))
+        header, cells = parse_lines(whole_lines(read_table_text(file)))
         if not missing_columns(header):
             return None
         lines = list(cells)
