@@ -179,12 +179,6 @@ class Point:
         """The larger of `standard_error` and `spread`."""
         return max((value for value in (self.standard_error, self.spread) if value is not None), default=None)
 
-    @property
-    def error_of(self) -> str:
-        """Which of the two `error` is."""
-        by_seeds = self.spread is not None and self.error == self.spread
-        return f"deviation over {len(self.candidate.results)} runs" if by_seeds else "standard error of the test set"
-
 
 def point_of(candidate: Candidate, axis: Axis) -> Point:
     """The point of a candidate."""

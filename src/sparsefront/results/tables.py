@@ -53,7 +53,7 @@ from sparsefront.results.run_folder import FAILURE_FILE, failure_message, record
 from sparsefront.results.statistics import (
     CHOICES,
     PICKED,
-    budget_sentences,
+    budget_table,
     candidate_table,
     picked_as,
     settings_apart,
@@ -530,8 +530,12 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
         if chosen := candidate_table(group.candidates):
             print_table(console, records_table(chosen[:most], CHOICES, verdicts))
             _print_left_out(len(chosen), most, "candidate")
-    for sentence in budget_sentences(group):
-        print_text(narrow, f"- {sentence}")
+    budgets = budget_table(group)
+    if budgets and _is_too_narrow(narrow, table):
+        for line in budgets:
+            print_text(narrow, "- " + "; ".join(f"{name} {cell}" for name, cell in line.items() if cell))
+    elif budgets:
+        print_table(table_console(), records_table(budgets, "the fastest that surely loses at most so much"))
     print()
 
 
