@@ -196,7 +196,9 @@ POINTS = [
 def test_every_published_file_opens_or_tells_what_it_is(file, capsys):
     request = parse([str(file)])
     if str(file.relative_to(ROOT / "experiments")) not in POINTS:
-        with pytest.raises(InvalidSetting, match="than accuracy and latency of networks: it has no column .*README.md says what") as refused:
+        with pytest.raises(
+            InvalidSetting, match="than accuracy and latency of networks: it has no column .*README.md says what"
+        ) as refused:
             _read(request)
         assert "\n" not in str(refused.value)
         return
