@@ -157,7 +157,7 @@ def test_recoveries_are_swept_at_equal_steps(composed):
     points.append(validate(composed("experiment=recoveries_swaps_finetune")))
     trained = [point for point in points if point.continued_recovery is not None]
     untrained = {point.recovery.name for point in points if point.continued_recovery is None}
-    assert untrained == {"none", "obs_update", "sparse_swaps"} and len(trained) == len(points) - 3
-    assert {point.continued_recovery.plan(point.recipe, 10).total_steps(10) for point in trained} == {60}
-    assert {control_plan(point, 10).steps for point in trained} == {60}
+    assert untrained == {"none", "obs_update", "least_squares", "sparse_swaps"} and len(trained) == len(points) - 4
+    assert {point.continued_recovery.plan(point.recipe, 10).total_steps(10) for point in trained} == {160}
+    assert {control_plan(point, 10).steps for point in trained} == {160}
     assert len({str(stage_keys(point).dense) for point in points}) == 1

@@ -107,28 +107,26 @@ def test_a_stage_left_out_must_have_been_finished(run, composed):
         run("stages=[swap,measure,report]", *ON_CPU)
 
 
-def test_the_exported_checkpoint_is_found_from_the_run(run, composed, tmp_path, caplog):
+def test_the_exported_checkpoint_is_found_from_the_run(run, composed, tmp_path, capsys):
     from hydra.core.hydra_config import HydraConfig
 
     from sparsefront.pipeline import run_experiment
 
-    with caplog.at_level("INFO"):
-        result = run(*ON_CPU)
+    result = run(*ON_CPU)
     (export,) = artifacts(tmp_path / "cache", "export")
     assert result.identity.checkpoint == f"export/{export.name}", "relative to the cache, which may be moved"
     link = Path(HydraConfig.get().runtime.output_dir) / "checkpoint"
     assert link.is_symlink() and link.resolve() == export.resolve()
-    assert f"exported checkpoint: {tmp_path / 'cache' / 'export' / export.name}" in caplog.text
+    assert f"the network: {tmp_path / 'cache' / 'export' / export.name}" in capsys.readouterr().out
     (recovered,) = artifacts(tmp_path / "cache", "recover")
     assert (export / "model.safetensors").samefile(recovered / "weights.safetensors")
 
     run_experiment(composed("debug=tiny", "stages=[dense,prune,recover,export]", *ON_CPU))
     assert (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").resolve() == export.resolve()
     shutil.rmtree(export)
-    with caplog.at_level("INFO"):
-        assert run(*ON_CPU) == result
+    assert run(*ON_CPU) == result
     assert not (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").exists()
-    assert "exported checkpoint: not stored any more" in caplog.text
+    assert "the network: not stored any more" in capsys.readouterr().out
     assert run("pattern=dense", *ON_CPU).identity.checkpoint is None
 
 

@@ -23,7 +23,7 @@ def test_masks_obey_the_pattern_and_weights_are_zeroed_in_place(cnn, capsys):
     assert masks.sparsity == pytest.approx(0.75, abs=0.02)
     assert capsys.readouterr().out == (
         "prune: vector_wise at 0.75 in 2 layers; left out: unused (the example inputs do not reach it); "
-        "stem (the first convolution, which reads the input); head (the last Linear, the head)\n"
+        "stem (the first convolution, which reads the input); head (the head, which gives the network's output)\n"
         "prune: 75.0% of the weights in 2 layers are zero, 62.6% of all in the network\n"
     )
 
@@ -37,7 +37,7 @@ def test_with_inputs_the_order_of_the_calls_counts(cnn, source):
     assert masks.ignored == {
         "unused": "the example inputs do not reach it",
         "stem": "the first convolution, which reads the input",
-        "head": "the last Linear, the head",
+        "head": "the head, which gives the network's output",
     }
 
 

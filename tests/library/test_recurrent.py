@@ -107,7 +107,9 @@ def test_every_pattern(pattern, tmp_path):
     parameter = net.lstm.weight_hh_l0
     masks = sf.prune(net, pattern, 0.5, granularity=PATTERNS[pattern], example_inputs=(TOKENS,), tell=quiet)
     assert set(masks) == {f"lstm.{part}_l{at}" for part in ("ih", "hh") for at in ("0", "0_reverse", "1", "1_reverse")}
-    assert masks.ignored == {"head": "the last Linear, the head"} and list(masks.dense) == ["embedding"]
+    assert masks.ignored == {"head": "the head, which gives the network's output"} and list(masks.dense) == [
+        "embedding"
+    ]
     assert net.lstm.hh_l0.weight is parameter  # an optimizer may hold it
     # what masked weights give in an nn.LSTM
     plain = tagger()

@@ -8,13 +8,16 @@ import torchvision
 from torch import nn
 from transformers import (
     AutoModelForImageClassification,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    BartConfig,
     BertConfig,
     DistilBertConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     MPNetConfig,
     RobertaConfig,
     T5Config,
-    T5ForConditionalGeneration,
     ViTConfig,
 )
 
@@ -69,12 +72,12 @@ def test_by_importance_the_least_influence_goes():
     assert Depth("importance").dropped(list("abcd"), 2, [0.3, 0.1, 0.2, 0.1]) == ["b", "d"]
 
 
-@pytest.mark.parametrize(("sparsity", "count"), [(0.125, 1), (0.3, 1), (0.375, 2), (0.874, 3), (0.0, 0)])
+@pytest.mark.parametrize(("sparsity", "count"), [(0.126, 1), (0.3, 1), (0.375, 1), (0.376, 2), (0.875, 3), (0.0, 0)])
 def test_a_sparsity_is_rounded_to_whole_blocks(sparsity, count):
     assert Depth().count(4, sparsity) == count
 
 
-@pytest.mark.parametrize(("sparsity", "nearest"), [(0.12, 0.125), (0.9, 0.874)])
+@pytest.mark.parametrize(("sparsity", "nearest"), [(0.12, 0.126), (0.9, 0.875)])
 def test_none_and_all_blocks_are_rejected_with_the_nearest_that_works(sparsity, nearest):
     with pytest.raises(InvalidSetting, match=f"{nearest:g}$"):
         Depth().count(4, sparsity)
@@ -99,10 +102,39 @@ def test_a_network_without_blocks_alike_is_rejected(bare):
         pruned(net, layers="*")
 
 
-def test_an_encoder_with_a_decoder_is_rejected():
-    net = T5ForConditionalGeneration(T5Config(num_layers=2, d_model=8, d_ff=8, num_heads=2, d_kv=4, vocab_size=9))
-    with pytest.raises(InvalidSetting, match="pattern=depth: .* this network has both"):
-        pruned(net)
+BART_SIZES = {"layers": 4, "ffn_dim": 16, "attention_heads": 2}
+SEQ2SEQ = {
+    "t5": T5Config(num_layers=4, num_decoder_layers=5, d_model=8, d_ff=8, num_heads=2, d_kv=4, vocab_size=9),
+    "bart": BartConfig(
+        **{f"{part}_{name}": count for part in ("encoder", "decoder") for name, count in BART_SIZES.items()},
+        d_model=8,
+        vocab_size=9,
+        max_position_embeddings=16,
+        bos_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("choose", ["even", "importance"])
+@pytest.mark.parametrize("kind", SEQ2SEQ)
+def test_encoder_and_decoder_lose_the_same_share(kind, choose, tmp_path):
+    torch.manual_seed(0)
+    whole = AutoModelForSeq2SeqLM.from_config(copy.deepcopy(SEQ2SEQ[kind])).eval()
+    net, ids = copy.deepcopy(whole), torch.arange(12).reshape(2, 6) % 9
+    inputs = {"input_ids": ids, "decoder_input_ids": ids[:, :4], "use_cache": False}
+    batches = [inputs | {"labels": ids[:, :4]}]
+    masks = pruned(net, Depth(choose), sparsity=0.5, calibration=batches if choose == "importance" else None)
+    gone = sum(not mask.any() for mask in masks.values())
+    stacks = [part.block if kind == "t5" else part.layers for part in (net.get_encoder(), net.get_decoder())]
+    assert [len(stack) for stack in stacks] == ([2, 3] if kind == "t5" else [2, 2]) and gone > 0
+    sf.save(tmp_path, net, masks)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    sf.load(tmp_path, whole)
+    assert torch.equal(again(**inputs).logits, net(**inputs).logits)
+    assert torch.equal(whole(**inputs).logits, net(**inputs).logits)
 
 
 def test_influence_is_what_a_block_changes():
@@ -123,12 +155,22 @@ def test_influence_is_what_a_block_changes():
 
 
 def test_ignored_blocks_stay():
-    masks = pruned(net := bert(), sparsity=0.5, ignore="*.layer.1.*")
+    masks = pruned(net := bert(), sparsity=0.6, ignore="*.layer.1.*")
     left = [masks.spec.blocks[f"bert.encoder.layer.{i}"] is not None for i in range(4)]
     assert left == [True, True, False, False] and len(net.bert.encoder.layer) == 2
 
 
 # What is left.
+
+
+def test_gpt2_loses_blocks_of_conv1d(tmp_path):
+    torch.manual_seed(0)
+    net = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=4, n_head=2, n_positions=32)).eval()
+    masks = pruned(net)
+    sf.save(tmp_path, net, masks)
+    again = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    assert again.config.n_layer == 2 == len(net.transformer.h) and len(masks) == 16
+    assert torch.equal(again(IDS).logits, net(IDS).logits)
 
 
 def test_members_of_a_list_with_names_of_its_own_take_the_first_names():
@@ -266,7 +308,9 @@ def test_a_finished_run_gives_the_smaller_network_and_is_verified(tmp_path, caps
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}", "logger=none")
     quick = ("debug=tiny", "kernel=none", "measure.latency=false", "report.html=false", "report.plot=false")
     found = sf.run(*quick, *places, *ON_CPU, "pattern=depth", "sparsity=0.5")
-    assert len(found.network.blocks) == 2 and found.masks.sparsity == 0.5
+    assert len(found.network.blocks) == 2 and found.record.sparsity.sparsity_achieved == 0.5
+    assert all(mask.shape == found.network.get_submodule(name).weight.shape for name, mask in found.masks.items())
+    sf.hold(found.network, found.masks).remove()
     again = sf.load_run(found.folder)
     assert torch.equal(again.network.head.weight, found.network.head.weight)
     main([str(found.folder / "row.json"), "--cache-dir", str(tmp_path / "cache")])

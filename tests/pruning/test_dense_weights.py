@@ -70,7 +70,7 @@ def test_of_any_kind_with_the_true_reason(net, capsys):
         "attention.out_proj": "its weight is read without a call of it",
         "read": "its weight is read without a call of it",
         "idle": "the example inputs do not reach it",
-        "head": "the last Linear, the head",
+        "head": "the head, which gives the network's output",
     }
     weights = (
         sum(parameter.numel() for parameter in net.parameters() if parameter.dim() > 1) - 48

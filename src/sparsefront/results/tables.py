@@ -15,6 +15,7 @@ from rich.text import Text
 from sparsefront.artifacts.durable import below
 from sparsefront.errors import printable
 from sparsefront.measure.speedup import DENSE_KERNELS, ratio_apart
+from sparsefront.options import program_command
 from sparsefront.progress import counted, reasons_text
 from sparsefront.pruning.collapse import collapse_text
 from sparsefront.results.candidates import (
@@ -47,7 +48,7 @@ from sparsefront.results.comparable import CPU_NOTE, ComparableResults, Point, m
 from sparsefront.results.compare_arguments import MOST_ROWS
 from sparsefront.results.latency_table import wins_text
 from sparsefront.results.record import Result
-from sparsefront.results.run_folder import FAILURE_FILE, failure_message, recorded_overrides
+from sparsefront.results.run_folder import FAILURE_FILE, failure_message, overrides_command, recorded_overrides
 from sparsefront.results.statistics import (
     CHOICES,
     PICKED,
@@ -59,7 +60,6 @@ from sparsefront.results.statistics import (
 )
 from sparsefront.results.store import RESULT_FILE, read_results
 from sparsefront.results.terminal import (
-    PIPED_WIDTH,
     add_row,
     least_width,
     print_table,
@@ -148,6 +148,7 @@ def layer_lines(result: Result) -> list[dict[str, str]]:
 
 # Terminal table of one run.
 
+RUN_WIDTH = 100  # most columns
 QUALITIES = {
     "dense": "dense",
     "dense_continued": "dense, trained on",
@@ -160,22 +161,30 @@ QUALITY_COLUMNS = {column.field: column for column in COLUMNS if isinstance(colu
 
 
 def run_table(result: Result) -> Table:
-    """What one run found; each line names the field of the result with the exact value."""
-    table = Table(title=Text(run_title(result)), title_justify="left", box=box.SIMPLE_HEAD)
+    """What one run found, in at most 100 columns; the page of the run has the rest."""
+    table = Table(title=Text(run_title(result)), title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
     table.add_column("")
     table.add_column("value", overflow="fold")
-    table.add_column("field of the result", style="dim", overflow="fold")
-    for section in (_quality_rows(result), _speed_rows(result), _other_rows(result)):
+    for section in run_lines(result, brief=True):
+        for words, value, _ in section:
+            add_row(table, words, value)
         table.add_section()
-        for line in section:
-            add_row(table, *line)
     return table
 
 
-_Rows = Iterator[tuple[str, str, str]]  # what, value, field
+_Lines = Iterator[tuple[str, str, str]]
 
 
-def _quality_rows(result: Result) -> _Rows:
+def run_lines(result: Result, *, brief: bool = False) -> list[list[tuple[str, str, str]]]:
+    """What one run found, by section: words, value, and the field of the result with the exact value.
+
+    Args:
+        brief: without what only the report explains: variants of networks, reasons of layers that were never to be pruned.
+    """
+    return [list(_quality_lines(result)), list(_speed_lines(result, brief)), list(_other_lines(result, brief))]
+
+
+def _quality_lines(result: Result) -> _Lines:
     quality, metric = result.quality, metric_of(result)
     for side, words in QUALITIES.items():
         if side in ("dense", "masked", "sparse") or result.value_of(side) is not None:
@@ -197,22 +206,21 @@ def _quality_rows(result: Result) -> _Rows:
         yield f"{metric.words}, held out", text, "val_dense, val_masked, val_sparse"
 
 
-def _speed_rows(result: Result) -> _Rows:
+def _speed_lines(result: Result, brief: bool) -> _Lines:
     speed = result.speed
-    yield "latency, dense", _latency(result, "dense"), "latency_dense_ms"
+    yield "latency, dense", _latency(result, "dense", brief), "latency_dense_ms"
     if speed.latency_dense_low_ms is not None:
-        yield f"latency, {dense_low_text(result)}", _latency(result, "dense_low"), "latency_dense_low_ms"
-    yield "latency, sparse", _latency(result, "sparse"), "latency_sparse_ms"
+        yield f"latency, {dense_low_text(result)}", _latency(result, "dense_low", brief), "latency_dense_low_ms"
+    yield "latency, sparse", _latency(result, "sparse", brief), "latency_sparse_ms"
     if speed.timed_mode is not None:
         yield "text, token by token", _decoding_text(result), "tokens_per_s_*, latency_prefill_*_ms"
-    if speed.fused_dense_latency_ms is not None:
+    if speed.fused_dense_latency_ms is not None and not brief:
         text = f"{milliseconds(speed.fused_dense_latency_ms)} ms"
-        yield "latency, dense, our fused graph", text, "fused_dense_latency_ms"
-    text = f"{times(speed.speedup)}{_verdict(result, 'speedup')}{apart_from_medians(result)}"
-    yield "speedup", "not measured" if speed.speedup is None else text, "speedup"
+        yield "latency, dense, in sparsefront's fused graph", text, "fused_dense_latency_ms"
+    yield "speedup", _speedup(result) + ("" if brief else apart_from_medians(result)), "speedup"
     if speed.speedup is not None and (interval := speedup_interval(result)) is not None:
-        repeats = "" if speed.repeats is None else f" over {counted(speed.repeats, 'repeat')}"
-        text = f"{' – '.join(map(times, interval))}, bootstrap 95 % interval of the ratio of medians{repeats}"
+        repeats = "" if speed.repeats is None else f", {counted(speed.repeats, 'repeat')}"
+        text = f"{' – '.join(map(times, interval))} (bootstrap 95 % of the ratio of medians{repeats})"
         yield "its interval", text, "speedup_low, speedup_high"
     if speed.speedup_low_precision is not None:
         stronger = "; this dense version is the faster one" if low_baseline_is_faster(result) else ""
@@ -228,12 +236,13 @@ def _speed_rows(result: Result) -> _Rows:
         yield name, _part_text(entry), "parts"
     if speed.curve:
         yield "sparse wins", wins_text(result), "curve"
-    yield "device", _device_text(result), "latency_device"
-    yield "precision", plain(precision_of(result)), "precision"
+    yield "device", _device(result), "latency_device"
+    if not brief or precision_of(result) != speed.dtype:
+        yield "precision", plain(precision_of(result)), "precision"
     yield "kernel", plain(speed.latency_kernel), "latency_kernel"
 
 
-def _other_rows(result: Result) -> _Rows:
+def _other_lines(result: Result, brief: bool) -> _Lines:
     identity, sparsity, cost, size = result.identity, result.sparsity, result.cost, result.size
     yield "achieved sparsity", fraction(sparsity.sparsity_achieved), "sparsity_achieved"
     if sparsity.weights_left is not None:
@@ -245,16 +254,18 @@ def _other_rows(result: Result) -> _Rows:
         text = ", ".join(counted(number, noun) for noun, number in counts.items())
         yield "recovery", text if cost.recovery_steps else "no training", "recovery_steps"
     collapsed = collapsed_in(result)
-    yield "layers left dense", dense_layers_text(result), "dense_layers, dense_weights"
-    text = f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
-    yield "layers collapsed", text, "collapsed_layers"
-    text = f"{_megabytes(size.weight_bytes_dense)} dense, {_megabytes(size.weight_bytes_sparse)} sparse"
-    yield "weights", text, "weight_bytes_sparse"
+    yield "layers left dense", dense_layers_text(result, brief=brief), "dense_layers, dense_weights"
+    if not brief or collapsed:
+        text = f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
+        yield "layers collapsed", text, "collapsed_layers"
+    weights = f"{_megabytes(size.weight_bytes_dense)} dense, {_megabytes(size.weight_bytes_sparse)} sparse"
+    yield "weights", weights, "weight_bytes_sparse"
     if size.resident_bytes_sparse is not None:
         text = f"{_megabytes(size.resident_bytes_dense)} dense, {_megabytes(size.resident_bytes_sparse)} sparse"
         if held := size.dense_bytes_per_layer:
             text += f" ({_megabytes(sum(held.values()))} in {counted(len(held), 'prunable layer')} left dense)"
-        yield "on the device", text, "resident_bytes_sparse"
+        if not (brief and text == weights):
+            yield "on the device", text, "resident_bytes_sparse"
     yield "seed", str(identity.seed), "seed"
     if identity.recovery_seed not in (None, identity.seed):
         yield "seed of the recovery", str(identity.recovery_seed), "recovery_seed"
@@ -268,9 +279,12 @@ def run_title(result: Result) -> str:
     return f"{model_text(result)} on {task_text(result)}: {pattern}"
 
 
-def dense_layers_text(result: Result) -> str:
+def dense_layers_text(result: Result, *, brief: bool = False) -> str:
     """How many layers, modules and parameters with weights stayed dense, by reason; for prunable ones, their share of the
     prunable weights.
+
+    Args:
+        brief: without the reasons of others than prunable layers.
     """
     prunable, shares = result.sparsity.dense_layers, result.sparsity.dense_weight_shares
     others = result.kernels.dense_weights
@@ -278,21 +292,29 @@ def dense_layers_text(result: Result) -> str:
         return "all: recovery.dense_after lifted the masks"
     if result.choice.kernel_mode == "none":
         return "all: kernel=none swaps nothing in"
-    if not prunable | others:
+    reasons = prunable | others
+    if not reasons:
         return "none"
     held = f" with {percent(sum(shares.values()))} of the prunable weights" if shares else ""
     if others:
         held = f" ({len(prunable) or 'none'} of them prunable{',' * bool(held)}{held})"
-    return f"{len(prunable | others)}{held}: {reasons_text(prunable | others)}"
+    shown = prunable if brief else reasons
+    return f"{len(reasons)}{held}" + (f": {reasons_text(shown)}" if shown else "")
 
 
-def _latency(result: Result, side: str) -> str:
+def _latency(result: Result, side: str, brief: bool) -> str:
     median, p20, p80 = (result.value_of(f"latency_{side}{percentile}_ms") for percentile in ("", "_p20", "_p80"))
     if median is None:
         return "not measured"
     spread = "" if p20 is None or p80 is None else f" ({milliseconds(p20)} – {milliseconds(p80)})"
-    way = result.value_of(f"{side}_variant") or result.value_of(f"execution_mode_{side}")
+    mode = result.value_of(f"execution_mode_{side}")
+    way = mode if brief else result.value_of(f"{side}_variant") or mode
     return f"{milliseconds(median)} ms{spread}" + ("" if way is None else f", {way}")
+
+
+def _speedup(result: Result) -> str:
+    speedup = result.speed.speedup
+    return "not measured" if speedup is None else f"{times(speedup)}{_verdict(result, 'speedup')}"
 
 
 def dense_low_text(result: Result) -> str:
@@ -368,7 +390,7 @@ def apart_from_medians(result: Result) -> str:
     return ratio_apart(speed.speedup, speed.latency_dense_ms, speed.latency_sparse_ms)
 
 
-def _device_text(result: Result) -> str:
+def _device(result: Result) -> str:
     speed = result.speed
     if speed.latency_device is None:
         return "not timed"
@@ -440,14 +462,45 @@ def _cells(point: Point, apart: dict[str, str]) -> tuple[str, ...]:
 # wrap them, so that they can be copied.
 
 
-def print_run(result: Result, paths: Sequence[Path]) -> None:
-    """Print the table of a run, then its files."""
+def print_run(result: Result, paths: Sequence[Path], *, checkpoint: str | None = None, is_point: bool = False) -> None:
+    """Print the table of a run, then three lines: what happened, where it lies, what to do next.
+
+    Args:
+        paths: files of the run.
+        checkpoint: where the exported network lies.
+        is_point: of a sweep, whose last lines are a table of all: prints what happened and where it lies alone.
+    """
     console = Console()
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH
+    console.width = min(console.width, RUN_WIDTH) if console.is_terminal else RUN_WIDTH
+    folders = {path.parent: [one.name for one in paths if one.parent == path.parent] for path in paths}
+    parts = [f"{_short(folder)}/ {', '.join(names)}" for folder, names in folders.items()]
+    where = f"in {'; '.join(parts)}" + (f"; the network: {checkpoint}" if checkpoint else "")
+    if is_point:
+        print(printable(f"{run_title(result)}: {outcome_text(result)}"), where, sep="\n")
+        return
     print_table(console, run_table(result))
-    for path in paths:
-        print(f"  {_short(path)}")
+    print(printable(outcome_text(result)), where, sep="\n")
+    if folder := next((path.parent for path in paths if path.name == RESULT_FILE), None):
+        steps = [f"{program_command('compare')} {_short(folder.parent)}"]
+        steps += [f"{program_command('verify')} {_short(folder / RESULT_FILE)}"]
+        if command := overrides_command(folder):
+            run = program_command("run")
+            steps += [re.sub(r" seed=\S+", "", command).replace(run, f"{run} -m seed=0,1,2", 1)]
+        print(f"next: {printable('  |  '.join(steps))}")
+
+
+def outcome_text(result: Result) -> str:
+    """`75 % zeros: accuracy 97.2 → 96.7 %; 1.31× as fast`, for the last lines of a run."""
+    quality, words = result.quality, metric_of(result)
+    sparse, how = quality.sparse, "" if quality.sparse is not None else " (masked)"
+    after = quality.masked if sparse is None else sparse
+    zeros = result.sparsity.sparsity_achieved
+    text = "dense network" if not zeros else f"{100 * zeros:.3g} % zeros"
+    if quality.dense is not None and after is not None:
+        text += f": {words.words} {words.text(quality.dense).removesuffix(' %')} → {words.text(after)}{how}"
+    if result.speed.latency_device == "cpu":
+        return f"{text}; latency on a CPU says nothing about a GPU"
+    return text if result.speed.speedup is None else f"{text}; speedup {_speedup(result)} on {_device(result)}"
 
 
 def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int | None = MOST_ROWS) -> None:
@@ -483,10 +536,13 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
 def print_results(results: Sequence[Result]) -> None:
     """Print results in one table, comparable or not; in a narrow terminal, compact tables of comparable ones."""
     narrow, table = Console(), results_table(results)
+    groups = split_comparable(results)
     if not _is_too_narrow(narrow, table):
         print_table(table_console(table), table)
+        for group in groups:
+            if any(len(candidate.results) > 1 for candidate in group.candidates):  # mean ± deviation over seeds
+                print_table(table_console(), records_table(candidate_table(group.candidates), CHOICES))
         return
-    groups = split_comparable(results)
     for group in groups:
         print_table(narrow, compact_table(group))
     if any(group.device == "cpu" for group in groups):
