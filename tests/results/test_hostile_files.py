@@ -212,7 +212,7 @@ def test_every_published_file_opens_or_tells_what_it_is(file, capsys):
     groups = split_comparable(reading.results)
     side = next((name for name in ("sparse", "test_sparse") if name in lines[0]), "masked")
     drawn = sum(bool(line.get(side) or line.get("masked")) for line in lines)
-    assert sum(group.notes() is not None for group in groups) and bool(drawn) == any(group.points() for group in groups)
+    assert sum(group.notes is not None for group in groups) and bool(drawn) == any(group.points for group in groups)
     assert {result.choice.pattern for result in reading.results} >= {
         line["pattern"] for line in lines if "pattern" in line
     }

@@ -48,7 +48,7 @@ def test_fronts_areas_and_budgets(several, run):
     assert (one["perplexity"], one["lost, test"], one["lost, held out"]) == ("28.10", "0.36", "0.37")
     assert last["at most"] == "5 % more perplexity" and last["fastest"].startswith("tile_wise")
     assert headline(group).startswith("Within 1 % of dense's perplexity the fastest is uniform")
-    assert group.quality_label == "perplexity (less is better)"
+    assert group.metric.label == "perplexity (less is better)"
 
 
 def test_what_a_search_minimizes():

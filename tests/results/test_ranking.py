@@ -164,7 +164,7 @@ def test_fewer_than_five_repeats_have_no_interval_and_count_as_nothing(runs):
     assert "its interval" in text_of(enough[0]) and "faster" in text_of(enough[0])
     (line,) = budget_table(group_of(few), [1.0])
     assert line["verdict"] == "no clear difference" and line["speedup"] == "1.50× (n=3)"
-    assert group_of(few).points()[0].x_interval is None
+    assert group_of(few).points[0].x_interval is None
     assert "1.49× – 1.51×" in budget_table(group_of(enough), [1.0])[0]["speedup"]
     assert headline(group_of(few)) == "Nothing within 1 point of dense counts as faster than dense."
     curve = [{"batch_size": 1, "sequence_length": None, "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1}]

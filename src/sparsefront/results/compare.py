@@ -84,7 +84,7 @@ def log_comparison(
         points = table([line for group in groups for line in point_lines(group)])
         flat = [result.flat() for result in results]
         columns = [name for name in flat[0] if any(line[name] is not None for line in flat)]
-        title = f"{groups[0].axis.label} and {groups[0].quality_label}"
+        title = f"{groups[0].axis.label} and {groups[0].metric.label}"
         run.log(
             {
                 "points": points,
@@ -102,7 +102,7 @@ def log_comparison(
 def point_lines(group: ComparableResults) -> Iterator[dict[str, Any]]:
     """One line per candidate: displayed qualities, seeds as the number of runs."""
     front = set(group.front())
-    for point in group.points():
+    for point in group.points:
         candidate, choice = point.candidate, point.result.choice
         low, high = point.x_interval or (None, None)
         parts = ("recovery", "schedule", "allocation", "importance", "kernel_mode")

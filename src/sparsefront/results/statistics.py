@@ -397,7 +397,7 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
     The front is picked by the held-out part; the area is on the reporting split, bounded by the dense baseline and one point
     below the worst quality here, the same for all patterns. Empty if only dense networks were measured.
     """
-    series = by_pattern(group.points())
+    series = by_pattern(group.points)
     if not series:
         return []
     dense, front = group.dense_point(), set(group.front())
@@ -437,7 +437,7 @@ def _areas(group: ComparableResults, series: dict[str, list[Point]], dense: floa
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 6. The generator's seed is fixed.
     """
     sign = group.metric.sign
-    corner = group.axis.cost(dense), min(sign * point.quality for point in group.points()) - 1
+    corner = group.axis.cost(dense), min(sign * point.quality for point in group.points) - 1
     draw = np.random.default_rng(0)
     areas = {}
     for pattern, points in series.items():

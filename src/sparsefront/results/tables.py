@@ -429,10 +429,10 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
     picked = picked_as(group.candidates)
     apart = settings_apart(group.candidates, SHOWN)
     sign = group.metric.sign
-    order = sorted(group.points(), key=lambda point: -sign * (point.quality if point.val is None else point.val))
+    order = sorted(group.points, key=lambda point: -sign * (point.quality if point.val is None else point.val))
     for point in order[:most]:
         add_row(table, *_cells(point, apart[point.candidate.runs]), picked.get(point.candidate.runs, ""))
-    if (dense := group.dense_quality()) is not None:
+    if (dense := group.median_quality("dense")) is not None:
         add_row(table, "dense", "0", "", "", f"{dense:.2f}", "", "", "")
     if {"winner", "recipe"} & set(picked.values()):
         table.caption, table.caption_justify = Text(PICKED), "left"
@@ -511,11 +511,11 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
         verdicts: confidence of what was picked, on the reporting split.
         most: maximum number of table lines; None = all.
     """
-    narrow, table = Console(), results_table(group.results, group.notes(), most=most, columns=group.columns)
+    narrow, table = Console(), results_table(group.results, group.notes, most=most, columns=group.columns)
     if _is_too_narrow(narrow, table):
         print_table(narrow, compact_table(group, most))
-        _print_left_out(len(group.points()), most, "candidate")
-        for line in [*([f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []), *group.notes(), *verdicts]:
+        _print_left_out(len(group.points), most, "candidate")
+        for line in [*([f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []), *group.notes, *verdicts]:
             print_text(narrow, line)
     else:
         console = table_console(table)

@@ -122,7 +122,7 @@ def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str,
         "ranking": pattern_ranking(group),
         "cells": measured_cells(group.candidates),
         "verdicts": verdicts,
-        "notes": group.notes(),
+        "notes": group.notes,
         "shared": group.columns[1],
     }
 
@@ -177,7 +177,7 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
     return {
         "title": group.title,
         "runs": [places[id(result)] for result in group.results],
-        "quality_label": group.quality_label,
+        "quality_label": group.metric.label,
         "metric": {"scale": group.metric.scale, "unit": group.metric.unit, "sign": group.metric.sign},
         "picked_by": None if group.offers_no_choice else group.picked_by,
         "points": points,
@@ -253,5 +253,5 @@ def write_comparison(
 
 def _most_wanted(groups: Sequence[ComparableResults]) -> list[Result]:
     """The results on the fronts of all patterns."""
-    fronts = [group.own_front(series) for group in groups for series in by_pattern(group.points()).values()]
+    fronts = [group.own_front(series) for group in groups for series in by_pattern(group.points).values()]
     return [point.result for front in fronts for point in front]
