@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import strategies as st
 from torch import nn
 from torchvision.models import resnet50
 
@@ -26,15 +25,11 @@ def test_a_worked_example():
     assert found == pytest.approx({"small": 1 - 8 / 16, "large": 1 - 20 / 100})
 
 
-def test_layers_that_would_exceed_density_1_stay_dense_and_the_rest_makes_up_for_it():
+def test_layers_beyond_density_1():
     shapes = {"a": (2, 2), "b": (4, 4), "c": (32, 32)}
     found = sparsities(shapes, 0.8)
     assert found["a"] == 0.0 and found["b"] == 0.0
     assert (1 - found["c"]) * 1024 == pytest.approx(0.2 * (4 + 16 + 1024) - 20)
-
-
-side = st.integers(1, 64)
-shape = st.one_of(st.tuples(side, side), st.tuples(side, side, st.integers(1, 5), st.integers(1, 5)))
 
 
 def test_masks_have_these_sparsities():

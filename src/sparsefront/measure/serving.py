@@ -82,7 +82,9 @@ def serve(
         give_up_s: a longer wait of a request means that the server cannot keep up; the rest is not served.
     """
     queue: deque[Request] = deque()
-    changed, latencies, batches = threading.Condition(), [], []
+    changed = threading.Condition()
+    latencies: list[float] = []
+    batches: list[int] = []
     state: dict[str, Any] = {"closed": False, "error": None, "overloaded": False}
     start = time.perf_counter()
 
@@ -160,7 +162,7 @@ def serve_networks(
             side: PaddedBatches(net, execution, inputs, lengths, settings) for side, (net, execution) in ways.items()
         }
         for side, run in runs.items():
-            energy = joules(lambda run=run: run.call_largest(), device)
+            energy = joules(run.call_largest, device)
             sides[side] = {"execution_mode": run.mode, "samples_of_energy": run.rows[-1], **energy, "rates": []}
         for rate in settings.rates:
             requests = poisson(rate, settings.serve_seconds, lengths, seed=0)
