@@ -79,7 +79,7 @@ def require_found(result: Result, names: tuple[str, ...]) -> None:
 
 def _why_absent(name: str, experiment: Experiment) -> str | None:
     """Why the record will lack a value; None if it will have it, according to the configuration."""
-    if name in (OF_DECODE if (mode := experiment.measure.mode) == "forward" else OF_FORWARD):
+    if name in (OF_DECODE if (mode := experiment.measure.mode) != "decode" else OF_FORWARD):
         return f"a run with measure.mode={mode} does not measure {name}"
     why = _why_not_measured(alike := OF_DECODE.get(name, name), experiment)
     return None if why is None else why.replace(f"measure {alike}", f"measure {name}")
