@@ -30,8 +30,8 @@ from torch.nn import functional
 
 from experiments.harness.rows import today
 from sparsefront.errors import failure_reason
-from sparsefront.inference.fusion.fused import FusedNorm, FusedResidualNorm, FusedRowNorm
 from sparsefront.inference.fusion.norms import NormTrial
+from sparsefront.inference.fusion.placement import FusedNorm, FusedResidualNorm, FusedRowNorm
 from sparsefront.provenance import provenance
 from sparsefront.results.store import append_line
 

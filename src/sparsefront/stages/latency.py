@@ -17,7 +17,7 @@ from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import dataset_size_text, size_text
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
-from sparsefront.measure.timers import summarise
+from sparsefront.measure.timers import summarize
 from sparsefront.results.record import OF_DATASET
 from sparsefront.stages.bench import EvalContext
 from sparsefront.tasks.decoding import DecoderStep, Decoding, SourceEncoder, TranslationNetwork, WholeTranslation
@@ -201,13 +201,13 @@ def timing_fields(
     """
     fields: dict[str, float | None] = {"fused_dense_latency_ms": None}
     for side in ("dense", "dense_low", "sparse"):
-        taken = summarise(sum(samples[side], [])) if side in samples else None
+        taken = summarize(sum(samples[side], [])) if side in samples else None
         for end, value in (("", "median_ms"), ("_p20", "p20_ms"), ("_p80", "p80_ms")):
             fields[f"latency_{side}{end}_ms"] = None if taken is None else getattr(taken, value)
         if count is not None and taken is not None:
             fields[rate.format(side)] = count / taken.median_ms * 1e3
     if fused and "dense" in samples:
-        fields["fused_dense_latency_ms"] = summarise(sum(samples.get("fused_dense", samples["dense"]), [])).median_ms
+        fields["fused_dense_latency_ms"] = summarize(sum(samples.get("fused_dense", samples["dense"]), [])).median_ms
     for side, name in SPEEDUP_OVER.items():
         fields |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
         if {side, "sparse"} <= samples.keys():
