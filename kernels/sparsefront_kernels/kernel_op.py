@@ -114,7 +114,7 @@ class _Op:
         """`product` of an entry: x and y are in the layout's order."""
         parts = [getattr(packed, part) for part in self.parts]
         epilogue = [residual, activation] if self.fused else []
-        return self.op(x, *parts, bias, *epilogue, layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR)
+        return self.op.overload(x, *parts, bias, *epilogue, layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR)
 
     def register_gradient(self, dense: Callable[[Any], Tensor]) -> None:
         """Register autograd for the op; requesting a gradient of the weight raises ValueError at the call."""

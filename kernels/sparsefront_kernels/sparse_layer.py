@@ -97,19 +97,18 @@ class SparseLayer(nn.Module):
         return self._entry.tunable_in(self.kernel_layout), self._operand
 
     def product(self, x: Tensor) -> Tensor:
-        """[M, K] -> [M, N], in the weight's dtype regardless of autocast."""
+        """[M, K] -> [M, N], in the weight's dtype regardless of autocast.
+
+        The result is row-major and contiguous, so that the cost of a layout is paid, and timed, inside the layer.
+        """
         if torch.is_autocast_enabled(x.device.type):
             with torch.autocast(x.device.type, enabled=False):
-                return self._run(x.to(self.format.dtype))
-        return self._run(x)
-
-    def _run(self, x: Tensor) -> Tensor:
-        """Return a row-major contiguous result, so that the cost of a layout is paid, and timed, inside the layer."""
-        layout = self.kernel_layout
+                return self.product(x.to(self.format.dtype))
         if self.emulates:
             return self.emulated(x)
+        layout = self.kernel_layout
         x = contiguous_transpose(x) if layout in X_FEATURE_MAJOR else x
-        y = self._entry.run(self.entered(x), self._operand, self.bias, layout=layout)
+        y = self._entry.product(self.entered(x), self._operand, self.bias, **self._entry.layout_keyword(layout))
         return contiguous_transpose(y) if layout in Y_FEATURE_MAJOR else y.contiguous()
 
     def train(self, mode: bool = True) -> Self:

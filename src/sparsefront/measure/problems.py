@@ -275,12 +275,7 @@ class SameSize:
 
 
 def batches_by_size(
-    task: Any,
-    batches: Iterable[dict[str, Tensor]],
-    *,
-    longest: int | None,
-    device: torch.device,
-    dtype: torch.dtype,
+    task: Any, batches: Iterable[dict[str, Tensor]], *, longest: int | None, device: torch.device, dtype: torch.dtype
 ) -> list[SameSize]:
     """Group batches of text by size (rows, tokens), in order of first appearance.
 
