@@ -129,7 +129,7 @@ def test_experts_with_the_least_routed_mass_go(dense, then, tmp_path):
     [
         (0.01, {}, "sparsity=0.01: rounds to none of . experts"),
         (0.99, {}, "sparsity=0.99: rounds to all of . experts"),
-        (0.5, {"calibration": None}, "calibration=None: pattern experts looks at what its experts are given"),
+        (0.5, {"calibration": None}, "calibration=None: pattern.choose=importance compares what is given to experts"),
         (0.5, {"ignore": "*.experts.0.*"}, "ignore=given: keeps a layer of an expert"),
     ],
 )

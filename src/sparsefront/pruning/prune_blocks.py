@@ -243,7 +243,7 @@ def prune_blocks(
     influence, influence_text = None, ""
     if pattern.choose == "importance":
         if open_loader is None:
-            allowed = f"pattern {pattern.name} looks at what its {pattern.unit}s are given: give batches, such as a DataLoader"
+            allowed = f"pattern.choose=importance compares what is given to {pattern.unit}s: give batches, such as a DataLoader"
             raise InvalidSetting("calibration", None, allowed)
         of_experts = isinstance(pattern, Experts)
         measure = routed_mass if of_experts else block_influence
