@@ -32,7 +32,7 @@ from pathlib import Path
 
 import torch
 
-from sparsefront_kernels.common.file_lock import held_alone
+from sparsefront_kernels.file_lock import held_alone
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent

@@ -100,7 +100,7 @@ class KernelEntry:
             packed: result of `pack`.
             bias: [N].
             layout: one of `layouts`; default: the first, which is row-major if the kernel supports that.
-            epilogue: if `fuses_epilogue`: `activation` (a name in `common.epilogue.ACTIVATIONS`) and `residual` (y's shape and
+            epilogue: if `fuses_epilogue`: `activation` (a name in `epilogue.ACTIVATIONS`) and `residual` (y's shape and
                 dtype), for y = activation(x · Wᵀ + bias) + residual.
         Returns:
             Y in the layout's order; the kernel chooses the strides.

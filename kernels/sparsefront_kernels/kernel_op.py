@@ -18,10 +18,10 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.custom_op import CustomOp
-from sparsefront_kernels.common.epilogue import accumulation_dtype
-from sparsefront_kernels.common.operands import empty_output
+from sparsefront_kernels.custom_op import CustomOp
+from sparsefront_kernels.epilogue import accumulation_dtype
 from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.operands import empty_output
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
 # type of a field of a packed weight -> type of the op's argument
@@ -188,7 +188,7 @@ def activation_gradient(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | No
         x: [M, K].
         weight: [N, K].
         bias: [N] or None.
-        activation: a name in `common.epilogue.ACTIVATIONS` other than "none".
+        activation: a name in `epilogue.ACTIVATIONS` other than "none".
     """
     z = x @ weight.t()
     precision = accumulation_dtype(dy.dtype)

@@ -14,12 +14,12 @@ from sparsefront_kernels.blocked import triton as blocked_triton
 from sparsefront_kernels.blocked.reference import blocked_reference
 from sparsefront_kernels.blocked.sm90_convolution import CONVOLVING
 from sparsefront_kernels.blocked_2_4 import sm90 as blocked_2_4
-from sparsefront_kernels.common.epilogue import rebuilt_product
 from sparsefront_kernels.csr import sm90 as csr_sm90
 from sparsefront_kernels.csr import torch_spmm as csr
 from sparsefront_kernels.dense.format import dense_linear
 from sparsefront_kernels.ell import sm90 as ell_sm90
 from sparsefront_kernels.ell import small_m as ell_small_m
+from sparsefront_kernels.epilogue import rebuilt_product
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered import indexed, quack, simt, sm90, small_m, triton
 from sparsefront_kernels.gathered.reference import gathered_reference

@@ -12,9 +12,9 @@ from in_layout import InLayout
 from random_problems import OCCASIONS, draw
 from sparsefront_kernels import entry
 from sparsefront_kernels.bench.correctness import poisoned_memory
-from sparsefront_kernels.common.epilogue import with_epilogue
-from sparsefront_kernels.common.operands import RUN_BYTES, run_length
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.gathered import indexed, simt, sm90, small_m
+from sparsefront_kernels.operands import RUN_BYTES, run_length
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import launches
 from torch import Tensor

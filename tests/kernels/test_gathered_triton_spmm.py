@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
+from sparsefront_kernels.epilogue import ACTIVATIONS, with_epilogue
 
 
 @pytest.mark.parametrize(("n", "m", "kept"), [(1, 1, 1), (130, 67, 70), (64, 128, 0), (200, 5, 200)])

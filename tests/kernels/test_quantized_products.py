@@ -17,7 +17,7 @@ from sparsefront_kernels import (
     entry,
     find,
 )
-from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
 from sparsefront_kernels.semi_structured import torchao
 

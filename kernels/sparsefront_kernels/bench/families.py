@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.bench.masks import FamilyMasks, RandomMasks, Storage
-from sparsefront_kernels.common.indices import GROUP
+from sparsefront_kernels.indices import GROUP
 
 
 def equal_tiles(n: int, k: int, granularity: int, sparsity: float, device: torch.device) -> Tensor:

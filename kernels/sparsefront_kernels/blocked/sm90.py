@@ -23,19 +23,10 @@ from sparsefront_kernels.blocked.sm90_packing import (
     dense_weight,
     pack_for_blocked_sm90,
 )
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.host_tables import keep_for_graphs
-from sparsefront_kernels.common.launch import clusters_at_once, launch_kernel, was_read_before
-from sparsefront_kernels.common.operands import (
-    NO_EPILOGUE,
-    Epilogue,
-    aligned_by_input,
-    hopper_product,
-    is_loadable,
-    loadable,
-    run_length,
-)
-from sparsefront_kernels.common.wgmma_layout import HALVED_PANEL_BYTES
+from sparsefront_kernels.cuda.host_tables import keep_for_graphs
+from sparsefront_kernels.cuda.launch import clusters_at_once, launch_kernel, was_read_before
+from sparsefront_kernels.cuda.wgmma_layout import HALVED_PANEL_BYTES
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.sm90_schedule import (
     ALL,
@@ -46,6 +37,15 @@ from sparsefront_kernels.gathered.sm90_schedule import (
     schedule_tensors,
 )
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import (
+    NO_EPILOGUE,
+    Epilogue,
+    aligned_by_input,
+    hopper_product,
+    is_loadable,
+    loadable,
+    run_length,
+)
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 

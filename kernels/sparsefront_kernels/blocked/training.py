@@ -33,10 +33,10 @@ from sparsefront_kernels.blocked.sm90_training import (
     packed_panels,
 )
 from sparsefront_kernels.blocked.triton import BlockedTritonWeight, blocked_triton
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason, triton_unsupported_reason
-from sparsefront_kernels.common.epilogue import accumulation_dtype
-from sparsefront_kernels.common.launch import num_sms, power_of_two_within, supports_pdl
-from sparsefront_kernels.common.operands import Epilogue, bias_for_kernel, loadable
+from sparsefront_kernels.cuda.launch import num_sms, power_of_two_within, supports_pdl
+from sparsefront_kernels.device_support import hopper_unsupported_reason, triton_unsupported_reason
+from sparsefront_kernels.epilogue import accumulation_dtype
+from sparsefront_kernels.operands import Epilogue, bias_for_kernel, loadable
 from sparsefront_kernels.problem import Problem
 
 

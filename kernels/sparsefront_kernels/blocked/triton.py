@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.device_support import triton_unsupported_reason
-from sparsefront_kernels.common.launch import LaunchShape, power_of_two_within, rows_of_block
-from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.cuda.launch import LaunchShape, power_of_two_within, rows_of_block
+from sparsefront_kernels.device_support import triton_unsupported_reason
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import check_operands
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "blocked_triton"

@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import RASTER_SWIZZLE_ROWS, LaunchShape
-from sparsefront_kernels.common.triton_device import swizzled_tile
+from sparsefront_kernels.cuda.launch import RASTER_SWIZZLE_ROWS, LaunchShape
+from sparsefront_kernels.triton_device import swizzled_tile
 
 
 @triton.jit

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import power_of_two_within
+from sparsefront_kernels.cuda.launch import power_of_two_within
 
 
 @triton.jit

@@ -5,9 +5,8 @@ from typing import cast
 
 from torch import Tensor
 
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import TYPE_CODES
-from sparsefront_kernels.common.thread_per_output import (
+from sparsefront_kernels.cuda.launch import TYPE_CODES
+from sparsefront_kernels.cuda.thread_per_output import (
     CHUNK,
     ThreadPerOutputProblem,
     fits,
@@ -16,6 +15,7 @@ from sparsefront_kernels.common.thread_per_output import (
     thread_per_output_product,
     tuned_launches,
 )
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.ell.format import ELLFormat
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_op import kernel_entry

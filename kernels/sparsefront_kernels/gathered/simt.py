@@ -10,12 +10,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import launch_kernel, num_sms
-from sparsefront_kernels.common.operands import Epilogue, hopper_product, multiply_by_feature, run_length
+from sparsefront_kernels.cuda.launch import launch_kernel, num_sms
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles, width_unsupported_reason
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import Epilogue, hopper_product, multiply_by_feature, run_length
 from sparsefront_kernels.performance_model.launch_costs import simt_us
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches

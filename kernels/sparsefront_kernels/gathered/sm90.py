@@ -13,20 +13,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common import operands
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.epilogue import accumulation_dtype, with_epilogue
-from sparsefront_kernels.common.host_tables import keep_for_graphs
-from sparsefront_kernels.common.launch import launch_kernel, num_sms
-from sparsefront_kernels.common.operands import (
-    NO_EPILOGUE,
-    Epilogue,
-    aligned_by_input,
-    aligned_like,
-    deliver,
-    hopper_product,
-)
-from sparsefront_kernels.common.wgmma_layout import is_halved
+from sparsefront_kernels import operands
+from sparsefront_kernels.cuda.host_tables import keep_for_graphs
+from sparsefront_kernels.cuda.launch import launch_kernel, num_sms
+from sparsefront_kernels.cuda.wgmma_layout import is_halved
+from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.epilogue import accumulation_dtype, with_epilogue
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.sm90_packing import (
     K_BLOCK_MMA_TILES,
@@ -38,6 +30,14 @@ from sparsefront_kernels.gathered.sm90_packing import (
 from sparsefront_kernels.gathered.sm90_schedule import ALL, columns_unsupported_reason, last_cycles, schedule_tensors
 from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_tables
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import (
+    NO_EPILOGUE,
+    Epilogue,
+    aligned_by_input,
+    aligned_like,
+    deliver,
+    hopper_product,
+)
 from sparsefront_kernels.performance_model.launch_costs import cuda_many_rows_us, cuda_us
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches

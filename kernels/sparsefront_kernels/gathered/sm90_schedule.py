@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.host_tables import on_device
+from sparsefront_kernels.cuda.host_tables import on_device
 from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
 
 CPU = torch.device("cpu")  # whatever the default device is

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.host_tables import on_device
+from sparsefront_kernels.cuda.host_tables import on_device
 from sparsefront_kernels.gathered.sm90_schedule import (
     COLUMN_BITS,
     CPU,

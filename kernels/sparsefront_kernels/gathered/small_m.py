@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import TYPE_CODES, launch_kernel, was_read_before
-from sparsefront_kernels.common.operands import Epilogue, hopper_product
+from sparsefront_kernels.cuda.launch import TYPE_CODES, launch_kernel, was_read_before
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, in_rows
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import Epilogue, hopper_product
 from sparsefront_kernels.performance_model.launch_costs import small_m_us
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.device_support import triton_unsupported_reason
-from sparsefront_kernels.common.launch import LaunchShape, power_of_two_within
-from sparsefront_kernels.common.operands import aligned_by_input, check_epilogue, check_operands, empty_output
+from sparsefront_kernels.cuda.launch import LaunchShape, power_of_two_within
+from sparsefront_kernels.device_support import triton_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, in_rows
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import aligned_by_input, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -110,7 +110,7 @@ def gathered_triton(
             `TRANSPOSED_FROM` rows on, row-major X costs a copy.
         bias: [N], any float dtype, or None.
         residual: of Y's shape and dtype, any strides, or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name of `epilogue.ACTIVATIONS`.
         tf32: True rounds float32 operands to TF32 before they are multiplied.
     Returns:
         [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.

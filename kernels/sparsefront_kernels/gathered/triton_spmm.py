@@ -4,14 +4,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import (
+from sparsefront_kernels.cuda.launch import (
     RASTER_SWIZZLE_ROWS,
     LaunchShape,
     launch_shape,
     power_of_two_within,
     supports_pdl,
 )
-from sparsefront_kernels.common.triton_device import activated, swizzled_tile
+from sparsefront_kernels.triton_device import activated, swizzled_tile
 
 REGISTERS = 65_536  # of a multiprocessor
 BLOCK = 64  # sides of a tile that is transposed: reads and writes are then runs of 128 bytes in 16-bit types
@@ -205,7 +205,7 @@ def expand_rows(
         index: int32 [N], the row of each output in `sums`, or -1.
         y, residual: [M, N] with N contiguous; residual may be None.
         bias: [N] or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name of `epilogue.ACTIVATIONS`.
     """
     m, n = y.shape
     pdl = supports_pdl(y.device)

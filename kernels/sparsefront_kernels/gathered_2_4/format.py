@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.indices import GROUP, packed_places, places_of_kept, unpacked_places
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.indices import GROUP, packed_places, places_of_kept, unpacked_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Gathered24Format(SparseFormat):
     Args:
         tile: outputs per tile; the last one may have fewer, and is filled up with zeros.
         values: [windows, tile, 2].
-        metadata: uint8 [windows, ceil(tile / 2)], as `common.indices.packed_places` has them for the outputs of a window.
+        metadata: uint8 [windows, ceil(tile / 2)], as `indices.packed_places` has them for the outputs of a window.
         inputs: int32 [windows, 4], rising; where a window has fewer, -1 at its end.
         tile_offsets: int64 [tiles + 1]; tile t owns windows tile_offsets[t] to tile_offsets[t + 1].
         output_index: int32 [stored outputs], rising; tile t owns `tile` of them from t * tile on.

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.indices import GROUP
-from sparsefront_kernels.common.wgmma_layout import halved_panels
+from sparsefront_kernels.cuda.wgmma_layout import halved_panels
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90
 from sparsefront_kernels.gathered.sm90 import HALVED_KERNEL, HALVED_LAUNCHES, sm90_unsupported_reason
 from sparsefront_kernels.gathered.sm90_packing import HALF, K_BLOCK, Sm90PackedWeight, in_whole_runs, side_by_side
 from sparsefront_kernels.gathered_2_4.format import Gathered24Format
+from sparsefront_kernels.indices import GROUP
 from sparsefront_kernels.problem import Problem
 
 _WINDOWS = K_BLOCK // GROUP  # of a k-block

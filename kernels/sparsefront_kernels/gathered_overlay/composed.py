@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.epilogue import accumulation_dtype
 from sparsefront_kernels.csr.sm90 import ENTRY as CSR_SM90
 from sparsefront_kernels.csr.torch_spmm import TORCH as CSR_TORCH
 from sparsefront_kernels.csr.torch_spmm import csr_reference
+from sparsefront_kernels.epilogue import accumulation_dtype
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common import thread_per_output
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import best_first
-from sparsefront_kernels.common.thread_per_output import (
+from sparsefront_kernels.cuda import thread_per_output
+from sparsefront_kernels.cuda.launch import best_first
+from sparsefront_kernels.cuda.thread_per_output import (
     LANES,
     MOST_ROWS,
     PIECES,
@@ -22,6 +21,7 @@ from sparsefront_kernels.common.thread_per_output import (
     segments,
     thread_per_output_product,
 )
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.n_m import small_m

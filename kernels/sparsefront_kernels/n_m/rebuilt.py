@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sparsefront_kernels.common.device_support import triton_unsupported_reason
-from sparsefront_kernels.common.indices import columns_back
-from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.device_support import triton_unsupported_reason
+from sparsefront_kernels.indices import columns_back
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.n_m.format import NMFormat
+from sparsefront_kernels.operands import check_operands
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import TYPE_CODES
-from sparsefront_kernels.common.thread_per_output import (
+from sparsefront_kernels.cuda.launch import TYPE_CODES
+from sparsefront_kernels.cuda.thread_per_output import (
     MOST_ROWS,
     ThreadPerOutputProblem,
     packed_chunks,
@@ -14,6 +13,7 @@ from sparsefront_kernels.common.thread_per_output import (
     thread_per_output_product,
     tuned_launches,
 )
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.n_m.format import NMFormat

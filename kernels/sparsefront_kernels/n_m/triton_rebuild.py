@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import power_of_two_within
+from sparsefront_kernels.cuda.launch import power_of_two_within
 
 INPUTS_AT_A_TIME = 256  # of an output: 512 bytes of 16-bit weights that lie side by side
 OUTPUTS_AT_A_TIME = 8

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.device_support import unloadable_reason
-from sparsefront_kernels.common.launch import TYPE_CODES, address, argument_fields, launch_with
-from sparsefront_kernels.common.operands import has_aligned_rows
+from sparsefront_kernels.cuda.launch import TYPE_CODES, address, argument_fields, launch_with
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.device_support import unloadable_reason
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
+from sparsefront_kernels.operands import has_aligned_rows
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = LIBRARY = "layer_norm_columns"

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import supports_pdl
+from sparsefront_kernels.cuda.launch import supports_pdl
 
 # Elements that one program holds in registers as float32 (an SM has 64 Ki registers); with more features a column is read three
 # times, from the caches.

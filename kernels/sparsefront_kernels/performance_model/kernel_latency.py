@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product as every
 from math import ceil
 
-from sparsefront_kernels.common.launch import power_of_two_within, rows_of_block
+from sparsefront_kernels.cuda.launch import power_of_two_within, rows_of_block
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.performance_model.rates import DeviceRates, rates_for
 from sparsefront_kernels.performance_model.work import Tiling, Work, time_us
@@ -149,7 +149,7 @@ def _gathered_small_m(product: Product, rates: DeviceRates) -> Work | None:
     return product.work(rates, tilings, turns_x=not (product.x_by_feature or apart))
 
 
-# the Triton kernel: a program per part of a tile, with the launch of `common.launch` or, in TF32, a tuned one
+# the Triton kernel: a program per part of a tile, with the launch of `launch` or, in TF32, a tuned one
 _STAGES, _MOST_BLOCKS = 4, 4
 _SHARED_BYTES = 227 << 10
 _TUNED_BLOCK_M = (32, 64, 128, 256)  # in TF32, where the kernel is tuned

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common import operands
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.epilogue import accumulation_dtype, with_epilogue
-from sparsefront_kernels.common.operands import check_epilogue
+from sparsefront_kernels import operands
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.epilogue import accumulation_dtype, with_epilogue
+from sparsefront_kernels.operands import check_epilogue
 
 
 def contiguous_transpose(x: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tenso
     Args:
         sums: [R, C], float16, bfloat16 or float32, a row side by side in memory: outputs by rows of X where feature-major.
         bias: [R] of any float dtype, or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name of `epilogue.ACTIVATIONS`.
         residual: [R, C] in the dtype of the sums, any strides, or None.
     Returns:
         [R, C], contiguous, in the dtype of the sums.

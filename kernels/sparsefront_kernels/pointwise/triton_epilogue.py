@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import supports_pdl
-from sparsefront_kernels.common.triton_device import activated
+from sparsefront_kernels.cuda.launch import supports_pdl
+from sparsefront_kernels.triton_device import activated
 
 ROWS, COLUMNS = 4, 512  # of a program: 16 elements a thread
 

@@ -17,7 +17,7 @@ from sparsefront_kernels.blocked.fp8_sm90 import (
     pack_for_blocked_fp8_sm90,
     weight_unsupported_reason,
 )
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.triton_device import activated
+from sparsefront_kernels.triton_device import activated
 
 SHORT, LONG = 4, 512  # tile of a program: 16 elements per thread
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common import operands
+from sparsefront_kernels import operands
 
 
 def lstm_gates_reference(from_input: Tensor, from_state: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common import operands
+from sparsefront_kernels import operands
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.linear import SparseLinear

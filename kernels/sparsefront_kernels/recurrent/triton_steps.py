@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import power_of_two_within, supports_pdl
+from sparsefront_kernels.cuda.launch import power_of_two_within, supports_pdl
 
 COLUMNS = 256  # of h, of a program of the gates
 ROWS, FEWER_ROWS = 32, 16  # of h, of a program of the step; fewer where a block has less shared memory than Hopper's

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.device_support import cuda_unsupported_reason
-from sparsefront_kernels.common.operands import check_operands, contiguous_at_16_bytes
+from sparsefront_kernels.device_support import cuda_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import UnsupportedProblem
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import check_operands, contiguous_at_16_bytes
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 from sparsefront_kernels.tuning import TunedLaunches

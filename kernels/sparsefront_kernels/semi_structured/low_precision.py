@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.device_support import cuda_unsupported_reason
-from sparsefront_kernels.common.operands import contiguous_at_16_bytes
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.device_support import cuda_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry, UnsupportedProblem
+from sparsefront_kernels.operands import contiguous_at_16_bytes
 from sparsefront_kernels.problem import Y_FEATURE_MAJOR, Problem
 from sparsefront_kernels.quantized.epilogue import finished
 from sparsefront_kernels.quantized.quantize import PRECISIONS, VALUE_DTYPES, Quantized, quantize

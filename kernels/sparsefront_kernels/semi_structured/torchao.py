@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.device_support import cuda_unsupported_reason
+from sparsefront_kernels.device_support import cuda_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry, UnsupportedProblem
 from sparsefront_kernels.problem import Problem

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.cuda.launch import num_sms
 from sparsefront_kernels.cuda_library import report_unwritable_cache
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel

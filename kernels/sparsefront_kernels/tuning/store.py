@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from sparsefront_kernels.common.file_lock import held_alone
+from sparsefront_kernels.file_lock import held_alone
 
 log = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parent / "shipped"

@@ -11,8 +11,7 @@ from torch import Tensor
 from sparsefront_kernels.bench.masks import DrawnWeight
 from sparsefront_kernels.bench.problems import Setting
 from sparsefront_kernels.bench.provider import Provider, numbered
-from sparsefront_kernels.common.launch import num_sms
-from sparsefront_kernels.common.operands import run_length
+from sparsefront_kernels.cuda.launch import num_sms
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered.quack import (
     QuackLaunch,
@@ -23,6 +22,7 @@ from sparsefront_kernels.gathered.quack import (
     package_unavailable_reason,
     tiled_product,
 )
+from sparsefront_kernels.operands import run_length
 
 KERNEL = "quack_compact"
 FAMILY = "gathered"  # storage of the weight

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry, labeled
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.dense.format import DenseFormat
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
 from torch import Tensor, nn

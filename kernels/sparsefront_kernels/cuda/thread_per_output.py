@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.launch import (
+from sparsefront_kernels.cuda.launch import (
     DEPENDENT_LAUNCH,
     TYPE_CODES,
     address,
@@ -24,7 +24,7 @@ from sparsefront_kernels.common.launch import (
     best_first,
     launch_with,
 )
-from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
+from sparsefront_kernels.operands import bias_for_kernel, check_operands
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
 

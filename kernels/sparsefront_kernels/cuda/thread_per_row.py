@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import (
+from sparsefront_kernels.cuda.launch import (
     DEPENDENT_LAUNCH,
     TYPE_CODES,
     address,
@@ -24,10 +23,11 @@ from sparsefront_kernels.common.launch import (
     best_first,
     launch_with,
 )
-from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import bias_for_kernel, check_operands
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 

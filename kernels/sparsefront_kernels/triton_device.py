@@ -23,7 +23,7 @@ INTERPRETED = not isinstance(swizzled_tile, triton.runtime.JITFunction)
 
 @triton.jit
 def activated(v, NAME: tl.constexpr, TO_16_BITS: tl.constexpr = False):
-    """v in float32; NAME: a name of `common.epilogue.ACTIVATIONS`.
+    """v in float32; NAME: a name of `epilogue.ACTIVATIONS`.
 
     TO_16_BITS: the result will be rounded to 16 bits. The erf GELU then uses the polynomial of the CUDA kernels
     (cuda/epilogue.cuh), with an error of 3e-5 and a fraction of erf's instructions.

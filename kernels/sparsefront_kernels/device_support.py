@@ -76,7 +76,7 @@ def _interpreter_unsupported_reason(dtype: torch.dtype) -> str | None:
     if os.environ.get("TRITON_INTERPRET") != "1":
         return "needs a CUDA device (on a CPU, TRITON_INTERPRET=1 runs it in Triton's slow interpreter, for tests)"
     # Triton decides when a kernel is decorated; this import decorates the first one, if none was yet
-    from sparsefront_kernels.common.triton_device import INTERPRETED
+    from sparsefront_kernels.triton_device import INTERPRETED
 
     if not INTERPRETED:
         return "needs a CUDA device: TRITON_INTERPRET=1 was set after the kernels had been loaded"

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.indices import GROUP, places_of_kept
+from sparsefront_kernels.indices import GROUP, places_of_kept
 
 CHUNK = 8  # 16-bit elements that stay together
 LINE = 64  # 16-bit elements in 128 bytes: all banks of shared memory

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.epilogue import ACTIVATION_CODES, check_activation
-from sparsefront_kernels.common.launch import TYPE_CODES
+from sparsefront_kernels.cuda.launch import TYPE_CODES
+from sparsefront_kernels.epilogue import ACTIVATION_CODES, check_activation
 
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
@@ -165,7 +165,7 @@ class Epilogue:
 
     Args:
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name of `epilogue.ACTIVATIONS`.
         residual: of Y's shape and dtype, or None.
     """
 
@@ -211,7 +211,7 @@ def hopper_product(
         packed: a weight [n, k] with `panels`.
         bias: [N], any float dtype, or None.
         residual: of Y's shape and dtype, any strides, or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name of `epilogue.ACTIVATIONS`.
     Returns:
         [M, N], or [N, M] if y_feature_major, contiguous, in x's dtype; accumulated in float32.
     Raises:
