@@ -4,10 +4,10 @@ A kernel with a wrong shape reads out of bounds, so every op checks its operands
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -191,59 +191,18 @@ class Epilogue:
 NO_EPILOGUE = Epilogue()
 
 
-def hopper_product(
-    multiply: Callable[[Tensor, Tensor, Any, Epilogue, bool, bool], None],
-    x: Tensor,
-    packed: Any,
-    bias: Tensor | None,
-    *,
-    residual: Tensor | None,
-    activation: str,
-    x_feature_major: bool,
-    y_feature_major: bool,
-) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual by a CUDA kernel.
-
-    Args:
-        multiply: (x, y, packed, epilogue, x_feature_major, y_feature_major) writes all of y on the current stream of x's device,
-            which is current.
-        x: [M, K], or [K, M] if x_feature_major; in the dtype of the weight's `panels`, any strides.
-        packed: a weight [n, k] with `panels`.
-        bias: [N], any float dtype, or None.
-        residual: of Y's shape and dtype, any strides, or None.
-        activation: a name of `epilogue.ACTIVATIONS`.
-    Returns:
-        [M, N], or [N, M] if y_feature_major, contiguous, in x's dtype; accumulated in float32.
-    Raises:
-        ValueError: incompatible operands, or an unknown activation.
-    """
-    check_operands(x, packed.panels, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
-    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
-    check_epilogue(y, activation, residual)
-    if y.numel() > 0:
-        epilogue = Epilogue(bias_for_kernel(bias), activation, residual)
-        with torch.cuda.device_of(x):
-            multiply(x, y, packed, epilogue, x_feature_major, y_feature_major)
-    return y
-
-
-def multiply_by_feature(
-    multiply: Callable[[Tensor, Tensor, Any, Epilogue], None],
-    x: Tensor,
-    y: Tensor,
-    packed: Any,
-    epilogue: Epilogue,
-    x_feature_major: bool,
-    y_feature_major: bool,
-) -> None:
-    """`multiply` of `hopper_product`, by a kernel that reads X [K, M] and writes Y [N, M], with aligned rows of whole runs.
+@contextmanager
+def by_feature(
+    x: Tensor, y: Tensor, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
+) -> Iterator[tuple[Tensor, Tensor, Epilogue]]:
+    """X [K, M], Y [N, M] and the epilogue for a kernel that takes aligned rows of whole runs; what it writes is in y afterwards.
 
     Other layouts, an M that is no multiple of `run_length` and unaligned rows cost copies.
     """
     by_input = aligned_by_input(x, feature_major=x_feature_major)
     direct = y_feature_major and by_input.shape[1] == y.shape[1]
-    target = y if direct else x.new_empty(packed.n, by_input.shape[1])
+    target = y if direct else x.new_empty(y.shape[0 if y_feature_major else 1], by_input.shape[1])
     epilogue = epilogue if y_feature_major else epilogue.with_residual(Tensor.t)
-    multiply(by_input, target, packed, epilogue.with_residual(partial(aligned_like, target)))
+    yield by_input, target, epilogue.with_residual(partial(aligned_like, target))
     if not direct:
         deliver(target, y, feature_major=y_feature_major)

@@ -24,7 +24,7 @@ from sparsefront_kernels.bench.problems import BATCHES, Shape, any_shape, chosen
 from sparsefront_kernels.bench.report import report
 from sparsefront_kernels.bench.rows import read_rows
 from sparsefront_kernels.problem import LAYOUTS
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import TunedLaunches
 
 PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr", "quack_compact", "triton_bsr_same_mask", "nm_spmm")
 DTYPE_NAMES = ("fp16", "bf16", "fp32", "tf32")
@@ -176,7 +176,7 @@ def _lines(path: Path) -> list[list[str]]:
     return [line for line in lines if line]
 
 
-def _save_tuned(tuned: Iterable[Tunable], path: Path | None) -> None:
+def _save_tuned(tuned: Iterable[TunedLaunches], path: Path | None) -> None:
     from sparsefront_kernels.tuning import tuned_kernel
 
     for tunable in tuned:

@@ -27,7 +27,7 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 from sparsefront_kernels.semi_structured.low_precision import ALPHA, semi_structured_sums, sums_in
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import TunedLaunches
 
 NAMES = (
     "dense",
@@ -109,7 +109,7 @@ def tune(entry: KernelEntry, packed: Any, problem: Problem, calls: Sequence[Call
     Args:
         calls: of the kernel on this problem.
     """
-    tunable: Tunable | None = entry.tunable_in(problem.layout)
+    tunable: TunedLaunches | None = entry.tunable_in(problem.layout)
     if tunable is None or tunable.measured(packed, problem):
         return
     times = {}

@@ -9,7 +9,7 @@ from sparsefront_kernels.bench.masks import DrawnWeight
 from sparsefront_kernels.bench.problems import Setting
 from sparsefront_kernels.bench.provider import Provider, measure, numbered
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import TunedLaunches
 
 TUNING_SAMPLES = 5
 
@@ -23,7 +23,7 @@ class Ours:
     packed: Any
 
     @property
-    def tunable(self) -> Tunable | None:
+    def tunable(self) -> TunedLaunches | None:
         return self.entry.tunable_in(self.provider.layout)
 
 
@@ -83,7 +83,7 @@ class WrongLaunch(RuntimeError):
     """A candidate launch computes a wrong product, or fails."""
 
 
-def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
+def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[TunedLaunches]:
     """Time the candidate launches of each kernel, once for all layouts that share the result, and record the fastest.
 
     Args:
@@ -93,7 +93,7 @@ def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) ->
     Raises:
         WrongLaunch: a launch computed a wrong product.
     """
-    tuned: dict[str, Tunable] = {}
+    tuned: dict[str, TunedLaunches] = {}
     # feature-major first: the kernel without transposes
     for one in sorted(found, key=lambda one: one.provider.layout != "feature_major"):
         if (tunable := one.tunable) is None:

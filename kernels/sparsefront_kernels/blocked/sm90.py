@@ -41,7 +41,6 @@ from sparsefront_kernels.operands import (
     NO_EPILOGUE,
     Epilogue,
     aligned_by_input,
-    hopper_product,
     is_loadable,
     loadable,
     run_length,
@@ -57,7 +56,7 @@ VERSION = 2  # increment when a change of the kernel invalidates measurements
 def multiply_blocked(
     x: Tensor, y: Tensor, packed: BlockedSm90Weight, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
 ) -> None:
-    """`multiply` of `hopper_product`; X and the residual are copied if the kernel cannot read them as they are."""
+    """`multiply` of `kernel_entry`; X and the residual are copied if the kernel cannot read them as they are."""
     m = x.shape[1 if x_feature_major else 0]
     operand, by_input = _x_operand(x, feature_major=x_feature_major, box=packed.box)
     problem = BlockedProblem.of(packed, m)
@@ -408,7 +407,6 @@ def _launches(kernel: str) -> TunedLaunches:
         BlockedLaunch,
         describe=lambda packed, problem: BlockedProblem.of(packed, problem.m),
         worth_timing=candidates,
-        untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
         predicted_us=predicted_us,
         similar=lambda problem: problem.shape_of_equal_lists,
     )
@@ -440,7 +438,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "blocked",
     weight=BlockedSm90Weight,
-    run=partial(hopper_product, multiply_blocked),
+    multiply=multiply_blocked,
     dense=dense_weight,
     pack=pack_for_blocked_sm90,
     unsupported=blocked_sm90_unsupported_reason,

@@ -1,4 +1,4 @@
-// Y = activation(sum + bias) + residual per element, in float32. The codes match epilogue.py.
+// Y = activation(sum + bias) + residual per element, in float32. The codes match common/epilogue.py.
 #pragma once
 
 #include <cuda_bf16.h>

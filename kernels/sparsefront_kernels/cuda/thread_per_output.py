@@ -7,7 +7,7 @@ output with the indices of their inputs, as defined in cuda/thread_per_output_op
 import ctypes
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -24,7 +24,11 @@ from sparsefront_kernels.cuda.launch import (
     best_first,
     launch_with,
 )
-from sparsefront_kernels.operands import bias_for_kernel, check_operands
+from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import Epilogue
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -32,6 +36,36 @@ CHUNK = 32  # kept weights of an output that a thread processes at a time
 LANES = 32  # outputs per strip, one per lane of a warp
 VECTOR_BYTES = 16
 WORD_BITS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadPerOutputWeight:
+    """The packed weight.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        kept, group_size: an output keeps `kept` weights, padded ones included, of every `group_size` inputs.
+        bits: of an index.
+        block: neighboring weights that share an index.
+        values: [strips of 32 outputs, chunks, kept weights per chunk].
+        indices: int32 [strips, chunks, words].
+        order: int32 [K]; the kernel's input i is X's input order[i]; None: identity.
+    """
+
+    n: int
+    k: int
+    kept: int
+    group_size: int
+    bits: int
+    block: int
+    values: Tensor
+    indices: Tensor
+    order: Tensor | None
+
+    def problem(self, m: int) -> "ThreadPerOutputProblem":
+        """The problem for m rows of X."""
+        size = self.values.element_size()
+        return ThreadPerOutputProblem(m, self.k, self.n, self.kept, self.group_size, size, self.bits, self.block)
 
 
 def packed_chunks(values: Tensor, indices: Tensor, *, bits: int, block: int = 1) -> tuple[Tensor, Tensor]:
@@ -44,7 +78,7 @@ def packed_chunks(values: Tensor, indices: Tensor, *, bits: int, block: int = 1)
         values: [N, count], the kept weights of each output, in the order of the indices.
         indices: int [N, count / block], each below 2 ** bits.
         bits: of an index; a lane's indices of a chunk must fill whole words.
-        block: neighbouring weights that share an index.
+        block: neighboring weights that share an index.
     Returns:
         values: [strips, chunks, 1024] in the weight's dtype; within a chunk [vector][lane][16 bytes].
         indices: int32 [strips, chunks, words * 32], to be read as bits: index i of a lane at bit i * bits of its
@@ -274,30 +308,6 @@ def candidates(
     return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
 
 
-def tuned_launches(
-    kernel: str, version: int, describe: Callable[[Any, Problem], ThreadPerOutputProblem]
-) -> TunedLaunches:
-    """The launches of a kernel, for autotuning and storage.
-
-    Args:
-        version: increment when a change of the kernel invalidates measurements.
-        describe: (packed weight, problem) → the problem's description.
-    """
-    return TunedLaunches(
-        kernel,
-        version,
-        ThreadPerOutputLaunch,
-        describe=describe,
-        worth_timing=candidates,
-        untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
-    )
-
-
-def rows_unsupported_reason(m: int, most: int = MOST_ROWS) -> str | None:
-    """Why this many rows of X are unsupported, or None."""
-    return None if m <= most else f"takes up to {most} rows of X, not {m}"
-
-
 _POINTERS = ("x", "order", "values", "indices", "bias", "y")
 _STRIDES = ("row_stride", "input_stride")
 _NUMBERS = ("vectors", "type", "bias_type", "m", "n", "k", "kept", "group_size", "bits", "block", "strips", "chunks")
@@ -314,10 +324,7 @@ def launch_thread_per_output(
     kernel: str,
     x: Tensor,
     y: Tensor,
-    *,
-    values: Tensor,
-    indices: Tensor,
-    order: Tensor | None,
+    packed: ThreadPerOutputWeight,
     bias: Tensor | None,
     problem: ThreadPerOutputProblem,
     launch: ThreadPerOutputLaunch,
@@ -326,41 +333,30 @@ def launch_thread_per_output(
 
     Args:
         kernel: name of the kernel and its library.
-        x: [M, K], 1 to 64 rows, any strides.
+        x: [M, K], 1 to 64 rows, any strides; contiguous 16-byte aligned rows are fastest.
         y: [M, N] contiguous; fully overwritten.
-        values, indices: from `packed_chunks`.
-        order: int32 [K]; the kernel's input i is X's input order[i]; None: identity.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
     Raises:
         RuntimeError: the launch failed.
     """
     fitting = segments(problem, launch)
     assert fitting is not None, "the op's entry has checked that some launch is possible"
-    tensors = dict(x=x, order=order, values=values, indices=indices, bias=bias, y=y)
+    tensors = dict(x=x, order=packed.order, values=packed.values, indices=packed.indices, bias=bias, y=y)
     arguments = Arguments(
         **{name: address(tensor) for name, tensor in tensors.items()},
+        **{name: getattr(problem, name) for name in ("m", "n", "k", "kept", "group_size", "bits", "block")},
+        **{name: getattr(launch, name) for name in ("shares", "splits", "rows", "stages")},
         row_stride=x.stride(0),
         input_stride=x.stride(1),
-        vectors=int(order is None and _in_vectors(x)),
+        vectors=int(packed.order is None and _in_vectors(x)),
         type=TYPE_CODES[x.dtype],
         bias_type=0 if bias is None else TYPE_CODES[bias.dtype],
-        m=problem.m,
-        n=problem.n,
-        k=problem.k,
-        kept=problem.kept,
-        group_size=problem.group_size,
-        bits=problem.bits,
-        block=problem.block,
-        strips=values.shape[0],
-        chunks=values.shape[1],
+        strips=packed.values.shape[0],
+        chunks=packed.values.shape[1],
         block_strips=launch.strips,
-        shares=launch.shares,
-        splits=launch.splits,
-        rows=launch.rows,
         segment=fitting.chunks,
         shared_bytes=fitting.shared_bytes,
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
-        stages=launch.stages,
     )
     launch_with(kernel, arguments, x.device, launch)
 
@@ -371,40 +367,59 @@ def _in_vectors(x: Tensor) -> bool:
     return x.stride(1) == 1 and whole and x.data_ptr() % 16 == 0
 
 
-def thread_per_output_product(
-    launches: TunedLaunches,
-    x: Tensor,
-    values: Tensor,
-    indices: Tensor,
-    order: Tensor | None,
-    bias: Tensor | None,
-    problem: ThreadPerOutputProblem,
-) -> Tensor:
-    """Y[M, N] = X[M, K] · Wᵀ + bias with values and indices as in `launch_thread_per_output`.
+def thread_per_output_entry(
+    family: str,
+    *,
+    kernel: str,
+    version: int,
+    pack: Callable[[Any], ThreadPerOutputWeight],
+    unsupported: Callable[[SparseFormat, Problem], str | None],
+    most_rows: int = MOST_ROWS,
+    describe: Callable[[ThreadPerOutputWeight, int], ThreadPerOutputProblem] = ThreadPerOutputWeight.problem,
+    worth_timing: Callable[[ThreadPerOutputProblem, int], Sequence[ThreadPerOutputLaunch]] = candidates,
+    **settings: Any,
+) -> KernelEntry:
+    """Create the kernel entry, for row-major layout.
 
     Args:
-        launches: of the kernel, which has the name of its library.
-        x: 1 to 64 rows, float16, bfloat16 or float32 like `values`, any strides.
-        bias: [N], any float dtype, or None.
-    Returns:
-        [M, N], contiguous, in x's dtype; accumulated in float32.
-    Raises:
-        ValueError: incompatible operands.
+        kernel: name of the kernel, its op and its library.
+        version: increment when a change of the kernel invalidates stored launches.
+        pack: format → packed weight.
+        unsupported: the reason besides the number of rows, and what `hopper_unsupported_reason` says.
+        describe: (packed weight, rows of X) → the problem's description.
+        worth_timing: of `TunedLaunches`.
     """
-    check_operands(x, values, bias, k=problem.k, n=problem.n)
-    y = x.new_empty(x.shape[0], problem.n)
-    if y.numel() == 0:
-        return y
-    with torch.cuda.device_of(x):
-        launch_thread_per_output(
-            launches.kernel,
-            x,
-            y,
-            values=values,
-            indices=indices,
-            order=order,
-            bias=bias_for_kernel(bias),
-            problem=problem,
-            launch=launches.launch_for(problem, x.device),
-        )
-    return y
+    launches = TunedLaunches(
+        kernel,
+        version,
+        ThreadPerOutputLaunch,
+        describe=lambda packed, problem: describe(packed, problem.m),
+        worth_timing=worth_timing,
+    )
+
+    def multiply(x: Tensor, y: Tensor, packed: ThreadPerOutputWeight, epilogue: Epilogue, *layout: bool) -> None:
+        problem = describe(packed, x.shape[0])
+        launch = launches.launch_for(problem, x.device)
+        launch_thread_per_output(kernel, x, y, packed, epilogue.bias, problem, launch)
+
+    def reason(stored: SparseFormat, problem: Problem) -> str | None:
+        if problem.m > most_rows:
+            return f"takes up to {most_rows} rows of X, not {problem.m}"
+        return unsupported(stored, problem) or hopper_unsupported_reason(problem, kernel)
+
+    return kernel_entry(
+        kernel,
+        family,
+        weight=ThreadPerOutputWeight,
+        multiply=multiply,
+        pack=pack,
+        unsupported=reason,
+        tunable=launches,
+        most_rows=lambda packed: most_rows,
+        **settings,
+    )
+
+
+def dtype_unsupported_reason(problem: Problem) -> str | None:
+    """Why the kernels on CUDA cores do not support a dtype, or None."""
+    return None if problem.dtype in TYPE_CODES else f"takes float16, bfloat16 or float32, not {problem.dtype}"

@@ -208,7 +208,7 @@ cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_b
     return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
 }
 
-// Same field order as in cuda/thread_per_output.py.
+// Same field order as in common/thread_per_output.py.
 struct Arguments {
     const void *x, *order, *values, *indices, *bias;
     void* y;

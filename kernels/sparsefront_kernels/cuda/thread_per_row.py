@@ -8,7 +8,6 @@ import ctypes
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import ceil
 from typing import Any
 
@@ -27,7 +26,7 @@ from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.operands import bias_for_kernel, check_operands
+from sparsefront_kernels.operands import Epilogue
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -274,22 +273,6 @@ def candidates(problem: ThreadPerRowProblem, num_sms: int, *, most: int = MOST_C
     return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
 
 
-def tuned_launches(kernel: str, version: int) -> TunedLaunches:
-    """The launches of a kernel, for autotuning and storage.
-
-    Args:
-        version: increment when a change of the kernel invalidates measurements.
-    """
-    return TunedLaunches(
-        kernel,
-        version,
-        ThreadPerRowLaunch,
-        describe=lambda packed, problem: problem_of(packed, problem.m, problem.layout in X_FEATURE_MAJOR),
-        worth_timing=candidates,
-        untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
-    )
-
-
 _POINTERS = ("x", "values", "indices", "pointers", "order", "bias", "y")
 _STRIDES = ("row_stride", "input_stride")
 _NUMBERS = ("vectors", "type", "bias_type", "m", "k", "groups", "block", "quads", "k_block_count")
@@ -307,7 +290,6 @@ def launch_thread_per_row(
     x: Tensor,
     y: Tensor,
     packed: ThreadPerRowWeight,
-    *,
     bias: Tensor | None,
     problem: ThreadPerRowProblem,
     launch: ThreadPerRowLaunch,
@@ -322,33 +304,17 @@ def launch_thread_per_row(
     Raises:
         RuntimeError: the launch failed.
     """
-    tensors = dict(
-        x=x,
-        values=packed.values,
-        indices=packed.indices,
-        pointers=packed.pointers,
-        order=packed.order,
-        bias=bias,
-        y=y,
-    )
+    weight = {name: getattr(packed, name) for name in ("values", "indices", "pointers", "order")}
     arguments = Arguments(
-        **{name: address(tensor) for name, tensor in tensors.items()},
+        **{name: address(tensor) for name, tensor in {"x": x, **weight, "bias": bias, "y": y}.items()},
+        **{name: getattr(problem, name) for name in ("m", "k", "groups", "block", "quads")},
+        **{name: getattr(launch, name) for name in ("sets", "warps", "splits", "k_blocks", "lane_units")},
         row_stride=x.stride(1),
         input_stride=x.stride(0),
         vectors=vectors_of(x),
         type=TYPE_CODES[x.dtype],
         bias_type=0 if bias is None else TYPE_CODES[bias.dtype],
-        m=problem.m,
-        k=problem.k,
-        groups=problem.groups,
-        block=problem.block,
-        quads=problem.quads,
         k_block_count=packed.pointers.shape[1] - 1,
-        sets=launch.sets,
-        warps=launch.warps,
-        splits=launch.splits,
-        k_blocks=launch.k_blocks,
-        lane_units=launch.lane_units,
         shared_bytes=shared_bytes(problem, launch),
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
     )
@@ -376,61 +342,40 @@ def thread_per_row_entry(
         version: increment when a change of the kernel invalidates stored launches.
         pack: format → packed weight.
     """
-    launches = tuned_launches(kernel, version)
+    launches = TunedLaunches(
+        kernel,
+        version,
+        ThreadPerRowLaunch,
+        describe=lambda packed, problem: problem_of(packed, problem.m, problem.layout in X_FEATURE_MAJOR),
+        worth_timing=candidates,
+    )
+
+    def multiply(
+        x: Tensor,
+        y: Tensor,
+        packed: ThreadPerRowWeight,
+        epilogue: Epilogue,
+        x_feature_major: bool,
+        y_feature_major: bool,
+    ) -> None:
+        x, y = (x if x_feature_major else x.t()), (y if y_feature_major else y.t())
+        problem = problem_of(packed, x.shape[1], x_feature_major)
+        launch_thread_per_row(kernel, x, y, packed, epilogue.bias, problem, launches.launch_for(problem, x.device))
+
+    def unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+        if problem.dtype not in TYPE_CODES:
+            return f"takes float16, bfloat16 or float32, not {problem.dtype}"
+        return hopper_unsupported_reason(problem, kernel)
+
     return kernel_entry(
         kernel,
         family,
         weight=ThreadPerRowWeight,
-        run=partial(_run, launches),
+        multiply=multiply,
         transposed_y=True,
         pack=pack,
-        unsupported=partial(_unsupported, kernel),
+        unsupported=unsupported,
         layouts=("row_major", "feature_major"),
         tunable=launches,
         most_rows=lambda packed: MOST_ROW_BLOCKS * (SLOT_BYTES // packed.values.element_size()),
     )
-
-
-def _run(
-    launches: TunedLaunches,
-    x: Tensor,
-    packed: ThreadPerRowWeight,
-    bias: Tensor | None,
-    *,
-    x_feature_major: bool,
-    y_feature_major: bool,
-) -> Tensor:
-    """Y = X · Wᵀ + bias, computed as [N, M] in either layout.
-
-    Args:
-        launches: of the kernel, which has the name of its library.
-        x: [M, K], or [K, M] if x_feature_major; float16, bfloat16 or float32 like the weight, any strides.
-        bias: [N], any float dtype, or None.
-    Returns:
-        [N, M], contiguous, if y_feature_major, else [M, N] as its transposed view; in x's dtype, accumulated in float32.
-    Raises:
-        ValueError: incompatible operands.
-    """
-    check_operands(x, packed.values, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
-    x = x if x_feature_major else x.t()
-    y = x.new_empty(packed.n, x.shape[1])
-    if y.numel() > 0:
-        problem = problem_of(packed, x.shape[1], x_feature_major)
-        with torch.cuda.device_of(x):
-            launch_thread_per_row(
-                launches.kernel,
-                x,
-                y,
-                packed,
-                bias=bias_for_kernel(bias),
-                problem=problem,
-                launch=launches.launch_for(problem, x.device),
-            )
-    return y if y_feature_major else y.t()
-
-
-def _unsupported(library: str, stored: SparseFormat, problem: Problem) -> str | None:
-    """Supports any weight of its family, on compute capability 9.0."""
-    if problem.dtype not in TYPE_CODES:
-        return f"takes float16, bfloat16 or float32, not {problem.dtype}"
-    return hopper_unsupported_reason(problem, library)

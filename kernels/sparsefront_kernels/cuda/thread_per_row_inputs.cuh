@@ -13,7 +13,7 @@ constexpr int ROWS = SLOT_BYTES / sizeof(T);  // rows of X per slot
 template <typename T>
 constexpr int UNIT_ROWS = UNIT_BYTES / sizeof(T);
 
-// Layout of X; values as in cuda/thread_per_row.py.
+// Layout of X; values as in common/thread_per_row.py.
 enum Vectors {
     NONE = 0,        // any strides
     OF_ROWS = 1,     // rows contiguous for each input, in aligned units of 16 bytes

@@ -169,7 +169,7 @@ __device__ __forceinline__ void product(const Problem& problem) {
     streams::cluster_sync();  // no CTA may exit while others read its shared memory
 }
 
-// Same field order as in cuda/thread_per_row.py.
+// Same field order as in common/thread_per_row.py.
 struct Arguments {
     const void *x, *values, *indices, *pointers, *order, *bias;
     void* y;

@@ -267,7 +267,6 @@ LAUNCHES = TunedLaunches(
     QuackLaunch,
     describe=lambda packed, problem: QuackProblem.of(packed, problem.m),
     worth_timing=candidates,
-    untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
 )
 
 

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.cuda.host_tables import on_device
-from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
 
 CPU = torch.device("cpu")  # whatever the default device is
 WIDEST = 256
@@ -40,6 +39,13 @@ MANY = 40  # tiles of a block: with more, the last one does not matter
 MOST_DEALT_OF_QUICK = 600  # tiles, of all orders that are tried
 _BLOCKS = 1 << 10  # of a grid, at most: a block's number and the cycles until it is free are one float, which is exact
 _TICKS = 1000  # of a cycle
+# Fitted to measurements on an H200: cycles of a work tile, of a column of it (stores), of a k-block, of a column of a k-block.
+_TILE, _TILE_COLUMN, _K_BLOCK, _K_BLOCK_COLUMN = 900, 13.0, 520, 3.4
+
+
+def tile_cycles(k_blocks: int, columns: int) -> float:
+    """Predicted cycles of one work tile."""
+    return _TILE + _TILE_COLUMN * columns + k_blocks * (_K_BLOCK + _K_BLOCK_COLUMN * columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +136,7 @@ class _Lists:
         parts = ((0, long), (long, len(nonempty)), (len(nonempty), len(lengths)))
         ticks, cycles, mean = {}, {}, {}
         for width in WIDTHS:
-            each = {length: cuda_tile_cycles(length, width) for length in {*lengths}}
+            each = {length: tile_cycles(length, width) for length in {*lengths}}
             of_each = {length: float(round(_TICKS * cost) * _BLOCKS) for length, cost in each.items()}
             ticks[width] = [of_each[length] for length in lengths]
             cycles[width] = [sum(each[length] for length in lengths[begin:end]) for begin, end in parts]

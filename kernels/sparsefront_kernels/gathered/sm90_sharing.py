@@ -23,12 +23,33 @@ from sparsefront_kernels.gathered.sm90_schedule import (
     column_ranges,
     columns_unsupported_reason,
 )
-from sparsefront_kernels.performance_model.launch_costs import shared_k_block_cycles, shared_tile_cycles, sums_cycles
 
 FEWEST_K_BLOCKS = 2  # of a part: the pipeline's start and the sums cost as much as several
 MOST_TILES = 4  # of a block, on average: with more of them narrower tiles fill the gaps as well, without sums in memory
 _LONGER = 1.04  # than the share of work that was too short for all tiles
+# Fitted to measurements on an H200, by the columns of the widest tile: cycles of a tile, of a column of it, of a k-block, of a
+# column of a k-block. Then of the kernel that adds sums up, and of a column of a part.
+_SHARED = {128: (500, 4.0, 380, 3.5), 256: (500, 4.0, 565, 3.7)}
+_SUMS = {128: (1500, 0.6), 256: (3400, 0.39)}
 _PART = -1 << 31  # in the fourth word of `work`: the sums of these k-blocks are added up later
+
+
+def tile_cycles(k_blocks: int, columns: int, widest: int) -> float:
+    """Predicted cycles of one work tile, or of a part of its k-blocks, among tiles of up to `widest` columns."""
+    tile, column, _, _ = _SHARED[widest]
+    return tile + column * columns + k_blocks * k_block_cycles(columns, widest)
+
+
+def k_block_cycles(columns: int, widest: int) -> float:
+    """Predicted cycles of one k-block of such a tile."""
+    _, _, k_block, column = _SHARED[widest]
+    return k_block + column * columns
+
+
+def sums_cycles(parts: int, widest: int) -> float:
+    """Predicted cycles for adding up the sums of so many parts."""
+    launch, column = _SUMS[widest]
+    return launch + column * parts * widest
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +96,7 @@ def shared_schedule(lengths: tuple[int, ...], m: int, blocks: int, widest: int) 
         widest: columns of a work tile, 128 or 256; at the end of Y some have fewer.
     """
     columns = column_ranges(m, widest)
-    cost = {(length, width): shared_tile_cycles(length, width, widest) for length in {*lengths} for _, width in columns}
+    cost = {(length, width): tile_cycles(length, width, widest) for length in {*lengths} for _, width in columns}
     tiles = [
         (cost[length, width], (cta_tile, column, width, 0, length))
         for cta_tile, length in enumerate(lengths)
@@ -94,7 +115,7 @@ def likely_cycles(lengths: tuple[int, ...], m: int, blocks: int, widest: int) ->
     if not 0 < nonempty_count * columns <= MOST_TILES * blocks:
         return math.inf
     share = _LONGER * _least_share(lengths, m, blocks, widest)
-    start, k_block = shared_tile_cycles(0, widest, widest), shared_k_block_cycles(widest, widest)
+    start, k_block = tile_cycles(0, widest, widest), k_block_cycles(widest, widest)
     long = sum(1 for _ in itertools.takewhile(lambda length: start + length * k_block > share, lengths))
     whole, mean = (nonempty_count - long) * columns, sum(lengths[long:nonempty_count]) / max(1, nonempty_count - long)
     cut = max(0, whole - int(share / (start + mean * k_block)) * blocks)
@@ -107,10 +128,10 @@ def likely_cycles(lengths: tuple[int, ...], m: int, blocks: int, widest: int) ->
 def _least_share(lengths: tuple[int, ...], m: int, blocks: int, widest: int) -> float:
     """Cycles of a block if all have equal work: each begins one tile or part at least."""
     columns = [width for _, width in column_ranges(m, widest)]
-    starts = sum(shared_tile_cycles(0, width, widest) for width in columns) * len(lengths)
-    work = sum(shared_k_block_cycles(width, widest) for width in columns) * sum(lengths)
-    begun = shared_tile_cycles(0, widest, widest) * max(0, blocks - len(columns) * len(lengths))
-    shortest = shared_tile_cycles(FEWEST_K_BLOCKS, widest, widest)
+    starts = sum(tile_cycles(0, width, widest) for width in columns) * len(lengths)
+    work = sum(k_block_cycles(width, widest) for width in columns) * sum(lengths)
+    begun = tile_cycles(0, widest, widest) * max(0, blocks - len(columns) * len(lengths))
+    shortest = tile_cycles(FEWEST_K_BLOCKS, widest, widest)
     return max(shortest, (work + starts + begun) / max(1, blocks))
 
 
@@ -135,8 +156,8 @@ def _dealt(
     rooms.sort()
     place = 0
     for cta_tile, column, width, _, length in cut:
-        begin, k_block = 0, shared_k_block_cycles(width, widest)
-        start = shared_tile_cycles(0, width, widest)
+        begin, k_block = 0, k_block_cycles(width, widest)
+        start = tile_cycles(0, width, widest)
         while begin < length:
             if place == blocks:
                 return None

@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
 
 import torch
@@ -14,8 +13,7 @@ from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, in_rows
 from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.operands import Epilogue, hopper_product
-from sparsefront_kernels.performance_model.launch_costs import small_m_us
+from sparsefront_kernels.operands import Epilogue
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -36,6 +34,15 @@ STATIC_BYTES = 2_560
 MOST_STAGES = 8
 PREFETCH_BYTES = 131_072  # of what a block's rings do not hold of the weight: brought into L2 while it waits, at most
 GATHERS = ("lanes", "shared")
+# Fitted to measurements on an H200 (weights of 1024² to 5120 × 20480, M of 1 to 64) within some 12 %, in microseconds: of a
+# launch; of what takes 1 µs to stream; of what takes 1 µs to gather from L2; of a turn of a ring; of a further wave of blocks; of
+# a cluster, and of each of its further blocks; of 10 000 sums that an SM adds up; of eight rows of X.
+_COSTS = {
+    "lanes": (3.2, 1.16, 0.80, 0.18, 3.2, 0.16, 0.074, 0.32, 0.20),
+    "shared": (3.1, 1.10, 1.31, 0.10, 3.5, 0.38, 0.060, 0.14, 0.33),
+}
+_STREAMED, _GATHERED = 4.25e6, 5.5e6  # bytes per microsecond
+_FEWEST_BLOCKS = 60  # that stream at the full rate
 PDL_MODES = ("off", "early", "prefetch", "prefetch_late")
 
 
@@ -194,7 +201,7 @@ def multiply_small_m(
     x_feature_major: bool,
     y_feature_major: bool,
 ) -> None:
-    """Write Y for up to 64 rows of X; see `hopper_product`.
+    """Write Y for up to 64 rows of X; see `kernel_entry`.
 
     For M > 8 the kernel reads rows side by side (feature-major, M a multiple of 2, 4 or 8): otherwise a first small kernel packs
     X.
@@ -427,22 +434,20 @@ _SMALL_BYTES = 3 << 20  # weights below: the next kernel may start at once, sinc
 
 
 def predicted_us(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> float:
-    """By the launch level of the performance model."""
+    """Coarse latency prediction in a stream of such kernels, to rank launches."""
     outputs = problem.width if launch.gather == "shared" else FRAGMENT * launch.fragments  # of a block
     blocks = problem.row_tiles * (problem.width // outputs) * launch.splits
     chunks = max(1, ceil(problem.amount / launch.splits))  # of a block
     at_once = launch.blocks_at_once(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
-    return small_m_us(
-        launch.gather,
-        blocks=blocks,
-        streamed_bytes=blocks * chunks * CHUNK * outputs * problem.element_bytes,
-        gathered_bytes=blocks * chunks * CHUNK * max(32, problem.m * problem.element_bytes),
-        turns=launch.turns(chunks, problem.m, problem.width, problem.element_bytes),
-        waves=ceil(blocks / (num_sms * at_once)),
-        splits=launch.splits,
-        sums=outputs * problem.m * launch.warp_split_k(problem.width) * ceil(blocks / num_sms),
-        rows=column_blocks(problem.m),
-    )
+    waves = ceil(blocks / (num_sms * at_once))
+    inputs = blocks * chunks * CHUNK
+    stream_us = inputs * outputs * problem.element_bytes / _STREAMED * max(1, _FEWEST_BLOCKS / blocks)
+    gather_us = inputs * max(32, problem.m * problem.element_bytes) / _GATHERED
+    turns = launch.turns(chunks, problem.m, problem.width, problem.element_bytes) * waves
+    sums = outputs * problem.m * launch.warp_split_k(problem.width) * ceil(blocks / num_sms)
+    splits, rows = launch.splits, column_blocks(problem.m)
+    terms = (1, stream_us, gather_us, turns, waves - 1, splits > 1, splits - 1, sums / 1e4, rows)
+    return sum(cost * term for cost, term in zip(_COSTS[launch.gather], terms, strict=True))
 
 
 def _waves(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> int:
@@ -483,7 +488,6 @@ def _launches(kernel: str, *, x_feature_major: bool) -> TunedLaunches:
         SmallMLaunch,
         describe=lambda packed, problem: SmallMProblem.of(packed, problem.m, x_feature_major=x_feature_major),
         worth_timing=candidates,
-        untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
     )
 
 
@@ -505,7 +509,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=SmallMPackedWeight,
-    run=partial(hopper_product, multiply_small_m),
+    multiply=multiply_small_m,
     dense=dense_weight,
     pack=pack_for_small_m,
     unsupported=_unsupported,

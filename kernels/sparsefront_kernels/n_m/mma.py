@@ -13,32 +13,25 @@ from sparsefront_kernels.cuda import thread_per_output
 from sparsefront_kernels.cuda.launch import best_first
 from sparsefront_kernels.cuda.thread_per_output import (
     LANES,
-    MOST_ROWS,
     PIECES,
     ThreadPerOutputLaunch,
     ThreadPerOutputProblem,
-    rows_unsupported_reason,
+    ThreadPerOutputWeight,
     segments,
-    thread_per_output_product,
+    thread_per_output_entry,
 )
-from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.n_m import small_m
 from sparsefront_kernels.n_m.format import NMFormat
-from sparsefront_kernels.n_m.small_m import NMSmallMWeight, index_bits
+from sparsefront_kernels.n_m.small_m import index_bits
 from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.tuning import TunedLaunches
 
-KERNEL = "n_m_mma"
-VERSION = 3  # raised when a change of the kernel makes old measurements useless
 PATTERNS = ((1, 4), (2, 4), (3, 32))
 GROUPS = {1: 32, 2: 16, 3: 8}  # of each output in a chunk, by how many weights are kept of a group
 VECTOR = 8  # values of 16 bytes
 INDICES_OF_WORD = 6  # of 5 bits each
 
 
-def pack_for_mma(stored: NMFormat) -> NMSmallMWeight:
+def pack_for_mma(stored: NMFormat) -> ThreadPerOutputWeight:
     """Lay the weight out for the kernel on the format's device.
 
     Strips are of 32 outputs. Of four, a chunk has 1024 kept weights: two k-blocks of two sparse left operands of 16 outputs
@@ -53,7 +46,7 @@ def pack_for_mma(stored: NMFormat) -> NMSmallMWeight:
     indices = pad(stored.indices, lacking).unflatten(0, (strips, LANES)).long()
     parts = {1: _one_of_four, 2: _two_of_four, 3: _three_of_32}[kept_count](values, indices)
     (n, k), bits = stored.shape, index_bits(stored.m)
-    return NMSmallMWeight(n, k, kept_count, stored.m, bits, *parts, stored.input_order)
+    return ThreadPerOutputWeight(n, k, kept_count, stored.m, bits, 1, *parts, stored.input_order)
 
 
 def pattern_unsupported_reason(n: int, m: int) -> str | None:
@@ -121,22 +114,6 @@ def _vectors(values: Tensor) -> Tensor:
     return of_lanes.transpose(2, 3).flatten(2)
 
 
-def n_m_mma(x: Tensor, packed: NMSmallMWeight, bias: Tensor | None) -> Tensor:
-    """Y[M, N] = X[M, K] · Wᵀ + bias with a weight that `pack_for_mma` laid out, for up to 64 rows of X.
-
-    Args:
-        x: [M, K], float16 or bfloat16 as the weight, any strides; rows that are contiguous and begin at 16 bytes, with K a
-            multiple of 8, are read fastest.
-        bias: [N], any float dtype, or None.
-    Returns:
-        [M, N], contiguous, in x's dtype; added up in float32.
-    Raises:
-        ValueError: operands that do not fit together.
-    """
-    problem = problem_of(packed, x.shape[0])
-    return thread_per_output_product(LAUNCHES, x, packed.values, packed.indices, packed.input_order, bias, problem)
-
-
 ROW_PADDING = 16  # bytes between rows of X in shared memory
 MOST_CANDIDATES = 24
 OF_EACH_SPLIT = 5
@@ -172,11 +149,6 @@ def mma_problem(problem: ThreadPerOutputProblem) -> ThreadPerOutputProblem:
 def rows_of(problem: ThreadPerOutputProblem) -> int:
     """Of X, that a warp multiplies."""
     return max(16 if problem.group_size == SLOTS_OF else 8, 1 << (problem.m - 1).bit_length())
-
-
-def problem_of(packed: NMSmallMWeight, m: int) -> ThreadPerOutputProblem:
-    """Of m rows of X."""
-    return mma_problem(small_m.problem_of(packed, m))
 
 
 def possible(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> bool:
@@ -232,31 +204,20 @@ def candidates(
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """It is for few rows and few patterns, in 16 bits, and compiled for compute capability 9.0 alone."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
     weight = cast(NMFormat, stored)
-    reason = pattern_unsupported_reason(weight.n, weight.m) or rows_unsupported_reason(problem.m)
-    return reason or hopper_unsupported_reason(problem, KERNEL)
+    return pattern_unsupported_reason(weight.n, weight.m)
 
 
-LAUNCHES = TunedLaunches(
-    KERNEL,
-    VERSION,
-    ThreadPerOutputLaunch,
-    describe=lambda packed, problem: problem_of(packed, problem.m),
-    worth_timing=candidates,
-    untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
-)
-ENTRY = kernel_entry(
-    KERNEL,
+ENTRY = thread_per_output_entry(
     "n_m",
-    weight=NMSmallMWeight,
-    run=n_m_mma,
+    kernel="n_m_mma",
+    version=3,
     pack=pack_for_mma,
     unsupported=_unsupported,
-    tunable=LAUNCHES,
-    most_rows=lambda packed: MOST_ROWS,
+    describe=lambda packed, m: mma_problem(packed.problem(m)),
+    worth_timing=candidates,
     # At 46ccd7d (H200, README.md) n_m_small_m was the faster one at one row of every pattern and this one at 16 rows; they
     # met at 2.5 to 4 where it was measured before. Weights were still put into place by shifts then.
     fastest_from=4,

@@ -393,7 +393,6 @@ LAUNCHES = TunedLaunches(
     NormLaunch,
     describe=lambda described, problem: described,  # a norm has no packed weight
     worth_timing=candidates,
-    untuned=lambda problem, num_sms: TRITON,
 )
 
 

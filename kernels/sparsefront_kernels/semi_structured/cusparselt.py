@@ -306,7 +306,6 @@ ALGORITHMS = CusparseltAlgorithms(
         y_row_major=_y_row_major(problem),
     ),
     worth_timing=lambda problem, num_sms: [DEFAULT],
-    untuned=lambda problem, num_sms: DEFAULT,
 )
 
 # Algorithms with the transposed store are timed in a process of their own, since some of them end it. The library's own search

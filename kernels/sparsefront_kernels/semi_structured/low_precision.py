@@ -331,7 +331,6 @@ def _algorithms(precision: str) -> LowPrecisionAlgorithms:
             problem.layout in Y_FEATURE_MAJOR,
         ),
         worth_timing=lambda problem, num_sms: [DEFAULT],
-        untuned=lambda problem, num_sms: DEFAULT,
     )
 
 
