@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
 import atexit
 import functools
 import gc
+import importlib
 import random
 import signal
 import sys
@@ -90,14 +91,23 @@ def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
+SEARCHES = (
+    ("measure.end_to_end", "known_searches"),
+    ("inference.autotune", "timed_layers"),
+    ("inference.fusion.timed_products", "known_products"),
+    ("inference.whole_network", "known_swaps"),
+)
+
+
 @pytest.fixture(autouse=True)
 def nothing_searched_before(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on what another one searched, in this process or, on a GPU, in an earlier one."""
-    if (end_to_end := sys.modules.get("sparsefront.measure.end_to_end")) is not None:
-        monkeypatch.setattr(end_to_end.known_searches, "_here", {})
-        if request.node.get_closest_marker("gpu"):
-            folder = request.getfixturevalue("tmp_path")
-            monkeypatch.setattr(end_to_end.known_searches, "_file", lambda key, device: folder / str(hash(key)))
+    for module, name in SEARCHES:
+        if (cache := getattr(sys.modules.get(f"sparsefront.{module}"), name, None)) is not None:
+            monkeypatch.setattr(cache, "_here", {})
+            if request.node.get_closest_marker("gpu"):
+                folder = request.getfixturevalue("tmp_path") / "searches" / name
+                monkeypatch.setattr(cache, "_file", lambda key, device, folder=folder: folder / str(hash(key)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -117,6 +127,7 @@ def new_process() -> Callable[[], None]:
         for name, cached in vars(code_digest).items():
             if hasattr(cached, "cache_clear") and name != "_parsed":  # see `sources_parsed_once`
                 cached.cache_clear()
+        importlib.invalidate_caches()
 
     yield forget
     forget()

@@ -68,6 +68,9 @@ def test_the_larger_network_teaches():
     taught = {"recovery": Distill(hidden_states=1.0), "dense_net": teacher, "epochs": 1, "trainer": trainer}
     after = sf.recover(net, masks, batches, **taught)
     assert after.sparsity == 0.5 and after.spec.structure == masks.spec.structure != ()
+    taught["recovery"] = Distill(hidden_states=1.0, hidden_layers=["bert.encoder.layer.0.intermediate"])
+    with pytest.raises(InvalidSetting, match=r"hidden_layers=.*: gives \[2, 16, 64\] and in the teacher \[2, 16, 128"):
+        sf.recover(net, masks, batches, **taught)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +130,10 @@ def test_structured_alone_is_that_pattern(structured, alone, composed):
         ("structured=width importance=movement schedule=gradual", "^importance=movement"),
         ("structured=width structured.aggregate=l1", "^structured.aggregate=l1: must be"),
         ("structured=width pattern=block_wise granularity=1024", "granularity"),
+        (
+            "structured=width recovery=square_head recovery.hidden_layers=[blocks.0.mlp.fc1]",
+            "^recovery.hidden_layers=blocks.0.mlp.fc1: has fewer outputs than in the teacher",
+        ),
     ],
 )
 def test_impossible_compositions_are_refused(overrides, message, composed):

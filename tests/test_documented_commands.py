@@ -48,6 +48,7 @@ NOT_HERE = {  # they need a GPU or install something
     "pip install .",
     "pip install timm",
     *(f'pip install -e ".[{extra}]"' for extra in ("sweep", "joblib", "ray", "submitit")),
+    'pip install ".[run]"',
     "pre-commit install",
     "python -m sparsefront_kernels.bench",
     "python tests/kernels/compiled.py",  # needs nvcc

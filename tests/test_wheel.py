@@ -1,9 +1,11 @@
 """What `pip install` gives where there is no repository: the commands, the groups of options, the kernels."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,31 @@ def test_messages_name_the_command_that_was_typed(monkeypatch, tmp_path, capsys)
         monkeypatch.setattr(sys, "argv", [str(package.parent / started)])
         assert compare([]) == 1
         assert f"\nresults=results: no results found; {named} makes one\n" in capsys.readouterr().err
+
+
+def test_library_needs_its_dependencies_alone(tmp_path):
+    """As after `pip install sparsefront`: the extra `run` cannot be imported."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split("[><=]", package)[0] for package in project["optional-dependencies"]["run"]}
+    absent = {{"hydra-core": "hydra", "scikit-learn": "sklearn"}.get(name, name.replace("-", "_")) for name in names}
+    absent -= {"jinja2"}  # which torch needs
+    program = f"""
+import sys; sys.modules |= dict.fromkeys({absent | {"omegaconf"}!r})
+import copy, torch, sparsefront as sf
+dense = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).eval()
+net, x = copy.deepcopy(dense), torch.randn(2, 64)
+masks = sf.prune(net, pattern="tile_wise", sparsity=0.75, granularity=16, example_inputs=(x,))
+sf.save({str(tmp_path / "saved")!r}, net, masks)
+sf.load({str(tmp_path / "saved")!r}, copy.deepcopy(dense))
+sf.swap(net, masks, (x,))
+try: sf.recover
+except ImportError as error: print(error)
+from sparsefront.program import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert re.search(r"\nsf.recover: Python package pytorch-lightning: .* pip install .*run", done.stdout)
+    assert re.fullmatch(r"Python package hydra-core: is not installed: pip install .*\n", done.stderr), done.stderr
 
 
 def test_a_slip_at_the_root_is_answered_without_torch(tmp_path):

@@ -14,14 +14,18 @@ if __name__ == "__main__":
 import importlib.metadata
 from collections.abc import Sequence
 
-import hydra
-from omegaconf import DictConfig
+from sparsefront.options import CONF, missing_package, program_command
+
+try:
+    import hydra
+    from omegaconf import DictConfig
+except ModuleNotFoundError as error:  # the library alone was installed
+    sys.exit(str(missing_package(error)))
 
 from sparsefront.artifacts.durable import denied
 from sparsefront.config import command_line
 from sparsefront.config.settings import check_root
 from sparsefront.errors import InvalidSetting
-from sparsefront.options import CONF, missing_package, program_command
 from sparsefront.processes import gc_disabled
 from sparsefront.progress import exit_quietly_on_broken_pipe, ignore_output_errors
 from sparsefront.results.compare_arguments import USAGE, parse

@@ -199,7 +199,8 @@ def install_extra(extra: str) -> str:
 # Python packages that only some settings need, checked before a run starts.
 
 # import name -> name on PyPI, where they differ
-PIP_NAMES = {"sklearn": "scikit-learn", "pytorch_lightning": "pytorch-lightning"}
+PIP_NAMES = {"sklearn": "scikit-learn", "pytorch_lightning": "pytorch-lightning", "hydra": "hydra-core"}
+PROGRAM = ("hydra", "omegaconf", "pytorch_lightning", "torchmetrics", "rich")  # no command works without them
 OURS = ("sparsefront", "sparsefront_kernels")
 
 
@@ -223,5 +224,5 @@ def missing_package(error: ModuleNotFoundError) -> Obstacle | None:
     package = (error.name or "").partition(".")[0]
     if not package or package in OURS:
         return None
-    package = PIP_NAMES.get(package, package)
-    return Obstacle(f"Python package {package}", None, f"is not installed: pip install {package}")
+    command = install_extra("run") if package in PROGRAM else f"pip install {PIP_NAMES.get(package, package)}"
+    return Obstacle(f"Python package {PIP_NAMES.get(package, package)}", None, f"is not installed: {command}")

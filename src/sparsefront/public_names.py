@@ -5,6 +5,8 @@ import importlib.metadata
 import sys
 from types import ModuleType
 
+from sparsefront.options import missing_package
+
 ORIGINS = {
     "prune": "sparsefront.pruning.prune",
     "recover": "sparsefront.recovery.recover",
@@ -38,7 +40,12 @@ def __getattr__(name: str) -> object:
     package = sys.modules["sparsefront"]
     value: ModuleType | object
     if name in ORIGINS:
-        value = getattr(importlib.import_module(f"{ORIGINS[name]}"), name)
+        try:
+            value = getattr(importlib.import_module(ORIGINS[name]), name)
+        except ModuleNotFoundError as error:
+            if (complaint := missing_package(error)) is None:
+                raise
+            raise ImportError(f"sf.{name}: {complaint}", name=error.name) from error
     elif name in PACKAGES:
         value = importlib.import_module(f"sparsefront.{name}")
     elif name == "__version__":

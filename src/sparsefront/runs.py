@@ -30,7 +30,9 @@ from sparsefront.export.save import folder_path, load, require_packages
 from sparsefront.models.base import Model
 from sparsefront.options import CONF, shortened
 from sparsefront.patterns.base import Pattern, modules_of
-from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.mask_spec import MaskSpec
+from sparsefront.pruning.masks import Masks, masks_left
+from sparsefront.pruning.structure import structure_of
 from sparsefront.results.candidates import speedup_interval, too_few_repeats
 from sparsefront.results.field_types import differences, part_at
 from sparsefront.results.record import Result
@@ -345,7 +347,12 @@ class FinishedRun:
         with torch.random.fork_rng(devices=[]), keys_of("dataset"):  # the random initialization is overwritten
             net = model.architecture(dataset.info, checkpoint)
         trust = modules_of(pattern) if self.trust is None else self.trust
-        return net.eval(), load(checkpoint, net, trust=sorted(trust))
+        masks = load(checkpoint, net, trust=sorted(trust))
+        if masks.spec.blocks is not None:  # by the names that the layers have now
+            layers, spec = masks_left(net, masks), MaskSpec(structure=structure_of(net))
+            names = {masks.spec.name_left(name): why for name, why in masks.ignored.items()}
+            masks = Masks(layers, spec=spec, ignored={name: names[name] for name in names if name}, dense=masks.dense)
+        return net.eval(), masks
 
     def _loading_overrides(self) -> list[str]:
         """Overrides that compose the run, without recorded paths: loading needs no initial weights, and rarely data."""

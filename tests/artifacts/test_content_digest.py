@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.artifacts import content_digest
-from sparsefront.artifacts.content_digest import DigestMemo, by_content, file_digest, path_digest, remembering
+from sparsefront.artifacts.content_digest import by_content, file_digest, path_digest, remembered, remembering
 
 
 @pytest.fixture
@@ -39,21 +39,20 @@ def test_folder_digests_follow_content(folder: Path, monkeypatch: pytest.MonkeyP
 def test_processes_read_unchanged_content_once(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog):
     for limit, value in (("LARGE", 1), ("LONG", 1), ("SETTLED_NS", 0)):
         monkeypatch.setattr(content_digest, limit, value)
-    path, memo, read = folder / "cats" / name, folder.parent / "memo.json", []
+    path, memo, reads = folder / "cats" / name, folder.parent / "memo.json", []
     real = content_digest.hashlib.file_digest
-    monkeypatch.setattr(content_digest.hashlib, "file_digest", lambda *given: read.append(1) or real(*given))
+    monkeypatch.setattr(content_digest.hashlib, "file_digest", lambda *values: reads.append(1) or real(*values))
     caplog.set_level("INFO")
 
     def as_another_process() -> str:
         content_digest._contents.clear()
-        content_digest._memo.cache_clear()
         with remembering(memo):
             return path_digest(path)
 
     first = as_another_process()
-    assert as_another_process() == first and len(read) == 1
+    assert as_another_process() == first and len(reads) == 1
     (folder / "cats" / "b.bin").write_bytes(b"six")
-    assert as_another_process() != first and len(read) == 2
+    assert as_another_process() != first and len(reads) == 2
     assert len(caplog.records) == 2 * path.is_dir()
 
 
@@ -69,20 +68,23 @@ def test_a_path_in_settings_is_what_lies_there(folder: Path, monkeypatch: pytest
     assert by_content("~/a.bin") == found["file"]
 
 
-def asked(file: Path, *keys: str) -> list[str]:
+def made(file: Path, *keys: str) -> list[str]:
     """The keys that a new process has to find out itself."""
-    memo, made = DigestMemo(file), []
-    for key in keys:
-        assert memo.get(key, lambda key=key: made.append(key) or f"value of {key}") == f"value of {key}"
-    memo.save()
-    return made
+    missing = []
+    with remembering(file):
+        for key in keys:
+            assert remembered(key, lambda key=key: missing.append(key) or f"value of {key}") == f"value of {key}"
+    return missing
 
 
-def test_what_was_made_is_found_by_later_processes(tmp_path: Path):
+def test_later_processes_know_what_was_made(tmp_path: Path):
     file = tmp_path / "data" / "memo.json"
-    assert asked(file, "a", "b", "a") == ["a", "b"]
-    assert asked(file, "b", "c") == ["c"]
-    assert asked(file, "a", "b", "c") == []
+    assert made(file, "a", "b", "a") == ["a", "b"]
+    assert made(file, "b", "c") == ["c"]
+    with remembering(file):  # another process meanwhile
+        assert remembered("e", lambda: 1) == 1
+        assert made(file, "a", "d") == ["d"]
+    assert made(file, "a", "b", "c", "d") == []
     assert [path.name for path in file.parent.iterdir()] == ["memo.json"]
 
 
@@ -90,20 +92,10 @@ def test_what_was_made_is_found_by_later_processes(tmp_path: Path):
 def test_a_broken_memo_is_begun_anew(tmp_path: Path, content: str):
     file = tmp_path / "memo.json"
     file.write_text(content)
-    assert asked(file, "a") == ["a"]
-    assert asked(file, "a") == []
+    assert made(file, "a") == ["a"]
+    assert made(file, "a") == []
 
 
 def test_a_memo_that_cannot_be_written_is_no_failure(tmp_path: Path):
     (tmp_path / "data").touch()
-    assert asked(tmp_path / "data" / "memo.json", "a") == ["a"]
-
-
-def test_processes_at_the_same_time_keep_what_the_other_found(tmp_path: Path):
-    one, other = DigestMemo(tmp_path / "memo.json"), DigestMemo(tmp_path / "memo.json")
-    one.get("a", lambda: 1)
-    other.get("b", lambda: 2)
-    one.save()
-    other.save()
-    assert asked(tmp_path / "memo.json", "c") == ["c"]
-    assert DigestMemo(tmp_path / "memo.json").get("a", lambda: None) == 1
+    assert made(tmp_path / "data" / "memo.json", "a") == ["a"]

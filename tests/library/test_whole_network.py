@@ -232,9 +232,9 @@ SHAPES = ((32, 32), (32, 32), (32, 64), (64, 32), (32, 32))
 ALIKE = "not tried: gathered_reference was faster in a layer like this one"
 
 
-def swapped_stack(seen, sparsity=0.5, **arguments):
+def swapped_stack(seen, sparsity=0.5, granularity=8, **arguments):
     net = nn.Sequential(*(nn.Linear(*shape) for shape in SHAPES)).eval()
-    masks = sf.prune(net, "tile_wise", sparsity, granularity=8, layers="*", tell=len)
+    masks = sf.prune(net, "tile_wise", sparsity, granularity=granularity, layers="*", tell=len)
     return sf.swap(net, masks, (X,), tell=seen.told.append, kernel=sf.KernelChoice(fuse=False), **arguments)
 
 
@@ -249,9 +249,18 @@ def test_like_layers_time_fast_kernels_alone(gpu, tried):
     report = swapped_stack(seen)
     assert tried == [(ALIKE, False)] * 5 and len(seen.timed) == 2, "other masks, equal layers"
     assert all(layer.is_sparse and layer.latency_us == 5.0 for layer in report.layers.values())
-    tried.clear()
-    swapped_stack(seen, sparsity=0.75)
-    assert [timed for _, timed in tried] == [True] * 5, "another density is another time"
+    for other in ({"sparsity": 0.75}, {"granularity": 16}):
+        tried.clear()
+        swapped_stack(seen, **other)
+        assert [timed for _, timed in tried] == [True] * 5, "another density or tile is another time"
+
+
+def test_layer_without_fast_kernel_tries_all(gpu, tried, monkeypatch):
+    """What was fast in a similar layer may not support this one: it is no reason to stay dense."""
+    monkeypatch.setattr(autotune.TimedLayers, "find", lambda *similar: ({"dense_linear": 9.0, "csr_torch": 5.0}, True))
+    report = swapped_stack(gpu(0.5))
+    assert all(layer.kernel == "gathered_reference" for layer in report.layers.values())
+    assert [timed for _, timed in tried] == [False, True] * 5
 
 
 @pytest.mark.gpu

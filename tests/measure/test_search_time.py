@@ -180,7 +180,7 @@ def test_searches_of_another_environment_are_not_used(monkeypatch, tmp_path, cha
     monkeypatch.setattr(search_cache, "DRIVER", tmp_path / "version")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: here["gpu"])
     monkeypatch.setattr(search_cache, "versions", lambda *names: {"torch": here["torch"]})
-    monkeypatch.setattr(search_cache, "code_digest", lambda modules: here["code"])
+    monkeypatch.setattr(search_cache, "code_digest", lambda *roots, **options: here["code"])
 
     def in_new_process():
         search_cache._environment_digest.cache_clear()

@@ -51,7 +51,7 @@ def test_swaps_find_one_mask_that_brings_the_outputs_of_both_closer(net, batches
         masks,
         batches,
         F.cross_entropy,
-        recovery=sf.recovery.SparseSwaps(batches=4, sequential=sequential),
+        recovery=sf.recovery.SparseSwaps(batches=4, sequential=sequential, held_out=0),
         dense_net=dense,
         trainer=sf.TrainerSettings(accelerator="cpu", checkpoint=False),
     )

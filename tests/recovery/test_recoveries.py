@@ -50,8 +50,10 @@ def test_finetune_repeats_the_dense_schedule_unless_told_otherwise():
 
 
 def test_rewinding_all_the_way_is_the_dense_curve():
-    plan = LearningRateRewind().plan(RECIPE, 7)
-    assert plan.epochs == 10 and plan.optimization.first_step == 0
+    for kind in (LearningRateRewind, WeightRewind):  # the default, whatever the budget of other recoveries
+        plan = kind().plan(Recipe(epochs=10, recovery_epochs=3), 7)
+        assert plan.epochs == 10 and plan.optimization.first_step == 0
+        assert "the start of epoch 1 of the dense run's 10" in plan.rewound
 
 
 REWINDING = [LearningRateRewind, WeightRewind, partial(Distill, along="lr_rewind")]
@@ -59,7 +61,7 @@ REWINDING = [LearningRateRewind, WeightRewind, partial(Distill, along="lr_rewind
 
 @pytest.mark.parametrize("kind", [Finetune, SrSte, Cast, Distill, SquareHead, *REWINDING])
 def test_one_key_sets_the_budget_of_every_recovery(kind):
-    assert kind().plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 3
+    assert kind(epochs=None).plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 3
     assert kind(epochs=2).plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 2
 
 
@@ -82,7 +84,7 @@ def test_no_round_is_without_a_step():
 @pytest.mark.parametrize("kind", REWINDING)
 def test_rewinding_past_the_start_by_the_recipe_names_its_key(kind):
     with pytest.raises(InvalidSetting, match="recipe.recovery_epochs=11.*10 epochs"):
-        kind().plan(Recipe(epochs=10, recovery_epochs=11), 7)
+        kind(epochs=None).plan(Recipe(epochs=10, recovery_epochs=11), 7)
 
 
 IMPOSSIBLE = {

@@ -1,5 +1,7 @@
 """Masks of a whole network by exchanges: what each layer sees, what patterns keep, and what is rejected."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -31,7 +33,7 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def swapped(net: nn.Module, masks: sf.Masks, batches: list, dense: nn.Module, **settings) -> sf.Masks:
-    recovery = SparseSwaps(**{"batches": 4, "limit": None} | settings)
+    recovery = SparseSwaps(**{"batches": 4, "limit": None, "held_out": 0} | settings)
     return sf.recover(net, masks, batches, F.cross_entropy, recovery=recovery, dense_net=dense, trainer=TRAINER)
 
 
@@ -89,3 +91,24 @@ def test_patterns_are_obeyed_and_outputs_come_closer(batches, pattern):
 def test_what_cannot_work_is_rejected(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message):
         validate(composed("recovery=sparse_swaps", *overrides))
+
+
+def test_exchanges_that_raise_the_loss_are_undone(batches, caplog):
+    """On these batches the layers' errors fall and the loss rises: labels that only the given masks get right."""
+    generator = torch.Generator().manual_seed(1)
+    dense = network()
+    with torch.no_grad():
+        dense[2].weight.mul_(20)
+    losses, held_masks = {}, {}
+    x = torch.randn(32, 16, generator=generator)
+    for held_out in (0, 2):
+        net = copy.deepcopy(dense)
+        masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
+        held = [(x, net(x).argmax(1))] * 2
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            held_masks[held_out] = swapped(net, masks, [*batches, *held], dense, held_out=held_out)
+        losses[held_out] = F.cross_entropy(net(x), held[0][1]).item()
+    assert losses[2] < losses[0] and "2 layers would raise the loss on held-out batches" in caplog.text
+    assert all(torch.equal(mask, masks[name]) for name, mask in held_masks[2].items())
+    assert torch.equal(net[0].weight, dense[0].weight * masks["0"]), "the weights are back"

@@ -32,8 +32,8 @@ def swept(composed):
 REJECTED = {
     "nothing is pruned": (["pattern=dense"], "val_sparse: a run with pattern=dense does not measure val_sparse"),
     "no kernels for lifted masks": (
-        ["recovery.dense_after=0.5"],
-        r"val_sparse: a run with recovery\.dense_after, which leaves a dense network, does not measure val_sparse",
+        ["recovery.dense_after=0.5", "optimize=[val_sparse,speedup]"],
+        r"speedup: a run with recovery\.dense_after, which leaves a dense network, does not measure speedup",
     ),
     "no kernels": (["kernel=none"], "val_sparse: a run with kernel=none does not measure val_sparse"),
     "no swap": (

@@ -1,7 +1,9 @@
 """Runs of pattern=channel pattern.axis=width: a narrower dense network is measured, and counts as dense."""
 
 import pytest
+from tiny_files import write_glue
 
+import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 
@@ -43,3 +45,21 @@ def test_what_does_not_go_with_it_ends_before_training(composed, more, message):
     extra = ["kernel=sparse"] if more.startswith("kernel") else []
     with pytest.raises(InvalidSetting, match=message):
         run_experiment(composed("debug=tiny", *WIDTH, *extra, more))
+
+
+def test_narrower_export_starts_the_next_run(tmp_path):
+    data = write_glue(tmp_path / "data", "sst2")
+    common = [f"dataset.path={data}", "dataset=glue", "dataset.task=sst2", "model=bert", "debug=tiny", "logger=none"]
+    common += [
+        *WIDTH[:2],
+        f"cache_dir={tmp_path / 'cache'}",
+        f"results_dir={tmp_path / 'results'}",
+        "measure.latency=false",
+    ]
+    common += ["report.html=false", "report.plot=false", "kernel=none"]
+    first = sf.run(*common, "model.size=tiny", *WIDTH[2:], "recipe.ignore=[attention]")
+    narrower = first.folder / "checkpoint" / "narrower"
+    second = sf.run(*common, f"model.path={narrower}", "pattern=n_m", "sparsity=0.5")
+    layer = "bert.encoder.layer.0.intermediate.dense"
+    assert second.masks[layer].shape[0] < first.masks[layer].shape[0] or first.masks[layer].all()
+    assert second.network.config.intermediate_size == first.network.config.intermediate_size

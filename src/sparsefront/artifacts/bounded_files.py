@@ -1,8 +1,7 @@
 """Read untrusted files within bounds: a stranger, an editor or a crash may have left anything under a known name.
 
-Every reader takes a path and raises only `Unreadable`, a ValueError with a one-line reason without the path. Folders, pipes
-and devices are not read, nor more bytes than allowed, nor anything nested too deeply to process. The limits are far above
-real files: a result has 20 KB and 6 levels, a run's configuration 10 KB and no alias.
+Every reader takes a path and raises only `Unreadable`, a ValueError with a one-line reason without the path. The limits are far
+above real files: a result has 20 KB and 6 levels, a run's configuration 10 KB and no alias.
 """
 
 import codecs
@@ -23,11 +22,9 @@ MOST_TEXT_BYTES = 64 * 2**20
 MOST_TABLE_BYTES = 4 * 2**30
 MOST_YAML_BYTES = 4 * 2**20
 MOST_DEPTH = 64  # nesting levels
-MOST_ALIASES = 100  # in a YAML file
 MOST_YAML_CHARACTERS = 16 * 2**20  # of a YAML file's values, with aliases expanded
 MOST_DIGITS = 20  # of an integer: 2**64 has this many
 
-CONTAINERS = {dict, list}
 # Raised by zipfile and numpy for damaged or forged archives.
 NO_ARCHIVE = (
     BadZipFile,
@@ -41,6 +38,7 @@ NO_ARCHIVE = (
     zlib.error,
 )
 
+TOO_DEEP = f"is nested deeper than {MOST_DEPTH} levels"
 Pairs = Callable[[list[tuple[str, Any]]], Any]
 _OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -124,30 +122,19 @@ def separator_of(text: str) -> str:
 
 
 def read_json_bounded(
-    file: Path,
-    *,
-    max_bytes: int = MOST_TEXT_BYTES,
-    max_depth: int = MOST_DEPTH,
-    object_pairs_hook: Pairs | None = None,
-    finite: bool = True,
+    file: Path, *, max_bytes: int = MOST_TEXT_BYTES, object_pairs_hook: Pairs | None = None, finite: bool = True
 ) -> Any:
-    """Read a JSON file.
+    """Read a JSON file; raises Unreadable as `read_text_bounded` and `parse_json_bounded`."""
+    text = read_text_bounded(file, max_bytes=max_bytes)
+    return parse_json_bounded(text, object_pairs_hook=object_pairs_hook, finite=finite)
+
+
+def parse_json_bounded(text: str, *, object_pairs_hook: Pairs | None = None, finite: bool = True) -> Any:
+    """Parse JSON text: numbers are finite, and strings can be written again.
 
     Args:
         object_pairs_hook: as in `json.loads`.
         finite: False accepts NaN and infinity, as written by `json.dumps`.
-    Raises:
-        Unreadable: as in `read_text_bounded` and `parse_json_bounded`.
-    """
-    text = read_text_bounded(file, max_bytes=max_bytes)
-    return parse_json_bounded(text, max_depth=max_depth, object_pairs_hook=object_pairs_hook, finite=finite)
-
-
-def parse_json_bounded(
-    text: str, *, max_depth: int = MOST_DEPTH, object_pairs_hook: Pairs | None = None, finite: bool = True
-) -> Any:
-    """Parse JSON text: numbers are finite, and strings can be written again.
-
     Raises:
         Unreadable: not JSON, nested too deeply, NaN or infinity, an integer with too many digits, or a lone surrogate.
     """
@@ -159,22 +146,21 @@ def parse_json_bounded(
             parse_int=_whole_number,
             object_pairs_hook=object_pairs_hook,
         )
+        level = [content] if isinstance(content, dict | list) else []
+        for _ in range(MOST_DEPTH):
+            parts = (part for one in level for part in (one.values() if isinstance(one, dict) else one))
+            level = [part for part in parts if isinstance(part, dict | list)]
+        if level:
+            raise RecursionError
+        if "\\ud" in text.lower():  # surrogates of undecodable bytes in file names (PEP 383) can be written
+            json.dumps(content, ensure_ascii=False).encode(errors="surrogateescape")
     except json.JSONDecodeError as error:
         raise Unreadable(f"not JSON ({error})") from None
     except RecursionError:
-        raise Unreadable(_too_deep(max_depth)) from None
-    if _is_deeper(content, max_depth):
-        raise Unreadable(_too_deep(max_depth))
-    if "\\u" in text and ("\\ud" in text or "\\uD" in text):
-        try:  # surrogates of undecodable bytes in file names (PEP 383) can be written
-            json.dumps(content, ensure_ascii=False).encode(errors="surrogateescape")
-        except UnicodeEncodeError:
-            raise Unreadable("not JSON (a string holds half a character)") from None
+        raise Unreadable(TOO_DEEP) from None
+    except UnicodeEncodeError:
+        raise Unreadable("not JSON (a string holds half a character)") from None
     return content
-
-
-def _too_deep(max_depth: int) -> str:
-    return f"is nested deeper than {max_depth} levels"
 
 
 def _no_number(name: str) -> Any:
@@ -189,97 +175,59 @@ def _finite(digits: str) -> float:
 
 
 def _whole_number(digits: str) -> int:
-    if len(digits) > MOST_DIGITS and len(digits.lstrip("-")) > MOST_DIGITS:
+    if len(digits.lstrip("-")) > MOST_DIGITS:
         raise Unreadable(f"holds a whole number of {len(digits.lstrip('-'))} digits, more than {MOST_DIGITS}")
     return int(digits)
 
 
-def _is_deeper(content: Any, max_depth: int) -> bool:
-    """Whether nesting exceeds `max_depth`; iterative, so that the check itself does not recurse."""
-    level = [content] if type(content) in CONTAINERS else []
-    for _ in range(max_depth):
-        level = [
-            part for one in level for part in (one.values() if type(one) is dict else one) if type(part) in CONTAINERS
-        ]
-        if not level:
-            return False
-    return bool(level)
+def load_yaml_bounded(file: Path, *, max_bytes: int = MOST_YAML_BYTES) -> Any:
+    """Read a YAML file as plain containers and scalars; None if it is empty. Raises Unreadable as `parse_yaml_bounded`."""
+    return parse_yaml_bounded(read_text_bounded(file, max_bytes=max_bytes))
 
 
-def load_yaml_bounded(
-    file: Path, *, max_bytes: int = MOST_YAML_BYTES, max_aliases: int = MOST_ALIASES, max_depth: int = MOST_DEPTH
-) -> Any:
-    """Read a YAML file as plain containers and scalars; None if it is empty.
-
-    Raises:
-        Unreadable: as in `read_text_bounded` and `parse_yaml_bounded`.
-    """
-    text = read_text_bounded(file, max_bytes=max_bytes)
-    return parse_yaml_bounded(text, max_aliases=max_aliases, max_depth=max_depth)
-
-
-def parse_yaml_bounded(text: str, *, max_aliases: int = MOST_ALIASES, max_depth: int = MOST_DEPTH) -> Any:
+def parse_yaml_bounded(text: str) -> Any:
     """Parse YAML text.
 
     Raises:
-        Unreadable: as in `require_yaml_bounds`, or an invalid value, such as a date in month 13.
+        Unreadable: not YAML, nested too deeply, aliases that expand to too much, or an invalid value, as a date in month 13.
     """
-    require_yaml_bounds(text, max_aliases=max_aliases, max_depth=max_depth)
     try:
+        _require_yaml_bounds(text)
         content = yaml.load(text, Loader=_LOADER)
         str(content)  # fails for an integer with too many digits
         return content
+    except Unreadable:
+        raise
+    except RecursionError:
+        raise Unreadable(TOO_DEEP) from None
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise Unreadable(_no_yaml(error)) from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise Unreadable(f"not YAML ({where}{problem or ' '.join(str(error).split())})") from None
 
 
-def require_yaml_bounds(text: str, *, max_aliases: int = MOST_ALIASES, max_depth: int = MOST_DEPTH) -> None:
-    """Check YAML text before passing it to another parser, such as OmegaConf's: limits the size of what that would build.
-
-    Raises:
-        Unreadable: not YAML, nested too deeply, too many aliases, a recursive one, or aliases that expand to too much.
-    """
-    try:
-        _measure_yaml(text, max_aliases, max_depth)
-    except yaml.YAMLError as error:
-        raise Unreadable(_no_yaml(error)) from None
-
-
-def _measure_yaml(text: str, max_aliases: int, max_depth: int) -> None:
-    """Measure event by event, without building anything. Keeps anchor, characters and levels of every open container."""
-    sizes: dict[str, tuple[int, int]] = {}  # anchor -> (characters, levels) of completed containers
-    opened: list[tuple[str | None, int, int]] = [(None, 0, 0)]
-    aliases = 0
+def _require_yaml_bounds(text: str) -> None:
+    """Measure event by event, without building anything: deep YAML ends the process, and aliases multiply it."""
+    sizes: dict[str, int] = {}  # anchor -> characters of what it stands for
+    opened: list[tuple[str | None, int]] = [(None, 0)]
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
-            opened.append((event.anchor, 1, 1))
-            size, levels = 0, 0
+            opened.append((event.anchor, 1))
+            anchor, size = None, 0
         elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, size, levels = opened.pop()
-            if anchor is not None:
-                sizes[anchor] = size, levels
+            anchor, size = opened.pop()
         elif isinstance(event, yaml.ScalarEvent):
-            size, levels = 1 + len(event.value), 0
-            if event.anchor is not None:
-                sizes[event.anchor] = size, levels
+            anchor, size = event.anchor, 1 + len(event.value)
         elif isinstance(event, yaml.AliasEvent):
-            aliases += 1
-            if aliases > max_aliases:
-                raise Unreadable(f"holds more aliases than {max_aliases}")
-            if any(anchor == event.anchor for anchor, _, _ in opened):
+            if any(anchor == event.anchor for anchor, _ in opened):
                 raise Unreadable(f"holds an alias, *{event.anchor}, inside of what it stands for")
-            size, levels = sizes.get(event.anchor, (1, 0))  # the parser rejects unknown anchors
+            anchor, size = None, sizes.get(event.anchor, 1)  # the parser rejects unknown anchors
         else:
             continue
-        anchor, before, deepest = opened[-1]
-        opened[-1] = anchor, before + size, max(deepest, levels + 1)
-        if len(opened) - 1 + levels > max_depth:
-            raise Unreadable(_too_deep(max_depth))
+        if anchor is not None:
+            sizes[anchor] = size
+        opened[-1] = opened[-1][0], opened[-1][1] + size
+        if len(opened) - 1 > MOST_DEPTH:
+            raise Unreadable(TOO_DEEP)
         if opened[-1][1] > MOST_YAML_CHARACTERS:
             raise Unreadable(f"stands for more than {MOST_YAML_CHARACTERS} characters")
-
-
-def _no_yaml(error: Exception) -> str:
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-    return f"not YAML ({where}{problem or ' '.join(str(error).split())})"

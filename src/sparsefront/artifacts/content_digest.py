@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -48,56 +47,36 @@ def versions(*distributions: str) -> dict[str, str | None]:
 
 IN_CACHE = Path("data", "digests.json")  # below cache_dir
 MOST = 20_000  # entries; then it starts over, since most are of edited files
-
-
-class DigestMemo:
-    """JSON-able values by a key that identifies content and computation. Losing it only costs time."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self._known, self._new = file, _read_memo(file), {}
-
-    def get(self, key: str, make: Callable[[], Any]) -> Any:
-        if key not in self._known:
-            self._known[key] = self._new[key] = make()
-        return self._known[key]
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._known
-
-    def save(self) -> None:
-        """Add new entries to the file, keeping those written by other processes."""
-        if not self._new:
-            return
-        entries = _read_memo(self.file) | self._new
-        entries, self._new = self._new if len(entries) > MOST else entries, {}
-        with suppress(OSError):  # a full or read-only disk
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(self.file) as new:
-                new.write_text(json.dumps(entries), encoding="utf-8")
-
-
-_active: ContextVar[DigestMemo | None] = ContextVar("_active", default=None)
+_active: ContextVar[dict[str, Any] | None] = ContextVar("_active", default=None)
 
 
 @contextmanager
 def remembering(file: Path) -> Iterator[None]:
-    """Context in which `remembered` reads and extends this file."""
-    memo = _memo(file)
-    token = _active.set(memo)
+    """Context in which `remembered` reads and extends this file. Losing it only costs time."""
+    known = _read_memo(file)
+    before, token = set(known), _active.set(known)
     try:
         yield
     finally:
         _active.reset(token)
-        memo.save()
+        if added := {key: value for key, value in known.items() if key not in before}:
+            entries = _read_memo(file) | added  # other processes may have added some
+            with suppress(OSError):  # a full or read-only disk
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with whole_file(file) as new:
+                    new.write_text(json.dumps(added if len(entries) > MOST else entries), encoding="utf-8")
 
 
 def remembered(key: str, make: Callable[[], Any]) -> Any:
-    """The JSON-able value of a key, computed if no earlier process did, or nothing is stored."""
-    memo = _active.get()
-    return make() if memo is None else memo.get(key, make)
-
-
-_memo = cache(DigestMemo)
+    """The JSON-able value of a key, which identifies content and computation: made if no earlier process did, or nothing is
+    stored.
+    """
+    known = _active.get()
+    if known is None:
+        return make()
+    if key not in known:
+        known[key] = make()
+    return known[key]
 
 
 def _read_memo(file: Path) -> dict[str, Any]:
@@ -111,36 +90,30 @@ def _read_memo(file: Path) -> dict[str, Any]:
 LARGE = 2**20  # size from which a file's digest is remembered
 READERS = 8  # threads
 LONG = 2**31  # bytes to read from which a line says so
-SETTLED_NS = 2 * 10**9
+SETTLED_NS = 2 * 10**9  # age at which a file can no longer change within the same clock tick
+_contents: dict[str, str] = {}  # what this process has read
 
 
 def file_digest(path: Path) -> str:
     """sha256 of a file in hexadecimal, streamed; of large files remembered until they change."""
     facts = _facts(path.stat())
-    return _once(f"file {path.resolve()} {facts}", lambda: _read(path)) if _is_settled([facts], LARGE) else _read(path)
+    return _once(f"file {path.resolve()} {facts}", [facts], lambda: _read(path)) if facts[0] >= LARGE else _read(path)
 
 
 def path_digest(path: Path) -> str:
-    """Digest of a file's bytes; for a folder, of names and bytes of all files below it.
-
-    What was read of each folder is remembered with size, inode, and times of modification and change of its files: programs
-    can set all of these but the last.
-    """
+    """Digest of a file's bytes; for a folder, of names and bytes of all files below it, remembered until one changes."""
     if path.is_file():
         return file_digest(path)
-    listings = {folder: _listing(folder) for folder in sorted(_folders(path))}
-    keys = {folder: f"folder {os.path.realpath(folder)} {digest(listing)}" for folder, listing in listings.items()}
-    size = sum(
-        facts[0] for folder, key in keys.items() if not _is_remembered(key) for facts in listings[folder].values()
-    )
-    if size >= LONG:
-        log.info("%s: reading %.0f GB once, to recognize these files later", path, size / 1e9)
-    parts = []
-    for folder, listing in listings.items():
-        make = partial(_folder_digest, folder, list(listing))
-        content = _once(keys[folder], make) if _is_settled(listing.values()) else make()
-        parts.append([os.path.relpath(folder, path), content])
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    listings = {os.path.relpath(folder, path): _listing(folder) for folder in sorted(_folders(path))}
+    facts = [file for listing in listings.values() for file in listing.values()]
+
+    def read() -> str:
+        if (size := sum(file[0] for file in facts)) >= LONG:
+            log.info("%s: reading %.0f GB once, to recognize these files later", path, size / 1e9)
+        parts = [[folder, _folder_digest(path / folder, sorted(listing))] for folder, listing in listings.items()]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    return _once(f"folder {os.path.realpath(path)} {digest(listings)}", facts, read)
 
 
 Facts = tuple[int, int, int, int]
@@ -151,24 +124,14 @@ def _facts(status: os.stat_result) -> Facts:
     return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _is_settled(files: Iterable[Facts], least: int = 0) -> bool:
-    """Whether all files have this size and are too old to change again within the same clock tick."""
+def _once(key: str, files: Iterable[Facts], read: Callable[[], str]) -> str:
+    """The content under a key, read once by all processes if the files are settled."""
     now = time.time_ns()
-    return all(size >= least and now - max(times) >= SETTLED_NS for size, _, *times in files)
-
-
-_contents: dict[str, str] = {}  # what this process has read
-
-
-def _once(key: str, read: Callable[[], str]) -> str:
+    if any(now - max(times) < SETTLED_NS for _, _, *times in files):
+        return read()
     if key not in _contents:
         _contents[key] = remembered(key, read)
     return _contents[key]
-
-
-def _is_remembered(key: str) -> bool:
-    memo = _active.get()
-    return key in _contents or (memo is not None and key in memo)
 
 
 def _read(path: str | Path) -> str:
@@ -182,11 +145,10 @@ def _listing(folder: str) -> dict[str, Facts]:
         return {entry.name: _facts(entry.stat()) for entry in entries if entry.is_file()}
 
 
-def _folder_digest(folder: str, names: list[str]) -> str:
+def _folder_digest(folder: Path, names: list[str]) -> str:
     """Over names and bytes of a folder's files, several of which are read at a time, for disks that answer late."""
-    names = sorted(names)
     with ThreadPoolExecutor(READERS) as readers:
-        contents = list(readers.map(_read, [os.path.join(folder, name) for name in names]))
+        contents = list(readers.map(_read, [folder / name for name in names]))
     return hashlib.sha256(json.dumps([names, contents]).encode()).hexdigest()
 
 

@@ -41,8 +41,9 @@ OF_SPARSE_TIMING = {
     *("speedup", "speedup_low", "speedup_high", "speedup_dataset", "speedup_dataset_low", "speedup_dataset_high"),
     "throughput_sparse_samples_per_s",
 }
+OF_SPARSE_QUALITY = {"sparse", "sparse_standard_error", "val_sparse", "val_sparse_standard_error"}
 OF_KERNELS = {
-    *("sparse", "sparse_standard_error", "val_sparse", "val_sparse_standard_error"),
+    *OF_SPARSE_QUALITY,
     *OF_SPARSE_TIMING,
     *OF_BOTH,
     *("weight_bytes_sparse", "resident_bytes_sparse", "peak_memory_bytes_sparse"),
@@ -138,7 +139,8 @@ def _why_not_measured(name: str, experiment: Experiment) -> str | None:
     dense = OF_PRUNED | OF_SHARES if low else OF_PRUNED | OF_KERNELS
     if not experiment.pattern.prunes and name in dense:
         return f"a run with pattern={experiment.pattern.name} does not measure {name}"
-    if not experiment.swaps and experiment.pattern.prunes and name in OF_KERNELS:
+    measured_dense = experiment.leaves_dense and name in OF_SPARSE_QUALITY
+    if not (experiment.swaps or measured_dense) and experiment.pattern.prunes and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
         without = "recovery.dense_after, which leaves a dense network," if experiment.leaves_dense else without
         return f"a run with {without} does not measure {name}"

@@ -39,6 +39,7 @@ from sparsefront.options import options_where
 from sparsefront.patterns.base import to_record
 from sparsefront.patterns.depth import Depth
 from sparsefront.patterns.width import units_to_prune
+from sparsefront.pruning.block_by_block import inside
 from sparsefront.pruning.layers import plan_pruning, require_matches, require_no_groups
 from sparsefront.pruning.prune import check_pruning
 from sparsefront.pruning.prune_blocks import removable_blocks
@@ -457,10 +458,17 @@ def _smaller(net: nn.Module, shrinking: Experiment, prunable: Sequence[str]) -> 
         blocks, count = removable_blocks(net, plan.layers, ignored, pattern, shrinking.sparsity)
         remove_blocks(net, names_left(net, blocks, Depth().dropped(blocks, count)))
         return net
+    hidden_layers = getattr(shrinking.recovery, "hidden_layers", None) or ()
     for tie, removed_count in zip(
         plan.ties, units_to_prune(plan.ties, plan.pruned_shapes, shrinking.sparsity), strict=True
     ):
         if removed_count:
+            for name in hidden_layers:
+                if inside(name, tie.outputs) and not inside(name, [tie.inputs]):
+                    allowed = (
+                        f"has fewer outputs than in the teacher, because {tie.outputs[0]} becomes narrower: name blocks"
+                    )
+                    raise InvalidSetting("recovery.hidden_layers", name, allowed)
             remove_units(net, tie, torch.arange(tie.count) >= removed_count)
     return net
 

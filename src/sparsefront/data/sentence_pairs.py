@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest, import_closure
+from sparsefront.artifacts.code_digest import code_digest
 from sparsefront.artifacts.content_digest import digest, versions
 from sparsefront.artifacts.durable import save_tensors
 from sparsefront.data.base import TokenizerFrom
@@ -218,7 +218,7 @@ class PairData(SplitData):
         key = {
             "split": split,
             "max_length": self._max_length,
-            "code": code_digest(import_closure(((__name__, None),), without=BOOKKEEPING)),
+            "code": code_digest(__name__),
             "versions": versions("tokenizers"),
             **self.sentences.key(),
             **self.tokenizer.key(),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest, import_closure
+from sparsefront.artifacts.code_digest import code_digest
 from sparsefront.artifacts.content_digest import digest, versions
 from sparsefront.artifacts.durable import save_tensors
 from sparsefront.data.base import Division, TokenizerFrom
@@ -331,7 +331,7 @@ class TextData(SplitData):
     @cached_property
     def _code(self) -> str:
         """Digest of the code that tokenizes the text."""
-        return code_digest(import_closure(((type(self.source).__module__, None),), without=BOOKKEEPING))
+        return code_digest(type(self.source).__module__)
 
     def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
         if not self._group_by_length:

@@ -38,7 +38,7 @@ from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, STRUCTURE, MaskSpec, load_masks
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow
-from sparsefront.pruning.structure import Removal, apply_structure, record_removal, structure_of
+from sparsefront.pruning.structure import Removal, apply_structure, record_removal, record_zeros, structure_of
 from sparsefront.tasks.plain_task import device_of, require_finite_weights, require_network
 
 
@@ -199,6 +199,8 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
         record_removal(net, Removal(blocks=spec.blocks))
     load_state(net, weights)
     ignored = export.manifest.dense_layers
+    if pattern is not None and pattern.tied:
+        record_zeros(net, masks)
     if narrower and pattern is not None and pattern.tied:
         taken = narrow(net, masks).layers
         masks |= {name: torch.ones_like(weight_of(net, name), dtype=torch.bool) for name in taken}

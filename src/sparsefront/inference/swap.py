@@ -292,7 +292,14 @@ def _try(
         low = ()
     else:
         x_scale = precision.x_scale([name])
-    shape, density = (repr(layer), received, stored.family, adds_shortcut), export.manifest.layers[name].density
+    density = export.manifest.layers[name].density
+    shape = (
+        repr(layer),
+        received,
+        stored.family,
+        stored.meta(),
+        adds_shortcut,
+    )  # meta: kernels ask for blocks of some sizes
     known, earlier = ({}, False) if timed_layers is None else timed_layers.find(repr(shape), density, device)
     fast, timed = fast_kernels(known), plan is None and late is None and not earlier
     if fast:
@@ -307,6 +314,8 @@ def _try(
         tuned.latencies_us = {kernel: us for kernel, us in known.items() if kernel in (tuned.dense, *tuned.modules)}
     elif timed_layers is not None and not fast:
         timed_layers.add(repr(shape), density, tuned, device)
+    if fast and not tuned.modules:  # what was fast for similar weights may not support these
+        return _try(layer, export, name, received, choice, plan, precision, None, late, adds_shortcut=adds_shortcut)
     return tuned
 
 

@@ -12,15 +12,7 @@ from sparsefront_kernels import cuda_library
 from sparsefront_kernels.tuning.store import driver_cuda, user_file
 
 from sparsefront.artifacts.bounded_files import Unreadable, read_json_bounded
-from sparsefront.artifacts.code_digest import (
-    SOURCES,
-    TABLES,
-    code_digest,
-    find_module,
-    import_closure,
-    native_digest,
-    native_sources,
-)
+from sparsefront.artifacts.code_digest import code_digest
 from sparsefront.artifacts.content_digest import remembering, versions
 from sparsefront.artifacts.durable import whole_file
 
@@ -76,10 +68,7 @@ class SearchCache:
 @functools.cache
 def _environment_digest(code: tuple[str, ...]) -> str:
     """Digest of the code, the kernels' sources and compiler, and the versions of libraries and driver."""
-    modules = import_closure(tuple((module, None) for module in code if find_module(module) is not None))
-    kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
-    sources = native_digest(native_sources(kernels, (*SOURCES, *TABLES)))
     libraries = versions("torch", "triton", "transformers", "quack-kernels", "nvidia-cutlass-dsl", "torchao")
     built = cuda_library.availability()
     driver = DRIVER.read_text(encoding="ascii") if DRIVER.is_file() else driver_cuda()
-    return repr((code_digest(modules), sources, libraries, torch.version.cuda, driver, built))
+    return repr((code_digest(*code, without=(), kernels=True), libraries, torch.version.cuda, driver, built))

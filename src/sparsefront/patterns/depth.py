@@ -16,7 +16,8 @@ class Depth(Pattern):
     """Remove whole blocks, such as transformer layers or the residual blocks of a stage; the others keep every weight. The
     shallower network (`pruning.prune_blocks`) is dense.
 
-    The sparsity is the share of identical blocks to remove, rounded half up to whole blocks.
+    The sparsity is the share of identical blocks to remove, rounded to the nearest block, and from the middle to the one
+    that leaves more.
 
     Args:
         choose: even: the remaining blocks are spread over the network, including the first and the last, as students for
@@ -43,14 +44,14 @@ class Depth(Pattern):
         Raises:
             InvalidSetting: it rounds to none or all of them; names the nearest sparsity that works.
         """
-        removed = math.floor(sparsity * blocks + 0.5 + 1e-9)
+        removed = math.ceil(sparsity * blocks - 0.5 - 1e-9)
         if sparsity > 0 and removed == 0:
-            nearest = math.ceil(500 / blocks) / 1000
+            nearest = (math.floor(500 / blocks) + 1) / 1000
             raise InvalidSetting(
                 "sparsity", sparsity, f"rounds to none of {blocks} blocks; the nearest that takes one is {nearest:g}"
             )
         if removed == blocks:
-            nearest = (math.ceil(1000 * (blocks - 0.5) / blocks) - 1) / 1000
+            nearest = math.floor(1000 * (blocks - 0.5) / blocks) / 1000
             raise InvalidSetting(
                 "sparsity", sparsity, f"rounds to all of {blocks} blocks; the nearest that leaves one is {nearest:g}"
             )

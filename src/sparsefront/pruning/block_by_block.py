@@ -144,8 +144,8 @@ def _stopping_behind(module: nn.Module, device: torch.device) -> Iterator[list[A
 
 
 def inside(block: str, layers: Sequence[str]) -> list[str]:
-    """The layers that lie in a block."""
-    return [layer for layer in layers if layer.startswith(f"{block}.")]
+    """The layers that lie in a block, or are it."""
+    return [layer for layer in layers if f"{layer}.".startswith(f"{block}.")]
 
 
 def require_chain(importance: Any, net: nn.Module, layers: Sequence[str]) -> None:

@@ -472,7 +472,7 @@ def asked_batches(importance: Importance, *others: object) -> int | None:
         others: parts without a number of batches ask for none.
     """
     asked = [
-        count
+        count + (getattr(part, "held_out", 0) if name == "batches" else 0)
         for part in (importance, *others)
         for name in ("batches", "calibration_batches", "batch_norm_batches")
         if isinstance(count := getattr(part, name, None), int)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.calibration import in_encoder, real_positions
 from sparsefront.tasks.base import TEACHER_LOGITS, Batch, Task, mean_counted, with_square_mask
 from sparsefront.training.graphs import HiddenStates
@@ -72,6 +73,12 @@ class TeacherCallback(pl.Callback, ABC):
         with torch.no_grad():
             target = task.call(self.teacher, with_square_mask(task.net_inputs(batch), self.teacher))
         states = list(zip(self._learnt.take(), self._taught.take(), strict=True))
+        for name, (learnt, taught) in zip(self.learnt_layers, states, strict=True):
+            if learnt.shape != taught.shape:
+                allowed = (
+                    f"gives {list(learnt.shape)} and in the teacher {list(taught.shape)}: name modules of one width"
+                )
+                raise InvalidSetting("recovery.hidden_layers", name, allowed)
         return self.loss(task, output, target, states, batch)
 
 

@@ -16,11 +16,12 @@ class LearningRateRewind(TrainingRecovery):
     Rewinding and Fine-tuning", 2020). The Uniform-sparsity paper rewinds once, to the start (K = T).
 
     Args:
-        epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
+        epochs: K, how far to rewind, in every round; all = the whole dense run (K = T), as in the sources; null = the recipe's
+            recovery_epochs, else all.
         quantize, backend, dense_after: as in finetune.
     """
 
-    epochs: Epochs = None
+    epochs: Epochs = "all"
     quantize: bool = False
     backend: Backend = "dense"
     dense_after: DenseAfter = None

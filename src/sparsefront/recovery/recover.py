@@ -324,7 +324,7 @@ def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
         return
     if recovery.training is None:
         raise InvalidSetting(name, value, f"recovery={recovery.name} trains nothing: leave {name} out")
-    if getattr(recovery.training, name, None) not in (None, value):
+    if getattr(recovery.training, name, None) not in (None, "all", value):
         raise InvalidSetting(name, value, f"give it to {type(recovery).__name__}(...), not beside recovery=")
 
 

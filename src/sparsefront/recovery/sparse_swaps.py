@@ -1,26 +1,31 @@
 """SparseSwaps: refine masks by exchanging kept and pruned weights to reduce each layer's output error."""
 
 import logging
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.networks import layer_weight
+from sparsefront.networks import in_eval_mode, layer_weight
 from sparsefront.obs.sweep import input_hessian
 from sparsefront.options import options_where
 from sparsefront.progress import counted, working_time
 from sparsefront.pruning.calibration import NetworkCalibration
-from sparsefront.pruning.masked_weights import sharing_layers
+from sparsefront.pruning.masked_weights import masked, sharing_layers
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, retake_batch_norm
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.settings_class import Batches, LearningRate, settings_class
+from sparsefront.tasks.base import Batch, Task
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +42,9 @@ class SparseSwaps(Recovery):
         batches: calibration batches of training data, kept in memory throughout.
         limit: maximum number of exchanges per row; null = until none helps.
         sequential: compute a layer's inputs with the pruned layers before it; false: with the unpruned ones.
+        held_out: further batches of training data, after those of `batches`. Layers whose exchanges raise the task's loss on
+            them keep their given masks, because a lower error of each layer may still be a worse network. BatchNorm uses the
+            statistics of each batch there. 0: every exchange is kept, as in the source.
         along: finetune or lr_rewind trains afterwards with the new masks; none trains nothing, as in the source.
         epochs, lr: as in that recovery.
         batch_norm_batches: as in `recovery=none`; used with along=none.
@@ -47,6 +55,7 @@ class SparseSwaps(Recovery):
     batches: Batches = 16
     limit: PositiveInt | None = 100
     sequential: bool = True
+    held_out: NonNegativeInt = 4
     along: Literal["none", "finetune", "lr_rewind"] = "none"
     epochs: PositiveInt | None = None
     lr: LearningRate | None = None
@@ -100,20 +109,44 @@ class SparseSwaps(Recovery):
         """Compute the new masks and apply them to the network."""
         round.net.to(torch.device(round.setup.trainer.device))
         layers = list(round.masks)
-        calibration = NetworkCalibration(round.make_task(None), layers, round.data.train_dataloader)
-        batches = list(calibration.batches(self.batches))
+        task = round.make_task(None)
+        calibration = NetworkCalibration(task, layers, round.data.train_dataloader)
+        batches = list(calibration.batches(self.batches + self.held_out * distributed.world_size()))
+        batches, held_out = batches[: len(batches) - self.held_out], batches[len(batches) - self.held_out :]
+        undecided = dict(round.masks)
+        loss, rejected = _masked_loss(task, undecided, held_out), 0
         previous = round.masked.masks() if round.setup.pruning.schedule.masks_nest else {}
         sharing = sharing_layers(round.net, layers)
         by_layer: dict[str, Exchanged] = {}
         for group in calibration.order_of_use() if self.sequential else [layers]:
             first = {sharing[layer][0]: None for layer in group if layer not in by_layer}
             seen = [layer for one in first for layer in sharing[one]]
+            dense = {layer: layer_weight(round.net.get_submodule(layer)).detach().clone() for layer in first}
             grams = calibration.total(calibration.sums_over(seen, batches, input_hessian))
             for layer in first:  # layers that share a weight are optimized together
                 gram = torch.stack([grams.pop(one) for one in sharing[layer]]).sum(0)
                 swapped = self._exchange_in_layer(round, layer, gram, previous.get(layer))
                 by_layer |= dict.fromkeys(sharing[layer], swapped)
             round.masked.set({layer: by_layer[layer].mask for layer in seen})
+            given_masks = {layer: undecided.pop(layer) for layer in seen}
+            exchanged_loss = _masked_loss(task, undecided, held_out)
+            if exchanged_loss <= loss:
+                loss = exchanged_loss
+                continue
+            with torch.no_grad():
+                for layer, weight in dense.items():
+                    layer_weight(round.net.get_submodule(layer)).copy_(weight)
+            round.masked.set(given_masks)
+            rejected += len(seen)
+            by_layer |= {
+                layer: Exchanged(as_matrix(mask), 0, by_layer[layer].error_before, by_layer[layer].error_before)
+                for layer, mask in given_masks.items()
+            }
+        if rejected:
+            log.info(
+                "sparse_swaps: %s would raise the loss on held-out batches and keep their masks",
+                counted(rejected, "layer"),
+            )
         each = list({id(one): one for one in by_layer.values()}.values())
         before, after = (sum(getattr(one, key) for one in each) for key in ("error_before", "error_after"))
         exchanges = sum(one.exchanges for one in each)
@@ -161,6 +194,28 @@ class SparseSwaps(Recovery):
             limit=self.limit,
         )
         return replace(swapped, mask=swapped.mask[:, torch.argsort(order)])
+
+
+@torch.no_grad()
+def _masked_loss(task: Task, masks: LayerMasks, batches: Sequence[Batch]) -> float:
+    """The mean loss of these batches on all ranks while these masks, besides those in the network, are applied; 0 of none."""
+    if not batches:
+        return 0.0
+    norms = [module for module in task.net.modules() if isinstance(module, _BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    matrices = {layer: as_matrix(mask) for layer, mask in masks.items()}
+    with masked(task.net, matrices), in_eval_mode(task.net):
+        for norm in norms:  # batch statistics; running ones do not change
+            norm.momentum, norm.training = 0.0, _rows(batches[0]) > 1
+        losses = [float(task.loss(task.call(task.net, task.net_inputs(batch)), batch)) for batch in batches]
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+    totals = distributed.all_gather(math.fsum(losses) / len(losses))
+    return math.fsum(totals) / len(totals)
+
+
+def _rows(batch: Batch) -> int:
+    return len(next(value for value in batch.values() if isinstance(value, Tensor)))
 
 
 # Minimum gain relative to a row's output norm, so that rounding cannot exchange two weights back and forth.

@@ -1,10 +1,11 @@
 """Recoveries that train under masks, with one fit per round; includes rewinding."""
 
+import logging
 import math
 from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from sparsefront.training.fit import Trained
 
 
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class TrainingPlan:
     """Args:
@@ -29,12 +33,14 @@ class TrainingPlan:
     optimization: optimizer and learning-rate curve; the optimizer state is always fresh.
     lr_key: the setting that determines its peak learning rate.
     steps: optimizer steps after which it ends within the last epoch; None = at the end of that epoch.
+    rewound: what of the dense run is repeated, in words; None = nothing.
     """
 
     epochs: int
     optimization: Optimization
     lr_key: str = "recipe.lr"
     steps: int | None = None
+    rewound: str | None = None
 
     def share(self, index: int, rounds: int, steps_per_epoch: int) -> "TrainingPlan":
         """The plan of one of several rounds: equal parts that add up to the whole, each with its own learning-rate curve.
@@ -140,6 +146,8 @@ class TrainingRecovery(Recovery):
         setup = round.setup
         steps = steps_per_epoch(round.data, setup.trainer)
         plan = self.plan_of_round(setup.recipe, steps, round.index, len(round.levels))
+        if plan.rewound is not None:
+            log.info("recover: rewinds %s", plan.rewound)
         total_steps = plan.total_steps(steps)
         dense_from = None if self.dense_after is None else first_dense_step(self.dense_after, total_steps)
         self.set_weights(round)
@@ -187,15 +195,15 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: "tuple[pl.Callback, .
 
 # Rewinding.
 
-Epochs = Annotated[PositiveInt | None, Field(description="null: the whole dense run")]
-"""K, how far to rewind."""
+Epochs = Annotated[PositiveInt, Field(description="all: the whole dense run")] | Literal["all"] | None
+"""K, how far to rewind; None = as far as the recipe's recovery_epochs, the only default of records before this one."""
 
 
-def first_epoch(epochs: int | None, recipe: Recipe) -> int:
+def first_epoch(epochs: Epochs, recipe: Recipe) -> int:
     """T - K: the epoch of the dense run, from 0, that starts K epochs before its end.
 
     Args:
-        epochs: K; None = the recipe's recovery_epochs, else all (K = T).
+        epochs: K; all = T, as in the sources; None = the recipe's recovery_epochs, else all.
     Raises:
         InvalidSetting: K exceeds the epochs of the dense run, or there was none.
     """
@@ -204,12 +212,14 @@ def first_epoch(epochs: int | None, recipe: Recipe) -> int:
         raise InvalidSetting("recipe.recovery_steps", recipe.recovery_steps, "rewinding counts epochs: recovery_epochs")
     if recipe.epochs == 0:
         raise InvalidSetting("recipe.epochs", 0, "trains no dense network, so there are no learning rates to rewind to")
+    if rewound == "all":
+        rewound = None
     if rewound is not None and rewound > recipe.epochs:
         raise InvalidSetting(key, rewound, f"cannot rewind past the {counted(recipe.epochs, 'epoch')} of the dense run")
     return 0 if rewound is None else recipe.epochs - rewound
 
 
-def rewound_plan(epochs: int | None, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
+def rewound_plan(epochs: Epochs, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
     """The last K epochs of the dense run's learning rates, step by step.
 
     Args:
@@ -220,4 +230,5 @@ def rewound_plan(epochs: int | None, recipe: Recipe, steps_per_epoch: int) -> Tr
     return TrainingPlan(
         recipe.epochs - first,
         Optimization(recipe, lr=recipe.lr, total_steps=total_steps, first_step=first * steps_per_epoch),
+        rewound=f"the learning rates to the start of epoch {first + 1} of the dense run's {recipe.epochs}",
     )

@@ -1,5 +1,6 @@
 """Retrain from an earlier epoch of the dense run."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 from sparsefront.errors import InvalidSetting
@@ -21,11 +22,12 @@ class WeightRewind(TrainingRecovery):
     2020). With K = T it is the lottery ticket of Frankle and Carbin.
 
     Args:
-        epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
+        epochs: K, how far to rewind, in every round; all = the whole dense run (K = T), as in the sources; null = the recipe's
+            recovery_epochs, else all.
         quantize, backend: as in finetune.
     """
 
-    epochs: Epochs = None
+    epochs: Epochs = "all"
     quantize: bool = False
     backend: Backend = "dense"
 
@@ -46,7 +48,8 @@ class WeightRewind(TrainingRecovery):
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """The last K epochs of the dense curve."""
-        return rewound_plan(self.epochs, recipe, steps_per_epoch)
+        plan = rewound_plan(self.epochs, recipe, steps_per_epoch)
+        return replace(plan, rewound=f"the weights and {plan.rewound}")
 
     def set_weights(self, round: Round) -> None:
         """Load the weights of the dense run at the start of epoch T - K.

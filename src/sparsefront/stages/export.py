@@ -42,7 +42,9 @@ def run(
             net = load_net(experiment, weights, shrink=masks.spec.shrink)
             save(new.folder, net, masks, model=experiment.model, weights=weights)
             if experiment.pattern.tied and not experiment.leaves_dense:
-                save_narrower(new.folder / "narrower", net, masks)
+                save_narrower(narrower := new.folder / "narrower", net, masks)
+                if narrower.is_dir():  # with its tokenizer, so that it can be the next run's model.path
+                    experiment.model.save_pretrained_files(net, narrower)
     return exported
 
 

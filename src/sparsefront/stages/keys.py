@@ -6,68 +6,66 @@ source code of a stage is everything reachable by imports from its module and fr
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 
 from sparsefront.allocation.base import MeasuringAllocation
-from sparsefront.artifacts.code_digest import (
-    BOOKKEEPING,
-    SOURCES,
-    TABLES,
-    Import,
-    Module,
-    code_digest,
-    find_module,
-    import_closure,
-    native_digest,
-    native_sources,
-)
+from sparsefront.artifacts.code_digest import code_digest, find_module, source_of
 from sparsefront.artifacts.content_digest import IN_CACHE, by_content, digest, remembering, versions
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.provenance import processor_facts
 
-# The code of a stage: everything it imports, from its own module and from the classes of the configuration.
+# What decides each key, with all that it imports: groups of the configuration, whose classes count, and modules of `stages`.
+CODE = {
+    "dense": ("model dataset recipe trainer", "network dense"),
+    "teacher": ("model dataset recovery", "teacher"),
+    "prune": ("pattern importance allocation", "prune"),
+    "choice_times": ("pattern importance allocation kernel", "latency_search"),
+    "recover": ("schedule recovery recipe", "recover"),
+    "export": ("", "export"),
+    "place": ("kernel precision measure", "bench measure"),
+    "dense_quality": ("measure", "bench"),
+    "control": ("recipe", "control"),
+    "distilled": ("recovery", ""),
+}
 
 
-def stage_modules(experiment: Experiment, groups: tuple[str, ...], *stages: str) -> tuple[Module, ...]:
-    """The modules that implement parts of an experiment and of its stages.
+def _code(experiment: Experiment, key: str, **options: Any) -> str:
+    """Digest of the code that decides a key; options as in `code_digest`.
 
-    Args:
-        groups: of the configuration.
-        stages: dotted module names.
     Raises:
         InvalidSetting: the class of a part has no source file.
     """
+    groups, stages = (names.split() for names in CODE[key])
     parts = [root for group in groups for root in _roots(experiment, group)]
-    return import_closure((*parts, *((stage, None) for stage in stages)), without=BOOKKEEPING)
+    return code_digest(*parts, *(f"sparsefront.stages.{stage}" for stage in stages), **options)
 
 
-def _roots(experiment: Experiment, group: str) -> list[Import]:
-    """The modules that define the classes of a part and of its components, and the modules named by every `_target_`, which may
-    re-export a class.
+def _roots(experiment: Experiment, group: str) -> list[str]:
+    """The modules that define the classes of a part and of its components, and what every `_target_` names, which may be a class
+    that another module re-exports.
     """
     part = getattr(experiment, group)
     kind = type(part)
-    if find_module(kind.__module__) is None:
-        targets = f"{kind.__module__}.{kind.__qualname__}"
-        raise InvalidSetting(f"{group}._target_", targets, "must be a class in a file: its code is part of every key")
-    targets = (target.rpartition(".") for target in _targets(experiment.settings[group]))
-    inside = [(type(inner).__module__, None) for inner in getattr(part, "parts", ())]
-    loaded = [(module, None) for module in getattr(part, "loaded_modules", ())]
-    return [(kind.__module__, None), *inside, *loaded, *((module, name) for module, _, name in targets)]
+    if find_module(kind.__module__)[0] is None:
+        target = f"{kind.__module__}.{kind.__qualname__}"
+        raise InvalidSetting(f"{group}._target_", target, "must be a class in a file: its code is part of every key")
+    inside = [type(inner).__module__ for inner in getattr(part, "parts", ())]
+    return [kind.__module__, *inside, *getattr(part, "loaded_modules", ()), *_targets(experiment.settings[group])]
 
 
 def _targets(settings: Any) -> Iterator[str]:
     if isinstance(settings, dict):
         if isinstance(target := settings.get("_target_"), str):
             yield target
-        settings = settings.values()
-    if isinstance(settings, Iterable) and not isinstance(settings, str):
+        settings = list(settings.values())
+    if isinstance(settings, list | tuple):
         for value in settings:
             yield from _targets(value)
 
@@ -100,9 +98,6 @@ def reseed(seed: int) -> None:
 
 # recipe settings that only matter after pruning
 AFTER_PRUNING = ("recovery_epochs", "recovery_steps", "recovery_lr", "ignore")
-
-
-RESULT_CODE = ("sparsefront.results.record", "sparsefront.stages.report")
 
 
 @dataclass(frozen=True)
@@ -151,8 +146,13 @@ def stage_keys(experiment: Experiment) -> StageKeys:
 
 
 def _stage_keys(experiment: Experiment) -> StageKeys:
+    settings, code, sizes = partial(_settings, experiment), partial(_code, experiment), experiment.measure
     dense = _dense(experiment)
-    place = _place(experiment)
+    place = _device(experiment) | {
+        # launch parameters tuned by a swap are results, not inputs
+        "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
+        "code": code("place", kernels=True),
+    }
     structure = None if experiment.shrinking is None else _prune(experiment.shrinking, dense)
     prune = _prune(experiment, dense) | ({} if structure is None else {"structure": digest(structure)})
     choice_times = _choice_times(experiment, dense, prune, place)
@@ -161,34 +161,29 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         prune["choice_table"] = digest(choice_table)
     recover = {
         "prune": digest(prune),
-        "schedule": _settings(experiment, "schedule"),
-        "recovery": [_settings(experiment, "recovery"), experiment.recovery.fingerprint()],
-        "recipe": _settings(experiment, "recipe"),
-        "code": code_digest(
-            stage_modules(experiment, ("schedule", "recovery", "recipe"), "sparsefront.stages.recover")
-        ),
+        "schedule": settings("schedule"),
+        "recovery": [settings("recovery"), experiment.recovery.fingerprint()],
+        "recipe": settings("recipe"),
+        "code": code("recover"),
         **_unlabeled(experiment),
     }
-    export = {
-        "recover": digest(recover),
-        "code": code_digest(stage_modules(experiment, (), "sparsefront.stages.export")),
-    }
+    export = {"recover": digest(recover), "code": code("export")}
     swap = {
         "export": digest(export),
-        "kernel": _settings(experiment, "kernel"),
+        "kernel": settings("kernel"),
         "precision": _precision(experiment),
-        "batch": [experiment.measure.batch_sizes, experiment.measure.sequence_lengths],
-        "image_size": experiment.measure.image_size,
-        "mode": experiment.measure.mode,
+        "batch": [sizes.batch_sizes, sizes.sequence_lengths],
+        "image_size": sizes.image_size,
+        "mode": sizes.mode,
         "place": place,
     }
     dense_quality = {
         "dense": digest(dense),
-        "batch_size": experiment.measure.batch_sizes[0],  # text is padded to the longest row of its batch
-        "limit": experiment.measure.evaluate_limit,
+        "batch_size": sizes.batch_sizes[0],  # text is padded to the longest row of its batch
+        "limit": sizes.evaluate_limit,
         "device": _device(experiment),
         "versions": versions("torch", "torchmetrics"),
-        "code": code_digest(stage_modules(experiment, ("measure",), "sparsefront.stages.bench")),
+        "code": code("dense_quality"),
         **{name: getattr(experiment.dataset, name) for name in sorted(experiment.dataset.of_evaluation)},
     }
     control = _control(experiment, dense)
@@ -199,52 +194,34 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "prunable": _prunable(experiment),
         "export": digest(export) if pruned else None,
         "swap": digest(swap) if pruned and experiment.swaps else None,
-        "measure": _settings(experiment, "measure"),
+        "measure": settings("measure"),
         "precision": _precision(experiment),
-        "processor": processor_facts(experiment.measure.torch_device),
+        "processor": processor_facts(sizes.torch_device),
         "place": place,
     }
+    # only the two modules that write the record: all that they read is in other keys
+    record = ("sparsefront.results.record", "sparsefront.stages.report")
     result = {
         "measure": digest(measure),
         "control": None if control_quality is None else digest(control_quality),
-        "code": code_digest(map(find_module, RESULT_CODE)),
+        "code": [source_of(find_module(module)[0]).digest for module in record],
     }
     return StageKeys(
-        dense,
-        _teacher(experiment, dense),
-        structure,
-        prune,
-        choice_times,
-        choice_table,
-        recover,
-        export,
-        swap,
-        dense_quality,
-        control,
-        control_quality,
-        measure,
-        result,
+        teacher=_teacher(experiment, dense),
+        **{key: value for key, value in locals().items() if key in StageKeys.__dataclass_fields__},
     )
 
 
 def _dense(experiment: Experiment) -> dict[str, Any]:
-    recipe = _settings(experiment, "recipe")
     model = _settings(experiment, "model")
     return {
         "model": by_content(experiment.model.fingerprint()),
         "model_settings": {key: value for key, value in model.items() if key not in experiment.model.for_pruning},
         "dataset": by_content(experiment.dataset.labeled().fingerprint()),
-        "recipe": dense_recipe(recipe),
+        "recipe": dense_recipe(_settings(experiment, "recipe")),
         "trainer": experiment.trainer.cache_key(),
         "seed": experiment.seed,
-        "code": code_digest(
-            stage_modules(
-                experiment,
-                ("model", "dataset", "recipe", "trainer"),
-                "sparsefront.stages.network",
-                "sparsefront.stages.dense",
-            )
-        ),
+        "code": _code(experiment, "dense"),
         "versions": versions(
             "torch", "torchvision", "transformers", "pytorch-lightning", *experiment.dataset.libraries
         ),
@@ -259,7 +236,7 @@ def _teacher(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
         "teacher": recovery.fingerprint(),
         "dataset": by_content(experiment.dataset.fingerprint()),
         "batch_size": experiment.recipe.batch_size,
-        "code": code_digest(stage_modules(experiment, ("model", "dataset", "recovery"), "sparsefront.stages.teacher")),
+        "code": _code(experiment, "teacher"),
     }
 
 
@@ -287,7 +264,7 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
         "lr": curve.lr,
         "trainer": experiment.trainer.cache_key(),
         "seeds": [experiment.seed, experiment.recovery_seed],
-        "code": code_digest(stage_modules(experiment, ("recipe",), "sparsefront.stages.control")),
+        "code": _code(experiment, "control"),
         "versions": versions("torch", "pytorch-lightning"),
         **step_a_round,
         **(_taught(experiment) if experiment.control == "dense_distilled" else {}),
@@ -301,7 +278,7 @@ def _taught(experiment: Experiment) -> dict[str, Any]:
     return {
         "recovery": [taught, experiment.recovery.fingerprint()],
         "prunable": _prunable(experiment),
-        "recovery_code": code_digest(stage_modules(experiment, ("recovery",))),
+        "recovery_code": _code(experiment, "distilled"),
         **_unlabeled(experiment),
     }
 
@@ -344,9 +321,7 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
         "first_sparsity": experiment.schedule.sparsity_at(0.0, experiment.sparsity),
         "masks_nest": experiment.schedule.masks_nest,
         "ignore": experiment.recipe.ignore,
-        "code": code_digest(
-            stage_modules(experiment, ("pattern", "importance", "allocation"), "sparsefront.stages.prune")
-        ),
+        "code": _code(experiment, "prune"),
         **batch_size,
     }
 
@@ -363,11 +338,7 @@ def _choice_times(
         "kernel": _settings(experiment, "kernel"),
         "measure": {key: value for key, value in _settings(experiment, "measure").items() if key != "dense_low"},
         "place": place,
-        "code": code_digest(
-            stage_modules(
-                experiment, ("pattern", "importance", "allocation", "kernel"), "sparsefront.stages.latency_search"
-            )
-        ),
+        "code": _code(experiment, "choice_times"),
     }
 
 
@@ -394,19 +365,6 @@ def _precision(experiment: Experiment) -> list[Any]:
     """Precision of the sparse network and, if it needs calibration data, the batch size for it."""
     rows = [experiment.recipe.batch_size] if experiment.precision.calibrates else []
     return [_settings(experiment, "precision"), *rows]
-
-
-def _place(experiment: Experiment) -> dict[str, Any]:
-    """Device, dtype and code of latency measurements. Launch parameters tuned by a swap are results, not inputs."""
-    groups = ("kernel", "precision", "measure")
-    modules = stage_modules(experiment, groups, "sparsefront.stages.bench", "sparsefront.stages.measure")
-    kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
-    return {
-        **_device(experiment),
-        "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
-        "code": code_digest(modules),
-        "kernel_sources": native_digest(native_sources(kernels, (*SOURCES, *TABLES))),
-    }
 
 
 def _device(experiment: Experiment) -> dict[str, Any]:
