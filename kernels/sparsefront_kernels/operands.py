@@ -136,9 +136,9 @@ def transpose_into(source: Tensor, target: Tensor) -> None:
     if not TRITON_IS_INSTALLED:
         target.copy_(source.t())
         return
-    from sparsefront_kernels.gathered import triton_spmm
+    from sparsefront_kernels import triton_device
 
-    triton_spmm.transpose_into(source, target)
+    triton_device.transpose_into(source, target)
 
 
 def has_aligned_rows(matrix: Tensor) -> bool:

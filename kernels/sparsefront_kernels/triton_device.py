@@ -1,7 +1,12 @@
-"""Triton device code shared by kernels: rasterization order, and activations of the epilogue."""
+"""Triton code shared by kernels: rasterization order, activations of the epilogue, and the transpose."""
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from sparsefront_kernels.cuda.launch import supports_pdl
+
+BLOCK = 64  # side of a transposed tile: 128-byte reads and writes in 16-bit types
 
 
 @triton.jit
@@ -41,3 +46,49 @@ def activated(v, NAME: tl.constexpr, TO_16_BITS: tl.constexpr = False):
             1.0 + tl.exp(-1.5957691216057308 * (v + 0.044715 * v * v * v))
         )  # 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u))
     return v
+
+
+@triton.jit
+def _transpose_kernel(
+    source_ptr,  # [rows, columns]
+    target_ptr,  # [columns, rows]
+    rows,
+    columns,
+    source_stride,
+    target_stride,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    if PDL:
+        tl.extra.cuda.gdc_wait()  # the previous kernel may still be running
+        tl.extra.cuda.gdc_launch_dependents()  # kernels that read the target wait for the end of this one
+    row_blocks = tl.cdiv(rows, BLOCK)
+    row = (tl.program_id(0) % row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column = (tl.program_id(0) // row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    exists = (row < rows)[:, None] & (column < columns)[None, :]
+    tile = tl.load(source_ptr + row[:, None] * source_stride + column[None, :], mask=exists)
+    tl.store(target_ptr + column[:, None] * target_stride + row[None, :], tl.trans(tile), mask=tl.trans(exists))
+
+
+def transpose_into(source: Tensor, target: Tensor) -> None:
+    """Write source [R, C] transposed into target [C, R], both with contiguous rows.
+
+    From compute capability 9.0 on, by programmatic dependent launch.
+    """
+    rows, columns = source.shape
+    pdl = supports_pdl(source.device)
+    grid = (
+        triton.cdiv(rows, BLOCK) * triton.cdiv(columns, BLOCK),
+    )  # one-dimensional: the second dimension is limited to 65535
+    _transpose_kernel[grid](
+        source,
+        target,
+        rows,
+        columns,
+        source.stride(0),
+        target.stride(0),
+        BLOCK=BLOCK,
+        PDL=pdl,
+        num_warps=4,
+        **({"launch_pdl": True} if pdl else {}),
+    )

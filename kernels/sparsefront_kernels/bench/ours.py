@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import DrawnWeight
 from sparsefront_kernels.bench.problems import Setting
-from sparsefront_kernels.bench.provider import Provider, measure, numbered
+from sparsefront_kernels.bench.provider import Provider, measure, numbered, provider_of
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.tuning.launches import TunedLaunches
 
@@ -55,27 +54,20 @@ def our_providers(
 
 def _provider(drawn: DrawnWeight, entry: KernelEntry, layout: str, packed: Callable[[int], Any]) -> Provider:
     setting = drawn.setting
-    weight_bytes = family_masks(entry.family).weight_bytes(drawn.stored[entry.family])
 
     def make(copy: int):
         x, own = setting.x_in(layout, copy), packed(copy)
         return lambda: entry.run(x, own, layout=layout)
 
-    return Provider(
+    return provider_of(
+        setting,
         family=entry.family,
         kernel=entry.label(layout),
-        pattern=drawn.pattern,
-        granularity=drawn.granularity,
-        distribution=drawn.distribution,
-        mask_settings=drawn.mask_settings,
-        dtype_name=setting.dtype_name,
         layout=layout,
-        sparsity=drawn.sparsity,
         outputs=setting.shape.n,
-        operand_bytes=weight_bytes + setting.activation_bytes,
-        weight_bytes=weight_bytes,
+        weight_bytes=drawn.stored[entry.family].nbytes,
         make=make,
-        reference=drawn.reference,
+        **drawn.columns,
     )
 
 

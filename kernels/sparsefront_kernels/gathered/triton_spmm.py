@@ -1,4 +1,4 @@
-"""Device code of the gathered kernels in Triton: the product, rows of Y from computed outputs, and the transpose."""
+"""Device code of the gathered kernels in Triton: the product, and rows of Y from computed outputs."""
 
 from typing import Any
 
@@ -206,52 +206,6 @@ def expand_rows(
         HAS_BIAS=bias is not None,
         HAS_RESIDUAL=residual is not None,
         ACTIVATION=activation,
-        BLOCK=BLOCK,
-        PDL=pdl,
-        num_warps=4,
-        **({"launch_pdl": True} if pdl else {}),
-    )
-
-
-@triton.jit
-def _transpose_kernel(
-    source_ptr,  # [rows, columns]
-    target_ptr,  # [columns, rows]
-    rows,
-    columns,
-    source_stride,
-    target_stride,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    if PDL:
-        tl.extra.cuda.gdc_wait()  # the previous kernel may still be running
-        tl.extra.cuda.gdc_launch_dependents()  # kernels that read the target wait for the end of this one
-    row_blocks = tl.cdiv(rows, BLOCK)
-    row = (tl.program_id(0) % row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = (tl.program_id(0) // row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    exists = (row < rows)[:, None] & (column < columns)[None, :]
-    tile = tl.load(source_ptr + row[:, None] * source_stride + column[None, :], mask=exists)
-    tl.store(target_ptr + column[:, None] * target_stride + row[None, :], tl.trans(tile), mask=tl.trans(exists))
-
-
-def transpose_into(source: Tensor, target: Tensor) -> None:
-    """Write source [R, C] transposed into target [C, R], both with contiguous rows.
-
-    From compute capability 9.0 on, by programmatic dependent launch.
-    """
-    rows, columns = source.shape
-    pdl = supports_pdl(source.device)
-    grid = (
-        triton.cdiv(rows, BLOCK) * triton.cdiv(columns, BLOCK),
-    )  # one-dimensional: the second dimension is limited to 65535
-    _transpose_kernel[grid](
-        source,
-        target,
-        rows,
-        columns,
-        source.stride(0),
-        target.stride(0),
         BLOCK=BLOCK,
         PDL=pdl,
         num_warps=4,

@@ -24,7 +24,7 @@ def transposed(x: Tensor) -> Tensor:
     """[R, C], with the elements of a row side by side, as [C, R], contiguous."""
     if not x.is_cuda or x.numel() == 0 or not operands.TRITON_IS_INSTALLED:
         return x.t().clone(memory_format=torch.contiguous_format)
-    from sparsefront_kernels.gathered.triton_spmm import transpose_into
+    from sparsefront_kernels.triton_device import transpose_into
 
     y = x.new_empty(x.shape[1], x.shape[0])
     with torch.cuda.device_of(x):

@@ -154,6 +154,13 @@ def stand_in(gpu: str) -> str | None:
     return substitute
 
 
+def own_or_stand_in(gpu: str, lookup: Callable[[str], Content | None]) -> Content | None:
+    """What a lookup has for a GPU model, or else for its `stand_in`."""
+    if (content := lookup(gpu)) is not None or (other := stand_in(gpu)) is None:
+        return content
+    return lookup(other)
+
+
 def file_name(gpu: str) -> str:
     """A GPU model's name as a file name: "NVIDIA H200" → "nvidia_h200.json"."""
     return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_") + ".json"

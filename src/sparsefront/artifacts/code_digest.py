@@ -81,6 +81,11 @@ def import_closure(roots: Iterable[str], without: tuple[str, ...] = BOOKKEEPING)
         if name in seen or skipped or (top not in tops and counts_by_version(top)):
             continue
         seen.add(name)
+        if "*" in name:  # modules that a package discovers in its folders
+            package, _, module = name.partition(".*.")
+            found = [path for folder in find_module(package)[1] for path in Path(folder).glob(f"*/{module}.py")]
+            waiting += [f"{package}.{path.parent.name}.{module}" for path in found]
+            continue
         parent, _, last = name.rpartition(".")
         if parent:  # its code runs first; for a name of a module, it defines the name
             exports = _exports(parent)
@@ -210,7 +215,10 @@ def _name(node: ast.expr) -> str:
 
 
 def _imported(node: ast.AST) -> dict[str, str]:
-    """Local name -> dotted name of what a statement imports, or a call of `import_module("module")`."""
+    """Local name -> dotted name of what a statement imports, or a call of `import_module`.
+
+    `import_module(f"package.{family}.module")` imports "package.*.module", such a module in every folder of the package.
+    """
     if isinstance(node, ast.Import):
         return {alias.name: alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom):
@@ -221,7 +229,9 @@ def _imported(node: ast.AST) -> dict[str, str]:
         }
     if isinstance(node, ast.Call) and _name(node.func) == "import_module" and node.args:
         first = node.args[0]
-        return {"": first.value} if isinstance(first, ast.Constant) and isinstance(first.value, str) else {}
+        parts = first.values if isinstance(first, ast.JoinedStr) else [first]
+        name = "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in parts)
+        return {} if name.startswith("*") else {"": name}
     return {}
 
 
