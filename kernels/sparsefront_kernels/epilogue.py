@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
 }
-ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}  # those of cuda/epilogue_math.cuh
+ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}  # those of cuda/numbers.cuh
 
 
 def with_epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> Tensor:

@@ -166,7 +166,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     lines = [line.replace("NVIDIA H200", "Some GPU") for line in path.read_text().splitlines()]
     small = [line for line in lines if ",fp16," in line and (",M15," in line or ",M9," in line)]
     path.write_text("\n".join([lines[0], *small]) + "\n")
-    assert main([str(path)]) == 1 and "fit them with --fit" in capsys.readouterr().err
+    assert main([str(path)]) == 1 and "--fit fits them" in capsys.readouterr().err
     assert main([str(path), "--fit"]) == 1 and "set --num-sms" in capsys.readouterr().err
     assert main([str(path), "--fit", "--num-sms", "132", "--write"]) == 0
     assert device_rates("Some GPU").made_with["source"] == "rows.csv" and user_file("Some GPU").exists()

@@ -1,7 +1,7 @@
 """Kernels in which each thread owns an output: packed weight, launch parameters, and launcher.
 
 `n_m_small_m`, `n_m_mma` and `ell_small_m` are for few rows of X. A packed weight consists of chunks of 32 kept weights per
-output with the indices of their inputs, as defined in cuda/thread_per_output_operands.cuh.
+output with the indices of their inputs, as defined in cuda/thread_per_output.cuh.
 """
 
 import ctypes
@@ -315,7 +315,7 @@ _LAUNCH = ("block_strips", "shares", "splits", "rows", "segment", "shared_bytes"
 
 
 class Arguments(ctypes.Structure):
-    """`thread_per_output::Arguments` of cuda/thread_per_output_kernel.cuh."""
+    """`thread_per_output::Arguments` of cuda/thread_per_output.cuh."""
 
     _fields_ = argument_fields(_POINTERS, _STRIDES, (*_NUMBERS, *_LAUNCH))
 

@@ -1,7 +1,7 @@
 """Kernels in which each thread owns rows of X: packed weight, launch parameters, launcher, and kernel entry.
 
 `csr_sm90`, `ell_sm90` and `n_m_sm90` share one kernel. The kept inputs of a group of outputs form a list; X is loaded to shared
-memory in k-blocks of 256 inputs. The layout is defined in cuda/thread_per_row_list.cuh.
+memory in k-blocks of 256 inputs. The layout is defined in cuda/thread_per_row.cuh.
 """
 
 import ctypes
@@ -280,7 +280,7 @@ _LAUNCH = ("sets", "warps", "splits", "k_blocks", "lane_units", "shared_bytes", 
 
 
 class Arguments(ctypes.Structure):
-    """`thread_per_row::Arguments` of cuda/thread_per_row_kernel.cuh."""
+    """`thread_per_row::Arguments` of cuda/thread_per_row.cuh."""
 
     _fields_ = argument_fields(_POINTERS, _STRIDES, (*_NUMBERS, *_LAUNCH))
 

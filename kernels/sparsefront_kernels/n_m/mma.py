@@ -36,8 +36,7 @@ def pack_for_mma(stored: NMFormat) -> ThreadPerOutputWeight:
 
     Strips are of 32 outputs. Of four, a chunk has 1024 kept weights: two k-blocks of two sparse left operands of 16 outputs
     each, values as [k-block][operand][lane][four words of two], and two words of indices for a lane. Of 32, it has 768, as
-    right operands, [three][lane][four words of two], and 128 words of indices. See csrc/sparse_fragments.cuh and
-    csrc/gathered_fragments.cuh.
+    right operands, [three][lane][four words of two], and 128 words of indices. See csrc/n_m_mma.cu.
     """
     kept_count = stored.n
     strips, chunks = -(-stored.shape[0] // LANES), -(-stored.values.shape[1] // GROUPS[kept_count])

@@ -1,9 +1,164 @@
 // What a thread of the float32 kernel adds up: operands from shared memory, sums in registers, and their way to Y.
 #pragma once
-#include "../../cuda/epilogue_math.cuh"
-#include "simt_work.cuh"
+
+#include "../../cuda/hopper.cuh"
+#include "../../cuda/numbers.cuh"
 
 namespace {
+
+// What the float32 kernel is given and how it is cut: the problem, the shape of a block, the work tile of a block and its
+// kept inputs, the ring of stages.
+constexpr int WARPS = 4;  // that multiply, and as many that load: registers are moved between groups of four warps
+constexpr int CONSUMERS = 32 * WARPS;
+constexpr int THREADS = 2 * CONSUMERS;
+constexpr int MOST_STAGES = 16;
+constexpr int STAGES_AHEAD = 4;  // that are brought into L2 before the kernels before this one have ended
+
+struct Problem {
+    const float* x;        // [K, m], rows `x_stride` elements apart
+    const float* panels;   // [kept inputs of all tiles, outputs of a tile]
+    const int* kept;       // the kept inputs of all tiles
+    const int2* tiles;     // first kept input, number of kept inputs
+    int kept_of_each;      // where all tiles keep equally many inputs, how many; else 0
+    const int* outputs;    // [tiles, outputs of a tile]: row of Y, or -1
+    const void* bias;
+    const float* residual;  // as y, or null
+    float* y;              // [N, m], rows `y_stride` elements apart
+    long long x_stride, y_stride, residual_stride;
+    int bias_type;
+    int activation;
+    int m, k;
+    int tile_count;
+    int stages;
+    int splits;
+};
+
+template <int WIDTH_, int WARP_SPLIT_K_, int OUTPUTS_, int COLUMNS_>
+struct Shape {
+    static constexpr int WIDTH = WIDTH_, WARP_SPLIT_K = WARP_SPLIT_K_, OUTPUTS = OUTPUTS_, COLUMNS = COLUMNS_;
+    static constexpr int LANES_ALONG_N = 32 / OUTPUTS, LANES_ALONG_M = OUTPUTS;
+    static constexpr int OUTPUT_STRIDE = 4 * LANES_ALONG_N, COLUMN_STRIDE = 4 * LANES_ALONG_M;  // of a thread's groups of 4
+    static constexpr int WARPS_ALONG_N = WIDTH / 32;
+    static constexpr int WARPS_ALONG_M = WARPS / (WARPS_ALONG_N * WARP_SPLIT_K);
+    static constexpr int WARP_M = LANES_ALONG_M * COLUMNS;
+    static constexpr int BLOCK_M = WARPS_ALONG_M * WARP_M;
+    static constexpr int WARP_ROWS = 8;
+    static constexpr int ROWS = WARP_ROWS * WARP_SPLIT_K;  // kept inputs of a stage
+    static constexpr int X_FLOATS = ROWS * BLOCK_M;
+    static constexpr int STAGE_BYTES = ROWS * (BLOCK_M + WIDTH) * 4;
+    static constexpr int X_STEP = WARP_SPLIT_K * BLOCK_M * 4, W_STEP = WARP_SPLIT_K * WIDTH * 4;  // bytes to a warp's next input
+    static constexpr int SUMS_BYTES = CONSUMERS * OUTPUTS * COLUMNS * 4;
+    static constexpr int BLOCKS_PER_SM = COLUMNS == 8 && WARP_SPLIT_K == 1 ? 3 : 2;
+    // Registers of a thread that multiplies and of one that loads: together twice what a thread starts with.
+    static constexpr int CONSUMER_REGISTERS = BLOCKS_PER_SM == 2 ? 224 : 128;
+    static constexpr int PRODUCER_REGISTERS = 32;
+};
+
+// The kept inputs that fall to this block: `count` of them from `first` on.
+struct Range {
+    int first, count;
+
+    __device__ __forceinline__ Range(const Problem& problem, int tile, int rows) {
+        int2 all = make_int2(tile * problem.kept_of_each, problem.kept_of_each);
+        if (problem.kept_of_each == 0) all = problem.tiles[tile];  // one trip to memory more before the first row of X
+        const int k_blocks = (all.y + rows - 1) / rows, rank = rank_in_cluster();
+        const int begin = k_blocks * rank / problem.splits * rows;
+        const int end = min(k_blocks * (rank + 1) / problem.splits * rows, all.y);
+        first = all.x + begin, count = max(end - begin, 0);
+    }
+};
+
+// Work tile number `index`: all tiles of a block of columns are neighbors, since they share rows of X in L2.
+template <typename S>
+struct WorkTile {
+    int tile, column;
+
+    __device__ __forceinline__ WorkTile(const Problem& problem, int index)
+        : tile(index % problem.tile_count), column(index / problem.tile_count * S::BLOCK_M) {}
+};
+
+// As barrier_wait, for those who have time: asking all the time takes issue slots from those who multiply.
+__device__ __forceinline__ void barrier_wait_idly(uint32_t barrier, uint32_t phase) {
+    while (true) {
+        uint32_t ended;
+        asm volatile(
+            "{\n.reg .pred p;\n"
+            "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, p;\n}"
+            : "=r"(ended)
+            : "r"(barrier), "r"(phase)
+            : "memory");
+        if (ended) return;
+        __nanosleep(500);
+    }
+}
+
+// Position in the ring of stages.
+struct Ring {
+    int slot = 0;
+    uint32_t phase = 0;
+
+    __device__ __forceinline__ Ring next(int stages) const {
+        return slot + 1 == stages ? Ring{0, phase ^ 1} : Ring{slot + 1, phase};
+    }
+};
+
+// How the float32 kernels begin: barriers of the ring, warps that load and warps that multiply, and the launch.
+// Runs `produce` in the first four warps and `consume` in the other four, each with (stages in shared memory, barriers of full
+// stages, of empty ones), once the ring of `count` stages is set up.
+template <typename S, typename Produce, typename Consume>
+__device__ __forceinline__ void run_warps(int count, const Produce& produce, const Consume& consume) {
+    extern __shared__ __align__(128) float stages[];
+    __shared__ uint64_t barriers[2 * MOST_STAGES];
+    uint32_t full = shared_address(barriers);
+    asm volatile("" : "+r"(full));  // kept rather than computed anew, which takes some ten instructions
+    uint32_t address = shared_address(stages);
+    asm volatile("" : "+r"(address));
+    const uint32_t empty = full + 8 * MOST_STAGES;
+    if (threadIdx.x == 0) {
+        for (int slot = 0; slot < count; ++slot) {
+            barrier_init(full + 8 * slot, 1);
+            barrier_init(empty + 8 * slot, WARPS);
+        }
+        fence_barrier_init();
+    }
+    __syncthreads();
+    pdl_launch_dependents();
+    if (threadIdx.x < CONSUMERS) {  // the schedulers prefer the oldest warps: those that load, which have little to do
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGISTERS));
+        if (threadIdx.x / 32 < count) produce(address, full, empty);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::CONSUMER_REGISTERS));
+        pdl_wait();
+        consume(address, full, empty);
+    }
+}
+
+// Launches a kernel on so many tiles as its blocks compute, with stages of `stage_bytes`. P: the kernel's problem.
+template <typename S, typename P>
+cudaError_t launch_kernel(void (*kernel)(P), const P& problem, int stage_bytes, int num_sms, cudaStream_t stream) {
+    const int bytes = max(problem.stages * stage_bytes, S::SUMS_BYTES);
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    long long blocks = 1ll * problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M) * problem.splits;
+    if (blocks >= 1ll << 31) return cudaErrorInvalidValue;
+    // sums that are added up take the place of the stages, so that such blocks have one work tile each
+    if (S::WARP_SPLIT_K == 1 && problem.splits == 1 && problem.activation == NONE && blocks > num_sms * S::BLOCKS_PER_SM)
+        blocks = num_sms * S::BLOCKS_PER_SM;
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // set up while the kernel before this one ends
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {static_cast<unsigned>(problem.splits), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = problem.splits > 1 ? 2 : 1;
+    return cudaLaunchKernelEx(&config, kernel, problem);
+}
 
 // Where a thread's sums belong: groups of 4 outputs of the tile and of 4 columns of the block.
 template <typename S>
@@ -83,7 +238,7 @@ struct Fragment {
     }
 };
 
-// Writes four neighbouring columns of an output.
+// Writes four neighboring columns of an output.
 __device__ __forceinline__ void store(const Problem& problem, int output, int column, float4 v) {
     if (output < 0 || column >= problem.m) return;
     if (problem.residual) {
