@@ -7,10 +7,29 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytorch_lightning as pl
 import torch
+from torch import nn
 
+import sparsefront as sf
 from sparsefront import distributed
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.data.digits import Digits
+from sparsefront.importance.magnitude import Magnitude
+from sparsefront.importance.movement import Movement
+from sparsefront.importance.taylor import Taylor
+from sparsefront.patterns.n_m import NM
+from sparsefront.pruning.calibration import score_weights
+from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.training_masks import AccumulateScores, ApplyMasks, StraightThrough
+from sparsefront.recovery.distillation import Distillation
+from sparsefront.recovery.rounds import RunContext
+from sparsefront.schedule.gradual import Gradual
+from sparsefront.tasks.classification import ImageClassification
+from sparsefront.training.exchange import average_gradients
+from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 LAYERS = ["1", "3"]
@@ -59,8 +78,6 @@ def wait_to_be_killed(pids: Path, folder: Path, loggers: list) -> None:
 
 def digits_net() -> torch.nn.Module:
     """Seeded; `LAYERS` are its prunable ones."""
-    import pytorch_lightning as pl
-    from torch import nn
 
     class Net(nn.Sequential):
         def forward(self, x):  # tasks call networks by the names of their inputs
@@ -72,10 +89,6 @@ def digits_net() -> torch.nn.Module:
 
 def diverge_on_one_rank(trainer: TrainerSettings, folder: Path, loggers: list) -> None:
     """Rank 1's loss is NaN in its third step; gradients are averaged only afterwards."""
-    from sparsefront.data.digits import Digits
-    from sparsefront.tasks.classification import ImageClassification
-    from sparsefront.training.fit import fit
-    from sparsefront.training.recipe import Optimization, Recipe
 
     class Broken(ImageClassification):
         steps = 0
@@ -96,20 +109,6 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
     """One epoch each of movement under averaged weights, of a teacher, and of masks made at every step: way -> the masks
     and weights of every rank, in rank order.
     """
-    from sparsefront.allocation.per_layer import PerLayer
-    from sparsefront.data.digits import Digits
-    from sparsefront.importance.magnitude import Magnitude
-    from sparsefront.importance.movement import Movement
-    from sparsefront.patterns.n_m import NM
-    from sparsefront.pruning.calibration import score_weights
-    from sparsefront.pruning.make_masks import make_masks
-    from sparsefront.pruning.training_masks import AccumulateScores, ApplyMasks, StraightThrough
-    from sparsefront.recovery.distillation import Distillation
-    from sparsefront.schedule.gradual import Gradual
-    from sparsefront.tasks.classification import ImageClassification
-    from sparsefront.training.fit import fit, steps_per_epoch
-    from sparsefront.training.recipe import Optimization, Recipe
-
     ends = {}
     for way in ("movement", "teacher", "every step"):
         net = digits_net()
@@ -175,8 +174,6 @@ class PartlyUsed(torch.nn.Module):
 
 def averaged(folder: Path, loggers: list) -> list[dict]:
     """The mean over two ranks of gradients of two parameters, exact and as bf16, in rank order."""
-    from sparsefront.training.exchange import average_gradients
-
     found = {}
     for name, gradients in (
         ("exact", (torch.tensor([[1.0, 0.0], [2.0, 3.0]]), torch.tensor([[3.0, 0.0], [0.0, 5.0]]))),
@@ -203,13 +200,6 @@ def from_the_second_step(rank: int, step: int) -> bool:
 
 def train_partly(trainer: TrainerSettings, used: Callable[[int, int], bool], folder: Path, loggers: list) -> list[dict]:
     """One epoch on the digits: what every rank has in the end, buffers too, in rank order."""
-    import pytorch_lightning as pl
-
-    from sparsefront.data.digits import Digits
-    from sparsefront.tasks.classification import ImageClassification
-    from sparsefront.training.fit import fit, steps_per_epoch
-    from sparsefront.training.recipe import Optimization, Recipe
-
     pl.seed_everything(distributed.rank(), verbose=False)  # rank 0's weights count
     net, data = PartlyUsed(used), Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
     if trainer.exchange_gradients == "during_backward":
@@ -224,20 +214,6 @@ def train_partly(trainer: TrainerSettings, used: Callable[[int, int], bool], fol
 
 def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers: list) -> dict:
     """Tighten taylor masks during some epochs on the digits; what every rank has in the end, in rank order."""
-    import pytorch_lightning as pl
-
-    from sparsefront.allocation.per_layer import PerLayer
-    from sparsefront.data.digits import Digits
-    from sparsefront.importance.taylor import Taylor
-    from sparsefront.patterns.n_m import NM
-    from sparsefront.pruning.calibration import score_weights
-    from sparsefront.pruning.make_masks import make_masks
-    from sparsefront.pruning.training_masks import ApplyMasks
-    from sparsefront.schedule.gradual import Gradual
-    from sparsefront.tasks.classification import ImageClassification
-    from sparsefront.training.fit import fit, steps_per_epoch
-    from sparsefront.training.recipe import Optimization, Recipe
-
     net = digits_net()
     data = Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
     steps = steps_per_epoch(data, trainer)
@@ -286,12 +262,6 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
 
 def train_by_blocks(trainer: TrainerSettings, folder: Path, loggers: list) -> dict:
     """Backend of a recovery -> the weights that every rank ends with, in rank order."""
-    import sparsefront as sf
-    from sparsefront.data.digits import Digits
-    from sparsefront.recovery.rounds import RunContext
-    from sparsefront.tasks.classification import ImageClassification
-    from sparsefront.training.recipe import Recipe
-
     ends = {}
     for backend in ("dense", "sparse"):
         net = digits_net()

@@ -36,7 +36,7 @@ class Expressible(Own):
     fixed_by_first_scores: ClassVar[bool] = False
 
 
-def test_an_own_allocation_meets_what_it_declares():
+def test_own_allocation_meets_its_patterns():
     Own().check_pattern(ElementWise())
     for pattern in (NM(), Tile24()):
         Expressible().check_pattern(pattern)
@@ -59,7 +59,7 @@ class Halfway(Schedule):
         return {total_steps // 2: final}
 
 
-def test_an_own_schedule_is_followed_by_what_lets_masks_change():
+def test_own_schedule_is_followed():
     assert Halfway().in_training and not Iterative().in_training
     Finetune().check_schedule(Halfway(), 0.5)
     for recovery in (NoRecovery(), LearningRateRewind()):
@@ -67,7 +67,7 @@ def test_an_own_schedule_is_followed_by_what_lets_masks_change():
             recovery.check_schedule(Halfway(), 0.5)
 
 
-def test_what_reads_scores_once_is_rejected_by_scores_that_come_later():
+def test_fixed_scores_reject_later_ones():
     with pytest.raises(InvalidSetting, match="allocation=own: is fixed by scores before any training"):
         Movement().check(PruningSettings(ElementWise(), 0.5, allocation=Own(), schedule=Halfway()))
     Movement().check(PruningSettings(ElementWise(), 0.5, allocation=Expressible(), schedule=Halfway()))

@@ -78,7 +78,7 @@ def of_kind(*, swept: bool) -> list[str]:
     return [command for command in plain if ("-m" in overrides(command)) == swept]
 
 
-def test_each_command_is_of_a_kind_that_is_tested():
+def test_each_command_is_tested():
     tested = {*of_kind(swept=True), *of_kind(swept=False), *PROGRAM_CALLS, *plugin_commands(), *make_commands()}
     assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS, FRONT, POINTS, *VERIFY, *STORES}
 
@@ -170,7 +170,7 @@ STORES = {  # of several machines: see tests/results/test_store.py
 OWN_OPTIONS = "python run.py --config-dir DIR pattern=my_pattern"
 
 
-def test_options_of_a_folder_of_ones_own(tmp_path):
+def test_options_of_an_own_folder(tmp_path):
     (tmp_path / "pattern").mkdir()
     (tmp_path / "pattern" / "my_pattern.yaml").write_text("_target_: sparsefront.patterns.element_wise.ElementWise\n")
     command = in_python(OWN_OPTIONS.replace("DIR", str(tmp_path))) + ["--cfg", "job"]

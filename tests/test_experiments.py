@@ -1,12 +1,18 @@
 """Every experiment runs from data to row: two batches an epoch, small local data, the smallest model of its kind."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from tiny_files import write_imdb, write_tiny_imagenet
+from tiny_files import (
+    write_cifar,
+    write_glue,
+    write_imagenet,
+    write_imdb,
+    write_pairs,
+    write_squad,
+    write_tiny_imagenet,
+)
 
 from experiments.language_models.tiny import make_llama, make_wikitext
 
@@ -23,85 +29,26 @@ SMALL_MODELS = {  # built, not loaded
 }
 
 
-def glue(folder: Path) -> list[str]:
-    rows = [
-        f"the film is {word} and {n} minutes long\t{label}"
-        for n in range(20)
-        for word, label in (("good", 1), ("bad", 0))
-    ]
-    (folder / "SST-2").mkdir(parents=True)
-    for split in ("train", "dev"):
-        (folder / "SST-2" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    return [f"dataset.path={folder}", "model.size=tiny"]
-
-
-def squad(folder: Path) -> list[str]:
-    paragraphs = []
-    for n in range(12):
-        context = f"Paper number {n} was written in the town of Leiden in the year {1600 + n}."
-        answer = {"text": str(1600 + n), "answer_start": context.index(str(1600 + n))}
-        paragraphs.append(
-            {"context": context, "qas": [{"id": f"q{n}", "question": "In which year?", "answers": [answer]}]}
-        )
-    folder.mkdir()
-    for split in ("train-v1.1", "dev-v1.1"):
-        content = {"version": "1.1", "data": [{"title": "papers", "paragraphs": paragraphs}]}
-        (folder / f"{split}.json").write_text(json.dumps(content))
-    return [f"dataset.path={folder}", "model.size=tiny", "dataset.max_length=64", "dataset.stride=16"]
-
-
-def cifar10(folder: Path) -> list[str]:
-    draw = np.random.default_rng(0)
-    folder.mkdir()
-    parts = {
-        f"{letter}_{split}": array
-        for split, rows in (("train", 40), ("test", 10))
-        for letter, array in (
-            ("x", draw.integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)),
-            ("y", np.arange(rows, dtype=np.uint8) % 10),
-        )
-    }
-    np.savez(folder / "cifar10_subset.npz", **parts)
-    return [f"dataset.path={folder}", "dataset.image_size=32"]
-
-
-def imagenet(folder: Path) -> list[str]:
-    from PIL import Image
-
-    draw = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for label in ("cat", "dog"):
-            (folder / split / label).mkdir(parents=True)
-            for n in range(8):
-                pixels = draw.integers(0, 256, (72, 72, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / split / label / f"{n}.png")
-    return [f"dataset.path={folder}", "dataset.image_size=64", "dataset.num_workers=0"]
-
-
 def wikitext2(folder: Path) -> list[str]:
     llama = make_llama(folder / "llama", hidden=32)
     return [f"dataset.path={make_wikitext(folder)}", f"model.path={llama}", "dataset.sequence_length=32"]
 
 
-def multi30k(folder: Path) -> list[str]:
-    folder.mkdir()
-    for split, rows in (("train", 40), ("test", 8)):
-        for language, text in (("en", "there are {} dogs"), ("de", "da sind {} Hunde")):
-            (folder / f"{split}.{language}").write_text("".join(f"{text.format(n)} {split}\n" for n in range(rows)))
-    return [f"dataset.path={folder}"]
-
-
 LOCAL_DATA = {
-    "multi30k": multi30k,
+    "multi30k": lambda folder: [f"dataset.path={write_pairs(folder)}"],
     "wikitext2": wikitext2,
-    "glue": glue,
-    "squad": squad,
-    "cifar10": cifar10,
-    "imagenet": imagenet,
+    "glue": lambda folder: [f"dataset.path={write_glue(folder, 'sst2')}", "model.size=tiny"],
+    "squad": lambda folder: [
+        f"dataset.path={write_squad(folder)}", "model.size=tiny", "dataset.max_length=64", "dataset.stride=16",
+    ],
+    "cifar10": lambda folder: [f"dataset.path={write_cifar(folder)}", "dataset.image_size=32"],
+    "imagenet": lambda folder: [
+        f"dataset.path={write_imagenet(folder)}", "dataset.image_size=64", "dataset.num_workers=0",
+    ],
     "digits": lambda folder: [],
     "imdb": lambda folder: [f"dataset.path={write_imdb(folder)}", "dataset.complete=false"],
     "tiny_imagenet": lambda folder: [f"dataset.path={write_tiny_imagenet(folder)}", "dataset.complete=false"],
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -157,7 +104,7 @@ def test_recoveries_are_swept_at_equal_steps(composed):
     points.append(validate(composed("experiment=recoveries_swaps_finetune")))
     trained = [point for point in points if point.continued_recovery is not None]
     untrained = {point.recovery.name for point in points if point.continued_recovery is None}
-    assert untrained == {"none", "obs_update", "sparse_swaps"} and len(trained) == len(points) - 3
-    assert {point.continued_recovery.plan(point.recipe, 10).total_steps(10) for point in trained} == {60}
-    assert {control_plan(point, 10).steps for point in trained} == {60}
+    assert untrained == {"none", "obs_update", "least_squares", "sparse_swaps"} and len(trained) == len(points) - 4
+    assert {point.continued_recovery.plan(point.recipe, 10).total_steps(10) for point in trained} == {160}
+    assert {control_plan(point, 10).steps for point in trained} == {160}
     assert len({str(stage_keys(point).dense) for point in points}) == 1

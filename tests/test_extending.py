@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from PIL import Image
 from program_server import ProgramServer
 from pytorch_lightning import LightningDataModule
+from tiny_files import write_text_files
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparsefront
@@ -37,13 +38,6 @@ def write_class_folders(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
         for number in range(10):
             Image.fromarray(noise.randint(0, 255, (40, 40, 3), dtype=np.uint8)).save(folder / name / f"{number}.jpg")
-
-
-def write_table(folder: Path) -> None:
-    folder.mkdir()
-    for split in ("train", "test"):
-        rows = "".join(f"film {row} is seen,{('bad', 'good')[row % 2]}\n" for row in range(20))
-        (folder / f"{split}.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
 
 
 class Rows(LightningDataModule):
@@ -115,10 +109,10 @@ def test_its_commands_run(home: Path):
     ("option", "write", "small"),
     [
         ("imagefolder", write_class_folders, ["dataset.image_size=32", "dataset.num_workers=0"]),
-        ("text", write_table, ["model.size=tiny"]),
+        ("text", write_text_files, ["model.size=tiny"]),
     ],
 )
-def test_data_of_one_s_own_needs_no_class(composed, tmp_path, option, write, small):
+def test_own_data_needs_no_class(composed, tmp_path, option, write, small):
     (command,) = re.findall(rf"```sh\npython \S+ (dataset={option} .*)\n```", DOCUMENT)
     write(tmp_path / "DIR")
     typed = command.replace("=DIR", f"={tmp_path / 'DIR'}").split()
@@ -126,14 +120,14 @@ def test_data_of_one_s_own_needs_no_class(composed, tmp_path, option, write, sma
     assert (Path(HydraConfig.get().runtime.output_dir) / "row.json").is_file()
 
 
-def test_one_s_own_data_module_and_loop_take_ten_lines_at_most():
+def test_own_code_takes_ten_lines():
     (mine,) = (content for file, content in FILES if file == "own/mine.py")
     for piece in (mine, *PROGRAMS):
         assert len([line for line in piece.splitlines() if line]) <= 10
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=["transformers", "Accelerate"])
-def test_a_loop_of_one_s_own_keeps_masks(tmp_path, monkeypatch, program):
+def test_own_loop_keeps_masks(tmp_path, monkeypatch, program):
     from accelerate import Accelerator
 
     monkeypatch.chdir(tmp_path)

@@ -85,7 +85,7 @@ def work(gpus: Path):
     [(None, 1755), ("1", 1830), ("2,0", 1980), (UUIDS[1], 1830), (f"{UUIDS[2]},{UUIDS[0]}", 1980)]
     + [(name, BUSY_MHZ[parent]) for name, parent in MIG_PARENTS.items()],
 )
-def test_the_clock_is_that_of_the_gpu_in_use_at_work(gpus, monkeypatch, visible, clock):
+def test_clock_of_the_gpu_at_work(gpus, monkeypatch, visible, clock):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert clock_under_load([work(gpus)], CUDA) == clock
@@ -105,13 +105,13 @@ def test_what_was_timed_runs_in_turn(gpus):
     assert ran[:4] == ["dense", "sparse", "dense", "sparse"]
 
 
-def test_the_driver_of_the_gpu_in_use_is_asked_for(gpus, monkeypatch):
+def test_driver_of_the_gpu(gpus, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     assert GpuQuery("driver_version", CUDA).answer() == "580.65"
 
 
 @pytest.mark.gpu
-def test_a_real_gpu_at_work_has_a_clock_and_a_driver():
+def test_real_gpu_has_a_clock():
     matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
     clock = clock_under_load([lambda: matrix @ matrix], torch.device("cuda"))
     assert clock is not None and 300 < clock < 4000

@@ -65,14 +65,14 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_module_is_left_in_its_own_mode(way):
+def test_every_module_keeps_its_mode(way):
     net = network()
     before = modes(net)
     WAYS[way](net)
     assert modes(net) == before
 
 
-def test_a_recovery_that_fails_leaves_the_modes_too():
+def test_failed_recovery_leaves_the_modes():
     net = network()
     before = modes(net)
     with pytest.raises(sf.InvalidSetting):
@@ -81,7 +81,7 @@ def test_a_recovery_that_fails_leaves_the_modes_too():
 
 
 @pytest.mark.parametrize(("frozen", "evaluating"), [(True, False), (False, False), (False, True)])
-def test_only_a_frozen_norm_keeps_its_statistics_in_training(frozen, evaluating):
+def test_frozen_norm_keeps_its_statistics(frozen, evaluating):
     net = network(frozen=frozen)
     if evaluating:
         net.eval()  # as pretrained networks arrive

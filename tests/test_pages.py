@@ -49,7 +49,7 @@ def test_prose_names_no_commit(page: Path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_relative_links_lead_to_files_and_headings(page: Path):
+def test_links_lead_to_files(page: Path):
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in target]
     missing = []
     for target in targets:
@@ -66,7 +66,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_python_of_readme_is_that_of_the_library_page():
+def test_python_of_readme():
     """Which runs its own: tests/library/test_document.py."""
     readme, library = (
         re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
@@ -78,18 +78,18 @@ def test_the_python_of_readme_is_that_of_the_library_page():
 PAGE = (ROOT / "docs" / "tour.md").read_text()
 
 
-def test_each_place_to_look_for_is_there():
+def test_places_of_the_tour():
     named = re.findall(r"`((?:src|conf|kernels|docs)/[\w/.]*)`", PAGE)
     assert named and all((ROOT / name).exists() for name in named), named
 
 
-def test_few_calls_lead_from_the_command_to_the_training(composed, monkeypatch):
+def test_few_calls_lead_to_training(composed, monkeypatch):
     """Functions of ours between the one that the command calls and Lightning's: what a reader of a training goes through."""
     calls: list[list[str]] = []
 
     def fit(self, *arguments, **named):
         own, frame = [], sys._getframe(1)
-        while frame.f_code.co_name != "test_few_calls_lead_from_the_command_to_the_training":
+        while frame.f_code.co_name != "test_few_calls_lead_to_training":
             if frame.f_code.co_filename.startswith(str(ROOT / "src")):
                 own.insert(0, frame.f_code.co_qualname)
             frame = frame.f_back

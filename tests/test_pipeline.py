@@ -25,7 +25,7 @@ PATTERNS = {
 }
 
 
-def test_every_file_of_a_run_is_readable_for_whom_the_umask_lets(run, tmp_path):
+def test_files_follow_the_umask(run, tmp_path):
     before = os.umask(0o002)
     try:
         run(
@@ -60,13 +60,13 @@ def test_masked_and_sparse_agree(full_run, pattern):
 
 
 @pytest.mark.parametrize("overrides", [["kernel=none"], ["stages=[dense,prune,recover,export,measure,report]"]])
-def test_without_a_swap_there_is_no_sparse_latency(run, overrides):
+def test_no_sparse_latency_without_swap(run, overrides):
     result = run(*overrides, *ON_CPU)
     assert result.quality.masked is not None and result.quality.sparse is None
     assert result.speed.latency_sparse_ms is None and result.speed.latency_kernel is None
 
 
-def test_layers_that_do_not_fit_are_listed(run):
+def test_misfitting_layers_are_listed(run):
     result = run("pattern=vector_wise", "granularity=512", *ON_CPU)
     fitting = [name for name, sparsity in result.sparsity.sparsity_per_layer.items() if sparsity > 0]
     assert fitting and all(name.endswith("fc1") for name in fitting)
@@ -102,37 +102,35 @@ def test_a_finished_run_is_not_repeated(run, tmp_path):
     assert sum(first.identity.run_id in line for line in lines) == 1
 
 
-def test_a_stage_left_out_must_have_been_finished(run, composed):
+def test_omitted_stage_must_be_finished(run, composed):
     with pytest.raises(InvalidSetting, match="stages=.*dense was never finished"):
         run("stages=[swap,measure,report]", *ON_CPU)
 
 
-def test_the_exported_checkpoint_is_found_from_the_run(run, composed, tmp_path, caplog):
+def test_run_leads_to_its_export(run, composed, tmp_path, capsys):
     from hydra.core.hydra_config import HydraConfig
 
     from sparsefront.pipeline import run_experiment
 
-    with caplog.at_level("INFO"):
-        result = run(*ON_CPU)
+    result = run(*ON_CPU)
     (export,) = artifacts(tmp_path / "cache", "export")
     assert result.identity.checkpoint == f"export/{export.name}", "relative to the cache, which may be moved"
     link = Path(HydraConfig.get().runtime.output_dir) / "checkpoint"
     assert link.is_symlink() and link.resolve() == export.resolve()
-    assert f"exported checkpoint: {tmp_path / 'cache' / 'export' / export.name}" in caplog.text
+    assert f"the network: {tmp_path / 'cache' / 'export' / export.name}" in capsys.readouterr().out
     (recovered,) = artifacts(tmp_path / "cache", "recover")
     assert (export / "model.safetensors").samefile(recovered / "weights.safetensors")
 
     run_experiment(composed("debug=tiny", "stages=[dense,prune,recover,export]", *ON_CPU))
     assert (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").resolve() == export.resolve()
     shutil.rmtree(export)
-    with caplog.at_level("INFO"):
-        assert run(*ON_CPU) == result
+    assert run(*ON_CPU) == result
     assert not (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").exists()
-    assert "exported checkpoint: not stored any more" in caplog.text
+    assert "the network: not stored any more" in capsys.readouterr().out
     assert run("pattern=dense", *ON_CPU).identity.checkpoint is None
 
 
-def test_a_damaged_stage_is_named_and_made_again(run, tmp_path, monkeypatch, caplog):
+def test_damaged_stage_is_made_again(run, tmp_path, monkeypatch, caplog):
     from sparsefront.artifacts import store
 
     first = run("sparsity=0.5", *ON_CPU)
@@ -145,7 +143,7 @@ def test_a_damaged_stage_is_named_and_made_again(run, tmp_path, monkeypatch, cap
     assert (dense / "weights.safetensors").read_bytes() == content and again.quality.dense == first.quality.dense
 
 
-def test_a_page_that_cannot_be_written_leaves_no_result(full_run, monkeypatch):
+def test_failed_page_leaves_no_result(full_run, monkeypatch):
     from hydra.core.hydra_config import HydraConfig
 
     def full(*_, **__):
@@ -160,7 +158,7 @@ def test_a_page_that_cannot_be_written_leaves_no_result(full_run, monkeypatch):
     assert full_run("sparsity=0.9", *ON_CPU).sparsity.sparsity_target == 0.9
 
 
-def test_the_same_seed_gives_the_same_result(composed, tmp_path):
+def test_same_seed_gives_same_result(composed, tmp_path):
     from hydra.core.hydra_config import HydraConfig
 
     from sparsefront.pipeline import run_experiment
@@ -194,14 +192,14 @@ def project(tmp_path, monkeypatch):
     return root
 
 
-def test_the_link_survives_a_move_of_the_project(project, tmp_path):
+def test_link_survives_a_move(project, tmp_path):
     assert link_checkpoint(Path(".cache/export/key"), Path("results/run").resolve()) == ".cache/export/key"
     shutil.move(project, tmp_path / "moved")
     (tmp_path / "moved" / ".cache" / "export" / "key" / "manifest.json").write_text("{}")
     assert (tmp_path / "moved" / "results" / "run" / "checkpoint" / "manifest.json").read_text() == "{}"
 
 
-def test_an_export_that_was_removed_is_not_linked(project):
+def test_removed_export_is_not_linked(project):
     told = link_checkpoint(Path(".cache/export/gone"), project / "results")
     assert told.startswith("not stored any more (.cache/export/gone)")
     assert not list((project / "results").glob("checkpoint*"))

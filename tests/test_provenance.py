@@ -31,7 +31,7 @@ def test_commit_of_the_checkout(monkeypatch):
     assert abs((datetime.now(UTC) - datetime.fromisoformat(found.time)).total_seconds()) < 60
 
 
-def test_a_repository_around_the_package_is_not_its_checkout(monkeypatch, tmp_path):
+def test_repository_around_the_package(monkeypatch, tmp_path):
     monkeypatch.delenv("SPARSEFRONT_COMMIT", raising=False)
     package = tmp_path / ".venv" / "sparsefront"
     package.mkdir(parents=True)
@@ -47,14 +47,14 @@ def test_a_repository_around_the_package_is_not_its_checkout(monkeypatch, tmp_pa
     assert provenance.code_commit().endswith("-dirty"), "a checkout that holds it, changed"
 
 
-def test_the_commit_is_what_the_process_began_with(monkeypatch):
+def test_commit_of_the_process(monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_COMMIT", "a" * 40)
     provenance.code_commit()
     monkeypatch.setenv("SPARSEFRONT_COMMIT", "b" * 40)
     assert provenance.provenance(CPU).commit == "a" * 40
 
 
-def test_without_git_or_driver_nothing_is_claimed(monkeypatch):
+def test_provenance_without_git(monkeypatch):
     monkeypatch.delenv("SPARSEFRONT_COMMIT", raising=False)
 
     def missing(*arguments, **options):

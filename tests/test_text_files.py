@@ -34,7 +34,7 @@ def opens_bytes(call: ast.Call) -> bool:
     return any(isinstance(value, ast.Constant) and value.value in ("rb", "wb", "ab", "xb", "rb+") for value in values)
 
 
-def test_no_text_is_left_to_the_locale():
+def test_every_text_names_its_encoding():
     found = [
         f"{file.relative_to(ROOT)}:{line}"
         for file in PYTHON

@@ -6,7 +6,7 @@ from itertools import pairwise
 from sparsefront.progress import EVALUATION, TIMING, WAITING, recorded, spent_on, working_time
 
 
-def test_a_block_inside_another_counts_for_itself():
+def test_inner_block_counts_for_itself():
     with recorded() as spans, spent_on(TIMING, "layers"):
         time.sleep(0.02)
         with spent_on(WAITING):
@@ -18,7 +18,7 @@ def test_a_block_inside_another_counts_for_itself():
     assert all(one.end == other.start for one, other in pairwise(spans)), "no moment counts twice, or not at all"
 
 
-def test_the_clock_stands_still_while_it_waits():
+def test_clock_stands_still_while_waiting():
     wall, start = time.perf_counter(), working_time()  # in this order, so that a pause in between lengthens `passed`
     with spent_on(EVALUATION):
         time.sleep(0.01)

@@ -52,7 +52,7 @@ def call(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_it_comes_from_the_wheel_and_has_a_version(installed, tmp_path):
+def test_installed_package_has_a_version(installed, tmp_path):
     where = "import sparsefront, sparsefront_kernels; print(sparsefront.__file__, sparsefront.__version__)"
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     done = subprocess.run(
@@ -63,14 +63,14 @@ def test_it_comes_from_the_wheel_and_has_a_version(installed, tmp_path):
     assert (installed / "bin" / "sparsefront").exists()
 
 
-def test_every_option_of_the_repository_is_there(installed):
+def test_every_option_is_installed(installed):
     own = {file.relative_to(ROOT) for file in (ROOT / "conf").rglob("*.yaml")}
     assert own == {
         file.relative_to(installed / "sparsefront") for file in (installed / "sparsefront" / "conf").rglob("*.yaml")
     }
 
 
-def test_each_command_answers_without_a_repository_and_names_itself_as_it_was_typed(installed, tmp_path):
+def test_commands_answer_without_a_repository(installed, tmp_path):
     composed = call(installed, tmp_path, "run", "--cfg", "job", "pattern=n_m", "experiment=bert_squad")
     assert "sparsefront.patterns" in composed.stdout and composed.returncode == 0, composed.stderr
     for command in ("compare", "verify", "cache", "build"):
@@ -91,7 +91,7 @@ def test_each_command_answers_without_a_repository_and_names_itself_as_it_was_ty
     assert "usage: sparsefront compare " in done.stdout, done.stderr
 
 
-def test_messages_name_the_command_that_was_typed(monkeypatch, tmp_path, capsys):
+def test_messages_name_the_typed_command(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     package = Path(options.__file__).resolve().parent
     for started, named in (
@@ -128,7 +128,7 @@ main()
     assert re.fullmatch(r"Python package hydra-core: is not installed: pip install .*\n", done.stderr), done.stderr
 
 
-def test_a_slip_at_the_root_is_answered_without_torch(tmp_path):
+def test_slip_is_answered_without_torch(tmp_path):
     program = (
         "import sys; from sparsefront.__main__ import run\n"
         "try: run(['sparsity=75'])\n"

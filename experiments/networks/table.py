@@ -23,13 +23,14 @@ import sparsefront as sf
 from experiments.harness import page
 from experiments.networks.networks import NETWORKS, Inputs, Tiny
 from sparsefront.measure.correctness import output_error
-from sparsefront.pruning.layers import FIRST_CONVOLUTION, LAST_LINEAR
+from sparsefront.pruning.layers import FIRST_CONVOLUTION
+from sparsefront.pruning.layers import HEAD as NETWORK_HEAD
 
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 MARKS = ("<!-- networks -->", "<!-- end of networks -->")
 HEAD = ("network", "from", "layers pruned", "left dense but for the ends", "blocks rewritten", "what is not, and why")
 SPARSITY, GRANULARITY = 0.5, 16
-ENDS = (FIRST_CONVOLUTION, LAST_LINEAR)
+ENDS = (FIRST_CONVOLUTION, NETWORK_HEAD)
 SAME, SWAPPED = 1e-6, 1e-4  # relative tolerances in float32: after loading, and with another order of summation
 
 

@@ -17,6 +17,7 @@ from sparsefront_kernels.registry import (
     reference,
 )
 from sparsefront_kernels.sparse_layer import SparseLayer
+from sparsefront_kernels.stored_product import load_pt2
 
 __all__ = [
     "FORMATS",
@@ -33,6 +34,7 @@ __all__ = [
     "families",
     "find",
     "labeled",
+    "load_pt2",
     "mask_structure",
     "names",
     "pack",

@@ -1,40 +1,89 @@
-"""An inter-process lock on a file, released by the system when its process ends."""
+"""Locks between the processes of a host, as files, released by the system when a process ends."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from weakref import WeakSet
+
+ANYBODY = 0o666  # the processes may belong to several users
+
+
+class FileLock:
+    """One handle of a lock: held shared, alone, or not at all. Excludes other processes and other handles of this one.
+
+    Args:
+        path: created if missing, never removed.
+    Raises:
+        OSError: the file is missing and cannot be created.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, ANYBODY)
+            with suppress(OSError):
+                os.chmod(path, ANYBODY)  # regardless of the umask
+        except FileExistsError:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        _locks.add(self)
+
+    def take(self, *, shared: bool = False, wait: bool = True) -> bool:
+        """Hold it; returns False if another holder prevents that and `wait` is false.
+
+        Raises:
+            OSError: the file system has no locks.
+        """
+        import fcntl  # not on Windows
+
+        try:
+            fcntl.flock(self._file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Release it, explicitly, because a forked process may still have the file open; without effect if not held."""
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        _locks.discard(self)
+        with suppress(OSError):
+            os.close(self._file)
+
+
+_locks: "WeakSet[FileLock]" = WeakSet()
+
+
+def _close_copies() -> None:
+    """Close copies in a forked process, such as a loader's worker, which would hold locks after its parent."""
+    for lock in list(_locks):
+        lock.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_copies)
 
 
 @contextmanager
 def held_alone(lock: Path, on_wait: Callable[[], object] = bool) -> Iterator[bool]:
-    """Context that excludes other processes and threads with this file; ineffective on a file system without locks.
+    """Context that excludes others with this file; ineffective on a file system without locks.
 
     Args:
-        lock: created if missing, never removed.
+        lock, raises: as in `FileLock`.
         on_wait: called before waiting for another holder.
     Yields:
         whether it had to wait for another holder.
-    Raises:
-        OSError: the file is missing and cannot be created.
     """
-    import fcntl  # not on Windows
-
-    try:
-        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # another user's, in a shared cache
-        file = os.open(lock, os.O_RDONLY)
-    waited = False
+    file, waited = FileLock(lock), False
     try:
         with suppress(OSError):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waited = True
+            if waited := not file.take(wait=False):
                 on_wait()
-                fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+                file.take()
         yield waited
     finally:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_UN)  # explicitly, because a forked process may still have the file open
-        os.close(file)
+        file.release()
+        file.close()

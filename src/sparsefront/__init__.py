@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sparsefront.export.save import load, save
     from sparsefront.inference.benchmark import Comparison, benchmark
     from sparsefront.inference.choice import KernelChoice
+    from sparsefront.inference.deploy import to_onnx, to_pt2
     from sparsefront.inference.swap import swap
     from sparsefront.latency_search.search import Search
     from sparsefront.measure.settings import Measure
@@ -58,4 +59,6 @@ __all__ = [
     "save",
     "schedule",
     "swap",
+    "to_onnx",
+    "to_pt2",
 ]

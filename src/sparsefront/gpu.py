@@ -8,13 +8,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import cycle
 from pathlib import Path
-from weakref import WeakSet
 
 import torch
+from sparsefront_kernels.common.file_lock import FileLock
 
 from sparsefront.progress import ALONE, WAITING, innermost_kind, spent_on
 
@@ -130,13 +130,10 @@ def clock_under_load(calls: Sequence[Callable[[], object]], device: torch.device
 #     <folder>/<name>.lock        held shared or exclusively
 #
 # Every process passes the turnstile first, so that later ones cannot starve one that waits for exclusive access. Shared holders
-# check the turnstile now and then (`exclusive_wanted`) and release the lock. Both use flock, which ends with the process, however
-# it ends. The empty files stay.
+# check the turnstile now and then (`exclusive_wanted`) and release the lock.
 #
 # Source: the turnstile of Downey, "The Little Book of Semaphores", 2016, section 4.2.5, the no-starve readers-writers
 # solution.
-
-ANYBODY = 0o666  # the processes may belong to several users
 
 
 class Gate:
@@ -154,88 +151,43 @@ class Gate:
         self, folder: Path, name: str, about_to_wait: Callable[[], AbstractContextManager] = nullcontext
     ) -> None:
         self._about_to_wait = about_to_wait
-        self._turnstile, self._lock = _open(folder / f"{name}.turnstile"), _open(folder / f"{name}.lock")
-        _gates.add(self)
-        _take(self._turnstile, exclusive=False)
-        _release(self._turnstile)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._turnstile, self._lock = FileLock(folder / f"{name}.turnstile"), FileLock(folder / f"{name}.lock")
+        self._turnstile.take(shared=True, wait=False)
+        self._turnstile.release()
 
     def enter_shared(self) -> None:
         """Acquire it shared; waits while a process has or awaits exclusive access."""
-        self._wait_for(self._turnstile, exclusive=False)
+        self._wait_for(self._turnstile, shared=True)
         # an exclusive holder releases the lock before the turnstile: this never waits
-        self._wait_for(self._lock, exclusive=False)
-        _release(self._turnstile)
+        self._wait_for(self._lock, shared=True)
+        self._turnstile.release()
 
     def enter_exclusive(self) -> None:
         """Acquire it exclusively; waits for all holders, while new ones wait at the turnstile."""
-        self._wait_for(self._turnstile, exclusive=True)
+        self._wait_for(self._turnstile)
         try:
-            self._wait_for(self._lock, exclusive=True)
+            self._wait_for(self._lock)
         except BaseException:  # interrupted while waiting
-            _release(self._turnstile)
+            self._turnstile.release()
             raise
 
     def leave(self) -> None:
         """Release it; without effect if not held."""
-        _release(self._lock)
-        _release(self._turnstile)
+        self._lock.release()
+        self._turnstile.release()
 
     def exclusive_wanted(self) -> bool:
         """Whether a process waits for exclusive access; for shared holders. Takes two system calls."""
-        if not _take(self._turnstile, exclusive=False):
+        if not self._turnstile.take(shared=True, wait=False):
             return True
-        _release(self._turnstile)
+        self._turnstile.release()
         return False
 
-    def close(self) -> None:
-        for file in (self._turnstile, self._lock):
-            with suppress(OSError):
-                os.close(file)
-
-    def _wait_for(self, file: int, *, exclusive: bool) -> None:
-        if not _take(file, exclusive=exclusive):
+    def _wait_for(self, lock: FileLock, *, shared: bool = False) -> None:
+        if not lock.take(shared=shared, wait=False):
             with self._about_to_wait():
-                _take(file, exclusive=exclusive, wait=True)
-
-
-def _open(file: Path) -> int:
-    """Open a lock file read-only, which is enough for flock and works for another user's file in a shared folder."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        made = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, ANYBODY)
-        with suppress(OSError):
-            os.chmod(file, ANYBODY)  # regardless of the umask
-        return made
-    return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _take(file: int, *, exclusive: bool, wait: bool = False) -> bool:
-    import fcntl  # not on Windows
-
-    try:
-        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _release(file: int) -> None:
-    import fcntl
-
-    fcntl.flock(file, fcntl.LOCK_UN)
-
-
-_gates: "WeakSet[Gate]" = WeakSet()
-
-
-def _close_copies() -> None:
-    """Close copies of the lock files in a forked process, such as a loader's worker, which would hold locks after its parent."""
-    for gate in list(_gates):
-        gate.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_copies)
+                lock.take(shared=shared)
 
 
 # Access modes of this process to its GPUs: shared, exclusive, or none. On a CPU nothing is locked.

@@ -360,6 +360,12 @@ def _update_block_counts(net: nn.Module, owner: nn.Module, stays: list[bool]) ->
     config: Any = memo.get(id(owner_config), owner_config)
     if getattr(config, "num_hidden_layers", None) == before:
         config.num_hidden_layers = now
+    of_both: Any = getattr(net, "config", None)
+    if getattr(of_both, "is_encoder_decoder", False):  # names one number of blocks for each
+        kind = "encoder" if owner is net.get_encoder() else "decoder"  # type: ignore[operator]  # of transformers
+        for name in (f"{kind}_layers", f"num_{kind}_layers", *(["num_layers"] if kind == "encoder" else [])):
+            if name in vars(of_both) and getattr(of_both, name) == before:
+                setattr(of_both, name, now)
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list) and len(kinds) == before:
         config.layer_types = [kind for kind, stay in zip(kinds, stays, strict=True) if stay]

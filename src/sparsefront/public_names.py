@@ -13,6 +13,8 @@ ORIGINS = {
     "narrow": "sparsefront.pruning.narrow",
     "swap": "sparsefront.inference.swap",
     "benchmark": "sparsefront.inference.benchmark",
+    "to_pt2": "sparsefront.inference.deploy",
+    "to_onnx": "sparsefront.inference.deploy",
     "build_kernels": "sparsefront_kernels.build",
     "Comparison": "sparsefront.inference.benchmark",
     "save": "sparsefront.export.save",

@@ -21,7 +21,7 @@ def layers(*scales: float) -> dict[str, torch.Tensor]:
     }
 
 
-def test_global_threshold_is_the_sort_of_everything():
+def test_global_threshold_sorts_everything():
     importance = layers(1.0, 2.0, 0.3)
     masks = make_masks(importance, ElementWise(), GlobalThreshold(), 0.7)
     everything = torch.cat([values.flatten() for values in importance.values()]).sort().values
@@ -39,7 +39,7 @@ def test_layer_groups_have_a_threshold_each():
         assert all(torch.equal(masks[name], alone[name]) for name in names)
 
 
-def test_layer_groups_that_find_nothing_or_overlap_are_rejected():
+def test_bad_layer_groups_are_rejected():
     shapes = {"conv1": (8, 9), "conv2": (8, 72)}
     for groups, message in (
         (["fc"], "fc finds no layer .* conv1, conv2"),
@@ -51,7 +51,7 @@ def test_layer_groups_that_find_nothing_or_overlap_are_rejected():
         GlobalThreshold(layer_groups=["conv"]).check_pattern(Channel(axis="width"))
 
 
-def test_global_blocks_are_ranked_by_the_same_measure_in_all_layers():
+def test_global_blocks_rank_by_norm():
     importance = layers(1.0, 1.5)
     masks = make_masks(importance, BlockWise(granularity=4), GlobalThreshold(), 0.5)
     norms = {layer: values.view(-1, 4, 3, 4).norm(dim=(1, 3)).flatten() for layer, values in importance.items()}
@@ -61,7 +61,7 @@ def test_global_blocks_are_ranked_by_the_same_measure_in_all_layers():
         assert torch.equal(blocks, norm > threshold)
 
 
-def test_a_layer_may_vanish_unless_a_minimum_is_asked_for():
+def test_layer_may_vanish():
     importance = layers(1.0, 0.001)
     assert not make_masks(importance, ElementWise(), GlobalThreshold(), 0.9)["layer1"].any()
     masks = make_masks(importance, ElementWise(), GlobalThreshold(min_density_share=0.625), 0.9)
@@ -73,7 +73,7 @@ def test_a_layer_may_vanish_unless_a_minimum_is_asked_for():
 
 @pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
 @pytest.mark.parametrize("share", [0.2, 1.0])
-def test_the_minimum_is_a_share_of_the_target_density_at_every_sparsity(sparsity, share):
+def test_minimum_share_of_the_density(sparsity, share):
     importance = layers(1.0, 0.001, 1.0)
     masks = make_masks(importance, ElementWise(), GlobalThreshold(min_density_share=share), sparsity)
     least = share * (1 - sparsity)

@@ -4,13 +4,14 @@ import math
 
 import pytest
 import torch
-from hypothesis import strategies as st
 from torch import nn
 from torchvision.models import resnet50
 
 from sparsefront.allocation.erk import Erk
+from sparsefront.allocation.owl import Owl
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.mask_spec import fix_spec
 
 
 def sparsities(shapes: dict[str, tuple[int, ...]], sparsity: float) -> dict[str, float]:
@@ -24,15 +25,11 @@ def test_a_worked_example():
     assert found == pytest.approx({"small": 1 - 8 / 16, "large": 1 - 20 / 100})
 
 
-def test_layers_that_would_exceed_density_1_stay_dense_and_the_rest_makes_up_for_it():
+def test_layers_beyond_density_1():
     shapes = {"a": (2, 2), "b": (4, 4), "c": (32, 32)}
     found = sparsities(shapes, 0.8)
     assert found["a"] == 0.0 and found["b"] == 0.0
     assert (1 - found["c"]) * 1024 == pytest.approx(0.2 * (4 + 16 + 1024) - 20)
-
-
-side = st.integers(1, 64)
-shape = st.one_of(st.tuples(side, side), st.tuples(side, side, st.integers(1, 5), st.integers(1, 5)))
 
 
 def test_masks_have_these_sparsities():
@@ -67,3 +64,23 @@ def test_resnet50_costs_what_rigl_reports(sparsity, published):
     found = sparsities(shapes, sparsity)
     sparse = sum((1 - found[layer]) * count for layer, count in multiply_adds.items())
     assert sparse / sum(multiply_adds.values()) == pytest.approx(published, abs=0.0075)
+
+
+# owl.
+
+
+def test_owl_keeps_more_where_scores_have_outliers():
+    generator = torch.Generator().manual_seed(0)
+    scores = {name: torch.rand(16, 32, generator=generator) for name in ("b.0.q", "b.0.k", "b.1.q", "b.2.q", "head")}
+    scores["b.1.q"][:2] *= 50
+    scores["b.2.q"][:1] *= 50
+    shapes = {name: tuple(one.shape) for name, one in scores.items()}
+    for sparsity in (0.5, 0.95, 0.02):
+        spec = fix_spec(scores, ElementWise(), Owl(), sparsity)
+        own = spec.sparsities
+        assert own["b.0.q"] == own["b.0.k"] == own["head"] > own["b.2.q"] > own["b.1.q"]
+        assert sum(own[name] * math.prod(shapes[name]) for name in own) / (5 * 512) == pytest.approx(sparsity)
+        assert all(0 <= one <= 0.99 + 1e-9 for one in own.values())
+    assert max(own.values()) - min(own.values()) <= 2 * 0.08 + 1e-9
+    same = fix_spec(dict.fromkeys(shapes, scores["head"]), ElementWise(), Owl(), 0.7).sparsities
+    assert set(same.values()) == {0.7}

@@ -44,7 +44,7 @@ def test_equals_brute_force(items, budget):
 
 @few
 @given(items=items, budget=st.integers(0, 100), bins=st.integers(1, 12))
-def test_few_bins_keep_the_budget_and_the_bound(items, budget, bins):
+def test_few_bins_keep_the_budget(items, budget, bins):
     choices = choose_within(*columns(items), budget, bins=bins)
     if least_loss(items, budget) is None:
         assert choices is None
@@ -56,7 +56,7 @@ def test_few_bins_keep_the_budget_and_the_bound(items, budget, bins):
     assert bound is None or loss <= bound
 
 
-def test_ties_go_to_the_choice_that_comes_first():
+def test_ties_go_to_the_first():
     assert choose_within([[3, 3], [2, 2, 2]], [[1.0, 1.0], [0.0, 0.0, 0.0]], 9, bins=10) == [0, 0]
 
 
@@ -90,7 +90,7 @@ def walked(chain: list, chosen: list[tuple[int, str]]) -> tuple[int, float] | No
 
 @few
 @given(chain=stations, budget=st.integers(-5, 80))
-def test_along_a_chain_with_changes_equals_brute_force(chain, budget):
+def test_chain_equals_brute_force(chain, budget):
     ways, changes = along(chain)
     every = product(*([(number, one[0]) for number, one in enumerate(ways)] for ways, _ in chain))
     totals = [found for chosen in every if (found := walked(chain, list(chosen))) is not None]

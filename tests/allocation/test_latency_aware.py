@@ -49,7 +49,7 @@ times_of_layer = st.lists(st.integers(1, 4000).map(lambda hundredth: hundredth /
     speedup=st.sampled_from([1.01, 1.1, 1.5, 2.0, 3.0]),
     seed=st.integers(0, 100),
 )
-def test_equals_brute_force_and_never_breaks_the_budget(tmp_path_factory, times, speedup, seed):
+def test_assignment_equals_brute_force(tmp_path_factory, times, speedup, seed):
     table = {str(i): dict(zip((0.0, *LEVELS), layer, strict=False)) for i, layer in enumerate(times)}
     path = tmp_path_factory.mktemp("table") / "table.csv"
     write_table(path, [LayerTime(layer, s, t) for layer, levels in table.items() for s, t in levels.items()])
@@ -101,7 +101,7 @@ def test_masks_have_the_chosen_sparsities(table_of, pattern):
     assert chosen["fc3"] < max(chosen.values())  # what matters five times as much is pruned least
 
 
-def test_the_ceiling_binds_and_out_of_reach_names_what_is_in_reach(table_of):
+def test_ceiling_and_speedup_out_of_reach(table_of):
     table = table_of(TIMES)
     chosen = LatencyAware(table, 1.7).layer_sparsities(SHAPES, 0.75, lambda layer, s: s)
     assert max(chosen.values()) <= 0.75
@@ -130,7 +130,7 @@ def test_a_table_of_another_pattern(table_of):
     LatencyAware(table_of(TIMES, pattern="block_wise"), 1.5).check_layers(BlockWise(granularity=16), SHAPES, 0.9)
 
 
-def test_a_layer_that_the_table_lacks(table_of):
+def test_layer_that_the_table_lacks(table_of):
     allocation = LatencyAware(table_of(TIMES), 1.5)
     with pytest.raises(InvalidSetting, match="no times of layer head"):
         allocation.check_layers(ElementWise(), SHAPES | {"head": (10, 32)}, 0.9)
@@ -143,7 +143,7 @@ def test_speedups_that_are_none(speedup):
         LatencyAware(speedup=speedup)
 
 
-def test_on_the_way_of_a_schedule_layers_have_gone_the_same_part(table_of):
+def test_layers_on_the_way(table_of):
     allocation, scores = LatencyAware(table_of(TIMES), 1.7), importance()
     final = make_masks(scores, ElementWise(), allocation, 0.9)
     halfway = make_masks(scores, ElementWise(), allocation, 0.45, final_sparsity=0.9)
@@ -152,7 +152,7 @@ def test_on_the_way_of_a_schedule_layers_have_gone_the_same_part(table_of):
         assert not (mask & ~halfway[layer]).any()
 
 
-def test_a_run_ends_with_layers_at_the_levels_of_the_table(run, table_of):
+def test_run_ends_at_the_levels(run, table_of):
     """All stages, the export included, with a sparsity of its own in every layer."""
     layers = [f"blocks.{i}.{name}" for i in range(4) for name in ("attn.q", "attn.k", "attn.v", "attn.out")]
     layers += [f"blocks.{i}.mlp.{name}" for i in range(4) for name in ("fc1", "fc2")]

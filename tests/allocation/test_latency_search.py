@@ -71,7 +71,7 @@ def test_one_candidate_is_latency_aware(table_of, speedup):
     assert found.predicted_ms <= found.budget_ms
 
 
-def test_a_wrong_prediction_is_corrected_by_what_is_measured():
+def test_wrong_prediction_is_corrected():
     known = table(rest_us=10.0)
     network = Timed(known, rest_us=30.0)
     found = LatencySearch(latency_ms=0.09, corrections=3).assign(known, network)
@@ -83,7 +83,7 @@ def test_a_wrong_prediction_is_corrected_by_what_is_measured():
     assert uncorrected.predicted_ms <= 0.09 and network.network_us(uncorrected.assignment) > 90
 
 
-def test_a_speedup_is_asked_of_the_dense_network_that_was_timed_in_turn():
+def test_dense_network_is_timed_in_turn():
     """By itself it takes longer, on a GPU that it makes hotter; a result has it in turn with the sparse one."""
     known = table()
     dense_us = 0.9 * known.dense_us
@@ -109,7 +109,7 @@ class SlowSomewhere(Timed):
 
 
 @pytest.mark.parametrize(("extra_us", "kept"), [(0.0, True), (1.5, True), (10.0, False), (60.0, False)])
-def test_what_swaps_made_of_it_is_measured_too(extra_us, kept):
+def test_swapped_assignment_is_measured(extra_us, kept):
     known = table()
     network = SlowSomewhere(known, rest_us=0.0)
     network.extra_us = extra_us
@@ -124,7 +124,7 @@ def test_what_swaps_made_of_it_is_measured_too(extra_us, kept):
     assert found.refined.loss == network.loss(found.assignment, 8)
 
 
-def test_a_latency_out_of_reach_names_what_is_in_reach():
+def test_latency_out_of_reach():
     known = table(rest_us=10.0)
     message = (
         "latency_ms=0.04: out of reach: the candidates up to the root's sparsity, its ceiling, need 0.0421 ms at least"
@@ -136,7 +136,7 @@ def test_a_latency_out_of_reach_names_what_is_in_reach():
     LatencySearch(latency_ms=0.0422).assign(known, Timed(known, 10.0))
 
 
-def test_a_latency_that_dense_keeps_prunes_nothing():
+def test_latency_that_dense_keeps():
     known = table()
     network, told = Timed(known, 0.0), []
     found = LatencySearch(latency_ms=0.1).assign(known, network, told.append)
@@ -152,13 +152,13 @@ def test_settings_that_are_none(settings):
         LatencySearch(**settings)
 
 
-def test_levels_ascend_and_stop_at_the_ceiling(table_of):
+def test_levels_up_to_the_ceiling(table_of):
     table = read_table(table_of({"a": {0.75: 3.5, 0: 10.0, 0.9375: 2.0, 0.5: 6.0}}))
     assert list(table.levels("a", 0.75).items()) == [(0.0, 10.0), (0.5, 6.0), (0.75, 3.5)]
     assert list(table.levels("a", 0.4)) == [0.0]
 
 
-def test_no_table_says_how_to_make_one():
+def test_missing_table():
     with pytest.raises(InvalidSetting, match=r"table=None.*run\.py -m sparsity=.*allocation=per_layer.*latency_table"):
         read_table(None)
     with pytest.raises(InvalidSetting, match=r"table=/nowhere\.csv: is no file.*sparsefront\.results\.latency_table"):
@@ -196,7 +196,7 @@ def test_wrong_tables(tmp_path: Path, content: str | bytes, message: str):
     assert raised.value.key == "table"
 
 
-def test_a_layer_that_is_not_there_is_named_beside_those_that_are(table_of):
+def test_layer_that_is_not_there(table_of):
     table = read_table(table_of({name: {0: 2.0, 0.5: 1.0} for name in "abcde"}))
     with pytest.raises(InvalidSetting, match="no times of layer f, .*it has a, b, c and 2 more"):
         table.levels("f", 0.9)

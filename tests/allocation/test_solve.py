@@ -38,7 +38,7 @@ def every(table: ChoiceTable) -> list[Assignment]:
 
 @settings(max_examples=150, derandomize=True)
 @given(table=tables(), budget=st.integers(0, 150))
-def test_equals_brute_force_and_keeps_the_budget(table, budget):
+def test_solution_equals_brute_force(table, budget):
     within = [one for one in every(table) if table.time_us(one) <= budget]
     found = solve(table, budget, bins=BINS)
     assert least_us(table) == min(map(table.time_us, every(table)))

@@ -32,7 +32,7 @@ def search(loss: KnownLoss, start: tuple[int, ...], generations: int = 40):
     return refine(known, Assignment(start), BUDGET, loss, generations=generations, offspring=6, batches=4)
 
 
-def test_what_no_sum_of_errors_tells_is_found():
+def test_loss_beyond_sums_of_errors():
     known = table()
     loss = KnownLoss(known)
     start = (1, 1, 0, 1, 1)
@@ -44,7 +44,7 @@ def test_what_no_sum_of_errors_tells_is_found():
     assert {batches for _, batches in loss.evaluated} <= {1, 2, 4}
 
 
-def test_what_another_option_beats_is_never_tried():
+def test_dominated_options_are_never_tried():
     """Slower and less accurate than the first level, slower than dense, a copy of the second level that costs more error."""
     beaten = [
         Option(1, 1 / 3, 0.3, {ROW_MAJOR: 7.0}),
@@ -70,7 +70,7 @@ def test_never_worse_than_the_start(generations):
         assert found.loss <= found.loss_before
 
 
-def test_where_nothing_else_fits_nothing_is_evaluated():
+def test_nothing_else_fits():
     known = table(1)
     loss = KnownLoss(known)
     found = refine(known, Assignment((2,)), 3.0, loss, generations=5, offspring=3, batches=2)

@@ -37,9 +37,8 @@ SETTINGS = {CACHE: "cache_dir", RESULTS: "results_dir", TMP: "TMPDIR"}
 @pytest.fixture
 def free(monkeypatch):
     """Folder -> what its disk has left, to be changed."""
-    left = dict.fromkeys(SETTINGS, 10**9)
-    monkeypatch.setattr(durable, "_disk", lambda folder: folder.parts[1])
-    monkeypatch.setattr(durable, "_there", lambda folder: folder)
+    left = {folder: count * 10**9 for count, folder in enumerate(SETTINGS, start=1)}
+    monkeypatch.setattr(durable, "_existing", lambda folder: folder)
     by_disk = {folder.parts[1]: folder for folder in SETTINGS}
     monkeypatch.setattr(
         durable.shutil, "disk_usage", lambda place: SimpleNamespace(free=left[by_disk[Path(place).parts[1]]])
@@ -54,9 +53,9 @@ def no_space(*names: object) -> OSError:
 def test_where_nothing_says_which_disk_was_full_all_are_told(free):
     said = str(full_disk(no_space(), SETTINGS))
     assert said.startswith(
-        "disk: one was full, and nothing says which; free now: 1 GB at /disk1/cache (cache_dir), 1 GB"
+        "disk: one was full, and nothing says which; free now: 1 GB at /disk1/cache (cache_dir), 2 GB"
     )
-    assert "1 GB at /disk3/tmp (TMPDIR): free some where it was" in said
+    assert "3 GB at /disk3/tmp (TMPDIR): free some where it was" in said
 
 
 def test_of_a_copy_the_disk_that_it_goes_to_is_full(free):

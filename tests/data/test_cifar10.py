@@ -12,7 +12,7 @@ from sparsefront.data.cifar10 import MEAN, STD, Cifar10
 from sparsefront.errors import InvalidSetting
 
 
-def test_training_images_are_augmented_and_others_are_not(tiny, opened) -> None:
+def test_training_images_are_augmented(tiny, opened) -> None:
     data = opened(tiny("cifar10"))
     black = ((0 - torch.tensor(MEAN)) / torch.tensor(STD))[None, :, None, None]
     holds_black = {
@@ -94,7 +94,7 @@ def jpeg_edition(folder: Path) -> Path:
     return folder
 
 
-def test_jpeg_edition_is_decoded_once_and_evaluated_in_mixed_order(tmp_path: Path, monkeypatch, opened) -> None:
+def test_jpeg_edition_is_decoded_once(tmp_path: Path, monkeypatch, opened) -> None:
     from PIL import Image
 
     settings = Cifar10(path=str(jpeg_edition(tmp_path)))
@@ -143,7 +143,7 @@ def torchvision_folder(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_nothing_with_another_digest_is_unpickled(torchvision_folder: Path, tmp_path: Path) -> None:
+def test_another_digest_is_not_unpickled(torchvision_folder: Path, tmp_path: Path) -> None:
     data = Cifar10(path=str(torchvision_folder)).data_module(batch_size=10, seed=0, cache_dir=tmp_path)
     with pytest.raises(InvalidSetting, match="incomplete or damaged.*set dataset.path"):
         data.setup()

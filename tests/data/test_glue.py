@@ -58,9 +58,7 @@ def test_broken_rows_are_named(tmp_path: Path, line: str, message: str) -> None:
     ],
     ids=["latin-1", "utf-16", "header alone"],
 )
-def test_a_file_that_cannot_be_used_is_named(
-    tiny: Any, opened: Any, part: str, split: str, content: bytes, message: str
-):
+def test_unusable_file_is_named(tiny: Any, opened: Any, part: str, split: str, content: bytes, message: str):
     settings = tiny("glue")
     file = settings.files()[part]
     file.write_bytes(content)
@@ -70,7 +68,7 @@ def test_a_file_that_cannot_be_used_is_named(
     assert "\n" not in str(rejected.value)
 
 
-def test_rows_that_qqp_itself_breaks_are_left_out(tiny: Any) -> None:
+def test_broken_rows_of_qqp(tiny: Any) -> None:
     file = tiny("glue", task="qqp").files()["train"]
     whole = read_tsv(file, GLUE_TASKS["qqp"])
     with file.open("a") as lines:

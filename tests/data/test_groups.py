@@ -1,4 +1,4 @@
-"""Splits by group: what belongs together is on one side, and results name the rule."""
+"""The division of train, by rows and by groups: what belongs together is on one side, and results name the rule."""
 
 import json
 from dataclasses import replace
@@ -20,6 +20,26 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.splits import main
 
 
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=200), st.floats(0.01, 0.5))
+def test_every_row_is_on_one_side(strata: list[int], fraction: float) -> None:
+    stay, held = held_out(strata, fraction)
+    assert sorted([*stay, *held]) == list(range(len(strata)))
+    assert len(stay) and len(held)
+    assert (np.diff(stay) > 0).all() and (np.diff(held) > 0).all()
+
+
+def test_each_class_gives_its_share() -> None:
+    labels = np.array([0] * 100 + [1] * 50 + [2] * 10)
+    _, held = held_out(labels, 0.2)
+    assert np.bincount(labels[held]).tolist() == [20, 10, 2]
+
+
+def test_the_division_never_changes() -> None:
+    """Results of different machines and versions are compared on the same rows: these must stay as they are."""
+    assert held_out([0] * 20, 0.2)[1].tolist() == [0, 9, 13, 19]
+    assert held_out([0, 1] * 10, 0.2)[1].tolist() == [10, 11, 16, 17]
+
+
 def sides(groups: np.ndarray, divided: tuple[np.ndarray, np.ndarray]) -> tuple[set[int], set[int]]:
     return tuple(set(groups[part].tolist()) for part in divided)  # type: ignore[return-value]
 
@@ -36,7 +56,7 @@ def test_groups_are_never_cut(rows: list[tuple[int, int]], fraction: float) -> N
     assert sorted(np.concatenate(divided)) == np.flatnonzero(groups != DROPPED).tolist()
 
 
-def test_without_groups_and_with_groups_of_one_the_rows_are_the_same() -> None:
+def test_groups_of_one_change_nothing() -> None:
     strata = np.arange(50) % 3
     one_by_one, alone = held_out(strata, 0.2), held_out(strata, 0.2, groups=np.arange(50))
     assert all(map(np.array_equal, one_by_one, alone))
@@ -59,7 +79,7 @@ def phrases(tmp_path: Path) -> Glue:
     return settings
 
 
-def test_no_sst2_phrase_is_on_both_sides(phrases: Glue, tmp_path: Path) -> None:
+def test_sst2_phrases_are_not_divided(phrases: Glue, tmp_path: Path) -> None:
     texts = [row.first.strip() for row in phrases.source(tmp_path)._train]  # type: ignore[attr-defined]
 
     def leaks(settings: Glue) -> int:
@@ -111,7 +131,7 @@ def duplicated_questions(folder: Path) -> Glue:
 
 
 @pytest.mark.parametrize("make", [duplicated_images, duplicated_files, duplicated_texts, duplicated_questions])
-def test_no_duplicate_is_on_both_sides(make: Any, tmp_path: Path) -> None:
+def test_duplicates_are_not_divided(make: Any, tmp_path: Path) -> None:
     settings = make(tmp_path / "data")
     divided = settings.division(tmp_path)
     assert settings.split_version == "duplicates-1"
@@ -123,7 +143,7 @@ def test_no_duplicate_is_on_both_sides(make: Any, tmp_path: Path) -> None:
     assert train & val, "the split by rows leaks"
 
 
-def test_rows_of_one_group_cannot_be_divided() -> None:
+def test_one_group_is_not_divided() -> None:
     with pytest.raises(InvalidSetting, match="path=here: its 4 rows belong together in one group.*split_by=rows"):
         held_out([0] * 4, 0.5, groups=np.zeros(4, dtype=int), path="here")
 

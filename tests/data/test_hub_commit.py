@@ -46,7 +46,7 @@ def in_library_cache(hub: SimpleNamespace, commit: str) -> None:
     (repository / "snapshots" / commit / "README.md").touch()
 
 
-def test_the_hub_is_asked_once_and_its_commit_is_the_key(hub: SimpleNamespace, tmp_path: Path):
+def test_commit_of_the_hub(hub: SimpleNamespace, tmp_path: Path):
     settings = Glue().at_commit(tmp_path / "data")
     assert settings.revision == FIRST
     assert settings.fingerprint()["content"] == {"hub": "nyu-mll/glue", "task": "sst2", "revision": FIRST}
@@ -59,7 +59,7 @@ def test_the_hub_is_asked_once_and_its_commit_is_the_key(hub: SimpleNamespace, t
     assert settings.at_commit(tmp_path / "new") == settings, "a commit is itself"
 
 
-def test_without_a_hub_the_libraries_cache_tells(hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_commit_of_the_cache(hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     hub.commit = None
     with pytest.raises(
         InvalidSetting, match="revision=main: of nyu-mll/glue is unknown here .no route; set .* to a folder"
@@ -71,7 +71,7 @@ def test_without_a_hub_the_libraries_cache_tells(hub: SimpleNamespace, tmp_path:
     assert Glue().at_commit(tmp_path / "elsewhere").revision == SECOND
 
 
-def test_a_copy_of_another_revision_is_rejected(monkeypatch: pytest.MonkeyPatch):
+def test_copy_of_another_revision(monkeypatch: pytest.MonkeyPatch):
     """Where the hub is silent, the library takes the newest copy that it has, whatever it was asked for."""
     rows = SimpleNamespace(cache_files=[{"filename": f"/cache/nyu-mll___glue/sst2/0.0.0/{SECOND}/glue-train.arrow"}])
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -41,7 +41,7 @@ def test_augmented_images_are_shifted_windows() -> None:
     assert len(shifts_seen) > 12, "nearly all of the 18 occur among 40 images"
 
 
-def test_workers_do_not_change_what_is_trained_on() -> None:
+def test_workers_change_nothing() -> None:
     loaders = [
         SplitData(
             lambda split: arrays(augmentation=Augmentation(2, True, 9)), batch_size=5, seed=1, num_workers=workers
@@ -52,7 +52,7 @@ def test_workers_do_not_change_what_is_trained_on() -> None:
         assert torch.equal(alone["x"], shared["x"]) and torch.equal(alone["labels"], shared["labels"])
 
 
-def test_a_lone_last_example_is_left_out_of_training_only() -> None:
+def test_lone_last_example_is_left_out() -> None:
     data = SplitData(lambda split: arrays(count=16), batch_size=5, seed=0)
     assert [len(batch["x"]) for batch in data.train_dataloader()] == [5, 5, 5]
     assert [len(batch["x"]) for batch in data.val_dataloader()] == [5, 5, 5, 1]

@@ -18,7 +18,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.classification import ImageClassification
 
 
-def test_classes_are_the_folders_in_alphabetical_order(tiny, opened) -> None:
+def test_classes_are_the_sorted_folders(tiny, opened) -> None:
     settings = tiny("imagenet")
     assert settings.info.num_classes == 2
     labels = {Path(path).parent.name: label for path, label in opened(settings).part("train").files}
@@ -35,7 +35,7 @@ def test_layout_is_checked(tiny, tmp_path: Path) -> None:
         ImageNet(path=str(root / "train")).check()
 
 
-def test_a_file_that_is_no_image_is_named(tiny, opened) -> None:
+def test_file_that_is_no_image(tiny, opened) -> None:
     settings = tiny("imagenet")
     file = Path(settings.path) / "train" / "cat" / "0.png"
     file.write_bytes(b"no image")
@@ -57,11 +57,7 @@ def arrays(count: int, **changes: np.ndarray) -> dict[str, np.ndarray]:
         (arrays(4), {}, "val.npz has 4 of 10000 labels: is a part of the archive missing"),
         ({"labels": arrays(4)["labels"]}, {"complete": False}, "val.npz has no array images"),
         (arrays(4, labels=np.full(4, 200, np.uint8)), {"complete": False}, "up to 200; it must be .* labels below 200"),
-        (
-            arrays(4, images=np.zeros((4, 32, 32, 3), np.uint8)),
-            {"complete": False},
-            "holds images of uint8 .4, 32, 32, 3",
-        ),
+        (arrays(4, images=np.zeros((4, 32, 32, 3), np.uint8)), {"complete": False}, "holds images of uint8 .4, 32,"),
         (arrays(4, labels=np.zeros(4)), {"complete": False}, "holds labels of float64"),
     ],
 )
@@ -100,7 +96,7 @@ def test_folder_is_required_and_checked(tmp_path: Path) -> None:
         TinyImageNet(path=str(tmp_path)).check()
 
 
-def test_loss_of_mixed_batches_weighs_both_labels() -> None:
+def test_loss_of_mixed_batches() -> None:
     task = ImageClassification(nn.Identity(), num_classes=5)
     logits, labels, others = torch.randn(6, 5), torch.arange(6) % 5, torch.arange(6).flip(0) % 5
     images, share = pasted(torch.randn(6, 3, 8, 8), torch.tensor([0, 4, 0, 4]))

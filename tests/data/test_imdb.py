@@ -13,7 +13,7 @@ from sparsefront.errors import InvalidSetting
 
 
 @pytest.mark.parametrize("settings", [{}, {"split_by": "rows"}, {"valid_fraction": 0.0}])
-def test_rows_in_test_are_left_out(tiny: Any, tmp_path: Path, caplog: Any, settings: dict[str, Any]) -> None:
+def test_rows_of_test_are_dropped(tiny: Any, tmp_path: Path, caplog: Any, settings: dict[str, Any]) -> None:
     caplog.set_level(logging.INFO)
     dataset = tiny("imdb", **settings)
     dataset.check()
@@ -41,7 +41,7 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
         dataset.check()
 
 
-def test_unlabeled_rows_are_in_train_alone(tiny: Any, opened: Any, tmp_path: Path, caplog: Any) -> None:
+def test_unlabeled_rows_of_train(tiny: Any, opened: Any, tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.INFO)
     dataset = tiny("imdb", unlabeled=True)
     dataset.check()

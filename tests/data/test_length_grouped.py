@@ -15,7 +15,7 @@ def batches_of(
     return LengthGroupedBatches(lengths, batch_size, drop_last=drop_last, generator=generator)
 
 
-def test_batches_hold_little_padding_and_no_place_depends_on_length() -> None:
+def test_batches_hold_little_padding() -> None:
     lengths = torch.randint(3, 60, (800,), generator=torch.Generator().manual_seed(0))  # one pool
     longest = torch.tensor([lengths[batch].max() for batch in batches_of(lengths, 16)]).float()
     assert longest.mean() < 1.1 * lengths.float().mean()
@@ -23,7 +23,7 @@ def test_batches_hold_little_padding_and_no_place_depends_on_length() -> None:
     assert torch.corrcoef(torch.stack([longest, places]))[0, 1].abs() < 0.5, "of sorted batches it is -1"
 
 
-def test_a_resumed_training_goes_on_in_the_same_order(tiny: Any, opened: Any) -> None:
+def test_resumed_order_is_the_same(tiny: Any, opened: Any) -> None:
     data = TrainingData(opened(tiny("glue", group_by_length=True)))
     loader = data.train_dataloader()
     list(loader)

@@ -28,7 +28,7 @@ def names(data, split: str) -> set[str]:
     return {str(Path(file).relative_to(Path(file).parents[2])) for file, _ in data.part(split).files}
 
 
-def test_class_folders_alone_are_divided_three_ways(tmp_path, opened):
+def test_class_folders_are_divided(tmp_path, opened):
     settings = ImageFolder(path=str(write_images(tmp_path / "all")), image_size=32, test_fraction=0.2, num_workers=0)
     settings.check()
     data = opened(settings)
@@ -53,7 +53,7 @@ def test_other_layouts_are_named(tmp_path, folders, message):
         ImageFolder(path=str(tmp_path)).check()
 
 
-def test_text_from_files_and_from_disk_is_the_same(tmp_path, opened):
+def test_text_of_files_and_disk(tmp_path, opened):
     import datasets
 
     folder = write_text_files(tmp_path / "csv")
@@ -89,7 +89,7 @@ def hub(monkeypatch):
     return asked
 
 
-def test_a_set_of_the_hub_is_read_at_its_commit(hub, opened):
+def test_set_of_the_hub(hub, opened):
     settings = TextColumns(hub="someone/films", config="plain", revision="1" * 40, text="review", label="stars")
     assert settings.class_names == ("low", "high")
     data = opened(settings)
@@ -110,7 +110,7 @@ def test_a_set_of_the_hub_is_read_at_its_commit(hub, opened):
         ({"path": "PATH", "text": "label", "label": "text", "text_pair": "z"}, "text_pair=z: is no column"),
     ],
 )
-def test_settings_that_do_not_fit_the_files(tmp_path, settings, message):
+def test_settings_that_misfit_the_files(tmp_path, settings, message):
     if "path" in settings:
         settings = settings | {"path": str(write_text_files(tmp_path / "text"))}
     with pytest.raises(InvalidSetting, match=message):

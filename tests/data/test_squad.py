@@ -17,7 +17,7 @@ from sparsefront.data.text import EncodedText
 from sparsefront.errors import InvalidSetting
 
 
-def test_answers_are_found_in_their_windows(tiny: Any, opened: Any, tokenizer: Any) -> None:
+def test_answers_in_their_windows(tiny: Any, opened: Any, tokenizer: Any) -> None:
     data = opened(tiny("squad"))
     part, questions = data.part("train"), data.source.questions("train")
     batch = part.__getitems__(list(range(len(part))))
@@ -48,7 +48,7 @@ def test_files_of_another_form(tmp_path: Path, content: str, message: str) -> No
         read_squad(tmp_path / "train.json")
 
 
-def test_hub_rows_become_the_same_questions(monkeypatch: pytest.MonkeyPatch, opened: Any, tiny: Any) -> None:
+def test_questions_of_the_hub(monkeypatch: pytest.MonkeyPatch, opened: Any, tiny: Any) -> None:
     import datasets
     from huggingface_hub import constants
 
@@ -100,7 +100,7 @@ def test_worked_example(tokenizer: Any) -> None:
     assert rows(text, "token_type_ids")[1].tolist() == [0] * 4 + [1] * 7
 
 
-def test_a_question_that_leaves_no_room_is_cut(tokenizer: Any) -> None:
+def test_long_question_is_cut(tokenizer: Any) -> None:
     asked = Question("q", "a " * 500, "b c d", (Answer("c", 2),))
     for max_length in (32, 64, 384):
         stride = largest_stride(max_length)

@@ -106,7 +106,7 @@ def test_second_run_does_not_tokenize(tiny: Any, opened: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("changed", ["file", "max_length", "valid_fraction", "tokenizer", "its version", "code"])
-def test_whatever_determines_the_rows_makes_new_ones(
+def test_tokens_follow_their_causes(
     changed: str, tiny: Any, opened: Any, tokenizer: Any, edit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tiny("glue")

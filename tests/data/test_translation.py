@@ -25,7 +25,7 @@ def opened(settings: Multi30k, tmp_path: Path, **options: Any) -> Any:
     return settings.data_module(**{"batch_size": 8, "seed": 0} | options, cache_dir=tmp_path / "cache")
 
 
-def test_the_vocabulary_is_learnt_from_what_is_trained_on_and_kept(folder: Path, tmp_path: Path) -> None:
+def test_vocabulary_of_the_training_text(folder: Path, tmp_path: Path) -> None:
     settings = Multi30k(path=str(folder))
     vocabulary = settings.sentences().tokenizer(tmp_path).get_vocab()
     assert any("train" in token for token in vocabulary) and not any(
@@ -40,7 +40,7 @@ def test_the_vocabulary_is_learnt_from_what_is_trained_on_and_kept(folder: Path,
     assert len(digests | {Multi30k(path=str(folder)).info.vocabulary_digest}) == 4
 
 
-def test_a_batch_is_a_source_and_a_target_from_its_begin_on(folder: Path, tmp_path: Path) -> None:
+def test_batch_of_sources_and_targets(folder: Path, tmp_path: Path) -> None:
     data = opened(Multi30k(path=str(folder)), tmp_path)
     batch = next(iter(data.test_dataloader()))
     sources, targets = data.sentences.pairs("test")
@@ -56,7 +56,7 @@ def test_a_batch_is_a_source_and_a_target_from_its_begin_on(folder: Path, tmp_pa
     assert torch.equal(next(iter(again.test_dataloader()))["labels"], batch["labels"])
 
 
-def test_batches_hold_so_many_tokens_and_every_row_once() -> None:
+def test_batches_by_tokens() -> None:
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(3, 60, (500,), generator=generator)
     lengths[7] = 200
@@ -72,7 +72,7 @@ def test_batches_hold_so_many_tokens_and_every_row_once() -> None:
     assert padding < 1.1
 
 
-def test_long_pairs_are_not_trained_on_and_are_never_left_out_of_an_evaluation(folder: Path, tmp_path: Path) -> None:
+def test_long_pairs(folder: Path, tmp_path: Path) -> None:
     for language in ("en", "de"):
         file = folder / f"train.{language}"
         file.write_text(file.read_text() + "x y z " * 40 + "\n")

@@ -61,7 +61,7 @@ PERMUTED = [(ShuffledBlock(8), "0.output_index"), (NM(2, 4, permutation="search"
 
 
 @pytest.mark.parametrize(("pattern", "order"), PERMUTED, ids=lambda part: getattr(part, "name", part))
-def test_an_order_is_stored_with_the_layer_and_nowhere_else(pattern, order, tmp_path):
+def test_order_is_stored_with_its_layer(pattern, order, tmp_path):
     net, masks = pruned(pattern)
     weights = {name: as_matrix(network().get_submodule(name).weight).abs().detach() for name in masks}
     permutations = {name: pattern.find_permutation(weight, 0.5) for name, weight in weights.items()}
@@ -79,7 +79,7 @@ def test_an_order_is_stored_with_the_layer_and_nowhere_else(pattern, order, tmp_
         write_export(tmp_path, net, masks, pattern=pattern, sparsity=0.5)
 
 
-def test_each_layer_is_stored_at_its_own_sparsity(tmp_path):
+def test_each_layers_own_sparsity(tmp_path):
     net, masks, pattern = network(), {}, NM()
     sparsities = {"0": 0.75, "3": 0.0}
     for name, sparsity in sparsities.items():
@@ -96,7 +96,7 @@ def test_each_layer_is_stored_at_its_own_sparsity(tmp_path):
         assert torch.equal(export.format(name).to_dense(), as_matrix(net.get_submodule(name).weight))
 
 
-def test_the_manifest_tells_pattern_and_storage(tmp_path):
+def test_manifest_tells_pattern_and_storage(tmp_path):
     write(tmp_path)
     content = json.loads((tmp_path / "manifest.json").read_text())
     assert (content["format_version"], content["pattern"], content["sparsity"]) == (3, "tile_wise", 0.5)
@@ -109,7 +109,7 @@ def test_the_manifest_tells_pattern_and_storage(tmp_path):
     assert read_export(tmp_path).manifest == Manifest.from_json(content)
 
 
-def test_a_pruned_weight_that_is_not_zero_is_rejected(tmp_path):
+def test_pruned_weight_that_is_not_zero(tmp_path):
     net, masks = pruned(TILE_WISE)
     dropped = (~masks["3"]).nonzero()[0]
     net[3].weight.data[tuple(dropped)] = 1e-30
@@ -119,7 +119,7 @@ def test_a_pruned_weight_that_is_not_zero_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("pattern", [TILE_WISE, Uniform(1)], ids=lambda pattern: pattern.name)
-def test_a_mask_of_another_structure_names_its_layer(pattern, tmp_path):
+def test_mask_of_another_structure(pattern, tmp_path):
     net, masks = pruned(ElementWise())
     with pytest.raises(ValueError, match=f"0: {pattern.name}: "):  # the format of uniform would take any mask
         write_export(tmp_path, net, masks, pattern=pattern, sparsity=0.5)
@@ -133,7 +133,7 @@ class Tied(nn.Module):
         self.alias = self.inner
 
 
-def test_tied_weights_are_written_under_every_name(tmp_path):
+def test_tied_weights_under_every_name(tmp_path):
     net = Tied()
     write_export(tmp_path, net, {}, pattern=TileWise(4), sparsity=0.5)
     state = read_export(tmp_path).state_dict()
@@ -142,7 +142,7 @@ def test_tied_weights_are_written_under_every_name(tmp_path):
     Tied().load_state_dict(state)
 
 
-def test_a_state_that_is_no_tensor_is_told():
+def test_state_that_is_no_tensor():
     class WithState(nn.Linear):
         def get_extra_state(self):
             return {"steps": 3}
@@ -159,7 +159,7 @@ def test_another_version_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_convolutions_of_earlier_versions_are_rejected(version, tmp_path):
+def test_convolutions_of_earlier_versions(version, tmp_path):
     """Their columns lay channel by channel, so that blocks and windows spanned the taps of one channel."""
     write(tmp_path)
     set_version(tmp_path, version)

@@ -54,7 +54,7 @@ def test_the_weights_are_stored_once(tmp_path, recovered):
     check(tmp_path / "export", net, masks)
 
 
-def test_exports_of_the_first_version_are_read(tmp_path):
+def test_exports_of_the_first_version(tmp_path):
     net, masks = write(tmp_path / "export")
     directory = tmp_path / "export"
     save_file({"0": masks["0"], "1": masks["1"].reshape(16, 8, 2, 2)}, directory / "masks.safetensors")

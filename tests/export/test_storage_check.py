@@ -19,35 +19,32 @@ WRONG = {
     "unknown family": ('"csrr", {}', "'csrr', which is no storage family, for a layer of "),
     "no parameters": ('"csr"', "'csr', not a family and its parameters"),
     "nothing": ("None", "None, not a family and its parameters"),
-    "parameter of no family": (
-        '"csr", {"tile": 4}',
-        r"\('csr', \{'tile': 4\}\), .* unexpected keyword argument 'tile'",
-    ),
+    "parameter of no family": ('"csr", {"tile": 4}', r"\('csr', \{'tile': 4\}\), .* unexpected keyword argument"),
     "parameter missing": ('"gathered", {}', r"\('gathered', \{\}\), .* missing a required argument: 'tile'"),
 }
 
 
-@pytest.fixture(params=WRONG.values(), ids=WRONG)
-def message(request, own_modules) -> str:
-    returned, said = request.param
+def write(own_modules, returned: str) -> None:
     own_modules({"own_patterns.py": OWN.replace("{returned}", returned)})
-    return f"^pattern=element_wise: its storage names {said}.*; {THERE}"
 
 
-def test_of_a_run_before_anything_is_trained(composed, message):
-    with pytest.raises(InvalidSetting, match=message):
+def test_storage_of_a_run(composed, own_modules):
+    write(own_modules, "None")
+    with pytest.raises(InvalidSetting, match="^pattern=element_wise: its storage names None, not a family and its"):
         validate(composed("pattern=element_wise", "pattern._target_=own_patterns.Own"))
 
 
+@pytest.mark.parametrize(("returned", "message"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("mixed", [False, True])
-def test_of_the_library_before_anything_is_pruned(message, mixed):
+def test_storage_of_the_library(own_modules, returned, message, mixed):
+    write(own_modules, returned)
     import own_patterns
 
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
-    given = {"pattern": own_patterns.Own()}
+    asked = {"pattern": own_patterns.Own()}
     if mixed:
-        given["pattern"] = sf.patterns.Mixed([{"_target_": "own_patterns.Own"}], sparsities=[0.5])
-        given["allocation"] = sf.allocation.LatencySearch(speedup=1.5)
-    with pytest.raises(sf.InvalidSetting, match=message):
-        sf.prune(net, sparsity=0.5, tell=len, **given)
+        asked["pattern"] = sf.patterns.Mixed([{"_target_": "own_patterns.Own"}], sparsities=[0.5])
+        asked["allocation"] = sf.allocation.LatencySearch(speedup=1.5)
+    with pytest.raises(sf.InvalidSetting, match=f"^pattern=element_wise: its storage names {message}.*; {THERE}"):
+        sf.prune(net, sparsity=0.5, tell=len, **asked)
     assert net[0].weight.all()

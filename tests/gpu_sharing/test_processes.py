@@ -42,7 +42,7 @@ def wait_for(file: Path) -> None:
 def is_free(*, alone: bool) -> bool:
     """Whether this process could have the lock at once."""
     gate = gpu._access_to(CPU).gate
-    free = not gate.exclusive_wanted() and gpu._take(gate._lock, exclusive=alone)
+    free = not gate.exclusive_wanted() and gate._lock.take(shared=not alone, wait=False)
     gate.leave()
     return free
 

@@ -26,52 +26,24 @@ class Net(nn.Module):
         return self.linear(self.dropout(self.conv(x).relu().flatten(1)))
 
 
-@pytest.fixture(params=NAMES)
-def scored(request, composed):
-    """Scores twice over, and what was scored."""
-    importance = build_settings("importance", composed(f"importance={request.param}").importance)
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_of_every_importance(composed, name):
+    importance = build_settings("importance", composed(f"importance={name}").importance)
+    assert importance.name == name
     torch.manual_seed(0)
     task = ImageClassification(Net(), num_classes=3)
     batches = [{"x": torch.randn(4, 2, 8, 8), "labels": torch.randint(3, (4,))} for _ in range(3)]
-
-    def score() -> dict[str, torch.Tensor]:
-        return score_weights(
-            task,
-            list(LAYERS),
-            importance=importance,
-            open_loader=lambda: iter(batches),
-        )
-
     before = {name: tensor.clone() for name, tensor in task.net.state_dict().items()}
-    return importance, score(), score(), task, before
-
-
-def test_scores_are_finite_matrices_in_fp32(scored):
-    _, scores, _, _, _ = scored
-    assert {name: tuple(values.shape) for name, values in scores.items()} == LAYERS
-    for values in scores.values():
+    scores, again = (
+        score_weights(task, list(LAYERS), importance=importance, open_loader=lambda: iter(batches)) for _ in range(2)
+    )
+    assert {layer: tuple(values.shape) for layer, values in scores.items()} == LAYERS
+    for layer, values in scores.items():
         assert values.dtype == torch.float32 and values.isfinite().all() and not values.requires_grad
-
-
-def test_scores_follow_from_the_weights_alone(scored):
-    _, first, second, _, _ = scored
-    assert all(torch.equal(first[name], second[name]) for name in LAYERS)
-
-
-def test_scores_tell_weights_apart(scored):
-    importance, scores, _, _, _ = scored
-    if importance.source == "training":
-        pytest.skip("nothing has been trained: all scores are zero")
-    assert all(values.unique().numel() > values.numel() // 2 for values in scores.values())
-
-
-def test_the_network_is_left_as_it_was(scored):
-    _, _, _, task, before = scored
-    assert task.net.training and torch.is_grad_enabled()
+        assert torch.equal(values, again[layer]), "scores follow from the weights and batches alone"
+        told_apart = values.unique().numel() > values.numel() // 2
+        assert told_apart or importance.source == "training", "where nothing has been trained all scores are zero"
+    assert task.net.training and torch.is_grad_enabled(), "the network is left as it was"
     assert all(parameter.grad is None for parameter in task.net.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in task.net.state_dict().items())
     assert not any(module._forward_pre_hooks for module in task.net.modules())
-
-
-def test_its_name_is_that_of_its_file(scored, request):
-    assert scored[0].name == request.node.callspec.params["scored"]

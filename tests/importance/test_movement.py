@@ -26,12 +26,12 @@ def test_scores_are_what_training_gathered(hand_made):
     [["schedule=one_shot"], ["schedule=gradual", "schedule.initial_sparsity=0.1"], ["schedule=iterative"]],
     ids=lambda overrides: overrides[-1],
 )
-def test_masks_that_prune_before_any_training_are_rejected(composed, schedule):
+def test_masks_before_training_are_rejected(composed, schedule):
     with pytest.raises(InvalidSetting, match="importance=movement.*initial_sparsity=0.*levels"):
         validate(composed("importance=movement", *schedule))
 
 
-def test_a_recovery_that_trains_nothing_is_rejected(composed):
+def test_recovery_without_training_is_rejected(composed):
     with pytest.raises(InvalidSetting, match="importance=movement.*obs_update trains nothing"):
         validate(
             composed("importance=movement", "schedule=iterative", "schedule.levels=[0,0.75]", "recovery=obs_update")
@@ -47,7 +47,7 @@ def test_a_recovery_that_trains_nothing_is_rejected(composed):
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_what_is_settled_by_the_first_scores_is_rejected(allocation, pattern, named):
+def test_choices_of_first_scores_are_rejected(allocation, pattern, named):
     pruning = PruningSettings(pattern, 0.5, allocation=allocation, schedule=Gradual())
     with pytest.raises(InvalidSetting, match=f"{named}.*importance=movement has none"):
         Movement().check(pruning)

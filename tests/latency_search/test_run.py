@@ -27,7 +27,7 @@ def outputs() -> Path:
 
 
 @pytest.mark.parametrize("schedule", ["one_shot", "iterative", "gradual"])
-def test_a_speedup_in_a_model_out(full_run, run, clock, schedule):
+def test_run_with_a_speedup(full_run, run, clock, schedule):
     make = full_run if schedule == "one_shot" else run
     row = make(*MIXED, *SEARCH, "allocation.speedup=1.6", f"schedule={schedule}")
     given = row.sparsity.pattern_per_layer
@@ -50,7 +50,7 @@ def test_a_speedup_in_a_model_out(full_run, run, clock, schedule):
     assert Result.from_json(row.to_json()) == row
 
 
-def test_latencies_share_what_was_measured(run, clock, monkeypatch):
+def test_latencies_share_measurements(run, clock, monkeypatch):
     made, measure = [], table.measure_times
 
     def noted(*arguments, **more):
@@ -68,7 +68,7 @@ def test_latencies_share_what_was_measured(run, clock, monkeypatch):
     assert slow.speed.latency_predicted_ms > fast.speed.latency_predicted_ms
 
 
-def test_a_search_writes_what_it_did(run, clock, tmp_path):
+def test_search_writes_what_it_did(run, clock, tmp_path):
     row = run(*MIXED, *SEARCH, "allocation.latency_ms=0.3")
     (file,) = (tmp_path / "cache" / "prune").glob("*/search.json")
     found = json.loads(file.read_text())
@@ -78,6 +78,6 @@ def test_a_search_writes_what_it_did(run, clock, tmp_path):
     assert {layer: choice["pattern"] for layer, choice in found["layers"].items()} == row.sparsity.pattern_per_layer
 
 
-def test_a_latency_out_of_reach_is_one_line(run, clock):
+def test_latency_out_of_reach(run, clock):
     with pytest.raises(InvalidSetting, match=r"^allocation\.latency_ms=0\.01: out of reach: .*need 0\.\d+ ms at least"):
         run(*MIXED, *SEARCH, "allocation.latency_ms=0.01")

@@ -59,7 +59,7 @@ def searched(
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_the_latency_is_kept_and_predicted(vit, batches, clock, fuse):
+def test_latency_is_kept_and_predicted(vit, batches, clock, fuse):
     _, masks = searched(vit, batches, fuse=fuse, speedup=1.6)
     found = masks.search.found
     assert found.predicted_ms <= found.budget_ms == pytest.approx(masks.search.table.dense_us / 1.6e3)
@@ -68,7 +68,7 @@ def test_the_latency_is_kept_and_predicted(vit, batches, clock, fuse):
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_every_layer_obeys_its_own_pattern(vit, batches, clock, fuse):
+def test_every_layer_obeys_its_pattern(vit, batches, clock, fuse):
     net, masks = searched(vit, batches, fuse=fuse, speedup=1.6)
     layout = masks.spec
     assert len({type(pattern) for pattern in layout.patterns.values()}) > 1  # or this looks at nothing
@@ -83,7 +83,7 @@ def test_every_layer_obeys_its_own_pattern(vit, batches, clock, fuse):
         assert not net.get_submodule(layer).weight[~mask].any()
 
 
-def test_what_reads_one_activation_has_one_pattern(vit, batches, clock):
+def test_one_activation_has_one_pattern(vit, batches, clock):
     _, masks = searched(vit, batches, speedup=1.6)
     products = {tuple(choice["product"]) for choice in masks.search.layers.values()}
     assert ("blocks.0.attn.q", "blocks.0.attn.k", "blocks.0.attn.v") in products
@@ -91,14 +91,14 @@ def test_what_reads_one_activation_has_one_pattern(vit, batches, clock):
         assert len({(masks.spec.patterns.get(layer), masks.spec.sparsities[layer]) for layer in product}) == 1
 
 
-def test_the_root_sparsity_is_a_ceiling(vit, batches, clock):
+def test_root_sparsity_is_a_ceiling(vit, batches, clock):
     _, masks = searched(vit, batches, ceiling=0.6, speedup=1.3)
     assert max(masks.spec.sparsities.values()) == 0.5
     with pytest.raises(sf.InvalidSetting, match=r"^allocation\.latency_ms=0\.05: out of reach: .* ms at least"):
         searched(vit, batches, ceiling=0.6, latency_ms=0.05)
 
 
-def test_a_candidate_that_breaks_its_own_masks_is_named_with_the_layer(vit, batches, clock):
+def test_candidate_that_breaks_its_masks(vit, batches, clock):
     own = sf.patterns.Mixed([{"_target_": "torn_blocks.TornBlocks", "granularity": 8}], sparsities=[0.5])
     told = r"^pattern=block_wise: has made a mask of blocks\.\S+ that breaks it: .*block"
     with pytest.raises(sf.InvalidSetting, match=told):
@@ -122,7 +122,7 @@ class AllSparse(MeasuringAllocation):
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_by_the_clock_of_this_processor(vit, batches, fuse):
+def test_clock_of_this_processor(vit, batches, fuse):
     """Nothing stands in for the times: those of the references, whatever they are."""
     x = batches[0][0]
     timing = Timing({"x": x}, torch.float32, Measure(device="cpu", samples=5, repeats=1), KernelChoice(fuse=fuse))
@@ -152,13 +152,13 @@ def test_by_the_clock_of_this_processor(vit, batches, fuse):
     } == {"dense_linear", "n_m_reference", "gathered_reference"}
 
 
-def test_without_batches_there_is_nothing_to_evaluate_on(vit):
+def test_search_without_batches(vit):
     given = {"allocation": sf.allocation.LatencySearch(speedup=1.1), "search": sf.Search(), "tell": str}
     with pytest.raises(sf.InvalidSetting, match="^calibration=None"):
         sf.prune(copy.deepcopy(vit), MIXED, 0.9, **given)
 
 
-def test_an_allocation_that_measures_says_what_it_needs(vit, batches):
+def test_search_without_settings(vit, batches):
     given = {"allocation": sf.allocation.LatencySearch(speedup=1.1), "calibration": batches, "tell": str}
     with pytest.raises(sf.InvalidSetting, match=r"^search=None: .*latency_search measures .* search=sf\.Search\(\)"):
         sf.prune(copy.deepcopy(vit), MIXED, 0.9, **given)

@@ -41,7 +41,7 @@ def loss(made: dict[str, torch.Tensor]) -> float:
     return 2.0 + sum(rates[layer] * float((~mask).float().mean()) for layer, mask in made.items())
 
 
-def test_each_error_counts_by_the_rise_of_the_loss():
+def test_errors_count_by_the_loss():
     found = weighted(items(), masks(), loss)
     matters, little, helps = ([option.error for option in item.options] for item in found)
     weight = (0.5 + 0.75) / (0.3 + 0.6)  # of the options that are tried
@@ -51,11 +51,11 @@ def test_each_error_counts_by_the_rise_of_the_loss():
     assert helps == pytest.approx([0.0, *(least * error for error in ERRORS.values())])
 
 
-def test_a_loss_that_tells_nothing_leaves_errors_as_they_are():
+def test_constant_loss_leaves_errors():
     assert weighted(items(), masks(), lambda made: 1.0) == items()
 
 
-def test_it_is_the_share_of_the_output_that_goes():
+def test_error_is_a_share_of_outputs():
     x, weight = torch.randn(64, 12), torch.randn(8, 12)
     mask = torch.rand(8, 12) > 0.5
     gone, all_of_it = x @ (weight * ~mask).t(), x @ weight.t()
@@ -63,7 +63,7 @@ def test_it_is_the_share_of_the_output_that_goes():
     assert abs(output_error(weight, mask, input_hessian(x)) - expected) < 1e-5
 
 
-def test_nothing_and_everything():
+def test_error_of_nothing_and_everything():
     x, weight = torch.randn(16, 6), torch.randn(4, 6)
     hessian = input_hessian(x)
     assert output_error(weight, torch.ones(4, 6, dtype=torch.bool), hessian) == 0.0
@@ -76,7 +76,7 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
-def test_layers_with_a_forward_of_their_own_are_dense(clock):
+def test_own_forward_is_dense(clock):
     net = nn.Sequential(Doubled(16, 16))
     received = LayerInput(Problem(m=4, k=16, n=16, dtype=torch.float32, device=torch.device("cpu")), (4, 16))
     timing = Timing({"input": torch.randn(4, 16)}, torch.float32, Measure(device="cpu"), KernelChoice())
@@ -95,7 +95,7 @@ def net() -> nn.Module:
 
 
 @pytest.mark.parametrize("layer", LAYERS_LAYERS)
-def test_masks_name_places_of_the_matrix(net, layer):
+def test_masks_name_places_of_matrices(net, layer):
     weight = net[layer].weight
     before, mask = weight.detach().clone(), torch.rand_like(as_matrix(weight.detach())) > 0.5
     with masked(net, {layer: mask}):

@@ -104,7 +104,7 @@ def test_own_iteration_is_trained_on(loader, seen):
         assert [float(x.unique()) for x in inputs] == seen
 
 
-def test_own_iteration_of_unusable_kinds_is_refused(monkeypatch):
+def test_unusable_loaders_are_refused(monkeypatch):
     monkeypatch.setattr(plain_task, "MOST_BATCHES", 50)
     endless = DataLoader(ROWS, batch_sampler=itertools.repeat([0, 1]))
     with pytest.raises(InvalidSetting, match="train_dataloader=DataLoader: has no length"):
@@ -131,7 +131,7 @@ def test_own_iteration_of_unusable_kinds_is_refused(monkeypatch):
     [Stream, lambda: itertools.cycle([(torch.zeros(4, 8), torch.zeros(4))]), lambda: iter(Stream())],
     ids=["iterable", "cycle", "generator"],
 )
-def test_a_stream_that_nothing_bounds_is_refused(stream, monkeypatch):
+def test_endless_stream_is_refused(stream, monkeypatch):
     monkeypatch.setattr(plain_task, "MOST_BATCHES", 50)
     with pytest.raises(InvalidSetting, match="train_dataloader=.*limit_batches"):
         recovered(stream(), epochs=1)

@@ -30,7 +30,7 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Linear(32, 64, bias=False), nn.ReLU(), nn.Linear(64, 32, bias=False)).bfloat16()
 
 
-def test_the_coarsest_dtype_of_the_weights():
+def test_coarsest_dtype_of_the_weights():
     assert measured_dtype(Normed()) == "bf16" and measured_dtype(Normed(torch.float16)) == "fp16"
     assert measured_dtype(nn.Linear(4, 4)) == measured_dtype(nn.ReLU()) == "fp32"
     with pytest.raises(sf.InvalidSetting, match="net=torch.float64: is timed in fp32, fp16, bf16"):
@@ -38,7 +38,7 @@ def test_the_coarsest_dtype_of_the_weights():
 
 
 @pytest.mark.parametrize("build", [Normed, plain])
-def test_swapped_networks_are_compared_in_the_dtype_of_their_products(build, monkeypatch):
+def test_swapped_networks_in_their_dtype(build, monkeypatch):
     """Sparse weights are no parameters: one of the two networks has none but its norm's, the other none at all."""
     dense, x = build(), torch.randn(8, 32).bfloat16()
     net = copy.deepcopy(dense)

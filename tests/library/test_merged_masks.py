@@ -28,7 +28,7 @@ def families(net: nn.Module, masks: sf.Masks) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("how", ["|", "|=", "update"])
-def test_each_layer_keeps_its_pattern_order_and_sparsity(net, how, tmp_path):
+def test_each_layer_keeps_its_pattern(net, how, tmp_path):
     first = pruned(net, sf.patterns.NM(m=4, permutation="search"), 0.5, "0")
     second = pruned(net, "block_wise", 0.75, "2", granularity=16)
     merged = first
@@ -51,7 +51,14 @@ def test_each_layer_keeps_its_pattern_order_and_sparsity(net, how, tmp_path):
     assert families(again, trained) == families(net, merged) == {"0": "n_m", "2": "blocked"}
 
 
-def test_a_schedule_that_is_still_to_go_on_cannot_be_joined(net):
+def test_masks_of_two_networks(net):
+    smaller = copy.deepcopy(net)
+    sf.narrow(smaller, sf.prune(smaller, sf.patterns.Channel(axis="width"), 0.5, layers=["0", "2", "4"], tell=len))
+    with pytest.raises(sf.InvalidSetting, match="^masks=given: are of two networks"):
+        pruned(smaller, "element_wise", 0.5, "0") | pruned(net, "element_wise", 0.5, "2")
+
+
+def test_unfinished_schedule_is_not_joined(net):
     rising, fixed = (
         pruned(net, "n_m", 0.5, "0", schedule="gradual"),
         pruned(net, "block_wise", 0.75, "2", granularity=16),

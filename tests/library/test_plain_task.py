@@ -40,13 +40,13 @@ def task() -> PlainTask:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_teacher_s_loss_is_the_mean_over_all_predictions(task, shape):
+def test_teachers_loss_of_all_predictions(task, shape):
     student, teacher = rows(0), rows(1)
     expected = prediction_loss(task, student, teacher, {}, 2.0)
     torch.testing.assert_close(prediction_loss(task, shape(student), shape(teacher), {}, 2.0), expected)
 
 
-def test_labels_of_pixels_are_smoothed_as_by_pytorch(task):
+def test_labels_of_pixels_are_smoothed(task):
     task.label_smoothing = 0.2
     output, labels = SHAPES["pixels"](rows(0)), torch.arange(B * PLACES).view(B, 2, 2) % CLASSES
     expected = F.cross_entropy(output, labels, label_smoothing=0.2)
@@ -54,7 +54,7 @@ def test_labels_of_pixels_are_smoothed_as_by_pytorch(task):
 
 
 @pytest.mark.parametrize("output", [(rows(0), rows(1)), [rows(0), rows(1)], {"out": rows(0)}, None], ids=type)
-def test_an_output_that_does_not_say_what_its_logits_are_is_named(task, output):
+def test_output_without_logits(task, output):
     with pytest.raises(InvalidSetting, match="net=Linear: returned .*, which does not say what its logits are"):
         task.logits(output)
 

@@ -42,6 +42,7 @@ SETTINGS_OF = {"square_head": SquareHead(hidden_layers=["1", "3"])}
         "distill",
         "square_head",
         "obs_update",
+        "least_squares",
         "sparse_swaps",
         "sr_ste",
     ],
@@ -56,7 +57,7 @@ def test_every_recovery_runs(trained, recovery):
         masks,
         net,
         recovery=SETTINGS_OF.get(recovery, recovery),
-        **(TRAINS_NOTHING if recovery in ("none", "obs_update", "sparse_swaps") else {}),
+        **(TRAINS_NOTHING if recovery in ("none", "obs_update", "least_squares", "sparse_swaps") else {}),
         dense_net=trained.dense,
         initial_net=trained.initial,
         epoch_weights=history,
@@ -64,10 +65,10 @@ def test_every_recovery_runs(trained, recovery):
     assert zeros_where_pruned(net, after) and after.sparsity == 0.75
     if recovery in ("finetune", "lr_rewind", "distill", "square_head"):
         assert trained.loss(net) < pruned
-    if recovery == "obs_update":
+    if recovery in ("obs_update", "least_squares"):
         assert trained.distance(net) < distance, "it brings outputs back, whatever the loss"
     if recovery == "sparse_swaps":
-        assert trained.loss(net) <= pruned, "exchanges that raise the loss are undone"
+        assert trained.distance(net) <= distance, "layers whose exchanges raise the loss stay"
     assert len(after.rounds) == 1 and after.rounds[0].sparsity_achieved == 0.75
     assert not any("mask" in name for name, _ in net.named_buffers()), "nothing is left on the network"
     assert list(net.state_dict()) == list(trained.dense.state_dict())
@@ -93,7 +94,7 @@ class Forgetful(Recovery):
         (("0", "2"), "returned NoneType from `recover`, which returns a RoundRecord"),
     ],
 )
-def test_an_own_recovery_that_breaks_its_promise_is_named(trained, sets, why):
+def test_own_recovery_that_breaks_its_promise(trained, sets, why):
     net = trained.net()
     masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
     with pytest.raises(InvalidSetting, match=f"^recovery=forgetful: {re.escape(why)}"):
@@ -101,7 +102,7 @@ def test_an_own_recovery_that_breaks_its_promise_is_named(trained, sets, why):
 
 
 @pytest.mark.parametrize("schedule", ["iterative", "gradual"])
-def test_a_schedule_goes_on_from_its_first_masks(trained, schedule):
+def test_schedule_goes_on(trained, schedule):
     net = trained.net()
     masks = sf.prune(net, "element_wise", 0.75, schedule=schedule, tell=len)
     assert masks.sparsity < 0.5
@@ -142,7 +143,7 @@ class WithLoss(nn.Module):
 
 
 @pytest.mark.parametrize("recovery", ["finetune", "distill", "obs_update"])
-def test_batches_that_are_dicts_and_a_network_with_its_own_loss(trained, recovery):
+def test_network_with_its_own_loss(trained, recovery):
     net, dense = WithLoss(trained.net()), WithLoss(trained.net())
     batches = [{"features": trained.x[i : i + 64], "labels": trained.y[i : i + 64]} for i in range(0, 256, 64)]
     masks = sf.prune(net, "n_m", 0.5, importance="taylor", calibration=batches, layers="*.2", tell=len)
@@ -151,52 +152,13 @@ def test_batches_that_are_dicts_and_a_network_with_its_own_loss(trained, recover
     assert list(after) == ["inner.2"] and zeros_where_pruned(net, after)
 
 
-BAD = {
-    "recovery=fine: did you mean finetune\\? it is one of cast, distill, finetune, ": {"recovery": "fine"},
-    "dense_net=None: recovery=distill needs it": {"recovery": "distill"},
-    "initial_net=None: recovery=sr_ste needs it": {"recovery": "sr_ste"},
-    "epoch_weights=None: recovery=weight_rewind needs it": {"recovery": "weight_rewind"},
-    "epochs=2: recovery=none trains nothing: leave epochs out": {"recovery": "none"},
-    "lr=0.01: recovery=none trains nothing: leave lr out": {"recovery": "none", "epochs": None},
-    "epochs=2: recovery=sparse_swaps trains nothing": {"recovery": "sparse_swaps", "dense_net": nn.Linear(1, 1)},
-    r"epochs=2: give it to Finetune\(...\), not beside recovery=": {"recovery": Finetune(epochs=1)},
-    r"lr=0.01: give it to Finetune\(...\), not beside recovery=": {"recovery": Finetune(lr=0.1)},
-    "lr=-1: must be a number greater than 0": {"lr": -1},
-    "lr=1001: must be a number greater than 0 and at most 1000": {"lr": 1001},
-    "train_dataloader=int: is a DataLoader or another iterable": {"train_dataloader": 3},
-    r"masks\['0'\]=torch.bool \[16, 64\]: must be bool \[64, 16\], as the weight$": {
-        "masks": {"0": torch.ones(16, 64).bool()}
-    },
-    r"loss=\[32\]: must be the mean over the batch": {"loss": nn.CrossEntropyLoss(reduction="none")},
-    "loss=float: must be the mean over the batch": {"loss": lambda output, target: 1.0},
-    r"masks\['9'\]=given: names no layer": {"masks": {"9": torch.ones(2, 2).bool()}},
-    "loss='cross_entropy': is a function": {"loss": "cross_entropy"},
-    r"recipe=dict: is a sf.Recipe\(...\), or None": {"recipe": {"lr": 0.1}},
-    r"trainer=dict: is a sf.TrainerSettings\(...\), or None": {"trainer": {}},
-    "dense_net=3: is a torch.nn.Module, or a function without arguments that gives one": {
-        "recovery": "distill",
-        "dense_net": 3,
-    },
-    r"dense_net\(\)=NoneType: is a torch.nn.Module": {"recovery": "distill", "dense_net": lambda: None},
-    "dense_net=Linear: does not fit the model; missing keys: 0.bias, ": {
-        **dict.fromkeys(("epochs", "lr")),
-        "recovery": "obs_update",
-        "dense_net": nn.Linear(1, 1),
-    },
-    "epoch_weights=of epochs 1, 2: lacks the weights at the start of epoch 0, counted from 0": {
-        "recovery": "weight_rewind",
-        "epoch_weights": {1: {}, 2: {}},
-    },
-}
-
-
 DEVICES = sf.TrainerSettings(accelerator="cpu", checkpoint=False, devices=2)
 NODES = sf.TrainerSettings(accelerator="cpu", checkpoint=False, num_nodes=3)
 
 
 @pytest.mark.parametrize("trainer, key", [(DEVICES, "trainer.devices=2"), (NODES, "trainer.num_nodes=3")])
 @pytest.mark.parametrize("recovery", ["finetune", "obs_update"])
-def test_devices_that_nothing_starts_are_refused_before_any_work(trained, trainer, key, recovery):
+def test_devices_that_nothing_starts(trained, trainer, key, recovery):
     net = trained.net()
     masks = sf.prune(net, "n_m", 0.5, tell=len)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
@@ -220,7 +182,7 @@ def recover_from(net, masks, batches, **arguments):
         ({"lr": 1000.0, "recovery": "lr_rewind"}, "lr"),
     ],
 )
-def test_a_training_that_diverges_names_the_argument_to_lower(trained, arguments, key):
+def test_diverging_training_names_its_argument(trained, arguments, key):
     net = trained.net()
     masks = sf.prune(net, "n_m", 0.5, tell=len)
     batches = [(trained.x * 1e30, trained.y)] * 4
@@ -228,20 +190,7 @@ def test_a_training_that_diverges_names_the_argument_to_lower(trained, arguments
         recover_from(net, masks, batches, **arguments)
 
 
-@pytest.mark.parametrize("message", BAD)
-def test_a_bad_argument_is_one_clear_line(trained, message):
-    net = trained.net()
-    arguments = {
-        "masks": sf.prune(net, "n_m", 0.5, tell=len),
-        "train_dataloader": trained.loader,
-        "loss": F.cross_entropy,
-        **SETTINGS,
-    }
-    with pytest.raises(sf.InvalidSetting, match=message):
-        sf.recover(net, **arguments | BAD[message])
-
-
-def test_masks_of_a_convolution_are_shaped_like_it_or_like_its_matrix(cnn):
+def test_masks_of_a_convolution(cnn):
     weight = cnn.body.weight  # [16, 8, 3, 3]
     keep = torch.rand(weight.shape) < 0.5
     data = [(torch.randn(2, 3, 6, 6), torch.randint(0, 3, (2,)))]
@@ -279,7 +228,7 @@ def first_of(output, target):
         {"recovery": SquareHead(hidden_layers=["net.1"], soft_targets=1.0)},
     ],
 )
-def test_outputs_without_named_logits_are_refused_before_any_work(trained, form, arguments):
+def test_outputs_without_named_logits(trained, form, arguments):
     net = Two(trained.net())
     net.form = form
     masks = sf.prune(net, "n_m", 0.5, layers=["net.0", "net.2"], tell=len)

@@ -48,7 +48,7 @@ def quiet(line: str) -> None:
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_outputs_are_those_of_the_operator(batch_first, bidirectional):
+def test_outputs_of_the_operator(batch_first, bidirectional):
     """Fused and step by step, of padded and packed sequences and of one alone, with a state and without."""
     torch.manual_seed(0)
     padded = torch.randn(3, 5, 6)
@@ -69,7 +69,7 @@ def test_outputs_are_those_of_the_operator(batch_first, bidirectional):
                         torch.testing.assert_close(one, other)
 
 
-def test_what_padding_gives_counts_for_nothing_in_calibration():
+def test_padding_counts_for_nothing():
     """Of the products of inputs: those of states see no positions."""
 
     class Net(nn.Module):
@@ -107,7 +107,9 @@ def test_every_pattern(pattern, tmp_path):
     parameter = net.lstm.weight_hh_l0
     masks = sf.prune(net, pattern, 0.5, granularity=PATTERNS[pattern], example_inputs=(TOKENS,), tell=quiet)
     assert set(masks) == {f"lstm.{part}_l{at}" for part in ("ih", "hh") for at in ("0", "0_reverse", "1", "1_reverse")}
-    assert masks.ignored == {"head": "the last Linear, the head"} and list(masks.dense) == ["embedding"]
+    assert masks.ignored == {"head": "the head, which gives the network's output"} and list(masks.dense) == [
+        "embedding"
+    ]
     assert net.lstm.hh_l0.weight is parameter  # an optimizer may hold it
     # what masked weights give in an nn.LSTM
     plain = tagger()
@@ -156,7 +158,7 @@ TIMES = {  # of the operator, of single products, of whole steps
 
 
 @pytest.mark.parametrize("fastest", TIMES)
-def test_the_fastest_form_of_a_whole_lstm_stays(fastest, monkeypatch, tmp_path):
+def test_fastest_form_of_an_lstm(fastest, monkeypatch, tmp_path):
     """As on a GPU, with times that are made up."""
     operator, products, steps = TIMES[fastest]
 

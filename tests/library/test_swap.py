@@ -15,7 +15,7 @@ def pruned(net, **arguments):
     return sf.prune(net, **{"pattern": "tile_wise", "sparsity": 0.5, "granularity": 4, "tell": len} | arguments)
 
 
-def test_outputs_stay_and_the_report_says_what_runs(cnn):
+def test_report_says_what_runs(cnn):
     masks = pruned(cnn, example_inputs=(IMAGES,))
     with torch.no_grad():
         expected = cnn(IMAGES)
@@ -38,48 +38,15 @@ def test_outputs_stay_and_the_report_says_what_runs(cnn):
     + [("csr_reference", "csr_reference"), ("none", "dense_linear")]
     + [(sf.KernelChoice("sparse", family="csr"), "csr_reference")],
 )
-def test_kernels_are_chosen_by_mode_family_name_or_object(cnn, kernel, expected):
+def test_choice_of_kernels(cnn, kernel, expected):
     report = sf.swap(cnn, pruned(cnn, layers="mlp"), (IMAGES,), kernel=kernel)
     assert report.layers["mlp"].kernel == expected
-
-
-@pytest.mark.parametrize("pattern", ["n_m", "vector_wise", "block_wise", "element_wise", "shuffled_block", "channel"])
-def test_every_pattern_can_be_swapped(pattern):
-    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
-    x = torch.randn(4, 64)
-    masks = sf.prune(net, pattern, 0.5, tell=len)
-    expected = net(x)
-    report = sf.swap(net, masks, (x,))
-    assert all(layer.is_sparse for layer in report.layers.values())
-    torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_what_cannot_work_is_one_line(cnn):
-    masks = pruned(cnn)
-    options = [
-        ({"kernel": "fastest"}, "kernel=fastest: is one of auto, sparse, none, reference, dense, gathered"),
-        ({"kernel": None}, "kernel=None: is one of auto, sparse"),
-        ({"kernel": ["gathered"]}, r"kernel=\['gathered'\]: is one of auto, sparse"),
-        ({"kernel": "ell"}, "kernel.family=ell: runs on none of the pruned layers"),
-        ({"masks": {}}, "masks={}: is a dict with at least one layer name"),
-        ({"masks": {"mpl": masks["mlp"]}}, r"masks\['mpl'\]=given: names no layer of the network that has a weight"),
-        ({"masks": {"mlp": masks["mlp"][:2]}}, r"masks\['mlp'\]=torch.bool \[2, 16\]: must be bool \[16, 16\]"),
-        ({"masks": {"mlp": masks["mlp"].float()}}, r"masks\['mlp'\]=torch.float32"),
-        ({"example_inputs": (IMAGES.to("meta"),)}, r"example_inputs\['images'\]=meta: must be on the network's device"),
-    ]
-    for given, message in options:
-        with pytest.raises(sf.InvalidSetting, match=message):
-            sf.swap(cnn, **{"masks": masks, "example_inputs": (IMAGES,)} | given)
-    with torch.no_grad():
-        cnn.mlp.weight.fill_(1.0)
-    with pytest.raises(ValueError, match="mlp: .* pruned weights are not zero"):
-        sf.swap(cnn, masks, (IMAGES,))
 
 
 QUICK = {"warmup": 0, "samples": 5, "repeats": 2, "autotune_seconds": 0.0}
 
 
-def test_a_comparison_has_intervals_and_says_that_it_is_of_a_cpu(cnn):
+def test_comparison_on_a_cpu(cnn):
     dense = copy.deepcopy(cnn)
     sf.swap(cnn, pruned(cnn), (IMAGES,))
     comparison = sf.benchmark(dense, cnn, (IMAGES,), settings=sf.Measure(**QUICK | {"repeats": 5}))
@@ -106,7 +73,7 @@ class Scales(nn.Module):
 
 
 @pytest.mark.parametrize("pattern", [sf.patterns.TileWise(8), "n_m", "element_wise"])
-def test_factors_of_features_go_into_the_weights(pattern):
+def test_factors_go_into_the_weights(pattern):
     net, x = nn.Sequential(Scales(), Scales()).eval(), torch.randn(2, 5, 16)
     masks, weight = sf.prune(net, pattern, 0.5, layers="*", tell=len), net[0].down.weight
     expected, before = net(x), weight.detach().clone()
@@ -115,7 +82,7 @@ def test_factors_of_features_go_into_the_weights(pattern):
     torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_network_whose_outputs_cannot_be_compared_is_neither_swapped_nor_timed():
+def test_network_without_comparable_outputs():
     class Classes(nn.Sequential):
         def forward(self, x):
             return super().forward(x).argmax(-1)

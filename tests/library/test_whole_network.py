@@ -82,7 +82,7 @@ def swapped(net, seen, **arguments):
 
 
 @pytest.mark.parametrize(("sparse_ms", "kept"), [(0.5, True), (1.02, True), (1.03, False), (9.0, False)])
-def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms, kept):
+def test_slower_network_is_dense_again(net, gpu, sparse_ms, kept):
     seen, parts = gpu(sparse_ms), [*net.train().modules()]
     parameters = dict(net.named_parameters())
     masks, report = swapped(net, seen)
@@ -103,7 +103,7 @@ def test_a_network_that_is_slower_as_a_whole_is_dense_again(net, gpu, sparse_ms,
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
 
 
-def test_network_without_sparse_layers_is_the_dense_one(net, gpu, monkeypatch):
+def test_network_without_sparse_layers(net, gpu, monkeypatch):
     seen, dense = gpu(0.5), copy.deepcopy(net)
     real = swapping.swap_layers
 
@@ -128,7 +128,7 @@ def test_network_without_sparse_layers_is_the_dense_one(net, gpu, monkeypatch):
     ("sparse_ms", "low_ms", "runs"),
     [(0.6, 0.61, "sparse"), (0.7, 0.6, "fp8"), (1.1, 1.2, "dense"), (1.0, 1.2, "sparse")],
 )
-def test_low_precision_has_to_beat_dense_in_it(gpu, sparse_ms, low_ms, runs):
+def test_low_precision_must_beat_dense(gpu, sparse_ms, low_ms, runs):
     seen = gpu(sparse_ms, low_ms)
     net = (
         nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8))
@@ -145,7 +145,7 @@ def test_low_precision_has_to_beat_dense_in_it(gpu, sparse_ms, low_ms, runs):
         assert report.low_precision_layers["0"] == "fp8" and "last Linear" in report.low_precision_layers["2"]
 
 
-def test_what_cannot_be_compared_keeps_its_kernels(net, gpu):
+def test_networks_that_cannot_be_compared(net, gpu):
     seen = gpu(9.0, error=RuntimeError("no memory"))
     _, report = swapped(net, seen)
     assert all(layer.is_sparse for layer in report.layers.values())
@@ -161,7 +161,7 @@ def test_what_cannot_be_compared_keeps_its_kernels(net, gpu):
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["this process", "a later one"])
-def test_another_call_with_the_same_shapes_uses_what_was_found(gpu, forget, tmp_path, monkeypatch, later):
+def test_same_shapes_reuse_the_search(gpu, forget, tmp_path, monkeypatch, later):
     def net():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
@@ -192,7 +192,7 @@ def test_another_call_with_the_same_shapes_uses_what_was_found(gpu, forget, tmp_
         assert len(seen.timed) == 5
 
 
-def test_swap_without_reuse_is_timed_again_and_stored(gpu):
+def test_swap_without_reuse(gpu):
     seen, lines = gpu(9.0), []
     for timed, reuse in ((1, False), (2, False), (2, True)):
         torch.manual_seed(0)
@@ -202,7 +202,7 @@ def test_swap_without_reuse_is_timed_again_and_stored(gpu):
     assert lines[0] == lines[1] == lines[2], "the measuring stage and a later sf.swap choose alike"
 
 
-def test_what_there_is_no_time_for_stays_dense_and_is_said(net, gpu):
+def test_layers_without_time_stay_dense(net, gpu):
     seen = gpu(0.5)
     _, report = swapped(net, seen, seconds=0)
     assert not any(layer.is_sparse for layer in report.layers.values()) and not seen.timed

@@ -45,7 +45,7 @@ WRAPPERS = {
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-def test_a_wrapped_network_goes_all_the_way_under_its_own_names(wrap, alone, tmp_path):
+def test_wrapped_network_keeps_its_names(wrap, alone, tmp_path):
     net = network()
     dense, wrapped = wrap(copy.deepcopy(net)), wrap(net)
     masks = sf.prune(wrapped, "tile_wise", 0.5, granularity=4, tell=len)

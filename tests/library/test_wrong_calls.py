@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns import TileWise
+from sparsefront.patterns import NM, BlockWise, TileWise
+from sparsefront.recovery import Finetune
 
 
 def net_of(seed: int = 0) -> nn.Module:
@@ -50,6 +51,7 @@ MASKS = sf.prune(PRUNED, "n_m", 0.5, tell=lambda line: None)
 SWAPPED = copy.deepcopy(PRUNED)
 sf.swap(SWAPPED, MASKS, (X,))
 META = torch.device("meta")
+SUMS = nn.CrossEntropyLoss(reduction="none")
 
 
 SHIFTED = net_of()
@@ -59,14 +61,8 @@ EXPORTED = torch.export.export(net_of(), (X,))
 NETWORKS = [
     (net_of().to(META), "Sequential: has weights on the meta device (0.weight), which have no values: load them first"),
     (SHIFTED, "Sequential: has weights on the meta device (shift)"),
-    (
-        nn.Sequential(nn.LazyLinear(8)),
-        "Sequential: has weights without a shape (0.weight): call it once on a batch before",
-    ),
-    (
-        nn.Sequential(net_of(), nn.LazyBatchNorm1d(affine=False)),
-        "Sequential: has weights without a shape (1.running_mean)",
-    ),
+    (nn.Sequential(nn.LazyLinear(8)), "Sequential: has weights without a shape (0.weight): call it once on a batch"),
+    (nn.Sequential(net_of(), nn.LazyBatchNorm1d(affine=False)), "Sequential: has weights without a shape"),
     (torch.jit.script(net_of()), "RecursiveScriptModule: is TorchScript: give the network that it was made of"),
     (torch.jit.trace(net_of(), X), "TopLevelTracedModule: is TorchScript"),
     (EXPORTED, "ExportedProgram: is a torch.nn.Module"),
@@ -93,25 +89,34 @@ PRUNE = [
     ({"sparsity": 75}, "sparsity=75: is the fraction of zeros"),
     ({"sparsity": float("nan")}, "sparsity=nan: is the fraction of zeros"),
     ({"sparsity": "0.5"}, "sparsity='0.5': is the fraction of zeros"),
-    ({"pattern": "tilewise"}, "pattern=tilewise: "),
+    ({"pattern": "tile"}, "pattern=tile: did you mean tile_2_4 or tile_wise? it is one of block_2_4, block_wise, "),
+    ({"pattern": "dense"}, "pattern=dense: takes no weights away"),
+    ({"pattern": NM(m=64)}, "pattern.m=64: is larger than every layer; the largest is "),
+    ({"pattern": BlockWise(4), "sparsity": 0.001}, "sparsity=0.001: rounds to no change: block_wise "),
+    ({"net": nn.Sequential(nn.Linear(7, 4)), "layers": "0"}, "pattern=n_m: fits no prunable layer"),
+    ({"allocation": "global_threshold"}, "allocation=global_threshold: pattern n_m can meet latency_aware, per_layer"),
+    ({"granularity": 8}, "granularity=8: pattern=n_m takes no granularity"),
     ({"pattern": TileWise}, "pattern="),
     ({"pattern": "tile_wise", "granularity": 0}, "granularity=0: must be a whole number of at least 1"),
     ({"pattern": "tile_wise", "granularity": 10**6}, "granularity=1000000: is larger than every layer"),
     ({"pattern": "tile_wise", "granularity": "x"}, "granularity=x: must be a whole number"),
     ({"pattern": TileWise(16), "granularity": 8}, "granularity=8: give it to TileWise(...)"),
-    ({"importance": "magnitud"}, "importance=magnitud: "),
+    ({"importance": "taylr"}, "importance=taylr: did you mean taylor? it is one of fisher, magnitude, "),
+    ({"importance": "movement"}, "importance=movement: "),
     ({"importance": "wanda"}, "calibration=None: importance=wanda comes from inputs"),
     ({"importance": "wanda", "calibration": "data"}, "calibration=str: is a DataLoader"),
     ({"importance": "wanda", "calibration": []}, "calibration=empty: must give at least one batch"),
     ({"importance": "wanda", "calibration": X}, "calibration=a tensor [32, 16]: holds batches: give a list"),
+    ({"importance": "wanda", "calibration": lambda: []}, "calibration=a function that returns list: opens a loader"),
+    ({"importance": "wanda", "calibration": lambda: None}, "calibration=a function that returns NoneType: opens a Da"),
+    ({"importance": "wanda", "calibration": [[1, 2, 3]]}, "calibration=list of 3: holds batches"),
     ({"importance": "wanda", "calibration": {"x": X}}, "calibration=dict: is a DataLoader"),
     ({"importance": "wanda", "calibration": DataLoader}, "calibration=DataLoader: is a DataLoader, another iterable"),
-    (
-        {"importance": "wanda", "calibration": [(X[:, :3], Y)]},
-        "calibration=input torch.float32 [32, 3]: the network ca",
-    ),
+    ({"importance": "wanda", "calibration": [(X[:, :3], Y)]}, "calibration=input torch.float32 [32, 3]: the"),
     ({"importance": "wanda", "calibration": [(X[:, :3], Y)], "layers": "2"}, "calibration=a batch of input torch.fl"),
     ({"importance": "wanda", "calibration": [{"pixel": X}]}, "calibration="),
+    ({"importance": "taylor", "calibration": DATA}, "loss=None: may be left out only where the network returns its"),
+    ({"importance": "taylor", "calibration": DATA, "loss": SUMS}, "loss=[32]: must be the mean over the batch"),
     ({"importance": "taylor", "calibration": DATA, "loss": "ce"}, "loss='ce': is a function (output, target)"),
     ({"importance": "taylor", "calibration": DATA, "loss": nn.CrossEntropyLoss}, "loss=CrossEntropyLoss: is a class"),
     ({"importance": "taylor", "calibration": DATA, "loss": lambda output: output}, "loss=<lambda>: is a function"),
@@ -120,17 +125,19 @@ PRUNE = [
         "loss=raises: fails when called with (output, target)",
     ),
     ({"example_inputs": ()}, "example_inputs=(): holds no tensor"),
-    (
-        {"example_inputs": {"pixels": X}},
-        "example_inputs['pixels']=given: is no argument of Sequential.forward, which n",
-    ),
+    ({"example_inputs": {"pixels": X}}, "example_inputs['pixels']=given: is no argument of Sequential.forward,"),
     ({"net": Scaled(), "example_inputs": (X,)}, "example_inputs=x torch.float32 [32, 16]: lacks scale, which Scaled"),
-    (
-        {"example_inputs": (X.long(),)},
-        "example_inputs=input torch.int64 [32, 16]: the network cannot be called with it",
-    ),
+    ({"example_inputs": (X.long(),)}, "example_inputs=input torch.int64 [32, 16]: the network cannot be called"),
     ({"example_inputs": (X.to(META),)}, "example_inputs['input']=meta: must be on the network's device, cpu"),
     ({"example_inputs": (X[:0],)}, "example_inputs=input torch.float32 [0, 16]: holds an empty batch"),
+    ({"example_inputs": (3,)}, "example_inputs['input']=int: must be a tensor"),
+    ({"example_inputs": (X,) * 3}, "example_inputs=3 tensors: the network's forward names input"),
+    ({"layers": "body.*"}, "layers=body.*: finds no Linear or Conv2d layer; there are 0, 2, 4"),
+    ({"layers": lambda name, module: False}, "layers=<lambda>: chooses no layer"),
+    ({"layers": 3}, "layers=3: is a name, a glob pattern"),
+    ({"layers": "0", "ignore": ["2"]}, "ignore=2: finds none of the layers to prune: 0"),
+    ({"ignore": {"boby": "it is sensitive"}}, "ignore=boby: finds none of the layers to prune: 0, 2"),
+    ({"ignore": 3}, "ignore=3: is a name, a glob pattern"),
     ({"layers": lambda name: True}, "layers=<lambda>: is names, glob patterns, or a predicate of (name, module)"),
     ({"layers": nn.Linear}, "layers=Linear: is a class"),
     ({"tell": None}, "tell=None: is a function that takes a line"),
@@ -156,15 +163,25 @@ RECOVER = [
     ({"epochs": -1}, "epochs=-1: must be a whole number of at least 1"),
     ({"epochs": "3"}, "epochs='3': must be a whole number"),
     ({"lr": float("nan")}, "lr=nan: must be a finite number"),
-    ({"recovery": "fintune"}, "recovery=fintune: "),
+    ({"lr": -1}, "lr=-1: must be a number greater than 0"),
+    ({"lr": 1001}, "lr=1001: must be a number greater than 0 and at most 1000"),
+    ({"recovery": "fine"}, "recovery=fine: did you mean finetune? it is one of cast, distill, finetune, "),
+    ({"recovery": "sr_ste"}, "initial_net=None: recovery=sr_ste needs it"),
+    ({"recovery": "weight_rewind"}, "epoch_weights=None: recovery=weight_rewind needs it"),
+    ({"recovery": "none", "epochs": 2}, "epochs=2: recovery=none trains nothing: leave epochs out"),
+    ({"recovery": "none", "lr": 0.01}, "lr=0.01: recovery=none trains nothing: leave lr out"),
+    ({"recovery": "sparse_swaps", "epochs": 2, "dense_net": PRUNED}, "epochs=2: recovery=sparse_swaps trains nothing"),
+    ({"recovery": Finetune(epochs=1), "epochs": 2}, "epochs=2: give it to Finetune(...), not beside recovery="),
+    ({"recovery": Finetune(lr=0.1), "lr": 0.01}, "lr=0.01: give it to Finetune(...), not beside recovery="),
+    ({"recovery": "obs_update", "dense_net": nn.Linear(1, 1)}, "dense_net=Linear: does not fit the model; missing"),
+    ({"recovery": "distill", "dense_net": 3}, "dense_net=3: is a torch.nn.Module, or a function without arguments"),
+    ({"recovery": "distill", "dense_net": lambda: None}, "dense_net()=NoneType: is a torch.nn.Module"),
+    ({"recovery": "weight_rewind", "epochs": 2, "epoch_weights": {1: {}, 2: {}}}, "epoch_weights=of epochs 1, 2:"),
     ({"recovery": "distill"}, "dense_net=None: recovery=distill needs it"),
     ({"recovery": "distill", "dense_net": nn.Linear}, "dense_net=Linear: is a torch.nn.Module, or a function without"),
     ({"recovery": "distill", "dense_net": nn.Linear(3, 3)}, "dense_net=Linear: the network cannot be called with it"),
     ({"recovery": "sr_ste", "initial_net": nn.Linear(3, 3)}, "initial_net=Linear: "),
-    (
-        {"recovery": "distill", "dense_net": PRUNED, "train_dataloader": [(X[:, :3], Y)]},
-        "train_dataloader=a batch of inp",
-    ),
+    ({"recovery": "distill", "dense_net": PRUNED, "train_dataloader": [(X[:, :3], Y)]}, "train_dataloader=a batch"),
     ({"recovery": "weight_rewind", "epochs": 1, "epoch_weights": {0: {}}}, "epoch_weights[0]=given: does not fit"),
     ({"recovery": "weight_rewind", "epoch_weights": [{}]}, "epoch_weights=list: is a dict: epoch"),
     ({"recipe": torch.optim.Adam}, "recipe=Adam: is a sf.Recipe(...), or None"),
@@ -182,6 +199,8 @@ RECOVER = [
     ({"train_dataloader": [X]}, "loss=cross_entropy: fails when called with (output, batch), as train_dataloader gi"),
     ({"train_dataloader": [(X, Y.float())]}, "loss=cross_entropy: fails when called with (output, target)"),
     ({"train_dataloader": [(X * float("nan"), Y)]}, "stage recover cannot train: the loss is nan before any weight ch"),
+    ({"loss": "cross_entropy"}, "loss='cross_entropy': is a function"),
+    ({"loss": lambda output, target: 1.0}, "loss=float: must be the mean over the batch"),
     ({"loss": lambda output, target: None}, "loss=NoneType: must be the mean over the batch"),
     ({"loss": lambda output, target: output}, "loss=[32, 4]: must be the mean over the batch"),
     ({"loss": lambda output, target: output.detach().sum()}, "loss=torch.float32 without a gradient: must have"),
@@ -192,12 +211,12 @@ SWAP = [
     ({"net": SWAPPED}, "net=Sequential: was swapped already"),
     ({"net": torch.compile(SWAPPED)}, "net=Sequential: was swapped already"),
     ({"example_inputs": None}, "example_inputs=NoneType: is a tensor, a sequence of tensors"),
-    (
-        {"example_inputs": (X[:, :3],)},
-        "example_inputs=input torch.float32 [32, 3]: the network cannot be called with it",
-    ),
+    ({"example_inputs": (X[:, :3],)}, "example_inputs=input torch.float32 [32, 3]: the network cannot be called"),
     ({"example_inputs": (X.to(META),)}, "example_inputs['input']=meta: must be on the network's device"),
     ({"kernel": "fastest"}, "kernel=fastest: is one of auto"),
+    ({"kernel": None}, "kernel=None: is one of auto, sparse"),
+    ({"kernel": ["gathered"]}, "kernel=['gathered']: is one of auto, sparse"),
+    ({"kernel": "ell"}, "kernel.family=ell: runs on none of the pruned layers"),
     ({"kernel": "gathered_sm90"}, "kernel.name=gathered_sm90: runs on none of the pruned layers"),
     ({"packed": "x"}, "packed=str: is PackedWeights"),
     ({"seconds": -1}, "seconds=-1: is how long a search may take: a number, 0 or more"),
@@ -261,6 +280,7 @@ def test_networks(tmp_path):
             assert told(call).startswith(f"net={message}"), function
         assert told(lambda net=net: sf.benchmark(net, net_of(), (X,), tell=len)).startswith(f"dense_net={message}")
     assert not list(tmp_path.iterdir())
+    assert told(lambda: sf.load(tmp_path, {})).startswith("net=dict: is a torch.nn.Module")
 
 
 @pytest.mark.parametrize(("given", "message"), PRUNE, ids=ids)
@@ -319,7 +339,9 @@ def test_save_and_load(tmp_path):
     assert told(lambda: sf.save(new, net, MASKS, tokenizer="bert")) == "tokenizer=str: is no tokenizer of transformers"
     assert told(lambda: sf.save(new, net, MASKS, model="bert")).startswith("model=str: ")
     assert told(lambda: sf.save(new, net, MASKS, weights="none")).startswith("weights=none: is no file")
+    assert told(lambda: sf.save(new, SWAPPED, MASKS)).startswith("masks['0']=given: names no layer of the network that")
     assert not new.exists()
+    assert "is not an export: model.safetensors is missing" in told(lambda: sf.load(new, net))
     sf.save(new, net, MASKS)
     for name in ("cut", "less"):
         shutil.copytree(new, tmp_path / name)
@@ -379,7 +401,7 @@ NOT_FINITE = {
 
 
 @pytest.mark.parametrize(("call", "message"), NOT_FINITE.values(), ids=NOT_FINITE)
-def test_values_that_are_not_finite_are_named(call, message):
+def test_values_that_are_not_finite(call, message):
     with pytest.raises(InvalidSetting, match=f"^{message}$") as caught:
         call()
     assert "\n" not in str(caught.value)

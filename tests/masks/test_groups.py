@@ -16,18 +16,18 @@ def test_a_score_follows_its_formula(aggregate, expected):
     assert group_score(torch.tensor([[10.0, 6.0, 2.0, 2.0]]), (1,), 4, aggregate).tolist() == pytest.approx([expected])
 
 
-def test_signed_importance_has_a_signed_l1_score():
+def test_signed_importance_has_signed_score():
     assert group_score(torch.tensor([[2.0, -3.0]]), (1,), 2, "l1").tolist() == [-1.0]
 
 
 @pytest.mark.parametrize("pattern", [VectorWise, BlockWise])
-def test_a_score_of_groups_that_is_not_on_offer_is_named(pattern):
+def test_unknown_score_is_named(pattern):
     with pytest.raises(InvalidSetting, match="aggregate=max: must be l2 or l1"):
         pattern(granularity=4, aggregate="max")
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-25, 1.0, 1e30])
-def test_scores_of_any_scale_have_a_norm(scale):
+def test_norm_at_any_scale(scale):
     """Squares of these neither vanish nor overflow, as they would in float32."""
     scores = scale * torch.tensor([[3.0, 4.0], [-3.0, -4.0], [0.0, 2.0]])
     expected = scale * torch.tensor([5.0, -5.0, 2.0])
@@ -36,7 +36,7 @@ def test_scores_of_any_scale_have_a_norm(scale):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_larger_weight_never_lowers_the_score_of_its_group(seed):
+def test_larger_weights_raise_the_score(seed):
     torch.manual_seed(seed)
     scores = torch.randn(20, 6)
     assert (signed_norm(scores + torch.rand(20, 6), (1,)) >= signed_norm(scores, (1,))).all()

@@ -31,7 +31,7 @@ def test_restoring_is_the_way_back(permutation):
     assert permuted.shape == matrix.shape
 
 
-def test_the_product_is_the_same_through_the_orders(permutation):
+def test_product_through_the_orders(permutation):
     weight, x = torch.randn(6, 9, dtype=torch.float64), torch.randn(4, 9, dtype=torch.float64)
     orders = permutation.orders()
     read = x if "input_order" not in orders else x[:, orders["input_order"]]

@@ -70,7 +70,7 @@ def test_groups_of_one_size(joined_up_to, layers, size, allowed):
     assert [kept.tolist() for kept in keep_best(groups, allowed)] == expected
 
 
-def test_budget_counts_what_is_gone_and_forgives_the_last_digits():
+def test_budget_counts_pruned_weights():
     assert budget([Groups(torch.zeros(100), 1)], 100, 0.57) == 57  # 0.57 * 100 is 56.99999999999999
     groups = Groups(torch.tensor([0.0, -math.inf, 0.0]), 10)
     assert budget([groups], 30, 0.5) == 5

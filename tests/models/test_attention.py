@@ -16,7 +16,7 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-14)], ids=["fp32", "fp64"])
-def test_split_attention_equals_the_packed_one(training: bool, bias: bool, dtype: torch.dtype, tolerance: float):
+def test_split_attention_equals_packed(training: bool, bias: bool, dtype: torch.dtype, tolerance: float):
     torch.manual_seed(0)
     packed = nn.MultiheadAttention(48, 6, bias=bias, batch_first=True, dtype=dtype).train(training)
     x = torch.randn(3, 11, 48, dtype=dtype)
@@ -26,7 +26,7 @@ def test_split_attention_equals_the_packed_one(training: bool, bias: bool, dtype
         assert relative_error(split(x, x, x)[0], packed(x, x, x, need_weights=False)[0]) < tolerance
 
 
-def test_what_cannot_be_split_is_rejected():
+def test_what_cannot_be_split():
     with pytest.raises(ValueError, match="no added keys"):
         split_multihead_attention(nn.MultiheadAttention(8, 2, add_zero_attn=True))
     with pytest.raises(ValueError, match="3 heads"):
@@ -75,7 +75,7 @@ def test_every_way_of_calling_attention(options: dict, need_weights: bool):
 
 @pytest.mark.parametrize("size", [(8, 8), (7, 10), (4, 9), (3, 3)])
 @pytest.mark.parametrize("shift", [0, 2])
-def test_windows_of_swin_through_linears_that_are_called(size: tuple[int, int], shift: int):
+def test_windows_of_swin(size: tuple[int, int], shift: int):
     torch.manual_seed(0)
     given = ShiftedWindowAttention(16, [4, 4], [shift, shift], 2).eval()
     nn.init.normal_(given.relative_position_bias_table)

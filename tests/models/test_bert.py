@@ -30,9 +30,7 @@ def change_config(folder: Path, **changes: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
-def test_saved_files_and_plain_weights_make_a_folder_for_from_pretrained(
-    bert_folder: Path, pair_classes: DataInfo, sentences: list[str]
-):
+def test_folder_for_from_pretrained(bert_folder: Path, pair_classes: DataInfo, sentences: list[str]):
     ours = Bert(path=str(bert_folder))
     ours.check()
     net = ours.build(pair_classes).eval()
@@ -45,7 +43,7 @@ def test_saved_files_and_plain_weights_make_a_folder_for_from_pretrained(
     assert json.loads((bert_folder / "config.json").read_text())["architectures"] == ["BertForSequenceClassification"]
 
 
-def test_prunable_layers_carry_transformers_names(pair_classes: DataInfo, spans: DataInfo):
+def test_names_of_prunable_layers(pair_classes: DataInfo, spans: DataInfo):
     model = Bert(size="tiny")
     names = model.prunable(model.skeleton(pair_classes))
     assert names[:6] == [
@@ -64,7 +62,7 @@ def test_prunable_layers_carry_transformers_names(pair_classes: DataInfo, spans:
     assert head.prunable(head.skeleton(spans))[len(names) :] == ["qa_outputs"]
 
 
-def test_other_layer_counts_and_shapes_are_rejected(folder: Path, pair_classes: DataInfo):
+def test_other_shapes_are_rejected(folder: Path, pair_classes: DataInfo):
     change_config(folder, num_hidden_layers=3)
     with pytest.raises(InvalidSetting, match="path=.*missing keys: bert.encoder.layer.2.*and 13 more"):
         Bert(path=str(folder)).build(pair_classes)
@@ -76,7 +74,7 @@ def test_other_layer_counts_and_shapes_are_rejected(folder: Path, pair_classes: 
         Bert(path=str(folder)).build(pair_classes)
 
 
-def test_bad_settings_are_rejected_at_once():
+def test_bad_settings_are_rejected():
     with pytest.raises(InvalidSetting, match="size=huge: must be one of tiny, base, large or null"):
         Bert(size="huge")
     with pytest.raises(InvalidSetting, match="excludes path"):
@@ -84,7 +82,7 @@ def test_bad_settings_are_rejected_at_once():
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_weights_that_are_not_finite_are_named_with_their_file(folder: Path, pair_classes: DataInfo, name: str):
+def test_weights_that_are_not_finite(folder: Path, pair_classes: DataInfo, name: str):
     weights = load_file(folder / "model.safetensors")
     tensor = "bert.encoder.layer.1.attention.self.key.weight"
     weights[tensor][0, :3] = float("nan")
@@ -98,7 +96,7 @@ def test_weights_that_are_not_finite_are_named_with_their_file(folder: Path, pai
         Bert(path=str(folder)).build(pair_classes)
 
 
-def test_same_texts_same_vocabulary_in_any_order(sentences: list[str]):
+def test_vocabulary_of_texts_in_any_order(sentences: list[str]):
     texts = [*sentences, "ties tie tied tier", "zebra yak xylophone", "un der ne ath"]
     first = train_wordpiece(texts, vocabulary_size=150, max_length=32).get_vocab()
     for _ in range(4):
@@ -127,7 +125,7 @@ def test_damaged_files_are_one_sentence(folder: Path, pair_classes: DataInfo):
         Bert(path=str(folder)).check()
 
 
-def test_incomplete_folders_are_found_by_check(folder: Path, tmp_path: Path):
+def test_incomplete_folders(folder: Path, tmp_path: Path):
     with pytest.raises(InvalidSetting, match="path=/no/such: does not exist"):
         Bert(path="/no/such").check()
     with pytest.raises(InvalidSetting, match="must be a folder with config.json"):

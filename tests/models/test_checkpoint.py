@@ -22,7 +22,7 @@ class Body(nn.Module):
         self.head = nn.Linear(5, classes)
 
 
-def test_checkpoints_as_training_tools_write_them(tmp_path: Path):
+def test_checkpoints_of_training_tools(tmp_path: Path):
     """Prefixes in any nesting, what AveragedModel adds, and each usual entry."""
     from torch.optim.swa_utils import AveragedModel
 
@@ -81,7 +81,7 @@ class Payload:
     ],
     ids=["method", "module", "builtin"],
 )
-def test_a_pickle_that_runs_code_is_named(tmp_path: Path, payload: Payload, named: str):
+def test_pickle_that_runs_code(tmp_path: Path, payload: Payload, named: str):
     """Without torch's advice to read it nevertheless."""
     torch.save({"layer": payload}, tmp_path / "evil.pth")
     with pytest.raises(
@@ -92,7 +92,7 @@ def test_a_pickle_that_runs_code_is_named(tmp_path: Path, payload: Payload, name
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_a_checkpoint_that_was_cut_short_is_one_sentence(tmp_path: Path, suffix: str):
+def test_checkpoint_that_was_cut_short(tmp_path: Path, suffix: str):
     file = tmp_path / f"whole{suffix}"
     save_file(Body().state_dict(), file) if suffix == ".safetensors" else torch.save(Body().state_dict(), file)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
@@ -101,7 +101,7 @@ def test_a_checkpoint_that_was_cut_short_is_one_sentence(tmp_path: Path, suffix:
     assert "\n" not in str(rejected.value) and len(str(rejected.value)) < 250 + len(str(tmp_path))
 
 
-def test_a_head_for_other_classes_is_kept_new_and_logged(caplog: pytest.LogCaptureFixture):
+def test_head_for_other_classes(caplog: pytest.LogCaptureFixture):
     source, net = Body(classes=9), Body(classes=3)
     head = net.head.weight.detach().clone()
     with caplog.at_level(logging.INFO):
@@ -115,7 +115,7 @@ def test_a_head_for_other_classes_is_kept_new_and_logged(caplog: pytest.LogCaptu
     assert torch.equal(net.head.weight, head)
 
 
-def test_everything_else_must_fit_and_the_first_misfits_are_named():
+def test_misfits_are_named():
     weights = Body().state_dict()
     weights["layer.weight"] = torch.zeros(5, 6)
     weights["extra.weight"] = torch.zeros(1)
@@ -130,7 +130,7 @@ def test_everything_else_must_fit_and_the_first_misfits_are_named():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["model.safetensors", "weights.pt"])
-def test_a_tensor_that_is_not_finite_is_named_with_its_file(tmp_path: Path, name: str, value: float):
+def test_tensor_that_is_not_finite(tmp_path: Path, name: str, value: float):
     weights = Body().half().state_dict()
     weights["norm.running_var"] = weights["norm.running_var"].clone().index_fill(0, torch.tensor(2), value)
     (save_file if name.endswith("safetensors") else torch.save)(weights, tmp_path / name)

@@ -39,42 +39,31 @@ HEAD = dict.fromkeys(("huggingface_lm", "huggingface_mt", "lstm_nmt", "resnet50"
 HEAD |= {"bert": 2, "huggingface": 2, "vit": 1, "vit_small": 1}
 
 
+def new_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="model-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @cache
-def saved_bert() -> str:
-    """A folder as `save_pretrained` writes it."""
-    folder, bert = Path(tempfile.mkdtemp(prefix="bert-")), Bert(size="tiny")
+def saved(name: str) -> str:
+    """A folder as `save_pretrained` writes it: the encoder without a head, which is drawn then; the others with one."""
+    if name == "huggingface_lm":
+        return str(make_llama(new_folder(), hidden=16, tied=False))
+    if name == "huggingface_mt":
+        return str(make_translator(new_folder(), "bart", tie_word_embeddings=False))
+    folder, bert = new_folder(), Bert(size="tiny")
     bert.tokenizer(["red green blue"])
     net = bert.build(DataInfo(kind="sequence_classification", num_classes=7, sequence_length=16))
     bert.save_pretrained_files(net, folder)
-    net.bert.save_pretrained(folder)  # without a head, which is drawn then
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    net.bert.save_pretrained(folder)
     return str(folder)
-
-
-@cache
-def saved_llama() -> str:
-    """As `saved_bert`, with a head of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="llama-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return str(make_llama(folder, hidden=16, tied=False))
-
-
-@cache
-def saved_bart() -> str:
-    """Likewise."""
-    folder = Path(tempfile.mkdtemp(prefix="bart-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return str(make_translator(folder, "bart", tie_word_embeddings=False))
 
 
 def smaller(name: str) -> dict[str, object]:
     """What makes a model of this YAML quick to build."""
-    if name == "huggingface":
-        return {"path": saved_bert()}
-    if name == "huggingface_lm":
-        return {"path": saved_llama()}
-    if name == "huggingface_mt":
-        return {"path": saved_bart()}
+    if name.startswith("huggingface"):
+        return {"path": saved(name)}
     tiny = {"size": "tiny"}
     return {"bert": tiny, "lstm_nmt": {"width": 16}, "transformer_mt": tiny, "vgg16": {"small_images": True}}.get(
         name, {}
@@ -95,8 +84,12 @@ def facts(model: Model) -> DataInfo:
     return DataInfo(kind="sequence_classification", num_classes=7, sequence_length=16)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_skeleton_has_the_layers_and_shapes_of_the_built_network_and_spends_no_random_numbers(file: Path):
+every_model = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+
+
+@every_model
+def test_skeleton_is_the_built_network(file: Path):
+    """The same layers and shapes, without random numbers; what is prunable is the body, and the head on demand."""
     model = settings(file)
     model.check()
     torch.manual_seed(0)
@@ -104,17 +97,24 @@ def test_skeleton_has_the_layers_and_shapes_of_the_built_network_and_spends_no_r
     skeleton = model.skeleton(facts(model))
     assert torch.equal(torch.get_rng_state(), state)
     net = model.build(facts(model))
-    assert {key: value.shape for key, value in skeleton.state_dict().items()} == {
-        key: value.shape for key, value in net.state_dict().items()
-    }
+    shapes = ({key: value.shape for key, value in each.state_dict().items()} for each in (skeleton, net))
+    assert next(shapes) == next(shapes)
     assert all(tensor.device.type == "meta" for tensor in (*skeleton.parameters(), *skeleton.buffers()))
     assert all(parameter.dtype == torch.float32 for parameter in net.parameters())
     assert all(module.training for module in net.modules())
-    assert model.prunable(skeleton) == model.prunable(net)
+    body = model.prunable(net)
+    assert model.prunable(skeleton) == body and len(body) == len(set(body)) == PRUNABLE[file.stem]
+    assert json.loads(json.dumps(model.fingerprint())) == model.fingerprint()
+    assert pickle.loads(pickle.dumps(model)) == model
+    if hasattr(model, "prune_head"):
+        with_head = settings(file, prune_head=True)
+        assert with_head.fingerprint() == model.fingerprint()
+        layers = with_head.prunable(skeleton)
+        assert layers[: len(body)] == body and len(layers) == len(body) + HEAD[file.stem]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_what_was_exported_is_loaded_without_the_checkpoint_it_began_with(file: Path, tmp_path: Path):
+@every_model
+def test_export_loads_without_its_checkpoint(file: Path, tmp_path: Path):
     model = settings(file)
     net = model.build(facts(model))
     model.save_pretrained_files(net, tmp_path)
@@ -124,25 +124,3 @@ def test_what_was_exported_is_loaded_without_the_checkpoint_it_began_with(file: 
     assert all(torch.equal(value, again.state_dict()[key]) for key, value in net.state_dict().items())
     assert all(module.training for module in again.modules())
     assert gone.prunable(again) == model.prunable(net)
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_prunable_layers_are_those_of_the_body_and_the_head_on_demand(file: Path):
-    model = settings(file)
-    skeleton = model.skeleton(facts(model))
-    body = model.prunable(skeleton)
-    assert len(body) == len(set(body)) == PRUNABLE[file.stem]
-    if not hasattr(model, "prune_head"):
-        return
-    with_head = settings(file, prune_head=True).prunable(skeleton)
-    assert with_head[: len(body)] == body
-    assert len(with_head) == len(body) + HEAD[file.stem]
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_settings_can_be_stored_and_sent_to_other_processes(file: Path):
-    model = settings(file)
-    assert json.loads(json.dumps(model.fingerprint())) == model.fingerprint()
-    if hasattr(model, "prune_head"):
-        assert settings(file, prune_head=True).fingerprint() == model.fingerprint()
-    assert pickle.loads(pickle.dumps(model)) == model

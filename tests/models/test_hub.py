@@ -36,7 +36,7 @@ def store(cache: Path, name: str, folder: Path) -> Path:
     return Path(shutil.copytree(folder, repository / "snapshots" / ("0" * 40)))
 
 
-def test_unreachable_hub_names_the_key_to_set(cache: Path, pair_classes: DataInfo):
+def test_unreachable_hub_names_its_key(cache: Path, pair_classes: DataInfo):
     model = Bert()
     model.check()
     message = "name=bert-base-uncased: is not cached and .* hub cannot be read .*set model.path to a local folder"
@@ -53,7 +53,7 @@ def test_cached_model_needs_no_network(cache: Path, bert_folder: Path, pair_clas
     assert model.skeleton(pair_classes).config.hidden_size == 128
 
 
-def test_only_the_best_of_the_alternatives_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch):
+def test_best_alternative_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch):
     names = ("config.json", "pytorch_model.bin", "model.safetensors", "vocab.txt", "tokenizer_config.json")
     listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names])
     asked = []
@@ -72,7 +72,7 @@ def test_only_the_best_of_the_alternatives_is_downloaded(cache: Path, monkeypatc
         hub_folder("someone/bert", "v2", needed=(("flax.msgpack", "other.bin"),))
 
 
-def test_weights_are_keyed_by_the_commit_that_is_loaded(cache: Path, bert_folder: Path, pair_classes: DataInfo):
+def test_weights_are_keyed_by_commit(cache: Path, bert_folder: Path, pair_classes: DataInfo):
     """Also where no hub answers; a branch that moves later does not change what this run loads."""
     snapshot = store(cache, "someone/small", bert_folder)
     model = Bert(name="someone/small").at_commit()

@@ -54,7 +54,7 @@ def roberta(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_an_export_is_loaded_by_transformers(distilbert: Path, tmp_path: Path):
+def test_transformers_loads_an_export(distilbert: Path, tmp_path: Path):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     model = HuggingFace(path=str(distilbert))
@@ -78,8 +78,7 @@ def test_what_cannot_work_is_refused(distilbert: Path, tmp_path: Path):
         HuggingFace(path=str(tmp_path)).skeleton(SENTENCES)
 
 
-@pytest.mark.parametrize("pooling", [[], ["model.pooling=mean"]])
-def test_a_run(run, distilbert: Path, tmp_path: Path, pooling: list[str]):
+def test_a_run(run, distilbert: Path, tmp_path: Path):
     data = tmp_path / "SST-2"
     data.mkdir()
     rows = "".join(f"{'red green' if i % 2 else 'blue'}\t{i % 2}\n" for i in range(40))
@@ -98,7 +97,7 @@ def test_a_run(run, distilbert: Path, tmp_path: Path, pooling: list[str]):
         "sparsity=0.5",
         "trainer=cpu",
         "measure.device=cpu",
-        *pooling,
+        "model.pooling=mean",
     )
     assert row.choice.model_parameters["model_type"] == "distilbert"
     assert row.sparsity.sparsity_achieved == 0.5 and row.quality.sparse == pytest.approx(row.quality.masked, abs=1e-3)

@@ -30,7 +30,7 @@ def sentences() -> dict[str, torch.Tensor]:
     return {"source": source.masked_fill(~mask, PAD), "source_mask": mask, "target": target}
 
 
-def test_steps_give_what_the_whole_target_gives(net):
+def test_steps_equal_the_whole_target(net):
     given = sentences()
     with torch.no_grad():
         expected, state = net(**given), net.encode(given["source"], given["source_mask"])

@@ -23,9 +23,3 @@ def layer() -> Callable:
         return draw(n, k), damped_hessian(input_hessian(inputs), 0.01)[0], draw(n, k) > 0
 
     return make
-
-
-@pytest.fixture
-def error() -> Callable:
-    """error(updated, weight, hessian) -> squared error of the layer's output, per row [n]."""
-    return lambda updated, weight, hessian: ((updated - weight) @ hessian * (updated - weight)).sum(dim=1) / 2

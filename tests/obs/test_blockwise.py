@@ -35,7 +35,7 @@ def in_windows(n: int, m: int, allowed: torch.Tensor) -> InWindows:
 
 
 @pytest.mark.parametrize("block", [1, 5, 12, 128])
-def test_a_given_mask_as_by_loops(layer, block):
+def test_given_mask_against_loops(layer, block):
     weight, hessian, mask = layer(0)
     before = weight.clone()
     updated, kept = sweep(weight, inverse_factor(hessian), Given(mask), block=block)
@@ -46,7 +46,7 @@ def test_a_given_mask_as_by_loops(layer, block):
 
 @pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 4), (1, 3), (5, 6)])
 @pytest.mark.parametrize("block", [1, 5, 128])
-def test_windows_are_chosen_as_by_loops(layer, n, m, block):
+def test_windows_against_loops(layer, n, m, block):
     weight, hessian, mask = layer(1)
     selection = in_windows(n, m, torch.ones_like(mask))
     updated, kept = sweep(weight, inverse_factor(hessian), selection, block=block)
@@ -65,7 +65,7 @@ def test_windows_are_chosen_as_by_loops(layer, n, m, block):
 
 
 @pytest.mark.parametrize("block", [3, 4, 128])
-def test_single_weights_are_chosen_as_by_loops(layer, block):
+def test_single_weights_against_loops(layer, block):
     """In every block of columns the same share of the weights, the cheapest of all rows together."""
     weight, hessian, mask = layer(2)
     keeping = 23
@@ -88,7 +88,7 @@ def test_single_weights_are_chosen_as_by_loops(layer, block):
     torch.testing.assert_close(updated, expected)
 
 
-def test_dead_inputs_go_first_and_what_is_kept_of_them_stays():
+def test_dead_inputs_go_first():
     torch.manual_seed(0)
     x = torch.randn(30, 4, dtype=torch.float64) * torch.tensor([1.0, 0.0, 1.0, 1.0])
     weight = torch.randn(6, 4, dtype=torch.float64) + torch.tensor([0.0, 10.0, 0.0, 0.0])
@@ -108,7 +108,7 @@ def test_dead_inputs_go_first_and_what_is_kept_of_them_stays():
     block=st.integers(1, 24),
     window=st.sampled_from([None, (1, 2), (2, 4), (3, 4), (4, 4)]),
 )
-def test_what_was_gone_stays_gone(seed, shape, block, window):
+def test_pruned_weights_stay_pruned(seed, shape, block, window):
     generator = torch.Generator().manual_seed(seed)
     # Whole numbers, so that there are ties; an earlier mask that leaves every window enough.
     weight = torch.randint(-2, 3, shape, generator=generator).double()

@@ -11,7 +11,7 @@ from sparsefront.importance.obs import OptimalBrainSurgeon
 from sparsefront.obs.sweep import damped_hessian, input_hessian, inverse, inverse_factor, saliency
 
 
-def test_it_is_the_second_derivative_of_the_squared_output_error():
+def test_hessian_is_the_second_derivative():
     torch.manual_seed(0)
     x, weight = torch.randn(7, 4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
     second = torch.autograd.functional.hessian(lambda w: (x @ w - x @ weight).square().sum(), weight)
@@ -27,7 +27,7 @@ def test_damping_by_hand():
     assert hessian[0, 0] == 4 and hessian[2, 2] == 0
 
 
-def test_factor_holds_the_inverse_of_what_lies_to_the_right(layer):
+def test_factor_of_the_inverse(layer):
     _, hessian, _ = layer(1)
     factor = inverse_factor(hessian)
     torch.testing.assert_close(inverse(hessian) @ hessian, torch.eye(12, dtype=torch.float64))
@@ -37,7 +37,7 @@ def test_factor_holds_the_inverse_of_what_lies_to_the_right(layer):
         torch.testing.assert_close(factor[column, column:] * factor[column, column], first_row)
 
 
-def test_what_cannot_be_inverted_is_named():
+def test_singular_hessian_is_named():
     indefinite = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
     for invert in (inverse, inverse_factor):
         with pytest.raises(ValueError, match="encoder.fc: .*raise the damping"):
@@ -53,7 +53,7 @@ def test_damping_out_of_range(damping):
         OptimalBrainSurgeon(damping=damping)
 
 
-def test_by_hand():
+def test_saliency_by_hand():
     weight = torch.tensor([[1.0, -2.0, 3.0], [0.0, 4.0, 1.0]])
     scores = saliency(weight, torch.tensor([1.0, 0.5, 2.0]), torch.tensor([False, False, True]))
     assert scores.tolist() == [[1, 8, 0], [0, 32, 0]]

@@ -3,10 +3,9 @@
 The n:m that layers really have, by their shapes and own sparsities.
 """
 
-from pathlib import Path
-
 import pytest
 import torch
+from every_pattern import NAMES, scores
 
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.blocks import windows_text
@@ -15,17 +14,12 @@ from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 
-FILES = (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml")
-NAMES = sorted(
-    path.stem for path in FILES if path.stem not in ("mixed", "depth")
-)  # which have no structure of their own
-
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sparsity", [0.5, 0.75])
-def test_lines_of_every_pattern_lie_inside_its_mask_and_ascend(from_yaml, name, sparsity):
+def test_lines_lie_inside_and_ascend(from_yaml, name, sparsity):
     pattern = from_yaml(name, granularity=4)
-    importance = torch.rand(16, 32, generator=torch.Generator().manual_seed(0))
+    importance = scores(16, 32)
     mask = pattern.mask(importance, sparsity)
     permutation = pattern.find_permutation(importance, sparsity)
     permuted = mask if permutation is None else permutation.apply(mask)
@@ -56,7 +50,7 @@ def test_lines_of_a_grid(pattern, expected):
     assert lines(pattern, torch.ones(8, 16, dtype=torch.bool), 0.5) == expected
 
 
-def test_tiles_begin_at_every_gth_surviving_output():
+def test_tiles_begin_at_surviving_outputs():
     mask = torch.ones(8, 4, dtype=torch.bool)
     mask[[0, 3, 4]] = False  # outputs 1, 2 | 5, 6 | 7
     assert lines(TileWise(granularity=2), mask, 0.5) == ([5, 7], [], [])

@@ -5,8 +5,11 @@ l2/length), so that equal groups are equal.
 """
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,125 +210,78 @@ def matrices(rows: int, columns: int, largest: int = 4) -> st.SearchStrategy[lis
     return st.lists(st.lists(st.integers(0, largest), min_size=columns, max_size=columns), min_size=rows, max_size=rows)
 
 
-fractions = st.floats(0, 0.99)
 few = settings(max_examples=40, derandomize=True)
+fractions, halves = st.floats(0, 0.99), st.floats(0.5, 0.99)
+Oracle = Callable[[list[list[int]], float], set[tuple[int, int]]]
 
 
+def free(height: int, width: int) -> Oracle:
+    return partial(free_oracle, height=height, width=width)
+
+
+def tiles(width: int, oracle: Callable = tile_wise_oracle, option: float | None = None, **settings: float) -> tuple:
+    more = () if option is None else (option,)
+    return TileWise(width, **SOURCES, **settings), lambda x, sparsity: oracle(x, sparsity, width, *more)
+
+
+# rows at least and at most, columns, sparsities, and patterns with their oracles
+AT_ANY_SPARSITY: dict[str, tuple[int, int, int, st.SearchStrategy[float], list[tuple[Pattern, Oracle]]]] = {
+    "element_wise": (1, 6, 5, fractions, [(ElementWise(), free(1, 1))]),
+    "vector_wise": (6, 6, 8, fractions, [(VectorWise(g), free(g, 1)) for g in (1, 2, 3, 6)]),
+    "block_wise": (6, 6, 8, fractions, [(BlockWise(f"{h}x{w}"), free(h, w)) for h, w in ((2, 2), (3, 4), (1, 8), (6, 1))]),
+    "channel": (6, 6, 5, fractions, [(Channel("outputs"), free(1, 5)), (Channel("inputs"), free(6, 1))]),
+    "tile_wise": (1, 9, 6, fractions, [tiles(g) for g in (1, 2, 4, 16)]),
+    "overlay": (
+        1, 9, 6, st.floats(0, 0.79),
+        [tiles(g, overlay_oracle, d, element_overlay=d) for g in (1, 2, 4) for d in (0.01, 0.05, 0.2)],
+    ),
+    "apriori": (
+        1, 9, 6, fractions,
+        [tiles(g, apriori_oracle, a, apriori_tuning=a) for g in (1, 2, 4) for a in (0.1, 0.5, 0.8, 1.0)],
+    ),
+    "uniform": (  # one layer ranks the same by both norms
+        4, 4, 8, fractions,
+        [(Uniform(g, aggregate=a), partial(uniform_oracle, side=g)) for g in (1, 2, 4) for a in ("l2", "rms")],
+    ),
+    "block_2_4": (
+        6, 6, 16, halves,
+        [(Block24(f"{h}x{w}"), partial(block_2_4_oracle, height=h, width=w)) for h, w in ((2, 4), (3, 8), (1, 4))],
+    ),
+    "tile_2_4": (1, 9, 13, halves, [(Tile24(g), partial(tile_2_4_oracle, width=g)) for g in (2, 3, 16)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AT_ANY_SPARSITY.values(), ids=AT_ANY_SPARSITY)
 @few
-@given(importance=st.integers(1, 6).flatmap(lambda rows: matrices(rows, 5)), sparsity=fractions)
-def test_element_wise(importance, sparsity):
-    assert_prunes(ElementWise(), importance, sparsity, free_oracle(importance, sparsity, 1, 1))
+@given(data=st.data())
+def test_mask_at_any_sparsity(case, data):
+    least, most, columns, sparsities, patterns = case
+    importance = data.draw(st.integers(least, most).flatmap(lambda rows: matrices(rows, columns)))
+    pattern, oracle = data.draw(st.sampled_from(patterns))
+    sparsity = data.draw(sparsities)
+    assert_prunes(pattern, importance, sparsity, oracle(importance, sparsity))
 
 
+# rows, columns, group, windows, and the pattern of a window
+BALANCED = {
+    "n_m": (3, 24, (1, 1), [(2, 4), (1, 4), (3, 8), (5, 6), (1, 2), (5, 12), (7, 24)], NM),
+    "vectors": (6, 8, (3, 1), [(2, 4), (1, 4), (3, 8)], lambda n, m: VectorWise(3, distribution="balanced", m=m)),
+    "blocks": (4, 16, (2, 2), [(2, 4), (1, 4), (3, 8)], lambda n, m: BlockWise(2, distribution="balanced", m=m)),
+}
+
+
+@pytest.mark.parametrize("case", BALANCED.values(), ids=BALANCED)
 @few
-@given(importance=matrices(3, 24), window=st.sampled_from([(2, 4), (1, 4), (3, 8), (5, 6), (1, 2), (5, 12), (7, 24)]))
-def test_n_m(importance, window):
-    n, m = window
-    assert_prunes(NM(n=n, m=m), importance, 1 - n / m, balanced_oracle(importance, n, m, 1, 1))
-
-
-@few
-@given(importance=matrices(6, 8), granularity=st.sampled_from([1, 2, 3, 6]), sparsity=fractions)
-def test_vector_wise_free(importance, granularity, sparsity):
-    gone = free_oracle(importance, sparsity, granularity, 1)
-    assert_prunes(VectorWise(granularity=granularity), importance, sparsity, gone)
-
-
-@few
-@given(
-    importance=matrices(6, 8), granularity=st.sampled_from([1, 2, 3]), window=st.sampled_from([(2, 4), (1, 4), (3, 8)])
-)
-def test_vector_wise_balanced(importance, granularity, window):
-    n, m = window
-    pattern = VectorWise(granularity=granularity, distribution="balanced", m=m)
-    assert_prunes(pattern, importance, 1 - n / m, balanced_oracle(importance, n, m, granularity, 1))
-
-
-@few
-@given(importance=matrices(6, 8), sides=st.sampled_from([(2, 2), (3, 4), (1, 8), (6, 1)]), sparsity=fractions)
-def test_block_wise_free(importance, sides, sparsity):
-    gone = free_oracle(importance, sparsity, *sides)
-    assert_prunes(BlockWise(granularity=f"{sides[0]}x{sides[1]}"), importance, sparsity, gone)
-
-
-@few
-@given(importance=matrices(4, 16), window=st.sampled_from([(2, 4), (1, 4), (3, 8)]))
-def test_block_wise_balanced(importance, window):
-    n, m = window
-    pattern = BlockWise(granularity=2, distribution="balanced", m=m)
-    assert_prunes(pattern, importance, 1 - n / m, balanced_oracle(importance, n, m, 2, 2))
-
-
-@few
-@given(
-    importance=st.integers(1, 9).flatmap(lambda rows: matrices(rows, 6)),
-    granularity=st.sampled_from([1, 2, 4, 16]),
-    sparsity=fractions,
-)
-def test_tile_wise(importance, granularity, sparsity):
-    gone = tile_wise_oracle(importance, sparsity, granularity)
-    assert_prunes(TileWise(granularity=granularity, **SOURCES), importance, sparsity, gone)
-
-
-@few
-@given(
-    importance=st.integers(1, 9).flatmap(lambda rows: matrices(rows, 6)),
-    granularity=st.sampled_from([1, 2, 4]),
-    delta=st.sampled_from([0.01, 0.05, 0.2]),
-    sparsity=st.floats(0, 0.79),
-)
-def test_tile_wise_with_an_overlay(importance, granularity, delta, sparsity):
-    pattern = TileWise(granularity=granularity, element_overlay=delta, **SOURCES)
-    assert_prunes(pattern, importance, sparsity, overlay_oracle(importance, sparsity, granularity, delta))
-
-
-@few
-@given(
-    importance=st.integers(1, 9).flatmap(lambda rows: matrices(rows, 6)),
-    granularity=st.sampled_from([1, 2, 4]),
-    share=st.sampled_from([0.1, 0.5, 0.8, 1.0]),
-    sparsity=fractions,
-)
-def test_tile_wise_with_apriori_tuning(importance, granularity, share, sparsity):
-    pattern = TileWise(granularity=granularity, apriori_tuning=share, **SOURCES)
-    assert_prunes(pattern, importance, sparsity, apriori_oracle(importance, sparsity, granularity, share))
-
-
-@few
-@given(importance=matrices(4, 8), side=st.sampled_from([1, 2, 4]), sparsity=fractions)
-def test_uniform(importance, side, sparsity):
-    for aggregate in ("l2", "rms"):  # one layer ranks the same by both
-        pattern = Uniform(granularity=side, aggregate=aggregate)
-        assert_prunes(pattern, importance, sparsity, uniform_oracle(importance, sparsity, side))
-
-
-@few
-@given(importance=matrices(6, 5), sparsity=fractions)
-def test_channel(importance, sparsity):
-    assert_prunes(Channel("outputs"), importance, sparsity, free_oracle(importance, sparsity, 1, 5))
-    assert_prunes(Channel("inputs"), importance, sparsity, free_oracle(importance, sparsity, 6, 1))
-
-
-@few
-@given(importance=matrices(6, 16), sides=st.sampled_from([(2, 4), (3, 8), (1, 4)]), sparsity=st.floats(0.5, 0.99))
-def test_block_2_4(importance, sides, sparsity):
-    pattern = Block24(granularity=f"{sides[0]}x{sides[1]}")
-    assert_prunes(pattern, importance, sparsity, block_2_4_oracle(importance, sparsity, *sides))
-
-
-@few
-@given(
-    importance=st.integers(1, 9).flatmap(lambda rows: matrices(rows, 13)),
-    granularity=st.sampled_from([2, 3, 16]),
-    sparsity=st.floats(0.5, 0.99),
-)
-def test_tile_2_4(importance, granularity, sparsity):
-    assert_prunes(Tile24(granularity), importance, sparsity, tile_2_4_oracle(importance, sparsity, granularity))
+@given(data=st.data())
+def test_windows_of_groups(case, data):
+    rows, columns, group, windows, make = case
+    importance, (n, m) = data.draw(matrices(rows, columns)), data.draw(st.sampled_from(windows))
+    assert_prunes(make(n, m), importance, 1 - n / m, balanced_oracle(importance, n, m, *group))
 
 
 @few
 @given(importance=matrices(8, 6), granularity=st.sampled_from([2, 4]), sparsity=fractions)
-def test_shuffled_block_in_the_order_that_it_finds(importance, granularity, sparsity):
+def test_shuffled_blocks_in_their_order(importance, granularity, sparsity):
     pattern = ShuffledBlock(granularity=granularity)
     permutation = pattern.find_permutation(torch.tensor(importance).float(), sparsity)
     order = list(range(8)) if permutation is None else permutation.outputs.tolist()
@@ -335,7 +291,7 @@ def test_shuffled_block_in_the_order_that_it_finds(importance, granularity, spar
 
 @few
 @given(importance=matrices(3, 24), window=st.sampled_from([(2, 4), (1, 4), (3, 8), (5, 12)]))
-def test_n_m_in_the_order_that_it_finds(importance, window):
+def test_windows_in_their_order(importance, window):
     n, m = window
     pattern = NM(n=n, m=m, permutation="search", permutation_rounds=3)
     matrix = torch.tensor(importance).float()
@@ -349,15 +305,11 @@ def test_n_m_in_the_order_that_it_finds(importance, window):
 
 @few
 @given(importance=matrices(8, 6), first=st.sampled_from([2, 4, 6]), sparsity=fractions)
-def test_grids_of_layers_that_are_ranked_together(importance, first, sparsity):
+def test_grids_of_several_layers(importance, first, sparsity):
     """Blocks do not cross the cut, so the layers together lose what one layer would."""
     layers = [range(first), range(first, 8)]
-    for pattern, block in (
-        (ElementWise(), (1, 1)),
-        (VectorWise(granularity=2), (2, 1)),
-        (BlockWise(granularity="2x3"), (2, 3)),
-        (Channel("outputs"), (1, 6)),
-    ):
+    blocks = {ElementWise(): (1, 1), VectorWise(2): (2, 1), BlockWise("2x3"): (2, 3), Channel("outputs"): (1, 6)}
+    for pattern, block in blocks.items():
         assert_prunes_over_layers(pattern, importance, layers, sparsity, free_oracle(importance, sparsity, *block))
 
 
@@ -368,13 +320,13 @@ def test_grids_of_layers_that_are_ranked_together(importance, first, sparsity):
     granularity=st.sampled_from([1, 2, 4]),
     sparsity=st.floats(0, 0.89),
 )
-def test_tile_wise_over_layers_that_are_ranked_together(importance, first, granularity, sparsity):
+def test_tiles_of_several_layers(importance, first, granularity, sparsity):
     """With both options, alone; tiles end with their layer."""
     layers = [range(first), range(first, 9)]
-    given = importance, sparsity, granularity
+    asked = importance, sparsity, granularity
     for pattern, gone in (
-        (TileWise(granularity, **SOURCES), tile_wise_oracle(*given, layers)),
-        (TileWise(granularity, element_overlay=0.1, **SOURCES), overlay_oracle(*given, 0.1, layers)),
-        (TileWise(granularity, apriori_tuning=0.6, **SOURCES), apriori_oracle(*given, 0.6, layers)),
+        (TileWise(granularity, **SOURCES), tile_wise_oracle(*asked, layers)),
+        (TileWise(granularity, element_overlay=0.1, **SOURCES), overlay_oracle(*asked, 0.1, layers)),
+        (TileWise(granularity, apriori_tuning=0.6, **SOURCES), apriori_oracle(*asked, 0.6, layers)),
     ):
         assert_prunes_over_layers(pattern, importance, layers, sparsity, gone)

@@ -8,13 +8,16 @@ import torchvision
 from torch import nn
 from transformers import (
     AutoModelForImageClassification,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    BartConfig,
     BertConfig,
     DistilBertConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     MPNetConfig,
     RobertaConfig,
     T5Config,
-    T5ForConditionalGeneration,
     ViTConfig,
 )
 
@@ -59,36 +62,36 @@ def pruned(net: nn.Module, pattern: object = "depth", sparsity: float = 0.5, **s
     ("blocks", "count", "kept"),
     [(12, 6, [0, 2, 4, 7, 9, 11]), (6, 2, [0, 2, 3, 5]), (6, 4, [0, 5]), (4, 3, [0]), (4, 0, [0, 1, 2, 3])],
 )
-def test_evenly_the_first_and_the_last_stay(blocks, count, kept):
+def test_first_and_last_blocks_stay(blocks, count, kept):
     names = [str(place) for place in range(blocks)]
     gone = Depth().dropped(names, count)
     assert len(gone) == count and [int(name) for name in names if name not in gone] == kept
 
 
-def test_by_importance_the_least_influence_goes():
+def test_least_influence_goes():
     assert Depth("importance").dropped(list("abcd"), 2, [0.3, 0.1, 0.2, 0.1]) == ["b", "d"]
 
 
 @pytest.mark.parametrize(("sparsity", "count"), [(0.126, 1), (0.3, 1), (0.375, 1), (0.376, 2), (0.875, 3), (0.0, 0)])
-def test_a_sparsity_is_rounded_to_whole_blocks(sparsity, count):
+def test_sparsity_rounds_to_whole_blocks(sparsity, count):
     assert Depth().count(4, sparsity) == count
 
 
 @pytest.mark.parametrize(("sparsity", "nearest"), [(0.12, 0.126), (0.9, 0.875)])
-def test_none_and_all_blocks_are_rejected_with_the_nearest_that_works(sparsity, nearest):
+def test_none_and_all_blocks_are_rejected(sparsity, nearest):
     with pytest.raises(InvalidSetting, match=f"{nearest:g}$"):
         Depth().count(4, sparsity)
     assert Depth().count(4, nearest) in (1, 3)
 
 
-def test_blocks_of_a_stage_are_alike_where_they_keep_the_shape():
+def test_blocks_of_a_stage():
     with torch.device("meta"):
         found = alike_blocks(net := torchvision.models.resnet50(), weighted_layers(net))
     assert found == [f"layer{s}.{b}" for s, blocks in ((1, 3), (2, 4), (3, 6), (4, 3)) for b in range(1, blocks)]
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_a_network_without_blocks_alike_is_rejected(bare):
+def test_network_without_blocks_is_rejected(bare):
     layers = [nn.Linear(8, 8) for _ in range(3)]
     net = (
         nn.Sequential(*layers)
@@ -99,10 +102,39 @@ def test_a_network_without_blocks_alike_is_rejected(bare):
         pruned(net, layers="*")
 
 
-def test_an_encoder_with_a_decoder_is_rejected():
-    net = T5ForConditionalGeneration(T5Config(num_layers=2, d_model=8, d_ff=8, num_heads=2, d_kv=4, vocab_size=9))
-    with pytest.raises(InvalidSetting, match="pattern=depth: .* this network has both"):
-        pruned(net)
+BART_SIZES = {"layers": 4, "ffn_dim": 16, "attention_heads": 2}
+SEQ2SEQ = {
+    "t5": T5Config(num_layers=4, num_decoder_layers=5, d_model=8, d_ff=8, num_heads=2, d_kv=4, vocab_size=9),
+    "bart": BartConfig(
+        **{f"{part}_{name}": count for part in ("encoder", "decoder") for name, count in BART_SIZES.items()},
+        d_model=8,
+        vocab_size=9,
+        max_position_embeddings=16,
+        bos_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("choose", ["even", "importance"])
+@pytest.mark.parametrize("kind", SEQ2SEQ)
+def test_encoder_and_decoder_lose_alike(kind, choose, tmp_path):
+    torch.manual_seed(0)
+    whole = AutoModelForSeq2SeqLM.from_config(copy.deepcopy(SEQ2SEQ[kind])).eval()
+    net, ids = copy.deepcopy(whole), torch.arange(12).reshape(2, 6) % 9
+    inputs = {"input_ids": ids, "decoder_input_ids": ids[:, :4], "use_cache": False}
+    batches = [inputs | {"labels": ids[:, :4]}]
+    masks = pruned(net, Depth(choose), sparsity=0.5, calibration=batches if choose == "importance" else None)
+    gone = sum(not mask.any() for mask in masks.values())
+    stacks = [part.block if kind == "t5" else part.layers for part in (net.get_encoder(), net.get_decoder())]
+    assert [len(stack) for stack in stacks] == ([2, 3] if kind == "t5" else [2, 2]) and gone > 0
+    sf.save(tmp_path, net, masks)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    sf.load(tmp_path, whole)
+    assert torch.equal(again(**inputs).logits, net(**inputs).logits)
+    assert torch.equal(whole(**inputs).logits, net(**inputs).logits)
 
 
 def test_influence_is_what_a_block_changes():
@@ -131,7 +163,17 @@ def test_ignored_blocks_stay():
 # What is left.
 
 
-def test_members_of_a_list_with_names_of_its_own_take_the_first_names():
+def test_gpt2_loses_blocks_of_conv1d(tmp_path):
+    torch.manual_seed(0)
+    net = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=4, n_head=2, n_positions=32)).eval()
+    masks = pruned(net)
+    sf.save(tmp_path, net, masks)
+    again = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    assert again.config.n_layer == 2 == len(net.transformer.h) and len(masks) == 16
+    assert torch.equal(again(IDS).logits, net(IDS).logits)
+
+
+def test_named_blocks_take_first_names():
     torch.manual_seed(0)
     net = torchvision.models.VisionTransformer(8, 4, 4, 2, 16, 32, num_classes=2).eval()
     last = net.encoder.layers.encoder_layer_3
@@ -157,7 +199,7 @@ def test_transformers_opens_the_smaller_network(kind, tmp_path):
     assert again.config.num_hidden_layers == 2 and torch.equal(again(**x).logits, net(**x).logits)
 
 
-def test_load_takes_the_whole_network_and_the_smaller_one(tmp_path):
+def test_load_takes_whole_and_smaller_networks(tmp_path):
     whole = bert()
     masks = pruned(net := copy.deepcopy(whole))
     sf.save(tmp_path, net, masks)
@@ -169,7 +211,7 @@ def test_load_takes_the_whole_network_and_the_smaller_one(tmp_path):
         sf.load(tmp_path, bert(RobertaConfig(**TEXT)))
 
 
-def test_what_a_swap_left_comes_back_without_its_blocks(tmp_path):
+def test_swapped_network_loads_without_its_blocks(tmp_path):
     whole = bert()
     masks = pruned(net := copy.deepcopy(whole))
     sf.save(tmp_path, net, masks)
@@ -188,7 +230,7 @@ def test_what_a_swap_left_comes_back_without_its_blocks(tmp_path):
 @pytest.mark.parametrize(
     "recovery", ["none", "finetune", "lr_rewind", sf.recovery.Distill(hidden_states=1.0), "square_head"]
 )
-def test_recoveries_that_train_what_they_find(recovery):
+def test_recoveries_of_a_smaller_network(recovery):
     dense, net = bert(), bert()
     masks = pruned(net)
     before = copy.deepcopy(net.state_dict())
@@ -199,7 +241,7 @@ def test_recoveries_that_train_what_they_find(recovery):
     assert moved == (recovery != "none") and len(net.bert.encoder.layer) == 2
 
 
-def test_the_blocks_that_are_compared_are_those_that_stayed():
+def test_blocks_that_stayed_are_compared():
     seen = []
     kept = distillation.TeacherCallback.__init__
 
@@ -214,7 +256,7 @@ def test_the_blocks_that_are_compared_are_those_that_stayed():
     assert seen == [([f"bert.encoder.layer.{i}" for i in (0, 3)], [f"bert.encoder.layer.{i}" for i in (0, 1)])]
 
 
-def test_what_does_not_go_with_it_is_told_in_a_line():
+def test_refusals_of_the_library():
     dense = bert()
     masks = pruned(net := bert())
     refused = {
@@ -233,7 +275,7 @@ def test_what_does_not_go_with_it_is_told_in_a_line():
     assert len(dense.bert.encoder.layer) == 4
 
 
-def test_swap_and_benchmark_take_the_smaller_network():
+def test_swap_and_benchmark_smaller_network():
     dense, net = bert(), bert()
     masks = pruned(net)
     report = sf.swap(net, masks, {"input_ids": IDS})
@@ -246,9 +288,8 @@ def test_swap_and_benchmark_take_the_smaller_network():
 # Runs.
 
 
-@pytest.mark.parametrize("choose", ["even", "importance"])
-def test_a_run_measures_the_smaller_network_as_dense(run, composed, tmp_path, choose):
-    overrides = ["pattern=depth", f"pattern.choose={choose}", "sparsity=0.5", *ON_CPU]
+def test_run_measures_smaller_network(run, tmp_path):
+    overrides = ["pattern=depth", "pattern.choose=importance", "sparsity=0.5", *ON_CPU]
     result = run(*overrides)
     assert result.quality.masked == result.quality.sparse and result.speed.latency_kernel == "dense"
     assert result.sparsity.sparsity_achieved == 0.5 and set(result.sparsity.sparsity_per_layer.values()) == {0.0, 1.0}
@@ -262,7 +303,7 @@ def test_a_run_measures_the_smaller_network_as_dense(run, composed, tmp_path, ch
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")} == stored
 
 
-def test_a_finished_run_gives_the_smaller_network_and_is_verified(tmp_path, capsys):
+def test_finished_run_gives_smaller_network(tmp_path, capsys):
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}", "logger=none")
     quick = ("debug=tiny", "kernel=none", "measure.latency=false", "report.html=false", "report.plot=false")
     found = sf.run(*quick, *places, *ON_CPU, "pattern=depth", "sparsity=0.5")
@@ -291,11 +332,11 @@ def test_a_finished_run_gives_the_smaller_network_and_is_verified(tmp_path, caps
         (["pattern.choose=top"], "^pattern.choose=top: must be even or importance"),
     ],
 )
-def test_rejected_before_any_training(composed, overrides, message):
+def test_refusals_of_a_run(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message):
         validate(composed("pattern=depth", "sparsity=0.5", *overrides))
 
 
-def test_it_is_no_candidate_within_a_layer():
+def test_depth_is_no_candidate():
     with pytest.raises(InvalidSetting, match="candidates=depth: is a pattern that prunes within a layer"):
         sf.patterns.Mixed(candidates=["depth", "n_m"])

@@ -24,7 +24,7 @@ def drawn(*lines: str) -> torch.Tensor:
 
 
 @with_outer
-def test_on_the_way_the_units_go_first(pattern, outer):
+def test_units_go_first(pattern, outer):
     """Units until 2s - 1 = 0.5 are gone; then windows tighten, a share of them at a time."""
     masks, densities = None, []
     for update, sparsity in enumerate((0.3, 0.5, 0.63, 0.75)):
@@ -36,7 +36,7 @@ def test_on_the_way_the_units_go_first(pattern, outer):
     assert densities == pytest.approx([0.7, 0.5, 0.37, 0.25], abs=0.04)
 
 
-def test_a_window_of_a_block_with_another_count_is_named():
+def test_window_of_another_count_is_named():
     mask = Block24(4).mask(scores(8, 8), 0.5)
     window = mask[5, 4:]
     window[window.nonzero()[0]] = False
@@ -57,7 +57,7 @@ def test_a_window_of_a_block_with_another_count_is_named():
         (drawn("##..##....", "......####"), "windows of tile 0 overlap"),
     ],
 )
-def test_tiles_that_no_panel_of_2_4_can_hold_are_named(mask, message):
+def test_tiles_without_a_panel_are_named(mask, message):
     pattern = Tile24(4)
     if message is None:
         pattern.check(mask, 0.5)
@@ -66,7 +66,7 @@ def test_tiles_that_no_panel_of_2_4_can_hold_are_named(mask, message):
         pattern.check(mask, 0.5)
 
 
-def test_an_input_that_all_outputs_of_a_tile_drop_leaves_the_windows_as_they_were():
+def test_dropped_input_leaves_windows():
     """Inputs 0 and 5 go everywhere. Counted by fours, what is left would be windows of 1 2 3 4 and 6 7."""
     importance = torch.tensor([[0, 9, 8, 1, 5, 0, 6, 1], [0, 1, 9, 8, 1, 0, 6, 5]]).float()
     pattern = Tile24(2)

@@ -21,7 +21,7 @@ def test_candidates_by_name_granularity_or_settings():
     assert mixed.parts == mixed.patterns
 
 
-def test_the_granularity_is_of_those_that_name_none(from_yaml):
+def test_granularity_of_unnamed_candidates(from_yaml):
     mixed = from_yaml("mixed", granularity=16, candidates=["n_m", "tile_wise", "vector_wise:8"])
     assert mixed.patterns == (NM(), TileWise(16), VectorWise(granularity=8))
     assert from_yaml("mixed", candidates=["tile_wise"]).patterns == (TileWise(),)
@@ -37,16 +37,10 @@ def test_the_granularity_is_of_those_that_name_none(from_yaml):
         (["tile_wise:0"], r"^candidates=tile_wise:0: granularity=0"),
         ([{"name": "n_m", "m": 1}], r"^candidates=.*: m=1: must be a whole number from 2 to 64"),
         ([{"m": 4}], r"^candidates=.*name=None: is no pattern"),
-        (
-            [{"_target_": "nowhere.Pattern"}],
-            r"^candidates=.*: _target_=nowhere.Pattern: cannot be imported .*No module named 'nowhere'",
-        ),
+        ([{"_target_": "nowhere.Pattern"}], r"^candidates=.*: _target_=nowhere.Pattern: cannot be imported .*No"),
         (["dense"], r"^candidates=dense: is a pattern that prunes within a layer; dense is a choice beside them all"),
         (["mixed"], r"^candidates=mixed: is a pattern that prunes"),
-        (
-            ["n_m", "tile_wise", "tile_wise:128"],
-            r"^candidates=\[n_m,tile_wise:128,tile_wise:128\]: names a candidate twice",
-        ),
+        (["n_m", "tile_wise", "tile_wise:128"], r"^candidates=\[n_m,tile_wise:128,tile_wise:128\]: names a"),
         ([], r"^candidates=\[\]: must be a list of one or more"),
     ],
     ids=str,
@@ -62,7 +56,7 @@ def test_levels_that_are_none(sparsities):
         Mixed(["n_m"], sparsities)
 
 
-def test_a_layer_may_be_given_what_it_can_express_up_to_the_ceiling():
+def test_choices_up_to_the_ceiling():
     mixed = Mixed(["vector_wise:8", {"name": "n_m", "m": 4}], [0.75, 0.5, 0.9])
     vectors, windows = mixed.patterns
     assert mixed.choices((16, 32), 0.8) == [(vectors, 0.5), (vectors, 0.75), (windows, 0.5), (windows, 0.75)]

@@ -39,7 +39,7 @@ windows = st.sampled_from([(2, 4), (1, 4), (3, 4), (1, 2), (1, 3), (2, 6), (5, 6
 @given(
     importance=st.lists(st.lists(st.integers(0, 5), min_size=12, max_size=12), min_size=1, max_size=5), window=windows
 )
-def test_never_less_than_the_own_order_keeps(importance, window):
+def test_found_order_never_loses(importance, window):
     matrix, window = torch.tensor(importance).float(), Window(*window)
     own = kept_by_loops(importance, list(range(12)), *window)
     order = permuted_inputs(matrix, window, 6)
@@ -55,7 +55,7 @@ def test_never_less_than_the_own_order_keeps(importance, window):
     window=windows,
     order=st.permutations(range(12)),
 )
-def test_the_gain_of_every_swap_is_what_swapping_gains(importance, window, order):
+def test_gain_of_every_swap(importance, window, order):
     """Against plain loops, with ties everywhere; whole numbers, so that sums are exact."""
     n, m = window
     search = _Swaps(torch.tensor(importance).float(), torch.tensor(order), Window(n, m))
@@ -85,16 +85,7 @@ def test_nothing_to_gain_is_no_order():
     assert NM(2, 4).find_permutation(scores(4, 8), 0.5) is None
 
 
-def test_the_same_scores_give_the_same_order_whatever_their_scale():
-    importance = scores(16, 32)
-    order = permuted_inputs(importance, Window(2, 4), 30)
-    groups = order.view(-1, 4)
-    assert (groups.diff(dim=1) > 0).all() and (groups[:, 0].diff() > 0).all()
-    for scale in (1.0, 2.0**20):
-        assert torch.equal(permuted_inputs(importance * scale, Window(2, 4), 30), order)
-
-
-def test_masks_obey_the_permutation_that_was_fixed():
+def test_masks_obey_the_fixed_permutation():
     pattern = NM(2, 4, permutation="search")
     layers = {"a": scores(8, 32, seed=1), "b": scores(12, 16, seed=2)}
     spec = fix_spec(layers, pattern, PerLayer(), 0.5)

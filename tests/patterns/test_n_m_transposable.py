@@ -40,14 +40,14 @@ def oracle(importance: list[list[int]]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("kept", "count"), [(2, 90), (3, 24), (4, 1)])
-def test_the_candidates_are_all_that_there_are_in_the_documented_order(kept, count):
+def test_candidates_are_complete_and_ordered(kept, count):
     assert [tuple(tile) for tile in tile_candidates(kept).int().tolist()] == masks_by_loops(kept)
     assert len(tile_candidates(kept)) == count
 
 
 @settings(max_examples=40, derandomize=True)
 @given(importance=st.lists(st.lists(st.integers(0, 3), min_size=12, max_size=12), min_size=8, max_size=8))
-def test_every_tile_keeps_the_most_that_it_can(importance):
+def test_every_tile_keeps_the_most(importance):
     mask = TILES.mask(torch.tensor(importance).float(), 0.5)
     assert mask.int().tolist() == oracle(importance)
     TILES.check(mask, 0.5)
@@ -60,11 +60,11 @@ def test_the_transpose_is_2_4_too():
         for matrix, kept in ((weight, mask), (weight.t().contiguous(), mask.t().contiguous())):
             stored = FORMATS[family].from_dense(matrix, kept, **parameters)
             assert torch.equal(stored.to_dense(), matrix * kept)
-    assert TILES.storage((24, 32), 0.5) == ("n_m", {"n": 2, "m": 4})
+    assert TILES.storage((24, 32), 0.5) == ("n_m", {"n": 2, "m": 4}) and TILES.outputs_together == 4
     TILES.check(mask.t(), 0.5)
 
 
-def test_a_mask_that_is_2_4_along_rows_alone_is_rejected():
+def test_mask_along_rows_alone_is_rejected():
     strips = torch.tensor([[True, True, False, False]]).repeat(4, 2)
     NM(2, 4).check(strips, 0.5)
     with pytest.raises(ValueError, match="n_m: column 0 of the tiles in rows 0 to 3 keeps 4 of 4, not 2"):

@@ -34,7 +34,7 @@ def pruned(masks: dict[str, Tensor]) -> int:
 
 
 @by_allocation
-def test_the_storage_finds_nearly_all_of_the_tiles_in_a_mask_with_an_overlay(allocation):
+def test_storage_finds_tiles_beside_overlay(allocation):
     """Delta of all weights are beside the tiles, and one layer may hold more of its own: only the network shows it."""
     importance, delta = layers(), 0.05
     masks = make_masks(importance, TileWise(8, element_overlay=delta), allocation, 0.75)
@@ -45,22 +45,7 @@ def test_the_storage_finds_nearly_all_of_the_tiles_in_a_mask_with_an_overlay(all
     assert 0 < beside <= 1.1 * delta * total(importance)
 
 
-@by_allocation
-def test_on_the_way_there_are_only_tiles_and_the_overlay_revives_nothing(allocation):
-    pattern, masks = TileWise(8, element_overlay=0.1), None
-    for update, sparsity in enumerate((0.2, 0.45, 0.6, 0.7)):
-        tighter = make_masks(layers(update), pattern, allocation, sparsity, final_sparsity=0.7, previous=masks)
-        if masks is not None:
-            assert not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
-        if sparsity < 0.7:
-            for mask in tighter.values():
-                TileWise(8).check(mask, sparsity)
-        masks = tighter
-    assert any(not torch.equal(mask, split_mask(mask, 8)) for mask in masks.values())
-    assert 0 <= 0.7 * total(masks) - pruned(masks) <= len(masks)
-
-
-def test_a_layer_that_is_asked_for_more_than_tiles_can_give_is_all_overlay():
+def test_layer_of_overlay_alone():
     """Another layer's density leaves this one with less than delta."""
     importance = layers()["square"]
     allowed = torch.ones_like(importance, dtype=torch.bool)
@@ -68,7 +53,7 @@ def test_a_layer_that_is_asked_for_more_than_tiles_can_give_is_all_overlay():
     assert torch.equal(mask, ElementWise().mask(importance, 0.95))
 
 
-def test_tuned_masks_are_as_sparse_as_others_under_a_minimum_density():
+def test_tuned_masks_under_minimum_density():
     importance = layers()
     masks = make_masks(
         importance, TileWise(8, apriori_tuning=0.5, **SOURCES), GlobalThreshold(min_density_share=0.4), 0.75
@@ -78,7 +63,7 @@ def test_tuned_masks_are_as_sparse_as_others_under_a_minimum_density():
         assert mask.float().mean() >= 0.1 - 8 * 160 / mask.numel()
 
 
-def test_outputs_stay_once_their_tiles_have_lost_inputs():
+def test_outputs_stay_once_inputs_went():
     """The root split would allow two more weights than are gone, and output 0 has just one left; but without it output 1
     would share a tile with output 2, which keeps other inputs.
     """
@@ -90,7 +75,7 @@ def test_outputs_stay_once_their_tiles_have_lost_inputs():
     assert not (mask & ~previous).any() and int(mask.sum()) == 8
 
 
-def test_outputs_of_all_layers_are_ranked_by_norm_over_length():
+def test_outputs_rank_by_norm_over_length():
     """s = 0.36: step 1 may take 16 of 80 weights. The norm of a long output is 4, of a short one 2; over their lengths they
     are 0.25 and 0.5, so one long output goes and no short one.
     """
@@ -99,7 +84,7 @@ def test_outputs_of_all_layers_are_ranked_by_norm_over_length():
     assert masks["short"].all() and masks["long"].any(dim=1).tolist() == [True, True, True, False]
 
 
-def test_on_the_way_the_element_wise_mask_of_the_end_guides():
+def test_mask_of_the_end_guides():
     """Of the four best weights, which pruning to 0.75 keeps, output 1 holds none; of the twelve best it holds the most."""
     importance = torch.tensor([[9, 1, 0, 0], [3, 3, 3, 3], [9, 9, 0, 0], [9, 1, 0, 0]]).float()
     pattern = TileWise(4, apriori_tuning=1.0, **SOURCES)

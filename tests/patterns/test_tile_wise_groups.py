@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
-from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
 
 few = settings(max_examples=60, derandomize=True)
-ALLOCATIONS = [PerLayer(), GlobalThreshold(), GlobalThreshold(min_density_share=0.2)]
-by_allocation = pytest.mark.parametrize("allocation", ALLOCATIONS, ids=lambda allocation: repr(allocation))
 
 
 def suited(granularity: int, input_multiple: int = 16, **settings: object) -> TileWise:
@@ -34,17 +31,11 @@ def uneven(*shape: int, seed: int) -> Tensor:
     )
 
 
-def test_no_room_is_made_for_outputs_and_inputs_that_a_layer_does_not_have():
+def test_groups_larger_than_the_layer():
     scores = uneven(40, 48, seed=1)
     assert torch.equal(TileWise(10**9).mask(scores, 0.75), TileWise(40).mask(scores, 0.75))
     everything = TileWise(8, input_multiple=48).mask(scores, 0.75)
     assert torch.equal(TileWise(8, input_multiple=10**9).mask(scores, 0.75), everything)
-
-
-def layers(seed: int = 0) -> dict[str, Tensor]:
-    """Narrower than a tile of 16, as wide as one, no whole number of tiles, inputs that 16 does not divide."""
-    shapes = {"narrow": (12, 64), "one": (16, 96), "odd": (52, 48), "convolution": (64, 147)}
-    return {name: uneven(*shape, seed=10 * seed + i) for i, (name, shape) in enumerate(shapes.items())}
 
 
 def oracle(
@@ -102,7 +93,7 @@ def oracle(
     sparsity=st.floats(0, 0.99),
     seed=st.integers(0, 1000),
 )
-def test_one_layer_is_what_plain_loops_make(rows, columns, granularity, multiple, whole, root, sparsity, seed):
+def test_one_layer_against_loops(rows, columns, granularity, multiple, whole, root, sparsity, seed):
     importance = uneven(rows, columns, seed=seed)
     aggregate = "rms" if root else "l2_over_length"
     pattern = TileWise(granularity, whole_tiles=whole, input_multiple=multiple, aggregate=aggregate)
@@ -119,7 +110,7 @@ def test_one_layer_is_what_plain_loops_make(rows, columns, granularity, multiple
     sparsity=st.floats(0, 0.95),
     seed=st.integers(0, 1000),
 )
-def test_layers_ranked_together_are_what_plain_loops_make(shapes, root, sparsity, seed):
+def test_layers_ranked_together_against_loops(shapes, root, sparsity, seed):
     importance = [uneven(*shape, seed=seed + i) for i, shape in enumerate(shapes)]
     aggregate = "rms" if root else "l2_over_length"
     pattern = TileWise(2, whole_tiles=True, input_multiple=3, aggregate=aggregate)
@@ -128,39 +119,12 @@ def test_layers_ranked_together_are_what_plain_loops_make(shapes, root, sparsity
     assert all(torch.equal(mask, wanted) for mask, wanted in zip(masks.values(), expected, strict=True))
 
 
-@by_allocation
-@pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.5, 0.75, 0.9, 0.97])
-def test_layers_keep_whole_tiles_and_tiles_inputs_in_multiples_of_16(allocation, sparsity):
-    importance, pattern = layers(), suited(16)
-    masks = make_masks(importance, pattern, allocation, sparsity)
-    for layer, mask in masks.items():
-        rows = mask.any(dim=1)
-        assert int(rows.sum()) % 16 in (0, len(mask) % 16), layer  # a narrow tile only where step 1 left all outputs
-        for tile in mask[rows].split(16) if rows.any() else ():  # a threshold over the network may empty a layer
-            inputs = int(tile[0].sum())
-            assert inputs % 16 == 0 or inputs == mask.shape[1], layer
-            assert (tile == tile[0]).all()
-        pattern.check(mask, sparsity)
-
-
-def test_a_layer_of_one_tile_keeps_all_of_its_outputs_and_loses_inputs_instead():
-    for rows in (12, 16):
-        mask = suited(16).mask(uneven(rows, 160, seed=1), 0.9)
-        assert mask.any(dim=1).all() and mask.any(dim=0).sum() == 16
-
-
-def test_a_layer_between_one_tile_and_two_keeps_one_or_all():
-    wide = uneven(24, 64, seed=1)
-    assert suited(16).mask(wide, 0.5).any(dim=1).sum() == 24, "1 - sqrt(0.5) are 7 outputs, and 8 go together"
-    assert suited(16).mask(wide, 0.75).any(dim=1).sum() == 16
-
-
-def test_signed_scores_rank_a_shrinking_run_below_a_growing_one():
+def test_signed_scores_rank_shrinking_runs_lowest():
     importance = torch.cat([-torch.ones(4, 8), 0.5 * torch.ones(4, 8)])
     assert suited(4, 2).mask(importance, 0.75).any(dim=1).tolist() == [False] * 4 + [True] * 4
 
 
-def test_a_mask_of_part_of_a_tile_is_named():
+def test_mask_of_part_of_a_tile():
     mask = torch.ones(8, 32, dtype=torch.bool)
     mask[0] = False
     with pytest.raises(ValueError, match="tile_wise: 7 outputs survive: a part of a tile of granularity 4"):

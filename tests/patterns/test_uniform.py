@@ -27,7 +27,7 @@ def counts(mask: torch.Tensor) -> list[int]:
     per_row=st.booleans(),
     seed=st.integers(0, 9),
 )
-def test_one_threshold_over_the_ranks_of_all_layers(sizes, sparsity, per_row, seed):
+def test_one_threshold_over_all_ranks(sizes, sparsity, per_row, seed):
     """Against loops: sorted rows, the norm of each column, the lowest columns of the network while they fit."""
     generator = torch.Generator().manual_seed(seed)
     importance = {str(i): torch.rand(*size, generator=generator) for i, size in enumerate(sizes)}
@@ -51,13 +51,13 @@ def test_one_threshold_over_the_ranks_of_all_layers(sizes, sparsity, per_row, se
         assert (worst >= importance[layer].masked_fill(mask, -1.0).amax(dim=1)).all()
 
 
-def test_signed_scores_keep_the_largest_not_the_farthest_from_zero():
+def test_signed_scores_keep_the_largest():
     importance = torch.tensor([[-9.0, 2.0, -1.0, 3.0], [1.0, -7.0, 4.0, -2.0]])
     mask = Uniform(1).mask(importance, 0.5)
     assert mask.tolist() == [[False, True, False, True], [True, False, True, False]]
 
 
-def test_what_is_gone_has_no_rank_whatever_the_sign_of_the_rest():
+def test_pruned_weights_have_no_rank():
     mask = torch.tensor([[True, True, False]])
     scores = RankStep(0.5, side=1).groups(torch.tensor([[-3.0, -1.0, 2.0]]), mask).scores
     assert scores.tolist() == [-1, -3, -torch.inf]
@@ -71,7 +71,7 @@ def test_rows_that_differ_are_named():
         Uniform(2).check(torch.tensor([[False] * 4] * 2 + [[True, True, False, False]] * 2), 0.75)
 
 
-def test_a_channel_kept_in_part_is_named():
+def test_channel_of_part_is_named():
     mask = torch.ones(4, 6, dtype=torch.bool)
     mask[2, 5] = False
     with pytest.raises(ValueError, match="output 2 keeps 5 of its 6 weights"):
@@ -80,7 +80,7 @@ def test_a_channel_kept_in_part_is_named():
         Channel("inputs").check(mask, 0.1)
 
 
-def test_every_layer_keeps_its_share_unless_a_network_wide_threshold_is_asked_for():
+def test_channels_are_not_ranked_together():
     importance = {"weak": torch.full((4, 8), 0.1), "strong": torch.ones(4, 8)}
     assert not Channel().ranked_in_source
     masks = make_masks(importance, Channel(), GlobalThreshold(), 0.5)

@@ -7,7 +7,7 @@ import time
 from program_server import ProgramServer
 
 
-def test_it_ends_while_a_forked_process_lives():
+def test_server_ends_before_its_fork():
     """As a loader's worker may, which has inherited this process's end of the pipe that the server reads."""
     server = ProgramServer(imported=())
     assert server.run(["-c", "print(6 * 7)"]).stdout == "42\n"

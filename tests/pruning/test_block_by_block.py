@@ -57,7 +57,7 @@ def scores(net: nn.Module, importance: Any, batches: list, **options: Any) -> di
 
 
 @pytest.mark.parametrize("make", [llama, opt, qwen])
-def test_scores_are_those_of_the_whole_network(make: Any, batches: list, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_are_the_whole_networks(make: Any, batches: list, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     net = make()
     assert len(chain_of_blocks(net, layers_of(net))) == net.config.num_hidden_layers
@@ -71,7 +71,7 @@ def test_scores_are_those_of_the_whole_network(make: Any, batches: list, monkeyp
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_groups_in_order_are_given_what_changed_before(batches: list, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_see_what_changed_before(batches: list, monkeypatch: pytest.MonkeyPatch) -> None:
     def halved(net: nn.Module) -> list[dict[str, torch.Tensor]]:
         found = []
         steps = NetworkCalibration(CausalLM(net), layers_of(net), lambda: batches)
@@ -110,7 +110,7 @@ def test_sequential_wanda_is_the_authors(pattern: str, batches: list) -> None:
         assert same.double().mean() > 0.998, name
 
 
-def test_what_cannot_go_from_block_to_block() -> None:
+def test_refusals_of_sequential_scores() -> None:
     importance = Wanda(sequential=True)
     cases = [
         ({"allocation": "global_threshold"}, "allocation=global_threshold decides among layers: allocation=per_layer"),

@@ -36,7 +36,7 @@ def setting() -> tuple[ImageClassification, list[dict[str, torch.Tensor]]]:
     return task, [{"x": torch.randn(4, 1, 2, 3), "labels": torch.randint(3, (4,))} for _ in range(3)]
 
 
-def test_gradients_are_those_of_each_batch_without_dropout():
+def test_gradients_of_each_batch():
     task, batches = setting()
     seen = list(NetworkCalibration(task, ["layer"], lambda: batches).gradients(2))
     assert len(seen) == 2
@@ -59,7 +59,7 @@ class Tied(Net):
 
 
 @pytest.mark.parametrize("importance", [Wanda(batches=2), Random(), Magnitude()], ids=lambda chosen: chosen.name)
-def test_layers_of_one_weight_have_one_score(importance):
+def test_layers_of_one_weight(importance):
     _, batches = setting()
     task = ImageClassification(Tied(), num_classes=3)
     tied = score_weights(task, ["first", "second"], importance=importance, open_loader=lambda: batches)
@@ -69,7 +69,7 @@ def test_layers_of_one_weight_have_one_score(importance):
         torch.testing.assert_close(tied["first"], (parts[0]["first"] + parts[1]["second"]) / 2)
 
 
-def test_every_scoring_begins_with_the_first_batch():
+def test_scoring_begins_with_first_batch():
     """A loader that goes on where it stopped would give a resumed training other masks than an undisturbed one."""
     task, batches = setting()
     opened = []
@@ -84,7 +84,7 @@ def test_every_scoring_begins_with_the_first_batch():
     assert torch.equal(first["layer"], second["layer"]) and len(opened) == 2
 
 
-def test_the_network_is_left_as_it_was_also_after_an_error():
+def test_network_is_unchanged_after_errors():
     task, batches = setting()
     task.net.train()
     del batches[1]["labels"]
@@ -96,17 +96,11 @@ def test_the_network_is_left_as_it_was_also_after_an_error():
     assert task.net.layer.weight.grad is None and not task.net.layer._forward_pre_hooks
 
 
-def test_a_layer_that_the_loss_does_not_depend_on_is_named():
+def test_layer_without_gradient_is_named():
     task, batches = setting()
     task.net.idle = nn.Linear(2, 2)
     with pytest.raises(ValueError, match="idle"):
         score_weights(task, ["layer", "idle"], importance=Taylor(batches=1), open_loader=lambda: batches)
-
-
-def test_without_data_there_is_no_score():
-    task, _ = setting()
-    with pytest.raises(ValueError, match="no batch"):
-        score_weights(task, ["layer"], importance=Taylor(batches=1), open_loader=list)
 
 
 # Three batches for two ranks (one reads two of them), and one batch, of which the second rank reads none.
@@ -151,7 +145,7 @@ def _second_rank(_: int, store: str, file: str) -> None:
     torch.save(_found_by_rank(1, store), file)
 
 
-def test_two_processes_find_the_scores_of_one(rank_server, tmp_path):
+def test_two_processes_score_as_one(rank_server, tmp_path):
     alone, moved_alone = _scores(), _movement(None)
     store, file = str(tmp_path / "store"), str(tmp_path / "second.pt")
     other = mp.start_processes(_second_rank, (store, file), nprocs=1, join=False, start_method="forkserver")

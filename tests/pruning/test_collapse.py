@@ -22,16 +22,12 @@ from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
         (1.0, 0.0, True),
     ],
 )
-def test_a_layer_collapsed_below_a_tenth_of_the_target_density_or_one_per_cent(sparsity, target, collapsed):
+def test_collapsed_layers_by_density(sparsity, target, collapsed):
     found = collapsed_layers({"fc1": 0.3, "fc2": sparsity}, target)
     assert found == ({"fc2": pytest.approx(1 - sparsity)} if collapsed else {})
 
 
-def test_a_layer_without_weights_has_density_zero_exactly():
-    assert collapsed_layers({"fc2": 1.0}, 0.9)["fc2"] == 0
-
-
-def test_the_warning_names_the_layers_and_both_settings():
+def test_warning_names_layers_and_settings():
     sparsities = {"blocks.0.fc1": 0.5, "blocks.0.fc2": 1.0, "blocks.1.fc2": 0.99}
     warning = collapse_warning(sparsities, 0.75, "global_threshold")
     assert warning.startswith(

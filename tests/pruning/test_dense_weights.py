@@ -63,14 +63,14 @@ def net() -> nn.Module:
     return Many().eval()
 
 
-def test_of_any_kind_with_the_true_reason(net, capsys):
+def test_reasons_of_every_kind(net, capsys):
     masks = sf.prune(net, "n_m", 0.5, example_inputs=(TOKENS,))
     assert list(masks) == ["body"] and masks.dense == DENSE
     assert masks.ignored == {
         "attention.out_proj": "its weight is read without a call of it",
         "read": "its weight is read without a call of it",
         "idle": "the example inputs do not reach it",
-        "head": "the last Linear, the head",
+        "head": "the head, which gives the network's output",
     }
     weights = (
         sum(parameter.numel() for parameter in net.parameters() if parameter.dim() > 1) - 48
@@ -86,7 +86,7 @@ def test_of_any_kind_with_the_true_reason(net, capsys):
     assert all([name, "dense:", *why.split()] in lines for name, why in DENSE.items())
 
 
-def test_layers_that_were_not_chosen_or_have_no_mask_are_among_them(net, tmp_path):
+def test_reasons_of_unchosen_layers(net, tmp_path):
     masks = sf.prune(net, "n_m", 0.5, layers=["body", "read"], ignore="read", tell=len)
     unchosen = ("attention.out_proj", "idle", "head")
     assert masks.dense == DENSE | dict.fromkeys(unchosen, "not among the layers to prune") and list(masks.ignored) == [
@@ -101,39 +101,7 @@ def test_layers_that_were_not_chosen_or_have_no_mask_are_among_them(net, tmp_pat
     assert report.others == DENSE | dict.fromkeys((*unchosen, "read"), "it has no mask")
 
 
-def test_a_mask_whose_weight_is_read_is_not_called_unused(net):
-    masks = sf.prune(net, "n_m", 0.5, layers=["body", "read", "idle", "attention.out_proj"], tell=len)
-    report = sf.swap(net, masks, (TOKENS,))
-    assert report.dense_layers == {
-        "attention.out_proj": "its weight is read without a call of it",
-        "read": "its weight is read without a call of it",
-        "idle": "the example inputs do not reach it",
-    }
-
-
-class Tied(nn.Module):
-    """As GPT-2: its head is its embedding, and its products are in a class that is no Linear."""
-
-    def __init__(self, *, tied: bool) -> None:
-        super().__init__()
-        self.tokens, self.body, self.head = nn.Embedding(32, 16), nn.Conv1d(16, 16, 1), nn.Linear(16, 32, bias=False)
-        if tied:
-            self.head.weight = self.tokens.weight
-
-    def forward(self, tokens):
-        return self.head(self.body(self.tokens(tokens).mT).mT)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_naming_layers_is_advised_only_where_it_helps(tied):
-    with pytest.raises(
-        sf.InvalidSetting, match="1 Conv1d: no kernel is there for a module of its kind, Conv1d"
-    ) as told:
-        sf.prune(Tied(tied=tied), "n_m", 0.5, tell=len)
-    assert str(told.value).endswith("name those to prune") is not tied
-
-
-def test_what_will_run_dense_after_a_swap_is_said_before(capsys):
+def test_dense_after_swap_is_said(capsys):
     class Own(nn.Linear):
         def forward(self, x):
             return super().forward(x) + 1
@@ -149,12 +117,7 @@ def test_what_will_run_dense_after_a_swap_is_said_before(capsys):
     assert all(why in said for why in dense.values()) and all(name in said for name in dense)
 
 
-def test_a_computed_weight_of_any_kind_is_listed():
-    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 8, 1)), nn.Linear(4, 4), nn.Linear(4, 4))
-    assert sf.prune(net, "n_m", 0.5, tell=len).dense == {"0": TORCH.format("Conv1d")}
-
-
-def test_layers_whose_masks_take_nothing_are_said_before_training():
+def test_masks_that_take_nothing():
     net = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
     lines, x = [], torch.randn(2, 16)
     masks = sf.prune(net, "block_wise", 0.5, granularity=16, example_inputs=(x,), tell=lines.append)

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
 import sparsefront as sf
-from sparsefront.pruning.calibration import NetworkCalibration, in_encoder
+from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery import distillation
 from sparsefront.tasks.plain_task import PlainTask
 
@@ -51,7 +51,7 @@ def batch(written: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("written", [READ, READ + 1])
-def test_padding_of_the_one_text_takes_no_token_from_the_other(net, written):
+def test_padding_of_two_texts(net, written):
     layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     calibration = NetworkCalibration(PlainTask(net, None), layers, lambda: [batch(written)])
     rows = calibration.input_sums(1, lambda x: x.new_full((1,), len(x)))
@@ -63,7 +63,7 @@ def test_padding_of_the_one_text_takes_no_token_from_the_other(net, written):
     assert sum(bool(module._forward_hooks) for module in net.modules()) == 0
 
 
-def test_hidden_states_of_a_decoder_count_as_a_whole(net, monkeypatch):
+def test_hidden_states_of_a_decoder(net, monkeypatch):
     seen = []
     loss = distillation.square_head_loss
 
@@ -77,8 +77,3 @@ def test_hidden_states_of_a_decoder_count_as_a_whole(net, monkeypatch):
     sf.recover(net, masks, [batch(READ)], recovery="square_head", dense_net=net, epochs=1, trainer=trainer)
     encoder, decoder = seen
     assert encoder.sum() == ROWS * REAL and decoder is None
-
-
-def test_of_any_other_network_all_modules_see_the_text():
-    net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
-    assert all(map(in_encoder(net), net.modules()))

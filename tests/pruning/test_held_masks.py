@@ -42,7 +42,7 @@ def step(net: nn.Module, optimizer: torch.optim.Optimizer, batch) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_through_momentum_and_decay_of_a_plain_loop(net, masks, name):
+def test_momentum_and_decay(net, masks, name):
     optimizer = OPTIMIZERS[name](net.parameters())
     step(net, optimizer, BATCHES[0])  # momentum of weights that are pruned now
     before, names = net[0].weight.clone(), list(net.state_dict())
@@ -55,11 +55,6 @@ def test_through_momentum_and_decay_of_a_plain_loop(net, masks, name):
     assert not net._forward_pre_hooks and not net._state_dict_pre_hooks and not hooks_of_all
     step(net, optimizer, BATCHES[0])
     assert not is_held(net, masks)
-
-
-def test_masks_of_another_network_are_told(net):
-    with pytest.raises(sf.InvalidSetting, match=r"^masks\['9'\]=given: names no layer"):
-        sf.hold(net, {"9": torch.ones(16, 16, dtype=torch.bool)})
 
 
 class Lightning(pl.LightningModule):
@@ -85,7 +80,7 @@ def test_in_a_lightning_trainer(net, masks):
     assert is_held(net, masks) and net[0].weight[masks["0"]].all() and not hooks_of_all
 
 
-def test_of_two_networks_that_fit_one_is_named(net, masks):
+def test_two_networks_that_fit(net, masks):
     twins = {"one": net, "other": copy.deepcopy(net)}
     with pytest.raises(
         sf.InvalidSetting, match=r"^masks=given: names layers that 2 parts of Lightning has: give HoldMasks"
@@ -96,7 +91,7 @@ def test_of_two_networks_that_fit_one_is_named(net, masks):
 
 
 @pytest.mark.parametrize("by_callback", [True, False])
-def test_in_a_trainer_of_transformers(tmp_path, by_callback):
+def test_trainer_of_transformers(tmp_path, by_callback):
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

@@ -21,14 +21,14 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize("settings", CONVOLUTIONS.values(), ids=CONVOLUTIONS.keys())
-def test_rows_of_a_convolution_times_its_weight_are_its_output(settings):
+def test_rows_of_a_convolution(settings):
     torch.manual_seed(0)
     conv, x = nn.Conv2d(3, 5, bias=False, **settings), torch.randn(2, 3, 9, 8)
     product = as_rows(conv, x) @ as_matrix(conv.weight).t()
     torch.testing.assert_close(product, conv(x).permute(0, 2, 3, 1).flatten(0, 2), rtol=1e-4, atol=1e-5)
 
 
-def test_padding_of_a_text_is_no_row():
+def test_padding_is_no_row():
     layer, x = nn.Linear(4, 5), torch.randn(2, 3, 4)
     real = torch.tensor([[True, True, False], [True, False, False]])
     expected = torch.stack([x[0, 0], x[0, 1], x[1, 0]])
@@ -38,7 +38,7 @@ def test_padding_of_a_text_is_no_row():
     torch.testing.assert_close(sums["layer"], expected.sum(0))
 
 
-def test_sums_add_up_over_batches_and_over_calls():
+def test_sums_over_batches_and_calls():
     layer = nn.Linear(2, 2)
     batches = [torch.randn(3, 2), torch.randn(5, 2)]
     sums = sum_over_inputs(lambda x: layer(layer(x)), batches, {"layer": layer}, lambda x: x.sum(0))
@@ -47,7 +47,7 @@ def test_sums_add_up_over_batches_and_over_calls():
     assert not layer._forward_pre_hooks
 
 
-def test_a_layer_that_is_never_called_is_named():
+def test_layer_that_is_never_called():
     used, idle = nn.Linear(2, 2), nn.Linear(2, 2)
     for see in (
         lambda: sum_over_inputs(used, [torch.ones(1, 2)], {"used": used, "idle": idle}, torch.sum),
@@ -57,7 +57,7 @@ def test_a_layer_that_is_never_called_is_named():
             see()
 
 
-def test_layers_are_grouped_by_the_tensor_that_they_are_given_in_turn():
+def test_layers_are_grouped_by_input():
     layers = {name: nn.Linear(2, 2) for name in ("out", "v", "k", "q")}
 
     def attention(x):

@@ -25,17 +25,7 @@ def importance(*shapes: tuple[int, int]) -> dict[str, torch.Tensor]:
     return {f"layer{i}": torch.rand(*shape, generator=generator) for i, shape in enumerate(shapes)}
 
 
-def test_each_layer_takes_the_window_that_its_inputs_allow():
-    masks = make_masks(importance((4, 32), (4, 30)), NM(), PerLayer(), 0.9)
-    assert (masks["layer0"].view(4, 1, 32).sum(dim=2) == 3).all()
-    assert (masks["layer1"].view(4, 3, 10).sum(dim=2) == 1).all()
-
-
-def test_no_layers_no_masks():
-    assert make_masks({}, ElementWise(), GlobalThreshold(), 0.5) == {}
-
-
-def test_the_layer_is_named_when_something_is_wrong():
+def test_wrong_layer_is_named():
     scores = importance((8, 16), (6, 16))
     with pytest.raises(ValueError, match="layer1.*outputs 6 are not a multiple of granularity 4"):
         make_masks(scores, VectorWise(granularity=4), PerLayer(), 0.5)
@@ -46,7 +36,7 @@ def test_the_layer_is_named_when_something_is_wrong():
         make_masks({"layer0": torch.ones(2, 2, 2)}, ElementWise(), PerLayer(), 0.5)
 
 
-def test_previous_masks_bind_even_against_higher_scores_and_may_be_shaped_like_the_weight():
+def test_previous_masks_bind():
     previous = {"conv": torch.tensor([[[[True, False, False, True]]]])}
     masks = make_masks({"conv": torch.tensor([[1.0, 9, 9, 2]])}, ElementWise(), PerLayer(), 0.75, previous=previous)
     assert masks["conv"].tolist() == [[False, False, False, True]]
@@ -56,7 +46,7 @@ def test_previous_masks_bind_even_against_higher_scores_and_may_be_shaped_like_t
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_masks_stay_there_and_are_the_same():
+def test_masks_on_a_gpu():
     scores = {layer: values.round(decimals=2) for layer, values in importance((64, 128), (96, 256)).items()}
     torch.use_deterministic_algorithms(True)
     try:
@@ -70,7 +60,7 @@ def test_on_a_gpu_masks_stay_there_and_are_the_same():
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_pattern_that_breaks_its_own_masks_is_named_with_the_layer():
+def test_pattern_that_breaks_its_masks():
     with pytest.raises(InvalidSetting, match="pattern=block_wise: has made a mask of layer0 that breaks it: .*block"):
         make_masks(importance((8, 16)), TornBlocks(4), PerLayer(), 0.5)
 
@@ -108,7 +98,7 @@ class ReturningStep:
         ("nothing", "NoneType"),
     ],
 )
-def test_a_step_that_makes_no_mask_is_named_with_what_it_returned(returned, given, allocation):
+def test_step_that_makes_no_mask(returned, given, allocation):
     message = rf"^pattern=ReturningStep: to_mask returns {given}, where a mask is bool \[8, 16\], as the weight$"
     with pytest.raises(InvalidSetting, match=message):
         make_masks(importance((8, 16)), Returning(returned), allocation, 0.5)
@@ -122,7 +112,7 @@ def pruned_outputs(mask: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(("total", "per_dimension"), zip(STAGES, (0.25, 0.35, 0.5), strict=True))
-def test_each_stage_of_tile_wise_takes_outputs_and_inputs(total, per_dimension):
+def test_stages_of_tile_wise(total, per_dimension):
     """The authors' list is per dimension; nested masks take outputs alone until half of them are gone."""
     scores, pattern = importance((200, 400)), TileWise(20, **SOURCES)
     anew = make_masks(scores, pattern, GlobalThreshold(), total, final_sparsity=0.75, nested=False)["layer0"]
@@ -135,7 +125,7 @@ def test_each_stage_of_tile_wise_takes_outputs_and_inputs(total, per_dimension):
 
 @pytest.mark.parametrize("pattern", [ElementWise(), VectorWise(4), TileWise(8, **SOURCES), TileWise(8)], ids=str)
 @pytest.mark.parametrize("allocation", [PerLayer(), GlobalThreshold(), Erk()], ids=lambda a: a.name)
-def test_a_mask_made_anew_is_the_direct_one(pattern, allocation):
+def test_mask_made_anew(pattern, allocation):
     scores = importance((32, 64), (64, 32))
     before = make_masks(scores, pattern, allocation, 0.3)
     anew = make_masks(scores, pattern, allocation, 0.6, final_sparsity=0.75, previous=before, nested=False)

@@ -46,7 +46,7 @@ def scores(n: int = 6, k: int = 8, seed: int = 0) -> torch.Tensor:
     return torch.rand(n, k, generator=torch.Generator().manual_seed(seed))
 
 
-def test_a_permuted_pattern_holds_in_its_order_and_masks_come_back_in_the_networks():
+def test_permuted_pattern_holds_in_its_order():
     importance, pattern = {"a": scores()}, EvenInputsFirst(m=4)
     spec = fix_spec(importance, pattern, PerLayer(), 0.5)
     mask = make_masks(importance, pattern, PerLayer(), 0.5)["a"]
@@ -62,7 +62,7 @@ def test_a_permuted_pattern_holds_in_its_order_and_masks_come_back_in_the_networ
         pattern.check(uneven, 0.5, pattern.find_permutation(uneven, 0.5))
 
 
-def test_sparsities_of_layers_apply_layer_by_layer_and_are_asked_for_once():
+def test_sparsities_of_layers():
     importance = {"a": scores(seed=1), "b": scores(seed=2)}
     allocation = Given({"a": 0.75, "b": 0.0}, [])
     shapes = {"a": (6, 2, 2, 2), "b": (6, 8)}
@@ -76,12 +76,12 @@ def test_sparsities_of_layers_apply_layer_by_layer_and_are_asked_for_once():
     assert lost("a", 0.25) == pytest.approx(importance["a"].flatten().sort().values[:12].sum().item())
 
 
-def test_layers_under_a_global_allocation_have_no_sparsity_of_their_own():
+def test_global_allocation_fixes_no_sparsities():
     assert fix_spec({"a": scores()}, ElementWise(), GlobalThreshold(), 0.5).sparsities is None
 
 
 @pytest.mark.parametrize("sparsities", [None, {"a.b": 0.5, "c": 0.25}])
-def test_a_structure_comes_back_from_disk(tmp_path, sparsities):
+def test_structure_comes_back_from_disk(tmp_path, sparsities):
     orders = {"a.b": Permutation(outputs=torch.tensor([1, 0])), "c": Permutation(inputs=torch.tensor([2, 0, 1]))}
     MaskSpec(orders, sparsities).save(tmp_path)
     read = MaskSpec.load(tmp_path)
@@ -91,7 +91,7 @@ def test_a_structure_comes_back_from_disk(tmp_path, sparsities):
     assert torch.equal(read.permutation("c").inputs, orders["c"].inputs)
 
 
-def test_patterns_of_layers_come_back_from_disk(tmp_path):
+def test_patterns_come_back_from_disk(tmp_path):
     patterns = {"a.b": NM(m=4), "c": VectorWise(granularity=4)}
     MaskSpec({}, {"a.b": 0.5, "c": 0.75, "d": 0.0}, patterns).save(tmp_path)
     read = MaskSpec.load(tmp_path)
@@ -112,7 +112,7 @@ class Noted(NM):
         return Permutation(inputs=torch.arange(importance.shape[1]).flip(0))
 
 
-def test_an_order_belongs_to_the_sparsity_of_its_layer_and_a_dense_layer_has_none():
+def test_order_of_a_layers_sparsity():
     importance, pattern = {"a": scores(seed=1), "b": scores(seed=2)}, Noted()
     assert fix_spec(importance, pattern, GlobalThreshold(), 0.75).permutations.keys() == {"a", "b"}
     assert pattern.asked == [0.75, 0.75]
@@ -129,7 +129,7 @@ def test_an_order_belongs_to_the_sparsity_of_its_layer_and_a_dense_layer_has_non
         ({"a": math.nan, "b": 0.5}, r"gives layer a a sparsity of nan; it must lie in [0, 1)"),
     ],
 )
-def test_an_own_allocation_that_breaks_its_promise_is_named(given, why):
+def test_own_allocation_that_breaks_its_promise(given, why):
     importance = {"a": scores(), "b": scores()}
     with pytest.raises(InvalidSetting, match=f"^allocation=given: {re.escape(why)}"):
         fix_spec(importance, ElementWise(), Given(given, []), 0.5)

@@ -66,7 +66,7 @@ def by_hand(weight: torch.Tensor, batches: list, accumulate: int = 1, keep: torc
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_sums_over_steps_of_gradient_descent(accumulate):
+def test_sums_over_steps(accumulate):
     module, batches = Regression(), data(6)
     weight = module.net[0].weight.detach().clone()
     movement = AccumulateScores(module.net, ["0"], Movement())
@@ -101,7 +101,7 @@ class Overflowing(torch.amp.GradScaler):
         super().unscale_(optimizer)
 
 
-def test_scaled_gradients_are_unscaled_and_a_skipped_step_adds_nothing():
+def test_skipped_step_adds_nothing():
     module, batches = Regression(), data(4)
     weight = module.net[0].weight.detach().clone()
     movement = AccumulateScores(module.net, ["0"], Movement())
@@ -111,7 +111,7 @@ def test_scaled_gradients_are_unscaled_and_a_skipped_step_adds_nothing():
     torch.testing.assert_close(movement.sums()["0"], by_hand(weight, taken), rtol=2e-2, atol=2e-3)
 
 
-def test_it_goes_on_from_a_checkpoint(tmp_path):
+def test_sums_go_on_from_checkpoint(tmp_path):
     batches = data(6)
     module = Regression()
     whole = AccumulateScores(module.net, ["0"], Movement())
@@ -130,5 +130,5 @@ def test_it_goes_on_from_a_checkpoint(tmp_path):
     assert torch.equal(movement.sums()["0"], whole.sums()["0"])
 
 
-def test_convolutions_are_seen_as_matrices():
+def test_convolutions_as_matrices():
     assert AccumulateScores(nn.Sequential(nn.Conv2d(2, 4, 3)), ["0"], Movement()).sums()["0"].shape == (4, 18)

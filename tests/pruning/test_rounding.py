@@ -42,7 +42,7 @@ def nearest(message: str) -> float:
 
 
 @pytest.mark.parametrize(("pattern", "allocation"), MET)
-def test_too_little_is_rejected_with_the_nearest_that_prunes(pattern, allocation):
+def test_too_little_names_the_nearest(pattern, allocation):
     pattern, allocation, sparsity = PATTERNS[pattern], ALLOCATIONS[allocation], 1e-4
     assert all(bool(mask.all()) for mask in made(pattern, allocation, sparsity).values())
     with pytest.raises(InvalidSetting, match=f"^sparsity=0.0001: rounds to no change: {pattern.name} ") as rejected:
@@ -57,7 +57,7 @@ def test_too_little_is_rejected_with_the_nearest_that_prunes(pattern, allocation
 
 @pytest.mark.parametrize("pattern", [name for name in PATTERNS if name != "windows"])
 @pytest.mark.parametrize("allocation", ["per_layer", "global_threshold"])
-def test_what_leaves_no_weight_is_rejected_with_the_nearest_that_does(pattern, allocation):
+def test_too_much_names_the_nearest(pattern, allocation):
     pattern, allocation, sparsity = PATTERNS[pattern], ALLOCATIONS[allocation], 1 - 1e-13
     assert not any(bool(mask.any()) for mask in made(pattern, allocation, sparsity).values())
     with pytest.raises(
@@ -71,10 +71,10 @@ def test_what_leaves_no_weight_is_rejected_with_the_nearest_that_does(pattern, a
 
 @pytest.mark.parametrize(("pattern", "allocation"), MET)
 @pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.75])
-def test_what_prunes_is_right_and_so_is_no_pruning(pattern, allocation, sparsity):
+def test_sparsities_that_prune(pattern, allocation, sparsity):
     assert require_effect(PATTERNS[pattern], ALLOCATIONS[allocation], SHAPES, sparsity) is None
 
 
-def test_a_layer_of_a_single_group_loses_it_at_no_sparsity():
+def test_layer_of_a_single_group():
     with pytest.raises(InvalidSetting, match="and no sparsity changes that"):
         require_effect(P.Channel(), PerLayer(), {"one output": (1, 64)}, 0.5)

@@ -43,7 +43,7 @@ def batches() -> list:
 
 @pytest.mark.parametrize("sequential", [True, False])
 @pytest.mark.parametrize("pattern", ["n_m", "element_wise"])
-def test_swaps_find_one_mask_that_brings_the_outputs_of_both_closer(net, batches, pattern, sequential):
+def test_swaps_find_one_mask(net, batches, pattern, sequential):
     dense = copy.deepcopy(net)
     masks = sf.prune(net, pattern, 0.5, layers=LAYERS, tell=len)
     found = sf.recover(
@@ -81,7 +81,7 @@ class ByName(PerLayerAllocation):
         return {layer: 0.75 if layer == "second" else 0.25 for layer in weight_shapes}
 
 
-def test_an_allocation_that_gives_them_two_sparsities_is_told(net):
+def test_two_sparsities_of_one_weight(net):
     message = "^allocation=by_name: gives first a sparsity of 0.25 and second, which shares its weight, one of 0.75: they need"
     with pytest.raises(sf.InvalidSetting, match=message):
         sf.prune(net, "element_wise", 0.5, allocation=ByName(), layers=LAYERS, tell=len)
@@ -92,7 +92,7 @@ def test_an_allocation_that_gives_them_two_sparsities_is_told(net):
 SHARED = r"^allocation=latency_search: chooses layer by layer, and {0}, {1} share one weight: leave them dense$"
 
 
-def test_of_a_run_before_anything_is_trained(composed, monkeypatch):
+def test_shared_weights_of_a_run(composed, monkeypatch):
     from sparsefront.models.vit_small import VitSmall
 
     def shared(self, info, skeleton=VitSmall.skeleton):
@@ -157,7 +157,7 @@ TIES = {
 
 
 @pytest.mark.parametrize("tie", TIES, ids=lambda tie: tie.__name__)
-def test_a_weight_that_another_module_keeps_dense_is_told(tie):
+def test_weight_that_stays_dense_elsewhere(tie):
     net = Language(tie)
     message = re.escape(f"ignore=(): head is pruned, and its weight is also {TIES[tie]}: leave both dense")
     with pytest.raises(sf.InvalidSetting, match=f"^{message}$"):
@@ -169,7 +169,7 @@ def test_a_weight_that_another_module_keeps_dense_is_told(tie):
     sf.prune(net, "element_wise", 0.5, layers="body", tell=len)
 
 
-def test_two_parameters_of_one_tensor_have_one_mask_and_parts_of_a_flat_tensor_their_own():
+def test_two_parameters_of_one_tensor():
     net = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
     net[1].weight = nn.Parameter(net[0].weight.data)
     masks = sf.prune(net, "element_wise", 0.5, layers=["0", "1"], tell=len)

@@ -61,7 +61,7 @@ def pruned(trained, digits, recovery) -> nn.Module:
     return net
 
 
-def test_a_conv_net_keeps_its_accuracy_only_with_statistics_of_its_own(trained, digits):
+def test_own_statistics_keep_the_accuracy(trained, digits):
     dense = accuracy(trained, digits)
     without = accuracy(pruned(trained, digits, NoRecovery(batch_norm_batches=None)), digits)
     with_them = accuracy(pruned(trained, digits, "none"), digits)
@@ -85,7 +85,7 @@ class Wide(nn.Module):
 
 
 @pytest.mark.parametrize("recovery", [NoRecovery(batch_norm_batches=3), ObsUpdate(batches=2, batch_norm_batches=3)])
-def test_statistics_are_plain_averages_over_the_asked_batches(recovery):
+def test_statistics_are_plain_averages(recovery):
     dense, x = Wide(), torch.randn(80, 8)
     net, read = copy.deepcopy(dense), loader_of(x)
     masks = sf.prune(net, "element_wise", 0.5, layers=["first"], tell=lambda text: None)
@@ -102,7 +102,7 @@ def loader_of(x: torch.Tensor, batch_size: int = 16) -> DataLoader:
 
 
 @pytest.mark.parametrize(("batches", "batch_size"), [(None, 16), (3, 1)], ids=["switched off", "batches of one row"])
-def test_statistics_stay_where_none_are_to_be_had(batches, batch_size):
+def test_statistics_stay_without_batches(batches, batch_size):
     net = Wide()
     net.norm.running_mean.fill_(3.0)
     masks = sf.prune(net, "element_wise", 0.5, layers=["first"], tell=lambda text: None)
@@ -111,6 +111,6 @@ def test_statistics_stay_where_none_are_to_be_had(batches, batch_size):
     assert (net.norm.running_mean == 3.0).all() and (net.norm.running_var == 1.0).all()
 
 
-def test_the_setting_is_in_the_row_and_on(run):
+def test_setting_is_in_the_row(run):
     common = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "kernel=none"]
     assert run(*common, "recovery=none").choice.recovery_parameters["batch_norm_batches"] == 100

@@ -1,9 +1,10 @@
-"""What a student is trained for, against numbers worked out by hand and a plain formula.
+"""distill and square_head: each step by a plain formula, and which tokens count.
 
 Blocks are found in every model; what they return is kept for one forward.
 """
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from sparsefront.config.validate import validate
 from sparsefront.models.base import block_names
-from sparsefront.recovery.distillation import Distillation, soft_target_loss
+from sparsefront.recovery.distillation import Distillation, SquareHeadDistillation, soft_target_loss, square_head_loss
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.tasks.extractive_qa import ExtractiveQA
 from sparsefront.training.graphs import HiddenStates
@@ -46,7 +47,7 @@ def test_soft_targets_follow_the_formula(temperature):
     assert soft_target_loss(teacher, teacher, temperature).item() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_score_has_no_distribution():
+def test_score_has_no_distribution():
     assert soft_target_loss(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0], [1.0]]), 2.0).item() == 2.5
 
 
@@ -76,61 +77,86 @@ LAYERS = ["blocks.0", "blocks.1"]
 BATCH = {"x": torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), "labels": torch.arange(8) % 3}
 
 
-def fit(distillation: Distillation, *callbacks: pl.Callback, precision: str = "32-true") -> ImageClassification:
-    pl.seed_everything(1, verbose=False)
-    task = ImageClassification(Classifier(), Fixed(), num_classes=3)
-    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        max_steps=3,
-        precision=precision,
-        callbacks=[distillation, *callbacks],
-        **dict.fromkeys(quiet, False),
-    )
-    trainer.fit(task, DataLoader([BATCH], batch_size=None))
-    return task
-
-
 class WatchLoss(pl.Callback):
-    """The loss of each step, and what it should be by the plain formula for the weights before that step."""
+    """The loss of each step, and what it should be by `formula` for the weights before that step."""
 
-    def __init__(self, distillation: Distillation, hardness: float, hidden: float) -> None:
-        self.of, self.hardness, self.hidden = distillation, hardness, hidden
-        self.expected, self.found = [], []
+    def __init__(self, teacher: nn.Module, formula: Callable[..., float]) -> None:
+        self.teacher, self.formula = teacher, formula
+        self.expected, self.seen = [], []
 
     @torch.no_grad()
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         module.net.eval()  # the formula has no dropout: the student's is switched off for this test
         outputs, states = [], []
-        for net in (module.net, self.of.teacher):
+        for net in (module.net, self.teacher):
             x = batch["x"]
             states.append([x := block(x) for block in net.blocks])
             outputs.append(net.head(x))
-        hard = F.cross_entropy(outputs[0], batch["labels"]).item()
-        soft = plain_soft_target_loss(outputs[0].tolist(), outputs[1].tolist(), 2.0)
-        distance = [((a - b) ** 2).mean().item() for a, b in zip(*states, strict=True)]
-        self.expected.append(
-            (1 - self.hardness) * hard + self.hardness * soft + self.hidden * sum(distance) / len(distance)
-        )
+        self.expected.append(float(self.formula(*outputs, list(zip(*states, strict=True)), batch["labels"])))
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.found.append(outputs["loss"].item())
+        self.seen.append(outputs["loss"].item())
+
+
+def assert_minimizes(distillation: pl.Callback, formula: Callable[..., float]) -> None:
+    pl.seed_everything(1, verbose=False)
+    task, watch = ImageClassification(Classifier(), Fixed(), num_classes=3), WatchLoss(distillation.teacher, formula)
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = pl.Trainer(accelerator="cpu", max_steps=3, callbacks=[distillation, watch], **dict.fromkeys(quiet, False))
+    trainer.fit(task, DataLoader([BATCH], batch_size=None))
+    assert len(watch.seen) == 3 and watch.seen == pytest.approx(watch.expected, abs=1e-5)
+    assert watch.seen[-1] < watch.seen[0]
 
 
 @pytest.mark.parametrize(("hardness", "hidden"), [(0.25, 0.0), (1.0, 0.0), (0.9, 3.0), (0.0, 1.0)])
-def test_each_step_minimizes_the_formula(hardness, hidden):
-    torch.manual_seed(5)
-    layers = LAYERS if hidden else []
-    distillation = Distillation(
-        Classifier(), hardness=hardness, temperature=2.0, hidden_states=hidden, hidden_layers=layers
+def test_distill_minimizes_its_formula(hardness, hidden):
+    def formula(student, teacher, states, labels):
+        soft = plain_soft_target_loss(student.tolist(), teacher.tolist(), 2.0)
+        distance = sum(((a - b) ** 2).mean() for a, b in states) / len(states)
+        return (1 - hardness) * F.cross_entropy(student, labels) + hardness * soft + hidden * distance
+
+    settings = {"hidden_states": hidden, "hidden_layers": LAYERS if hidden else []}
+    assert_minimizes(Distillation(Classifier(), hardness=hardness, temperature=2.0, **settings), formula)
+
+
+@pytest.mark.parametrize(("hidden", "soft"), [(1.0, 0.0), (0.5, 2.0)])
+def test_square_head_minimizes_its_formula(hidden, soft):
+    def formula(student, teacher, states, labels):
+        distance = sum(((s - t) ** 2).mean() / (t**2).mean() for s, t in states)
+        soft_targets = plain_soft_target_loss(student.tolist(), teacher.tolist(), 2.0)
+        return F.cross_entropy(student, labels) + hidden * distance + soft * soft_targets
+
+    settings = {"hidden_states": hidden, "soft_targets": soft, "temperature": 2.0}
+    assert_minimizes(SquareHeadDistillation(Classifier(), LAYERS, **settings), formula)
+
+
+def test_padding_does_not_count():
+    student, teacher = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    expected = (student[real] - teacher[real]).square().sum() / teacher[real].square().sum()
+    student[~real], teacher[~real] = 100.0, -100.0
+    assert square_head_loss([(student, teacher)], real).item() == pytest.approx(expected.item(), rel=1e-5)
+    pooled = (torch.tensor([[1.0]]), torch.tensor([[2.0]]))
+    assert square_head_loss([pooled], real).item() == pytest.approx(0.25), "a state without tokens counts as a whole"
+
+
+def test_zero_state_gives_no_nan():
+    assert square_head_loss([(torch.zeros(2, 2), torch.zeros(2, 2))]).item() == 0.0
+
+
+def test_padded_texts_of_a_batch():
+    """What the callback makes of a batch with an attention mask."""
+    net = nn.Sequential(nn.Identity())
+    task = SimpleNamespace(net=net, label_loss=lambda output, batch: torch.zeros(()))
+    student, teacher = torch.ones(1, 2, 3), torch.full((1, 2, 3), 2.0)
+    teacher[:, 1] = 1e6
+    loss = SquareHeadDistillation(nn.Identity(), ["0"]).loss(
+        task, None, None, [(student, teacher)], {"attention_mask": torch.tensor([[1, 0]])}
     )
-    watch = WatchLoss(distillation, hardness, hidden)
-    fit(distillation, watch)
-    assert len(watch.found) == 3 and watch.found == pytest.approx(watch.expected, abs=1e-5)
-    assert watch.found[-1] < watch.found[0]
+    assert loss.item() == pytest.approx(0.25)
 
 
-def test_answers_are_taught_by_both_their_ends():
+def test_both_ends_of_answers_are_taught():
     task = ExtractiveQA(nn.Identity())
     task.net_inputs = lambda batch: {}
     given, wanted = (SimpleNamespace(start_logits=torch.randn(2, 5), end_logits=torch.randn(2, 5)) for _ in range(2))
@@ -146,21 +172,20 @@ def test_answers_are_taught_by_both_their_ends():
     assert distillation.objective(task, given, batch).item() == pytest.approx(sum(both) / 2, abs=1e-5)
 
 
-def skeleton(composed, *overrides):
-    experiment = validate(composed(*overrides))
+BLOCKS = {
+    "": [f"blocks.{i}" for i in range(4)],
+    "model.prune_head=true": [f"blocks.{i}" for i in range(4)],
+    "model=resnet50 recipe=default pattern=element_wise": [
+        f"layer{stage}.{i}" for stage, count in {1: 3, 2: 4, 3: 6, 4: 3}.items() for i in range(count)
+    ],
+}
+
+
+@pytest.mark.parametrize("overrides", BLOCKS)
+def test_blocks_of_networks(composed, overrides):
+    experiment = validate(composed(*overrides.split()))
     net = experiment.model.skeleton(experiment.dataset.info)
-    return net, experiment.model.prunable(net)
-
-
-def test_blocks_of_the_small_vit(composed):
-    assert block_names(*skeleton(composed)) == [f"blocks.{i}" for i in range(4)]
-    assert block_names(*skeleton(composed, "model.prune_head=true")) == [f"blocks.{i}" for i in range(4)]
-
-
-def test_blocks_of_a_resnet_are_its_bottlenecks(composed):
-    found = block_names(*skeleton(composed, "model=resnet50", "recipe=default", "pattern=element_wise"))
-    counts = {1: 3, 2: 4, 3: 6, 4: 3}
-    assert found == [f"layer{stage}.{i}" for stage, count in counts.items() for i in range(count)]
+    assert block_names(net, experiment.model.prunable(net)) == BLOCKS[overrides]
 
 
 def test_blocks_of_bert():
@@ -181,7 +206,7 @@ class Tupled(nn.Module):
         return self.linear(x), "attention"
 
 
-def test_only_the_forward_that_is_listened_to_is_kept():
+def test_states_of_one_forward_are_kept():
     net = nn.ModuleList([Tupled(), nn.Linear(3, 3)])
     states = HiddenStates(net, ["1", "0"])
     inputs = torch.randn(2, 3)

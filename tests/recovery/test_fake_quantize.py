@@ -8,8 +8,6 @@ from sparsefront_kernels.quantized.quantize import dequantize, quantize
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.config.validate import validate
-from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.fake_quantize import quantized_linear, rounded
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.training.trainer import TrainerSettings
@@ -18,7 +16,7 @@ TRAINER = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint=Fals
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
-def test_it_rounds_as_the_kernels_do(scale):
+def test_rounding_is_that_of_kernels(scale):
     x = scale * torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
     x[3], x[5, 2] = 0.0, 0.0
     assert torch.equal(rounded(x), dequantize(quantize(x, "fp8")))
@@ -26,7 +24,7 @@ def test_it_rounds_as_the_kernels_do(scale):
     assert rounded(x.half()).dtype == torch.float16
 
 
-def test_the_gradient_is_that_of_the_product_of_rounded_operands():
+def test_gradient_of_rounded_operands():
     layer, x = nn.Linear(8, 4), torch.randn(2, 3, 8, requires_grad=True)
     given = torch.randn(2, 3, 4)
     y = quantized_linear(layer, x)
@@ -49,7 +47,7 @@ class Watch(pl.Callback):
         self.rounds.append(torch.equal(layer(x), F.linear(rounded(x), rounded(layer.weight), layer.bias)))
 
 
-def test_a_recovery_trains_in_fp8_and_leaves_a_plain_network(monkeypatch):
+def test_recovery_in_fp8(monkeypatch):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
     masks = sf.prune(net, "element_wise", 0.5, tell=len)
@@ -65,10 +63,3 @@ def test_a_recovery_trains_in_fp8_and_leaves_a_plain_network(monkeypatch):
         assert all("forward" not in vars(module) for module in net.modules())
         seen[quantize_it] = set(net.state_dict())
     assert seen[True] == seen[False]
-
-
-@pytest.mark.parametrize("recovery", ["none", "obs_update", "sparse_swaps", "sr_ste", "cast"])
-def test_others_refuse_it_before_training(composed, recovery):
-    with pytest.raises(InvalidSetting, match=r"^recovery\.quantize=True: ") as refused:
-        validate(composed(f"recovery={recovery}", "+recovery.quantize=true"))
-    assert "finetune" in str(refused.value) and "\n" not in str(refused.value)

@@ -55,7 +55,7 @@ def killed(folder, **arguments) -> None:
 
 
 @pytest.mark.parametrize("schedule", ROUNDS.values(), ids=ROUNDS)
-def test_a_finished_recovery_leaves_nothing_for_the_next_one(tmp_path, schedule):
+def test_finished_recovery_leaves_nothing(tmp_path, schedule):
     Recovery(tmp_path, schedule=schedule)
     assert not (tmp_path / "unfinished").exists()
     second, alone = (
@@ -66,14 +66,14 @@ def test_a_finished_recovery_leaves_nothing_for_the_next_one(tmp_path, schedule)
 
 
 @pytest.mark.parametrize("schedule", ROUNDS.values(), ids=ROUNDS)
-def test_a_killed_recovery_is_gone_on_from_by_the_same_call(tmp_path, schedule):
+def test_killed_recovery_goes_on(tmp_path, schedule):
     whole = Recovery(tmp_path / "whole", schedule=schedule)
     killed(tmp_path, schedule=schedule)
     again = Recovery(tmp_path, schedule=schedule, samples=64)
     assert torch.equal(again.net[0].weight, whole.net[0].weight) and torch.equal(again.masks["0"], whole.masks["0"])
 
 
-def test_rounds_within_the_interval_are_repeated(tmp_path):
+def test_rounds_within_interval_are_repeated(tmp_path):
     rare = {"schedule": ROUNDS["two rounds"], "trainer": replace(TRAINER, checkpoint_seconds=3600)}
     whole = Recovery(tmp_path / "whole", **rare)
     killed(tmp_path, **rare)
@@ -94,7 +94,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("differing", OTHERS)
-def test_no_other_recovery_goes_on_from_it(tmp_path, differing):
+def test_another_recovery_does_not_go_on(tmp_path, differing):
     killed(tmp_path)
     message = (
         f"context.resume_dir=.*unfinished: what another recovery left there differs in {differing}: repeat that one"

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.cast import Cast
 from sparsefront.recovery.distill import Distill
@@ -40,7 +41,7 @@ def test_each_recovery_goes_with_its_schedules(recovery):
     assert followed == SCHEDULES[recovery]
 
 
-def test_finetune_repeats_the_dense_schedule_unless_told_otherwise():
+def test_plan_of_finetune():
     plan = Finetune().plan(RECIPE, 7)
     assert plan.epochs == 10 and plan.optimization.lr == 0.1 and plan.optimization.total_steps == 70
     own = Finetune(epochs=2, lr=0.01).plan(RECIPE, 7)
@@ -49,7 +50,7 @@ def test_finetune_repeats_the_dense_schedule_unless_told_otherwise():
     assert of_recipe.epochs == 3 and of_recipe.optimization.lr == 0.02
 
 
-def test_rewinding_all_the_way_is_the_dense_curve():
+def test_whole_rewinding_is_the_dense_curve():
     for kind in (LearningRateRewind, WeightRewind):  # the default, whatever the budget of other recoveries
         plan = kind().plan(Recipe(epochs=10, recovery_epochs=3), 7)
         assert plan.epochs == 10 and plan.optimization.first_step == 0
@@ -60,14 +61,14 @@ REWINDING = [LearningRateRewind, WeightRewind, partial(Distill, along="lr_rewind
 
 
 @pytest.mark.parametrize("kind", [Finetune, SrSte, Cast, Distill, SquareHead, *REWINDING])
-def test_one_key_sets_the_budget_of_every_recovery(kind):
+def test_one_key_sets_every_budget(kind):
     assert kind(epochs=None).plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 3
     assert kind(epochs=2).plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 2
 
 
 @pytest.mark.parametrize("kind", [Finetune, Distill, SquareHead])
 @pytest.mark.parametrize(("epochs", "rounds"), [(6, 4), (3, 3), (1, 4), (5, 2)])
-def test_rounds_share_the_budget_to_the_step(kind, epochs, rounds):
+def test_rounds_share_the_budget(kind, epochs, rounds):
     shares = [kind(epochs=epochs).plan_of_round(RECIPE, 7, index, rounds) for index in range(rounds)]
     assert sum(share.steps for share in shares) == epochs * 7
     assert max(share.steps for share in shares) - min(share.steps for share in shares) <= 1
@@ -76,13 +77,13 @@ def test_rounds_share_the_budget_to_the_step(kind, epochs, rounds):
         assert share.optimization.total_steps == share.steps and share.optimization.first_step == 0
 
 
-def test_no_round_is_without_a_step():
+def test_no_round_without_a_step():
     shares = [Finetune(epochs=1).plan_of_round(RECIPE, 2, index, 4) for index in range(4)]
     assert [share.steps for share in shares] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("kind", REWINDING)
-def test_rewinding_past_the_start_by_the_recipe_names_its_key(kind):
+def test_rewinding_past_the_start(kind):
     with pytest.raises(InvalidSetting, match="recipe.recovery_epochs=11.*10 epochs"):
         kind(epochs=None).plan(Recipe(epochs=10, recovery_epochs=11), 7)
 
@@ -112,3 +113,58 @@ def test_impossible_settings_are_rejected(key, build):
     with pytest.raises(InvalidSetting) as rejected:
         build()
     assert rejected.value.key == key
+
+
+WINDOWS_ALONE = {  # of the recoveries that train n of m weights
+    "pattern=tile_wise": "recovery={0}: needs n of every m kept.*not tile_wise",
+    "pattern=element_wise": "recovery={0}: needs n of every m kept",
+    "pattern=vector_wise": "recovery={0}: needs n of every m kept.*pattern.distribution=balanced",
+    "pattern=n_m importance=taylor": "recovery={0}: ranks weights by importance=magnitude, not by taylor",
+    "pattern=n_m schedule=gradual": "recovery={0}: goes with schedule one_shot, not with gradual",
+    "pattern=n_m recipe.ema=0.9": "recipe.ema=0.9: must be null with recovery={0}",
+    "pattern=n_m recovery.decay=-1": "recovery.decay=-1: must be",
+}
+REFUSED = {
+    "cast": WINDOWS_ALONE
+    | {
+        "pattern=n_m recipe.optimizer=sgd": "recipe.optimizer=sgd: must be adamw with recovery=cast",
+        "pattern=n_m recovery.scale_groups=0": "recovery.scale_groups=0: must be",
+        "pattern=n_m recovery.mask_every=0": "recovery.mask_every=0: must be",
+    },
+    "sr_ste": WINDOWS_ALONE,
+    "obs_update": {
+        "schedule=gradual": "recovery=obs_update.*iterative, one_shot, not with gradual",
+        "recovery.reselect=true pattern=tile_wise": "recovery.reselect=True: pattern tile_wise",
+        "recovery.reselect=true pattern=vector_wise granularity=8": "recovery.reselect=True: pattern vector_wise",
+        "recovery.reselect=true pattern=n_m pattern.transposable=true sparsity=0.5": "recovery.reselect=True: pattern n_m",
+    },
+    "sparse_swaps": {
+        "pattern=tile_wise": "goes with pattern=element_wise, n_m, uniform, not with tile_wise as it is set",
+        "pattern=uniform granularity=2": "not with uniform as it is set",
+        "pattern=n_m pattern.transposable=true sparsity=0.5": "not with n_m as it is set",
+        "pattern=vector_wise granularity=8": "recovery=sparse_swaps: exchanges single weights.*not with vector_wise",
+        "pattern=n_m schedule=gradual": "goes with schedule iterative, one_shot, not with gradual",
+        "pattern=n_m recovery.epochs=3": "recovery.epochs=3: must be null with along=none",
+        "pattern=n_m recovery.along=lr_rewind recovery.lr=0.1": "recovery.lr=0.1: must be null with along=lr_rewind",
+        "pattern=n_m recovery.along=lr_rewind recovery.epochs=99": "recovery.epochs=99: cannot rewind",
+        "pattern=n_m recovery.limit=0": "recovery.limit=0: must be",
+        "pattern=element_wise importance=movement schedule=iterative schedule.levels=[0,0.75]": "importance=movement: come",
+    },
+    "square_head": {
+        "recovery.hidden_layers=[blocks.9]": r"recovery\.hidden_layers=\[\'blocks\.9\'\]: not in the network",
+        "recovery.hidden_states=0": r"recovery\.hidden_states=0: must be",
+        "recovery.along=lr_rewind schedule=gradual": "recovery.along=lr_rewind: goes with schedule",
+        "recovery.along=lr_rewind recovery.lr=0.1": r"recovery\.lr=0\.1: must be null",
+        "recovery.teacher=/nowhere": r"recovery\.teacher=/nowhere",
+    },
+}
+for trains_no_rounding in ("none", "obs_update", "sparse_swaps", "sr_ste", "cast"):
+    rows = {"+recovery.quantize=true": r"^recovery\.quantize=True: .*finetune"}
+    REFUSED[trains_no_rounding] = REFUSED.get(trains_no_rounding, {}) | rows
+
+
+@pytest.mark.parametrize(("recovery", "overrides"), [(name, key) for name, rows in REFUSED.items() for key in rows])
+def test_refusals_before_training(composed, recovery, overrides):
+    with pytest.raises(InvalidSetting, match=REFUSED[recovery][overrides].format(recovery)) as refused:
+        validate(composed(f"recovery={recovery}", *overrides.split()))
+    assert "\n" not in str(refused.value)

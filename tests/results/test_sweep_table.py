@@ -56,3 +56,11 @@ def test_no_terminal_loses_digits(tmp_path, capsys, monkeypatch, make_result, co
     shown = capsys.readouterr().out
     assert all(whole in shown for whole in ("tile_wise", "distill", "81.25", "77.77", "98.00"))
     assert columns != "400" or "81.25 ± 3.21 %" in shown
+
+
+def test_seeds_of_a_sweep_have_a_deviation(tmp_path, capsys, make_result):
+    for seed, sparse in enumerate((0.96, 0.97, 0.98)):
+        result = make_result(run_id=f"run-{seed}", seed=seed, sparse=sparse)
+        write_result_json(tmp_path / f"00{seed}" / "row.json", result)
+    print_sweep(tmp_path)
+    assert "97.00 ± 1.00" in capsys.readouterr().out

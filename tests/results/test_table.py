@@ -53,9 +53,9 @@ def test_a_speedup_of_a_cpu_says_what_it_is_and_what_its_interval_is(make_result
     (speedup,) = [line for line in text.splitlines() if "1.50×" in line]
     assert "1.50× (CPU reference, not a GPU latency)" in speedup and "faster" not in text
     (interval,) = [line for line in text.splitlines() if "1.40× – 1.60×" in line]
-    assert "bootstrap 95 % interval of the ratio of medians over 5 repeats" in interval
+    assert "bootstrap 95 % of the ratio of medians, 5 repeats" in interval
     gpu = text_of(run_table(make_result(latency_device="cuda", gpu="H200")))
-    assert "bootstrap 95 % interval" in gpu and "CPU" not in gpu
+    assert "bootstrap 95 %" in gpu and "CPU" not in gpu
     results = [make_result(), make_result(speedup=2.0)]
     assert "speedup: CPU reference, not a GPU latency" in text_of(results_table(results))
     assert "CPU" not in text_of(results_table([make_result(latency_device="cuda")]))
@@ -129,6 +129,32 @@ def test_dense_layers_are_counted_by_reason(make_result):
     others = {"dense_weights": {"embed": "no kernel", "head": "it has no mask"}}
     assert of(**others) == "2 (none of them prunable): 1 × no kernel; 1 × it has no mask"
     assert of(**held, **others).startswith("5 (3 of them prunable, with 12.51 % of the prunable weights): 2 × narrow; ")
+    assert dense_layers_text(make_result(dense_layers={}, **others), brief=True) == "2 (none of them prunable)"
+
+
+@pytest.mark.parametrize(
+    ("device", "end"), [("cpu", "latency on a CPU says nothing about a GPU"), ("cuda", "speedup 1.50×")]
+)
+def test_run_ends_with_three_lines(make_result, capsys, tmp_path, monkeypatch, device, end):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "results" / "a"
+    (folder / ".hydra").mkdir(parents=True)
+    (folder / ".hydra" / "overrides.yaml").write_text("- sparsity=0.5\n- seed=4\n")
+    long = {"dense_variant": "eager+patch_product+fused_qkv", "fused_dense_latency_ms": 1.0, "repeats": 5}
+    reasons = {"embedding": "a parameter of VisionTransformer itself, and not the weight of a Linear or Conv2d"}
+    result = make_result(latency_device=device, dense_weights=reasons, val_dense=0.9, **long)
+    print_run(result, [folder / "row.json", folder / "report.html"], checkpoint="cache/export/b")
+    *table, what, where, following = capsys.readouterr().out.splitlines()
+    assert len(table) + 3 <= 25 and max(map(len, table)) <= 100
+    assert not [word for word in ("patch_product", "fused graph", "a parameter of") if word in "\n".join(table)]
+    assert " % zeros: accuracy 98.00 → 97.00 %; " in what and end in what
+    assert where == "in results/a/ row.json, report.html; the network: cache/export/b"
+    assert following == (
+        "next: python compare.py results  |  python -m sparsefront.verify results/a/row.json  |  "
+        "python run.py -m seed=0,1,2 sparsity=0.5"
+    )
+    print_run(result, [folder / "row.json"], is_point=True)
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_square_brackets_are_shown_and_not_read_as_markup(make_result):

@@ -27,7 +27,7 @@ def test_gradual_follows_the_cubic_formula():
     assert schedule.sparsity_at(1.0, 0.9) == 0.9
 
 
-def test_gradual_updates_end_at_the_final_sparsity():
+def test_updates_end_at_final_sparsity():
     updates = Gradual(end=0.7, updates=20).updates_of(200, 0.75)
     assert len(updates) == 20 and list(updates) == sorted(updates) and max(updates) == 140
     assert updates[140] == 0.75
@@ -37,13 +37,13 @@ def test_gradual_updates_end_at_the_final_sparsity():
 
 @pytest.mark.parametrize("total", [1, 2, 3, 6, 17])
 @pytest.mark.parametrize("end", [0.7, 1.0])
-def test_short_trainings_reach_the_final_sparsity_too(total, end):
+def test_short_trainings_reach_final_sparsity(total, end):
     updates = Gradual(end=end, updates=20).updates_of(total, 0.75)
     assert max(updates) <= total - 1
     assert updates[max(updates)] == 0.75
 
 
-def test_geometric_rounds_prune_the_same_fraction_of_the_survivors():
+def test_geometric_rounds():
     """Frankle and Carbin prune 20 % of what is left in every round: after n rounds 0.8^n of the weights are."""
     levels = Iterative(rounds=5, spacing="geometric").round_sparsities(1 - 0.8**5)
     assert levels == pytest.approx([0.2, 0.36, 0.488, 0.5904, 0.67232], abs=1e-12)
@@ -54,7 +54,7 @@ def test_geometric_rounds_prune_the_same_fraction_of_the_survivors():
         assert density[-1] == 1 - final, "the last level is the one that was asked for, to the bit"
 
 
-def test_explicit_levels_are_taken_as_they_are():
+def test_explicit_levels():
     """The stages of the Tile-Wise authors' script up to 75 %."""
     levels = [0.25, 0.35, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75]
     schedule = Iterative(levels=levels)
@@ -64,7 +64,7 @@ def test_explicit_levels_are_taken_as_they_are():
         schedule.check_sparsity(0.9)
 
 
-def test_a_part_of_the_way_is_the_level_of_the_round_in_progress():
+def test_sparsity_within_a_round():
     schedule = Iterative(rounds=4, spacing="linear")
     assert [schedule.sparsity_at(p, 0.8) for p in (0.0, 0.24, 0.25, 0.5, 0.99, 1.0)] == pytest.approx(
         [0.2, 0.2, 0.4, 0.6, 0.8, 0.8]
@@ -93,7 +93,7 @@ def test_impossible_rounds_are_rejected(bad):
 @pytest.mark.parametrize(
     ("given", "line"), [({"begin": 0.8}, "begin=0.8: .* end=0.7"), ({"end": 0.0}, "end=0.0: .*=0.0")]
 )
-def test_masks_that_end_before_they_begin_name_what_was_given(given, line):
+def test_masks_that_end_before_beginning(given, line):
     with pytest.raises(InvalidSetting, match=line):
         Gradual(**given)
 
@@ -131,14 +131,14 @@ class InTraining(Rounds):
         ((0.6, 0.6), r"has rounds at \[0.6, 0.6\]: must be .* from 0 to sparsity=0.5"),
     ],
 )
-def test_an_own_schedule_with_wrong_rounds_is_rejected(levels, why):
+def test_own_schedule_with_wrong_rounds(levels, why):
     net = nn.Sequential(nn.Linear(8, 8))
     with pytest.raises(InvalidSetting, match=f"^schedule=rounds: {why}"):
         sf.prune(net, "element_wise", 0.5, layers=["0"], schedule=Rounds(levels), tell=len)
 
 
 @pytest.mark.parametrize(("last", "reached"), [(0.45, "0.45"), (None, "0.0")])
-def test_an_own_schedule_whose_updates_stop_short_is_rejected_before_it_trains(last, reached):
+def test_own_schedule_that_stops_short(last, reached):
     net = nn.Sequential(nn.Linear(8, 8))
     with pytest.raises(InvalidSetting, match=f"^schedule=rounds: ends at {reached}: must end at sparsity=0.5"):
         ApplyMasks(

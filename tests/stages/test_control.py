@@ -137,6 +137,7 @@ def test_another_budget_recipe_or_seed_is_another_control(composed, tmp_path, ch
 
 SKIPPED = {
     "recovery=none": ["recovery=none"],
+    "recovery=least_squares": ["recovery=least_squares"],
     "recovery=obs_update": ["recovery=obs_update"],
     "recovery=sparse_swaps": ["recovery=sparse_swaps", "recovery.batches=1"],
     "pattern=dense": ["pattern=dense"],

@@ -69,7 +69,7 @@ def test_perplexity_of_all_scored_tokens(stride: int, batch_size: int, tokens: T
         assert found.standard_errors["perplexity"] == pytest.approx(float(perplexity * spread), rel=1e-6)
 
 
-def test_padding_and_repeated_tokens_are_no_targets() -> None:
+def test_padding_is_no_target() -> None:
     ids = torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0]])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
     assert next_tokens({"input_ids": ids}).tolist() == [[4, 5, 6], [8, 0, 0]]

@@ -81,7 +81,7 @@ def found(net: Trigrams, firsts: list[int], how: Decoding) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
-def test_a_beam_that_holds_everything_finds_the_best_translation_there_is(penalty: float) -> None:
+def test_whole_beam_finds_the_best(penalty: float) -> None:
     net, longest = Trigrams(), 3
     every = [[*words, EOS] for length in range(longest) for words in itertools.product(WORDS, repeat=length)]
     got = found(net, [*WORDS], Decoding(beam=4**longest, length_penalty=penalty, max_length=longest))
@@ -91,7 +91,7 @@ def test_a_beam_that_holds_everything_finds_the_best_translation_there_is(penalt
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 5])
-def test_it_is_the_search_of_one_sentence_written_out_whatever_the_batch(beam: int) -> None:
+def test_beam_search_of_any_batch(beam: int) -> None:
     for seed in range(4):
         net, how = Trigrams(seed), Decoding(beam, 1.0, 9)
         together = found(net, [*WORDS], how)
@@ -99,7 +99,7 @@ def test_it_is_the_search_of_one_sentence_written_out_whatever_the_batch(beam: i
             assert tokens == plain_beam_search(net, first, how) == found(net, [first], how)[0]
 
 
-def test_a_whole_translation_finds_the_same_in_as_many_steps_whatever_it_finds() -> None:
+def test_whole_translation_takes_all_steps() -> None:
     net, how = Trigrams(), Decoding(3, 1.0, 9)
     steps: list[Tensor] = []
     net.step, step = lambda tokens, state: steps.append(tokens) or step(tokens, state), net.step
@@ -112,7 +112,7 @@ def test_a_whole_translation_finds_the_same_in_as_many_steps_whatever_it_finds()
         assert score == pytest.approx(score_of(net, first, kept, 1.0), abs=1e-5)
 
 
-def test_what_is_not_finite_is_no_translation() -> None:
+def test_logits_that_are_not_finite() -> None:
     net = Trigrams()
     net.table[4] = math.nan
     with pytest.raises(InvalidSetting, match="not finite for 1 of 2 sentences"):

@@ -1,14 +1,16 @@
-"""From logits to F1 and exact match."""
+"""From logits to spans, and to F1 and exact match."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparsefront.data.squad import Answer, Question, question_windows
 from sparsefront.data.text import EncodedText
-from sparsefront.tasks.extractive_qa import AnswerEvaluator, ExtractiveQA
+from sparsefront.tasks.extractive_qa import AnswerEvaluator, ExtractiveQA, best_spans, text_between
 
 
 def pointing(first: int, last: int, width: int, *, score: float = 5.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,7 +53,7 @@ def test_partial_answers_by_hand(tokenizer: Any) -> None:
     assert evaluator.compute() == pytest.approx({"f1": 2 * 1 * 0.5 / 1.5, "exact_match": 0.0})
 
 
-def test_the_best_of_several_windows_in_several_batches(tokenizer: Any) -> None:
+def test_best_of_several_windows(tokenizer: Any) -> None:
     context = " ".join("abcdefghijklmnopqrstuvwxyz")
     data = one_question(tokenizer, context, "s")
     text, batch = windows(data)
@@ -76,7 +78,7 @@ def test_the_best_of_several_windows_in_several_batches(tokenizer: Any) -> None:
     assert evaluator.compute() == {"f1": 1.0, "exact_match": 1.0}
 
 
-def test_answers_are_never_taken_from_the_question_nor_too_long(tokenizer: Any) -> None:
+def test_answers_of_the_context_alone(tokenizer: Any) -> None:
     data = one_question(tokenizer, "a b c d e f g h", "c", max_length=64)
     text, batch = windows(data)
     width = len(text.tokens["input_ids"])
@@ -87,8 +89,41 @@ def test_answers_are_never_taken_from_the_question_nor_too_long(tokenizer: Any) 
     assert not any("it" in answer for answer in texts)
 
 
-def test_loss_is_the_mean_over_both_ends() -> None:
+def test_loss_of_both_ends() -> None:
     start, end = pointing(1, 2, 4)
     batch = {"start_positions": torch.tensor([1]), "end_positions": torch.tensor([0])}
     loss = ExtractiveQA(torch.nn.Identity()).loss(output_of([(start, end)]), batch)
     assert loss.item() == pytest.approx((-start.log_softmax(0)[1] - end.log_softmax(0)[0]).item() / 2)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 6))
+def test_best_spans_against_all_pairs(seed: int, tokens: int, longest: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    start, end = torch.randn(2, 1, tokens, generator=generator)
+    context = torch.rand(1, tokens, generator=generator) < 0.7
+    found = best_spans(start, end, context, n_best=tokens, max_answer_length=longest)
+    pairs = sorted(
+        (
+            (float(start[0, i] + end[0, j]), i, j)
+            for i in range(tokens)
+            for j in range(i, min(tokens, i + longest))
+            if context[0, i] and context[0, j]
+        ),
+        reverse=True,
+    )[:tokens]
+    kept = found.scores[0] > -torch.inf
+    assert list(zip(found.first[0, kept].tolist(), found.last[0, kept].tolist(), strict=True)) == [
+        (i, j) for _, i, j in pairs
+    ]
+    assert torch.allclose(found.scores[0, kept], torch.tensor([score for score, _, _ in pairs]))
+
+
+def test_no_span_without_numbers() -> None:
+    broken = torch.full((1, 5), torch.nan)
+    found = best_spans(broken, broken, torch.ones(1, 5, dtype=torch.bool), n_best=3, max_answer_length=5)
+    assert (found.scores == -torch.inf).all()
+
+
+def test_accents_belong_to_their_letter() -> None:
+    assert text_between("un cafe\u0301\u0323 noir", 3, 7) == "cafe\u0301\u0323"
+    assert text_between("cafe", 0, 4) == "cafe"

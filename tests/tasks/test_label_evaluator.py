@@ -1,12 +1,17 @@
-"""Metrics against figures worked out by hand."""
+"""Metrics and how sure they are, against figures worked out by hand and against test sets that are drawn again."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sparsefront.data.squad import Answer, Question
 from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.classification import METRICS, LabelEvaluator
+from sparsefront.tasks.extractive_qa import AnswerEvaluator
 
 pytestmark = pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save")
 
@@ -15,15 +20,25 @@ LOGITS = torch.tensor([[0.0, 1.0]] * 3 + [[2.0, 1.0]] * 3 + [[-3.0, -1.0], [0.5,
 LABELS = torch.tensor([1, 1, 0, 0, 0, 1, 1, 0])
 
 
-def computed(metrics: tuple[str, ...], logits: torch.Tensor, labels: torch.Tensor, *, classes: int) -> dict[str, float]:
+def evaluated(metrics: tuple[str, ...], logits: torch.Tensor, labels: torch.Tensor, *, classes: int) -> LabelEvaluator:
     """Taken in as two batches of unequal size."""
     evaluator = LabelEvaluator(metrics, classes, logits_of=lambda output: output)
-    for part in (slice(0, 3), slice(3, None)):
+    for part in (slice(0, 1), slice(1, None)):
         evaluator.update(logits[part], {"labels": labels[part]})
-    return evaluator.compute()
+    return evaluator
 
 
-def test_three_classes_count_each_input_once() -> None:
+def computed(metrics: tuple[str, ...], logits: torch.Tensor, labels: torch.Tensor, *, classes: int) -> dict[str, float]:
+    return evaluated(metrics, logits, labels, classes=classes).compute()
+
+
+def correlation(predicted: list[int], labels: list[int], classes: int = 2) -> float:
+    logits = torch.nn.functional.one_hot(torch.tensor(predicted), classes).float()
+    metric = "matthews_correlation"
+    return computed((metric,), logits, torch.tensor(labels), classes=classes)[metric]
+
+
+def test_inputs_of_three_classes() -> None:
     """Classes of unequal size: micro-averaged, 4 of 5, where the mean over classes would be (1 + 0) / 2."""
     logits = torch.eye(3)[[0, 0, 0, 0, 0]]
     assert computed(("accuracy",), logits, torch.tensor([0, 0, 0, 0, 2]), classes=3) == {"accuracy": pytest.approx(0.8)}
@@ -41,7 +56,7 @@ def test_scores() -> None:
 
 @pytest.mark.filterwarnings("ignore:The variance")
 @pytest.mark.parametrize("classes", [1, 2])
-def test_outputs_that_are_no_numbers_predict_nothing(classes) -> None:
+def test_outputs_that_are_no_numbers(classes) -> None:
     logits = LOGITS[:, :classes].clone()
     logits[2, -1] = logits[5, 0] = math.nan
     metric = "pearson" if classes == 1 else "accuracy"
@@ -52,7 +67,7 @@ def test_outputs_that_are_no_numbers_predict_nothing(classes) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The variance of predictions")
-def test_a_constant_output_has_no_correlation() -> None:
+def test_constant_output_has_no_correlation() -> None:
     constant = torch.ones(8, 1)
     found = computed(("pearson", "spearman"), constant, torch.arange(8.0), classes=1)
     assert found["pearson"] == 0.0
@@ -62,3 +77,77 @@ def test_every_metric_of_glue_exists() -> None:
     from sparsefront.data.glue import GLUE_TASKS
 
     assert {name for task in GLUE_TASKS.values() for name in task.metrics} <= METRICS.keys()
+
+
+COLA = [1] * 721 + [0] * 322  # labels of its dev set
+
+
+@pytest.mark.parametrize("always", [0, 1])
+def test_constant_answer_has_no_correlation(always: int):
+    assert correlation([always] * len(COLA), COLA) == 0
+
+
+def test_three_classes_by_hand():
+    """Right 5 of 6; labels 2, 2, 2 and predictions 3, 2, 1 of each class: (5 · 6 - 12) / √(36 - 12) √(36 - 14)."""
+    found = correlation([0, 0, 1, 1, 2, 0], [0, 0, 1, 1, 2, 2], classes=3)
+    assert found == pytest.approx((5 * 6 - 12) / math.sqrt((36 - 12) * (36 - 14)))
+    assert correlation([2, 1, 0], [2, 1, 0], classes=3) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=40))
+def test_two_classes_by_their_four_counts(samples: list[tuple[int, int]]):
+    """(TP · TN - FP · FN) / √((TP + FP) (TP + FN) (TN + FP) (TN + FN)), and 0 where a sum is 0."""
+    tp, fp, fn, tn = (samples.count(kind) for kind in ((1, 1), (1, 0), (0, 1), (0, 0)))  # (predicted, label)
+    spread = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    found = correlation(*map(list, zip(*samples, strict=True)))
+    assert found == pytest.approx((tp * tn - fp * fn) / spread if spread else 0.0, abs=1e-12)
+
+
+def noisy(n: int, *, right: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of two classes whose argmax is the label with this probability."""
+    labels = torch.randint(2, (n,))
+    predicted = torch.where(torch.rand(n) < right, labels, 1 - labels)
+    return torch.nn.functional.one_hot(predicted, 2).float(), labels
+
+
+def test_accuracy_in_closed_form():
+    labels = torch.tensor([0] * 100)
+    logits = torch.nn.functional.one_hot(torch.tensor([0] * 80 + [1] * 20), 2).float()
+    evaluator = evaluated(("accuracy",), logits, labels, classes=2)
+    assert evaluator.samples == 100
+    assert evaluator.standard_errors() == {"accuracy": pytest.approx(0.04)}  # √(0.8 · 0.2 / 100)
+
+
+@pytest.mark.parametrize(("metric", "classes"), [("f1", 2), ("matthews_correlation", 2), ("pearson", 1)])
+def test_bootstrap_against_new_test_sets(metric: str, classes: int):
+    torch.manual_seed(7)  # of spreads that are estimated from samples
+
+    def test_set() -> tuple[torch.Tensor, torch.Tensor]:
+        if classes == 2:
+            return noisy(200, right=0.8)
+        scores = torch.randn(200, 1)
+        return scores, (scores + torch.randn(200, 1)).squeeze(1)
+
+    again = [evaluated((metric,), *test_set(), classes=classes).compute()[metric] for _ in range(60)]
+    spread = float(torch.tensor(again).std())
+    evaluator = evaluated((metric,), *test_set(), classes=classes)
+    assert evaluator.standard_errors()[metric] == pytest.approx(spread, rel=0.35)
+    assert evaluator.standard_errors() == evaluator.standard_errors(), "the same samples give the same error"
+
+
+def test_answers_by_question(monkeypatch):
+    """Four questions with F1 1, 0.5, 0.5, 0: the spread between them over √4."""
+    questions = [Question(str(n), "?", "", (Answer("red hill", 0),)) for n in range(4)]
+    data = SimpleNamespace(
+        part=lambda split: SimpleNamespace(text=None), source=SimpleNamespace(questions=lambda split: questions)
+    )
+    evaluator = AnswerEvaluator(data, "test")
+    texts = ["red hill", "red mill", "old hill", "river"]
+    evaluator._found = {number: [] for number in range(4)}
+    monkeypatch.setattr(evaluator, "n_best_answers", lambda number: [(texts[number], 1.0)])
+    assert evaluator.samples == 4
+    expected = {"f1": torch.tensor([1.0, 0.5, 0.5, 0.0]), "exact_match": torch.tensor([1.0, 0.0, 0.0, 0.0])}
+    assert evaluator.standard_errors() == pytest.approx(
+        {name: float(values.std()) / 2 for name, values in expected.items()}
+    )
+    assert evaluator.compute() == pytest.approx({name: float(values.mean()) for name, values in expected.items()})

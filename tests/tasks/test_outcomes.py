@@ -27,7 +27,7 @@ def evaluated(metric: str, classes: int, rows: slice = slice(None)) -> LabelEval
 
 
 @pytest.mark.parametrize(("metric", "classes"), METRICS.items())
-def test_the_metric_over_some_samples_is_the_evaluator_s_of_these_alone(metric, classes):
+def test_metric_over_some_samples(metric, classes):
     outcomes = evaluated(metric, classes).outcomes(metric)
     for rows in (slice(None), slice(10, 50)):
         chosen = np.arange(60)[rows]
@@ -39,7 +39,7 @@ def test_the_metric_over_some_samples_is_the_evaluator_s_of_these_alone(metric, 
 @pytest.mark.parametrize(("metric", "classes"), METRICS.items())
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("samples", [8, 1])
-def test_labels_that_are_all_the_same_have_a_metric(metric, classes, label, samples):
+def test_labels_that_are_all_equal(metric, classes, label, samples):
     """As of few samples that were held out; no correlation with them is defined, which counts as 0."""
     evaluator = LabelEvaluator((metric,), classes, logits_of=lambda output: output)
     logits = torch.randn(samples, classes, generator=torch.Generator().manual_seed(0))
@@ -52,7 +52,7 @@ def test_labels_that_are_all_the_same_have_a_metric(metric, classes, label, samp
 
 
 @pytest.mark.parametrize(("metric", "classes"), METRICS.items())
-def test_a_file_gives_back_what_went_in(tmp_path, metric, classes):
+def test_outcomes_come_back(tmp_path, metric, classes):
     outcomes = evaluated(metric, classes).outcomes(metric)
     save_outcomes(tmp_path / "outcomes.npz", {"dense": outcomes, "sparse": outcomes})
     found = load_outcomes(tmp_path / "outcomes.npz")
@@ -105,7 +105,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_another_file_is_no_outcomes(tmp_path, kind):
+def test_other_files_are_refused(tmp_path, kind):
     """A header may state a petabyte, and a small archive unpack to one: nothing is unpacked beyond the split's samples."""
     content, complaint = OTHERS[kind]
     (tmp_path / "outcomes.npz").write_bytes(content)
@@ -117,7 +117,7 @@ def test_another_file_is_no_outcomes(tmp_path, kind):
 
 
 @pytest.mark.parametrize("metric", ["no metric of ours", "f1"])
-def test_a_metric_that_cannot_be_taken_is_one_line(metric):
+def test_metric_that_cannot_be_taken(metric):
     outcomes = Outcomes(metric, np.array([0, 7]), np.array([7, 7]), "dev")
     with pytest.raises(ValueError, match=f"{metric} cannot be taken over its samples"):
         outcomes.require_metric()

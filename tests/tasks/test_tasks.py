@@ -64,21 +64,16 @@ METRICS = {
 }
 
 
+def quiet_trainer(folder: Path, **limits: int) -> pl.Trainer:
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    return pl.Trainer(accelerator="cpu", max_epochs=1, default_root_dir=folder, **dict.fromkeys(quiet, False), **limits)
+
+
 @every_task
 def test_fit_and_evaluate(case: tuple[Task, Any], tmp_path: Path) -> None:
     task, data = case
     before = {name: parameter.clone() for name, parameter in task.net.named_parameters()}
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        limit_train_batches=3,
-        limit_val_batches=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
+    trainer = quiet_trainer(tmp_path, limit_train_batches=3, limit_val_batches=2)
     trainer.fit(task, datamodule=data)
     metrics = {"pearson", "spearman"} if task.metric_name == "pearson" else METRICS[type(task).__name__]
     assert trainer.callback_metrics.keys() == {"train/loss", *(f"val/{name}" for name in metrics)}
@@ -89,33 +84,23 @@ def test_fit_and_evaluate(case: tuple[Task, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["sequence_classification"], indirect=True)
-def test_nets_that_arrive_in_eval_mode_are_trained_with_dropout(case: tuple[Task, Any], tmp_path: Path) -> None:
+def test_nets_train_with_dropout(case: tuple[Task, Any], tmp_path: Path) -> None:
     task, data = case
     assert not task.net.training
     modes = []
     task.net.register_forward_hook(lambda net, *_: modes.append(net.training))
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(task, datamodule=data)
+    quiet_trainer(tmp_path, num_sanity_val_steps=0).fit(task, datamodule=data)
     assert modes == [True] * 3 + [False] * 3
 
 
-def test_unknown_kinds_are_rejected_with_a_list(tiny_image_net: Any) -> None:
+def test_unknown_kinds_are_rejected(tiny_image_net: Any) -> None:
     with pytest.raises(
         ValueError, match="task segmentation: there are image_classification, sequence_classification, extractive_qa"
     ):
         build_task("segmentation", tiny_image_net, dataset("segmentation"))
 
 
-def test_every_data_set_of_this_kind_is_served() -> None:
+def test_every_glue_task_is_served() -> None:
     from sparsefront.data.glue import GLUE_TASKS, Glue
 
     for name, layout in GLUE_TASKS.items():

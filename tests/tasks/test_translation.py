@@ -55,7 +55,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bleu_and_chrf_are_those_of_sacrebleu(case: str) -> None:
+def test_bleu_and_chrf_of_sacrebleu(case: str) -> None:
     references, found = CASES[case]
     evaluator, scorer = evaluated(references, found), BLEU()
     metrics = evaluator.compute()
@@ -64,7 +64,7 @@ def test_bleu_and_chrf_are_those_of_sacrebleu(case: str) -> None:
     assert evaluator.signature == str(scorer.get_signature()) and evaluator.samples == len(found)
 
 
-def test_outcomes_give_the_metric_over_any_sentences(tmp_path: Path) -> None:
+def test_outcomes_of_any_sentences(tmp_path: Path) -> None:
     references, found = CASES["usual"]
     outcomes = evaluated(references, found).outcomes("bleu")
     save_outcomes(tmp_path / "outcomes.npz", {"dense": outcomes})
@@ -81,19 +81,19 @@ def test_outcomes_give_the_metric_over_any_sentences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.array([2**51]), np.array([-1]), np.array([0.5])])
-def test_what_are_no_counts_is_found(wrong: np.ndarray, tmp_path: Path) -> None:
+def test_outcomes_without_counts(wrong: np.ndarray, tmp_path: Path) -> None:
     for values, labels in ((wrong, np.array([3])), (np.array([3]), wrong)):
         save_outcomes(tmp_path / "outcomes.npz", {"dense": Outcomes("bleu", values, labels, "abc")})
         with pytest.raises(ValueError, match="no counts of words"):
             load_outcomes(tmp_path / "outcomes.npz")
 
 
-def test_a_sentence_of_too_many_words() -> None:
+def test_sentence_of_too_many_words() -> None:
     with pytest.raises(InvalidSetting, match=f"at most {MOST_WORDS} are scored"):
         evaluated(["a"], ["a " * (MOST_WORDS + 1)])
 
 
-def test_the_loss_is_that_of_the_tokens_without_padding() -> None:
+def test_loss_ignores_padding() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(3, 5, 9), torch.randint(1, 9, (3, 5))
     labels[1, 2:] = IGNORED
@@ -111,7 +111,7 @@ def test_the_loss_is_that_of_the_tokens_without_padding() -> None:
     assert TASKS["translation"] is Translation
 
 
-def test_a_network_that_cannot_translate() -> None:
+def test_network_that_cannot_translate() -> None:
     inputs: dict[str, Any] = {"source": torch.ones(1, 2), "source_mask": torch.ones(1, 2), "target": None}
     with pytest.raises(InvalidSetting, match="net=Identity: cannot translate"):
         Translation(nn.Identity(), decoding=DECODING).predict(nn.Identity(), inputs)

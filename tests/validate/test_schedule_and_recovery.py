@@ -97,6 +97,7 @@ GOES_WITH = {
     "square_head": ([], {"one_shot", "iterative", "gradual"}),
     "square_head recovery.along=lr_rewind": ([], {"one_shot", "iterative"}),
     "obs_update": ([], {"one_shot", "iterative"}),
+    "least_squares": ([], {"one_shot", "iterative"}),
     "sparse_swaps": (["pattern=n_m"], {"one_shot", "iterative"}),
     "cast": (["pattern=n_m"], {"one_shot"}),
     "sr_ste": (["pattern=n_m"], {"one_shot"}),

@@ -67,7 +67,7 @@ def refused(record: str, capsys, *given: str) -> str:
     return line.removeprefix("cannot be verified: ")
 
 
-def test_a_record_without_weights_is_made_again(record, finished, capsys, monkeypatch):
+def test_record_is_made_again(record, finished, capsys, monkeypatch):
     """When it ran, and how the program was called then, only the run itself could tell."""
     assert main([record(), "--retrain"]) == 3
     said = capsys.readouterr()
@@ -99,19 +99,19 @@ EDITED = {
 
 
 @pytest.mark.parametrize(("message", "quality"), EDITED.values(), ids=EDITED)
-def test_an_edited_metric_differs(record, capsys, message, quality):
+def test_edited_metric_differs(record, capsys, message, quality):
     assert main([record(quality=quality), "--retrain"]) == 1
     said = capsys.readouterr().out
     assert message in said and said.endswith("\ndiffers\n")
 
 
-def test_a_metric_within_its_error_holds(record, finished, capsys):
+def test_metric_within_its_error(record, finished, capsys):
     quality = json.loads((finished / RECORD).read_text())["quality"]
     near = quality["val_masked"] + 1.5 * quality["val_masked_standard_error"]
     assert main([record(quality={"val_masked": near}), "--retrain"]) == 3, capsys.readouterr().out
 
 
-def test_digests_and_outcomes_are_checked_before(record, finished, capsys, untrained):
+def test_digests_are_checked_before(record, finished, capsys, untrained):
     assert main([record(quality={"sparse": 0.99}, without=()), "--retrain"]) == 1
     assert "refused: record: was edited: it states sparse=0.99, where outcomes.npz" in capsys.readouterr().err
     members = members_of(finished)
@@ -120,20 +120,20 @@ def test_digests_and_outcomes_are_checked_before(record, finished, capsys, untra
     assert "refused: record: was edited after it was stored" in capsys.readouterr().err
 
 
-def test_other_initial_weights_differ_before_training(record, capsys, untrained):
+def test_other_initial_weights_differ(record, capsys, untrained):
     assert main([record(identity={"initial_weights": {"sha256": {"model.safetensors": "ab"}}}), "--retrain"]) == 1
     said = capsys.readouterr().out
     assert re.search("training: DIFFERS, .*initial_weights.sha256 is {'model.safe.* in the record, ", said)
     assert said.endswith("\ndiffers\n") and "accuracy" not in said
 
 
-def test_another_device_compares_accuracy_alone(record, capsys):
+def test_another_device(record, capsys):
     assert main([record(identity={"processor": "an Abacus"}), "--retrain"]) == 3
     said = capsys.readouterr().out
     assert "latency: not verified, " in said and "accuracy: holds" in said and "samples: not verified" in said
 
 
-def test_a_speedup_is_repeated_within_the_noise_of_the_repetition(record, capsys):
+def test_speedup_within_the_noise(record, capsys):
     """An interval of the record excuses nothing."""
     assert main([record(speed={"speedup": 5e5, "speedup_low": 1e-6, "speedup_high": 6e5}), "--retrain"]) == 3
     said = capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_a_speedup_is_repeated_within_the_noise_of_the_repetition(record, capsys
     )
 
 
-def test_data_that_is_not_at_hand_is_told_before_training(record, tmp_path, capsys, untrained):
+def test_data_that_is_not_here(record, tmp_path, capsys, untrained):
     asked = "dataset.path=glue: is a path of the run's own machine, and no path of a record is followed: add "
     assert asked in refused(record(overrides=("dataset.path=glue",)), capsys)
     line = refused(record(), capsys, "dataset=cifar10", f"dataset.path={tmp_path / 'nowhere'}")
@@ -154,7 +154,7 @@ def test_data_that_is_not_at_hand_is_told_before_training(record, tmp_path, caps
     )
 
 
-def test_another_training_is_told_before_it_begins(record, capsys, untrained):
+def test_another_training_is_refused(record, capsys, untrained):
     line = refused(record(), capsys, "trainer.limit_batches=1")
     assert line.startswith("trainer.limit_batches=1: is 2 in the record, and another training gives other weights")
     assert refused(record(), capsys, "sparsity=0.25").startswith("sparsity=0.25: is 0.5 in the record")
@@ -162,7 +162,7 @@ def test_another_training_is_told_before_it_begins(record, capsys, untrained):
     assert "training: DIFFERS, recovery_steps is 7 in the record, 2 now" in capsys.readouterr().out
 
 
-def test_what_another_device_changes_of_the_training_is_free(record, finished, capsys):
+def test_training_of_another_device(record, finished, capsys):
     trainer = json.loads((finished / RECORD).read_text())["choice"]["trainer_parameters"]
     on_gpu = trainer | {"device": "cuda", "precision": "bf16-mixed", "deterministic": True}
     assert main([record(choice={"trainer_parameters": on_gpu}), "--retrain"]) == 3, capsys.readouterr().err
@@ -171,7 +171,7 @@ def test_what_another_device_changes_of_the_training_is_free(record, finished, c
     assert line.startswith("trainer.precision=32-true: is bf16-mixed in the record, and another training")
 
 
-def test_the_cache_that_has_the_run_trains_nothing(record, finished, capsys):
+def test_cache_of_the_run_trains_nothing(record, finished, capsys):
     cache = finished.parents[1] / "cache"
     assert main([record(), "--retrain", "--cache-dir", str(cache)]) == 2
     told = (
@@ -180,12 +180,12 @@ def test_the_cache_that_has_the_run_trains_nothing(record, finished, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == told
 
 
-def test_options_that_do_not_go_together(record, capsys, untrained):
+def test_options_that_exclude_each_other(record, capsys, untrained):
     for more in (["--record-only"], ["--checkpoint", "x"]):
         assert refused(record(), capsys, *more).startswith("--retrain=: makes weights again: leave out")
 
 
-def test_a_packed_record_is_verified_as_strictly_as_a_folder(record, finished, capsys):
+def test_packed_record_is_verified(record, finished, capsys):
     assert main([record(), "--cache-dir", str(finished.parents[1] / "cache")]) in (0, 3)
     said = capsys.readouterr().out
     assert "masks and weights: hold, in " in said and "accuracy: holds, masked" in said
@@ -193,7 +193,7 @@ def test_a_packed_record_is_verified_as_strictly_as_a_folder(record, finished, c
     assert re.search("name the exported network with --checkpoint, .* with --retrain", capsys.readouterr().err)
 
 
-def test_a_file_that_is_no_packed_record(record, capsys, untrained):
+def test_file_without_a_packed_record(record, capsys, untrained):
     file = Path(record())
     for content, message in (
         (b"PK", "is no packed record, or is cut off"),

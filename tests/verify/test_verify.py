@@ -23,18 +23,8 @@ from sparsefront.results.record import SCHEMA_VERSION, record_digest
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
 from sparsefront.verify import again
 from sparsefront.verify.__main__ import main
-from sparsefront.verify.command_line import DESCRIPTION
 
 SEEN = (0, 3)  # verified, where latencies are repeated; no test hangs on a timer
-TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
-    """The folder of a run on the digits."""
-    folder = tmp_path_factory.mktemp("verify")
-    places = (f"cache_dir={folder / 'cache'}", f"results_dir={folder / 'results'}")
-    return sf.run(*TINY, *places, "pattern=n_m", "sparsity=0.5", "recipe.epochs=4").folder
 
 
 @pytest.fixture
@@ -44,11 +34,8 @@ def cache(finished: Path) -> list[str]:
 
 
 @pytest.fixture
-def row(finished: Path, tmp_path: Path) -> Path:
-    """row.json of a copy of the run, its checkpoint copied as well."""
-    copy = tmp_path / "run"
-    shutil.copytree(finished, copy, symlinks=False)
-    return copy / "row.json"
+def row(copied: Path) -> Path:
+    return copied / "row.json"
 
 
 def edit(row: Path, group: str, name: str, value: object, *, forge: bool = False) -> None:
@@ -60,6 +47,103 @@ def edit(row: Path, group: str, name: str, value: object, *, forge: bool = False
     row.write_text(json.dumps(content))
 
 
+def field(group: str, name: str, value: object, *, forge: bool = True) -> Callable[[Path], None]:
+    return lambda row: edit(row, group, name, value, forge=forge)
+
+
+def text(name: str, old: str, new: str) -> Callable[[Path], None]:
+    """Another text in a file beside the row."""
+
+    def change(row: Path) -> None:
+        content = (row.parent / name).read_text()
+        assert old in content
+        (row.parent / name).write_text(content.replace(old, new, 1))
+
+    return change
+
+
+def samples(content: str) -> Callable[[Path], None]:
+    def change(row: Path) -> None:
+        (row.parent / "samples.json").write_text(content)
+        forge_file(row, "samples.json", "samples_sha256")
+
+    return change
+
+
+DIGEST, CONFIG = "refused: record: was edited", ".hydra/config.yaml"
+BOMB = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 10}]\n" for n in range(1, 9))
+# what is changed -> status and message; test_forged_rows.py forges every field
+FORGERIES: dict[str, tuple[Callable[[Path], None], int, str]] = {
+    "a metric": (field("quality", "sparse", 0.99, forge=False), 1, DIGEST),
+    "layers": (field("sparsity", "sparsity_per_layer", {}, forge=False), 1, DIGEST),
+    "taken away": (field("quality", "sparse_standard_error", None, forge=False), 1, DIGEST),
+    "digest of the record": (field("identity", "record_sha256", "0" * 64, forge=False), 1, DIGEST),
+    "no digest": (field("identity", "record_sha256", None, forge=False), 2, "holds no record_sha256"),
+    "stated twice": (text("row.json", '"sparse":', '"sparse": 0.9999, "sparse":'), 1, "it states sparse twice"),
+    "no checkpoint": (
+        field("identity", "checkpoint", None),
+        1,
+        f"{DIGEST}: checkpoint is null, and pattern=n_m prunes",
+    ),
+    "no masks": (field("identity", "masks_sha256", None), 1, f"{DIGEST}: masks_sha256 is null, and pattern=n_m prunes"),
+    "no weights": (field("identity", "weights_sha256", None), 1, f"{DIGEST}: weights_sha256 is null, and pattern=n_m"),
+    "/etc": (field("identity", "checkpoint", "/etc"), 1, f"{DIGEST}: checkpoint is"),
+    "a folder above": (field("identity", "checkpoint", "export/../../x"), 1, f"{DIGEST}: checkpoint is"),
+    "another stage": (field("identity", "checkpoint", "result/0123456789abcdef"), 1, f"{DIGEST}: checkpoint is"),
+    "recovery seed": (
+        field("identity", "recovery_seed", 5),
+        2,
+        "cannot be verified: recovery_seed=0: is 5 in the record",
+    ),
+    "recovery steps": (
+        field("cost", "recovery_steps", 10**6),
+        1,
+        "training: DIFFERS, recovery_steps is 1000000 in the",
+    ),
+    "val seen": (field("quality", "val_seen", True), 1, "accuracy: DIFFERS, val_seen is True in the record, False now"),
+    "an error": (field("quality", "val_sparse_standard_error", 1e-4), 1, "val_sparse_standard_error is 0.0001 in the"),
+    "achieved": (field("sparsity", "sparsity_achieved", 0.9), 1, "sparsity: DIFFERS, sparsity_achieved is 0.9 in the"),
+    "windows": (field("sparsity", "n_of_m", "1:4"), 1, "sparsity: DIFFERS, n_of_m is 1:4 in the record, 2:4 now"),
+    "bytes": (field("size", "weight_bytes_sparse", 1), 1, "memory: DIFFERS, weight_bytes_sparse is 1 in the record"),
+    "what ran": (field("speed", "latency_kernel", "csr"), 1, "latency: DIFFERS, latency_kernel is csr in the"),
+    "no kernels": (field("kernels", "kernel_per_layer", {}), 1, "kernel_per_layer.blocks.0.attn.k is None in the"),
+    "which data": (field("identity", "dataset_digest", None), 1, "data: DIFFERS, dataset_digest is None in the record"),
+    "a latency": (field("speed", "latency_sparse_ms", 1e-3), 1, "latency_sparse_ms=0.001, where samples.json gives"),
+    "a throughput": (
+        field("speed", "throughput_sparse_samples_per_s", 1e9),
+        1,
+        "per_s=1000000000.0, where samples.json",
+    ),
+    "samples": (field("quality", "evaluated_samples", 10**4), 1, "evaluated_samples=10000, where outcomes.npz gives"),
+    "collapsed": (field("sparsity", "collapsed_layers", {"x": 0.0}), 1, "collapsed_layers.x=0.0, where sparsity_per"),
+    "a list": (samples("[]"), 1, "refused: .*was edited"),
+    "a number": (samples('{"dense": 3}'), 1, "refused: .*was edited"),
+    "an empty list": (samples('{"dense": [[]], "sparse": [[1]]}'), 1, "refused: .*was edited"),
+    "a text": (samples('{"dense": [["x"]]}'), 1, "refused: .*was edited"),
+    "a setting": (
+        text(CONFIG, "lr: ", "lr: 1.0 # "),
+        1,
+        "refused: .*config.yaml: was edited: .*lr is 1.0 in it, where",
+    ),
+    "an interpolation": (text(CONFIG, "${seed}", "7"), 1, "config.yaml: was edited: recovery.seed is 7 in it, where"),
+    "a class": (text(CONFIG, "n_m.NM", "os.system"), 1, "config.yaml: was edited: pattern._target_ is sparse.*system"),
+    "a key": (text(CONFIG, "sparsity:", "more: 1\nsparsity:"), 1, "config.yaml: was edited: more is 1 in it, where"),
+    "bytes of YAML": (text(CONFIG, "sparsity", "\x00"), 1, "config.yaml: cannot be read: not YAML"),
+    "aliases": (text(CONFIG, "sparsity:", f"{BOMB}sparsity:"), 1, "config.yaml: cannot be read: stands for more than"),
+    "overrides": (text(".hydra/overrides.yaml", "- ", "{ "), 2, "in the record: add the run's own overrides to the"),
+}
+
+
+@pytest.mark.parametrize(("forge", "status", "said"), FORGERIES.values(), ids=FORGERIES)
+def test_forgery_is_told(row, cache, capsys, forge, status, said):
+    forge(row)
+    assert main([str(row), *cache]) == status
+    told = capsys.readouterr()
+    assert re.search(said, told.out + told.err)
+    assert told.out.endswith("differs\n" if status == 1 else "not evaluated\n")
+    assert said != DIGEST or told.out == "differs\n", "nothing is measured"
+
+
 def edit_tensors(file: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
     tensors = load_file(file)
     change(tensors)
@@ -67,40 +151,12 @@ def edit_tensors(file: Path, change: Callable[[dict[str, torch.Tensor]], None]) 
     file.with_suffix(".new").replace(file)
 
 
-def test_what_was_stored_is_verified(row, cache, capsys):
+def test_stored_result_is_verified(row, cache, capsys):
     assert main([str(row), *cache]) in (0, 3)
     said = capsys.readouterr().out
     for topic in ("accuracy", "dense", "sparsity", "kernels", "seed", "seconds", "training"):
         assert f"{topic}: holds" in said
     assert said.splitlines()[-1] == "verified" or said.endswith("; not verified: latency\n"), "timers repeat or do not"
-
-
-EDITED_NUMBERS = {
-    "metric": ("quality", "sparse", 0.99),
-    "a digit of a latency": ("speed", "latency_sparse_ms", 1e-3),
-    "speedup": ("speed", "speedup", 9.0),
-    "sparsity": ("sparsity", "sparsity_achieved", 0.9),
-    "of one layer": ("sparsity", "sparsity_per_layer", {}),
-    "seed": ("identity", "seed", 7),
-    "gpu": ("identity", "gpu", "NVIDIA H200"),
-    "taken away": ("quality", "sparse_standard_error", None),
-    "digest of the weights": ("identity", "weights_sha256", "0" * 64),
-    "digest of the record": ("identity", "record_sha256", "0" * 64),
-}
-
-
-@pytest.mark.parametrize(("group", "name", "value"), EDITED_NUMBERS.values(), ids=EDITED_NUMBERS)
-def test_edited_numbers_are_refused(row, capsys, group, name, value):
-    edit(row, group, name, value)
-    assert main([str(row)]) == 1
-    found = capsys.readouterr()
-    assert "refused: record: was edited" in found.err and found.out == "differs\n", "nothing is measured"
-
-
-def test_a_number_that_is_stated_twice_is_refused(row, capsys):
-    row.write_text(row.read_text().replace('"sparse":', '"sparse": 0.9999, "sparse":', 1))
-    assert main([str(row)]) == 1
-    assert "refused: record: was edited after it was stored: it states sparse twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["samples.json", "outcomes.npz"])
@@ -237,7 +293,7 @@ def test_edited_networks_are_refused(row, capsys, message, change):
 
 
 @pytest.mark.parametrize("name", ["layer_sparsities.json", "permutations.safetensors", "determined_by.json"])
-def test_files_of_an_export_that_no_digest_of_the_record_covers_are_refused(row, capsys, name):
+def test_files_without_a_digest(row, capsys, name):
     file = row.parent / "checkpoint" / name
     file.write_bytes(file.read_bytes().replace(b"0.5", b"0.4") + b" ")
     if name == "determined_by.json":
@@ -249,24 +305,7 @@ def test_files_of_an_export_that_no_digest_of_the_record_covers_are_refused(row,
     assert main([str(row), "--record-only"]) == 1
 
 
-@pytest.mark.parametrize("field", ["checkpoint", "masks_sha256", "weights_sha256"])
-def test_a_pruned_result_without_a_network_is_refused(row, capsys, field):
-    """Nothing would be evaluated, and a record that says anything would be called verified."""
-    edit(row, "identity", field, None, forge=True)
-    assert main([str(row)]) == 1
-    found = capsys.readouterr()
-    assert f"refused: record: was edited: {field} is null, and pattern=n_m prunes a network" in found.err
-    assert found.out.endswith("\ndiffers\n")
-
-
-@pytest.mark.parametrize("place", ["/etc", "export/../../x", "export/0", "result/0123456789abcdef"])
-def test_a_checkpoint_is_a_name_in_the_cache(row, capsys, place):
-    edit(row, "identity", "checkpoint", place, forge=True)
-    assert main([str(row)]) == 1
-    assert "refused: record: was edited: checkpoint is" in capsys.readouterr().err
-
-
-def test_a_run_that_was_moved_away_from_its_link_is_found_in_the_cache_that_is_named(row, cache, capsys, monkeypatch):
+def test_moved_run_needs_its_cache(row, cache, capsys, monkeypatch):
     """Not in the one that its configuration names: no path of a record is followed."""
     monkeypatch.chdir(row.parent)
     shutil.rmtree(row.parent / "checkpoint")
@@ -277,19 +316,11 @@ def test_a_run_that_was_moved_away_from_its_link_is_found_in_the_cache_that_is_n
     assert "masks and weights: hold" in (said := capsys.readouterr().out) and said.endswith("not evaluated\n")
 
 
-def test_a_narrower_network_is_measured_again(tmp_path, capsys):
-    places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path}")
-    asked = ("pattern=channel", "pattern.axis=width", "sparsity=0.5", "recipe.epochs=4")
-    folder = sf.run(*TINY, *places, *asked).folder
-    status = main([str(folder), "--cache-dir", str(tmp_path / "cache")])
-    assert status in SEEN and "kernels: holds" in (said := capsys.readouterr().out), said
-
-
-def test_the_control_is_measured_again_too(finished, tmp_path, capsys):
+def test_control_is_measured_again(tiny, finished, tmp_path, capsys):
     """Points lost are against it: a forged one would make any pattern look good."""
     cache = finished.parents[1] / "cache"
     asked = ("pattern=n_m", "sparsity=0.5", "recipe.epochs=4", "control=dense_continued", "dataset.valid_fraction=0.1")
-    folder = sf.run(*TINY, f"cache_dir={cache}", f"results_dir={tmp_path}", *asked).folder
+    folder = sf.run(*tiny, f"cache_dir={cache}", f"results_dir={tmp_path}", *asked).folder
     stored = ["--cache-dir", str(cache)]
     assert main([str(folder), *stored]) in SEEN
     assert "control: holds, dense_continued " in capsys.readouterr().out
@@ -305,7 +336,7 @@ def test_the_control_is_measured_again_too(finished, tmp_path, capsys):
     assert "dense_continued_weights_sha256=00" in said and "--retrain settles it" in said
 
 
-def test_a_forged_metric_is_found_by_what_follows_from_the_samples(row, capsys):
+def test_forged_metric(row, capsys):
     edit(row, "quality", "sparse", 1.0, forge=True)
     assert main([str(row), "--record-only"]) == 1
     assert "it states sparse=1.0, where outcomes.npz gives" in capsys.readouterr().err
@@ -317,14 +348,7 @@ def test_a_forged_metric_is_found_by_what_follows_from_the_samples(row, capsys):
     assert "accuracy: DIFFERS, sparse is 1.0 in the record" in said and said.endswith("\ndiffers\n")
 
 
-def test_the_help_says_what_digests_do_not_show(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "against forging only measuring again helps" in said and " ".join(DESCRIPTION.split())[:60] in said
-
-
-def test_without_the_gpu_of_the_result_the_rest_is_verified(row, capsys, monkeypatch):
+def test_verify_without_the_gpu(row, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for group, name, value in (
         ("identity", "gpu", "NVIDIA H200"),
@@ -343,7 +367,7 @@ def test_without_the_gpu_of_the_result_the_rest_is_verified(row, capsys, monkeyp
 
 
 @pytest.mark.parametrize(("more", "timed"), [(0, True), (1, False)])
-def test_the_threads_of_the_row_are_used_where_there_are_so_many(row, capsys, more, timed):
+def test_threads_of_the_row(row, capsys, more, timed):
     edit(row, "identity", "threads", os.cpu_count() + more, forge=True)
     before = torch.get_num_threads()
     assert main([str(row)]) in (1, 3) and torch.get_num_threads() == before
@@ -351,7 +375,7 @@ def test_the_threads_of_the_row_are_used_where_there_are_so_many(row, capsys, mo
     assert ("timing dense and sparse" in found.err) == timed and ("latency_dense_ms=" in found.out) != timed
 
 
-def test_several_rows_have_a_last_line_each_and_the_worst_status(row, finished, tmp_path, capsys):
+def test_several_rows(row, finished, tmp_path, capsys):
     other = tmp_path / "other"
     shutil.copytree(finished, other, symlinks=False)
     edit(other / "row.json", "quality", "sparse", 1.0)
@@ -363,14 +387,7 @@ def test_several_rows_have_a_last_line_each_and_the_worst_status(row, finished, 
     assert "is of one row" in capsys.readouterr().err
 
 
-def test_what_is_done_is_told_on_stderr(row, cache, capsys):
-    assert main([str(row), *cache]) in SEEN
-    told = capsys.readouterr().err
-    for doing in (f"reading the record {row} ...", "evaluating 32 samples and timing dense and sparse ..."):
-        assert doing in told
-
-
-def test_a_speedup_that_is_not_repeated_is_named(row, cache, capsys, monkeypatch):
+def test_speedup_that_is_not_repeated(row, cache, capsys, monkeypatch):
     """It cannot be forged alone: it follows from the samples. So the timing here is another one."""
     monkeypatch.setattr(again, "measure_networks", slower(again.measure_networks))
     assert main([str(row), *cache]) == 3
@@ -391,48 +408,7 @@ def slower(measure_networks: Callable) -> Callable:
     return measured
 
 
-FORGED = {
-    "recovery steps": ("cost", "recovery_steps", 10**6, "training: DIFFERS, recovery_steps is 1000000 in the record, "),
-    "recovery epochs": ("cost", "recovery_epochs", 99.0, "training: DIFFERS, recovery_epochs is 99.0 in the record, "),
-    "recovery samples": ("cost", "recovery_samples", 1, "training: DIFFERS, recovery_samples is 1 in the record, "),
-    "dense steps": ("cost", "dense_steps", 1, "training: DIFFERS, dense_steps is 1 in the record, "),
-    "dense samples": ("cost", "dense_samples", 1, "training: DIFFERS, dense_samples is 1 in the record, "),
-    "val seen": ("quality", "val_seen", True, "accuracy: DIFFERS, val_seen is True in the record, False now"),
-    "a standard error": ("quality", "sparse_standard_error", 1e-4, "sparse_standard_error is 0.0001 in the record"),
-    "one held out": ("quality", "val_sparse_standard_error", 1e-4, "val_sparse_standard_error is 0.0001 in the rec"),
-    "samples held out": ("quality", "val_evaluated_samples", 10**4, "val_evaluated_samples is 10000 in the record"),
-    "a metric held out": ("quality", "val_sparse", 1.0, "accuracy: DIFFERS, val_sparse is 1.0 in the record"),
-    "achieved": ("sparsity", "sparsity_achieved", 0.9, "sparsity: DIFFERS, sparsity_achieved is 0.9 in the record"),
-    "of all": ("sparsity", "sparsity_whole_model", 0.9, "sparsity: DIFFERS, sparsity_whole_model is 0.9 in the rec"),
-    "windows": ("sparsity", "n_of_m", "1:4", "sparsity: DIFFERS, n_of_m is 1:4 in the record, 2:4 now"),
-    "shares": (
-        "sparsity",
-        "dense_weight_shares",
-        {"x": 0.5},
-        r"sparsity: DIFFERS, dense_weight_shares.x is 0.5 in the",
-    ),
-    "bytes": ("size", "weight_bytes_sparse", 1, "memory: DIFFERS, weight_bytes_sparse is 1 in the record"),
-    "dense bytes": ("size", "weight_bytes_dense", 1, "memory: DIFFERS, weight_bytes_dense is 1 in the record"),
-    "what ran": (
-        "speed",
-        "latency_kernel",
-        "gathered_sm90",
-        "latency: DIFFERS, latency_kernel is gathered_sm90 in the",
-    ),
-    "how much ran": ("kernels", "sparse_flops_share", 0.5, "kernels: DIFFERS, sparse_flops_share is 0.5 in the record"),
-    "no layers": ("kernels", "kernel_per_layer", {}, "kernel_per_layer.blocks.0.attn.k is None in the record"),
-}
-
-
-@pytest.mark.parametrize(("group", "name", "value", "said"), FORGED.values(), ids=FORGED)
-def test_a_forged_number_that_evaluation_tells_differs(row, cache, capsys, group, name, value, said):
-    edit(row, group, name, value, forge=True)
-    assert main([str(row), *cache]) == 1
-    found = capsys.readouterr().out
-    assert said in found and found.endswith("\ndiffers\n")
-
-
-def test_a_forged_number_of_one_layer_differs(row, cache, capsys):
+def test_forged_number_of_one_layer(row, cache, capsys):
     content = json.loads(row.read_text())
     layer = next(iter(content["sparsity"]["sparsity_per_layer"]))
     content["sparsity"]["sparsity_per_layer"][layer] = 0.75
@@ -445,26 +421,6 @@ def test_a_forged_number_of_one_layer_differs(row, cache, capsys):
     assert f"kernels: DIFFERS, kernel_per_layer.{layer}.chosen is n_m_sm90 in the record, n_m_" in said
 
 
-FOLLOWS = {
-    "a latency": ("speed", "latency_sparse_ms", 1e-3, "latency_sparse_ms=0.001, where samples.json gives"),
-    "its spread": ("speed", "latency_dense_p80_ms", 1e-3, "latency_dense_p80_ms=0.001, where samples.json gives"),
-    "a throughput": ("speed", "throughput_sparse_samples_per_s", 1e9, "per_s=1000000000.0, where samples.json gives"),
-    "a speedup": ("speed", "speedup", 9.0, "speedup=9.0, where samples.json gives"),
-    "repeats": ("speed", "repeats", 50, "repeats=50, where samples.json gives 1"),
-    "samples of a repeat": ("speed", "samples_per_repeat", 99, "samples_per_repeat=99, where samples.json gives 5"),
-    "samples": ("quality", "evaluated_samples", 10**4, "evaluated_samples=10000, where outcomes.npz gives"),
-    "dense": ("quality", "dense", 0.999, "dense=0.999, where outcomes.npz gives"),
-    "collapsed": ("sparsity", "collapsed_layers", {"x": 0.0}, "collapsed_layers.x=0.0, where sparsity_per_layer"),
-}
-
-
-@pytest.mark.parametrize(("group", "name", "value", "said"), FOLLOWS.values(), ids=FOLLOWS)
-def test_a_forged_number_that_follows_from_others_is_refused(row, capsys, group, name, value, said):
-    edit(row, group, name, value, forge=True)
-    assert main([str(row), "--record-only"]) == 1
-    assert re.search(f"refused: record: was edited: it states .*{re.escape(said)}", capsys.readouterr().err)
-
-
 def forge_file(row: Path, name: str, field: str) -> None:
     content = json.loads(row.read_text())
     content["identity"][field] = file_digest(row.parent / name)
@@ -472,7 +428,7 @@ def forge_file(row: Path, name: str, field: str) -> None:
     row.write_text(json.dumps(content))
 
 
-def test_forged_outcomes_with_the_same_mean_differ(row, capsys):
+def test_forged_outcomes_of_same_mean(row, capsys):
     found = load_outcomes(row.parent / "outcomes.npz")
     for side, outcomes in found.items():
         shifted = [np.roll(outcomes.values, by) for by in range(1, len(outcomes))]
@@ -484,47 +440,7 @@ def test_forged_outcomes_with_the_same_mean_differ(row, capsys):
     assert re.search(r"accuracy: DIFFERS, \d+ of \d+ samples of sparse differ from", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    "content", ["[]", "{}", '{"dense": 3}', '{"dense": [[]], "sparse": [[1]]}', '{"dense": [["x"]]}']
-)
-def test_samples_that_are_none_are_refused(row, capsys, content):
-    (row.parent / "samples.json").write_text(content)
-    forge_file(row, "samples.json", "samples_sha256")
-    assert main([str(row), "--record-only"]) == 1
-    assert "refused: " in (said := capsys.readouterr().err) and "was edited" in said
-
-
-HYDRA = {
-    "a setting": ("config.yaml", "lr: ", "lr: 1.0 # ", "config.yaml: was edited: .*lr is 1.0 in it, where"),
-    "an interpolation": ("config.yaml", "${seed}", "7", "config.yaml: was edited: recovery.seed is 7 in it, where"),
-    "a class": (
-        "config.yaml",
-        "n_m.NM",
-        "os.system",
-        "config.yaml: was edited: pattern._target_ is sparsefront.*system",
-    ),
-    "a key": (
-        "config.yaml",
-        "sparsity:",
-        "more: 1\nsparsity:",
-        "config.yaml: was edited: more is 1 in it, where there is",
-    ),
-    "bytes": ("config.yaml", "sparsity", "\x00", r"config.yaml: cannot be read: not YAML"),
-    "an alias bomb": ("config.yaml", "sparsity:", "a: &a [1,1]\nb: [" + "*a," * 200 + "]\nsparsity:", ".*more aliases"),
-}
-
-
-@pytest.mark.parametrize(("name", "old", "new", "said"), HYDRA.values(), ids=HYDRA)
-def test_edited_copies_of_the_configuration_are_refused(row, capsys, name, old, new, said):
-    file = row.parent / ".hydra" / name
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new, 1))
-    assert main([str(row)]) == 1
-    assert re.search(f"refused: .hydra/{said}|refused: {said}", capsys.readouterr().err)
-
-
-def test_what_hydra_kept_of_the_command_line_is_compared(row, capsys):
+def test_stored_command_line_is_compared(row, capsys):
     file = row.parent / ".hydra" / "hydra.yaml"
     for content, said in (
         ({"overrides": {"task": ["pattern=tile_wise"]}}, "overrides.task is not what overrides.yaml holds"),
@@ -538,7 +454,7 @@ def test_what_hydra_kept_of_the_command_line_is_compared(row, capsys):
         )
 
 
-def test_a_setting_that_came_later_is_named(row, capsys):
+def test_setting_that_came_later(row, capsys):
     edit(row, "identity", "migrated_from", SCHEMA_VERSION - 1)
     stated = json.loads(row.read_text())["choice"]["recovery_parameters"]
     del stated["backend"]
@@ -550,7 +466,7 @@ def test_a_setting_that_came_later_is_named(row, capsys):
     )
 
 
-def test_a_configuration_of_another_version_is_said_to_differ(row, capsys):
+def test_configuration_of_another_version(row, capsys):
     edit(row, "identity", "commit", "0" * 40, forge=True)
     file = row.parent / ".hydra" / "config.yaml"
     file.write_text(file.read_text().replace("autotune_seconds: 30", "autotune_seconds: 20"))
@@ -559,19 +475,13 @@ def test_a_configuration_of_another_version_is_said_to_differ(row, capsys):
     assert told in capsys.readouterr().out
 
 
-def test_a_recovery_that_poses_as_another_seed_is_refused(row, capsys):
-    edit(row, "identity", "recovery_seed", 5, forge=True)
-    assert main([str(row)]) == 2
-    assert "cannot be verified: recovery_seed=0: is 5 in the record" in capsys.readouterr().err
-
-
-def test_own_options_are_found_where_they_are_named(finished, tmp_path, capsys):
+def test_own_options_where_named(tiny, finished, tmp_path, capsys):
     own = tmp_path / "conf of mine"
     (own / "pattern").mkdir(parents=True)
     (own / "pattern" / "twos.yaml").write_text("_target_: sparsefront.patterns.n_m.NM\nm: 4\n")
     places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path / 'results'}")
     search = f"hydra.searchpath=['file://{own}']"
-    folder = sf.run(*TINY, *places, search, "pattern=twos", "sparsity=0.5", "recipe.epochs=4").folder
+    folder = sf.run(*tiny, *places, search, "pattern=twos", "sparsity=0.5", "recipe.epochs=4").folder
     assert main([str(folder)]) == 2
     told = "cannot be verified: pattern=twos: (recorded in .hydra/overrides.yaml) pattern has no such option here; there are "
     assert told in (said := capsys.readouterr().err) and "is found with hydra.searchpath=[file://DIR]" in said
@@ -579,21 +489,10 @@ def test_own_options_are_found_where_they_are_named(finished, tmp_path, capsys):
     assert main([str(folder), f"hydra.searchpath=[file://{moved}]"]) == 3, capsys.readouterr().err
 
 
-def test_another_experiment_is_not_compared(row, capsys):
-    assert main([str(row), "sparsity=0.75"]) == 2
-    assert "cannot be verified: sparsity=0.75: is 0.5 in the record" in capsys.readouterr().err
-
-
-def test_overrides_that_cannot_be_read_are_those_of_the_command_line(row, capsys):
-    (row.parent / ".hydra" / "overrides.yaml").write_text("{")
-    assert main([str(row)]) == 2
-    assert "in the record: add the run's own overrides to the command" in capsys.readouterr().err
-
-
-def test_nothing_is_measured_on_other_data(tmp_path, capsys):
+def test_other_data(tiny, tmp_path, capsys):
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}")
     data, same = write_cifar(tmp_path / "data"), write_cifar(tmp_path / "moved")
-    folder = sf.run(*TINY, *places, "pattern=dense", "dataset=cifar10", f"dataset.path={data}").folder
+    folder = sf.run(*tiny, *places, "pattern=dense", "dataset=cifar10", f"dataset.path={data}").folder
     places = places[:1]
     assert main([str(folder), *places]) == 2
     asked = f"cannot be verified: dataset.path={data}: is a path of the run's own machine, and no path of a record is"
@@ -607,19 +506,13 @@ def test_nothing_is_measured_on_other_data(tmp_path, capsys):
     assert "accuracy" not in found.out and found.out.endswith("not evaluated\n")
 
 
-def test_a_record_that_does_not_say_which_data_differs(row, capsys):
-    edit(row, "identity", "dataset_digest", None, forge=True)
-    assert main([str(row)]) == 1
-    assert "data: DIFFERS, dataset_digest is None in the record" in capsys.readouterr().out
-
-
-def test_a_record_alone_is_verified_with_its_overrides(row, tmp_path, capsys):
+def test_record_alone_needs_its_overrides(tiny, row, tmp_path, capsys):
     alone = tmp_path / "row.json"
     shutil.copy(row, alone)
     assert main([str(alone)]) == 2
     assert "name the exported network with --checkpoint" in capsys.readouterr().err
     network = ["--checkpoint", str(row.parent / "checkpoint")]
-    settings = [*TINY, "pattern=n_m", "sparsity=0.5", "recipe.epochs=4", f"cache_dir={tmp_path / 'cache'}"]
+    settings = [*tiny, "pattern=n_m", "sparsity=0.5", "recipe.epochs=4", f"cache_dir={tmp_path / 'cache'}"]
     assert main([str(alone), *network]) == 2, "of the default settings"
     assert main([str(alone), *network, *settings]) == 3
     said = capsys.readouterr().out
@@ -628,13 +521,7 @@ def test_a_record_alone_is_verified_with_its_overrides(row, tmp_path, capsys):
     ].split(", ")
 
 
-def test_a_record_of_an_earlier_version_holds_no_digest(row, capsys):
-    edit(row, "identity", "record_sha256", None)
-    assert main([str(row.parent)]) == 2
-    assert "holds no record_sha256" in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_result(tmp_path, capsys):
+def test_file_without_a_result(tmp_path, capsys):
     (tmp_path / "row.json").write_text("{}")
     assert main([str(tmp_path / "row.json")]) == 2
     assert "is no result that can be read" in capsys.readouterr().err
@@ -643,9 +530,9 @@ def test_a_file_that_is_no_result(tmp_path, capsys):
 @pytest.mark.parametrize(
     "chosen", [("pattern=n_m", "sparsity=0.5", "precision=int8"), ("pattern=dense", "precision=fp8")]
 )
-def test_what_ran_in_low_precision_is_measured_again_in_it(finished, tmp_path, capsys, chosen):
+def test_low_precision_is_measured_again(tiny, finished, tmp_path, capsys, chosen):
     cache = finished.parents[1] / "cache"
-    folder = sf.run(*TINY, f"cache_dir={cache}", f"results_dir={tmp_path}", "recipe.epochs=4", *chosen).folder
+    folder = sf.run(*tiny, f"cache_dir={cache}", f"results_dir={tmp_path}", "recipe.epochs=4", *chosen).folder
     stored = ["--cache-dir", str(cache)]
     assert main([str(folder), *stored]) in SEEN, capsys.readouterr().out
     said = capsys.readouterr().out
@@ -658,22 +545,13 @@ def test_what_ran_in_low_precision_is_measured_again_in_it(finished, tmp_path, c
     assert "it states latency_dense_low_ms=0.1, where samples.json gives None" in capsys.readouterr().err
 
 
-def test_a_precision_that_no_layer_could_run_in_is_verified_as_that(finished, tmp_path, capsys):
+def test_precision_that_no_layer_has(tiny, finished, tmp_path, capsys):
     cache = finished.parents[1] / "cache"
     chosen = ("pattern=tile_wise", "granularity=16", "precision=fp8", "kernel.fuse=false")
-    folder = sf.run(*TINY, f"cache_dir={cache}", f"results_dir={tmp_path}", "recipe.epochs=4", *chosen).folder
+    folder = sf.run(*tiny, f"cache_dir={cache}", f"results_dir={tmp_path}", "recipe.epochs=4", *chosen).folder
     assert json.loads((folder / "row.json").read_text())["speed"]["precision"] == "fp32"
     assert main([str(folder), "--cache-dir", str(cache)]) in SEEN
     assert "DIFFERS" not in capsys.readouterr().out
-
-
-def test_a_dense_run_is_verified_too(finished, tmp_path, capsys):
-    places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}")
-    folder = sf.run(*TINY, *places, "pattern=dense", "recipe.epochs=4").folder
-    assert main([str(folder), places[0]]) in SEEN
-    assert "dense: holds, dense " in capsys.readouterr().out
-    assert main([str(folder), f"cache_dir={tmp_path / 'empty'}"]) == 3
-    assert re.search("not verified: .*dense", capsys.readouterr().out.splitlines()[-1])
 
 
 PARTS = "dense,prune,recover,export,measure,report"
@@ -690,17 +568,17 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("settings", "more"), FOUND.values(), ids=FOUND)
-def test_a_result_that_another_run_made_is_verified(finished, tmp_path, capsys, settings, more):
+def test_result_of_another_run(tiny, finished, tmp_path, capsys, settings, more):
     """The two differ in nothing that the result depends on."""
     places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}", "recipe.epochs=4")
-    first, found = (sf.run(*TINY, *places, *settings, *overrides).folder for overrides in ((), more))
+    first, found = (sf.run(*tiny, *places, *settings, *overrides).folder for overrides in ((), more))
     assert (found / "row.json").read_text() == (first / "row.json").read_text()
     for folder in (first, found):
         assert main([str(folder), places[0]]) in SEEN, capsys.readouterr()
 
 
 @pytest.mark.parametrize(("limit", "model"), [("null", "transformer_mt"), ("2", "lstm_nmt"), ("2", "huggingface_mt")])
-def test_translations_are_searched_for_again(tmp_path, capsys, limit, model):
+def test_translations_are_searched_again(tiny, tmp_path, capsys, limit, model):
     """Of batches that hold a number of tokens, no number of rows is known before."""
     pairs, own = write_pairs(tmp_path / "pairs", val=8), {"transformer_mt": "size=tiny", "lstm_nmt": "width=32"}
     path = f"path={make_translator(tmp_path / 'bart', 'bart')}" if model not in own else own[model]
@@ -712,7 +590,7 @@ def test_translations_are_searched_for_again(tmp_path, capsys, limit, model):
         f"trainer.limit_batches={limit}",
     )
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}")
-    folder = sf.run(*TINY[:4], *places, *translation, *small, *WITHOUT_SWAP).folder
+    folder = sf.run(*tiny[:4], *places, *translation, *small, *WITHOUT_SWAP).folder
     given = [f"model.{path}"] if model not in own else []
     assert main([str(folder), places[0], f"dataset.path={pairs}", *given]) in SEEN, capsys.readouterr()
     assert re.search("accuracy: holds, masked", capsys.readouterr().out)
@@ -729,21 +607,21 @@ EARLIER = {
 
 
 @pytest.mark.parametrize(("settings", "name", "stated"), EARLIER.values(), ids=EARLIER)
-def test_what_earlier_versions_stated_besides_is_left_alone(finished, tmp_path, capsys, settings, name, stated):
+def test_statements_of_earlier_versions(tiny, finished, tmp_path, capsys, settings, name, stated):
     places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}", "recipe.epochs=4")
-    row = sf.run(*TINY, *places, *settings).folder / "row.json"
+    row = sf.run(*tiny, *places, *settings).folder / "row.json"
     edit(row, "choice", name, stated(json.loads(row.read_text())["choice"][name]), forge=True)
     assert main([str(row), places[0]]) in (1, 3), "a stored result tells the name apart"
 
 
-def test_a_field_that_a_later_version_adds_changes_no_digest():
+def test_later_field_changes_no_digest():
     content = {"identity": {"seed": 1, "record_sha256": "x"}, "speed": {"curve": [{"a": None, "b": 2.5}]}}
     grown = {"identity": {"seed": 1, "new": None}, "speed": {"curve": [{"b": 2.5}], "more": {}}, "newer": {}}
     assert record_digest(content) == record_digest(grown)
     assert record_digest(content) != record_digest({**content, "speed": {"curve": [{"b": 2.6}]}})
 
 
-def test_names_from_the_record_control_no_terminal(row, capsys):
+def test_names_control_no_terminal(row, capsys):
     edit(row, "choice", "pattern", "n_m\x1b[2J", forge=True)
     (row.parent / "a\x1b[2J.txt").touch()
     assert main([str(row)]) == 2

@@ -103,6 +103,16 @@ class PerLayerAllocation(Allocation):
             return None
         return "may give a layer any sparsity, and not every one can be expressed"
 
+    def sparsities_of(
+        self,
+        scores: Mapping[str, Tensor],
+        weight_shapes: Mapping[str, tuple[int, ...]],
+        sparsity: float,
+        lost: LostImportance,
+    ) -> dict[str, float]:
+        """`layer_sparsities`, for allocations that look at the scores [N, K] themselves."""
+        return self.layer_sparsities(weight_shapes, sparsity, lost)
+
     @abstractmethod
     def layer_sparsities(
         self, weight_shapes: Mapping[str, tuple[int, ...]], sparsity: float, lost: LostImportance

@@ -1,20 +1,17 @@
 """Atomic file writes, disk space, and files that other users made unreadable."""
 
-import ctypes
 import errno
-import glob
 import os
 import pwd
 import shutil
 import stat
-import sys
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparsefront.artifacts.lease import lives, process_tag
 from sparsefront.errors import NoRoom, Obstacle
 
 if TYPE_CHECKING:
@@ -28,8 +25,6 @@ FULL = ("No space left on device", "StorageFull", "Disk quota exceeded", "databa
 # torch's writer only says that a write failed, which may have other causes if the disk has room
 TORCH_WRITER = ("PytorchStreamWriter", "inline_container.cc")
 NEARLY_FULL_BYTES = 64 * 2**20
-ALIKE_BYTES = 2**16  # free bytes below which a disk may be full; the first such disk counts
-NOTED = "free_bytes_by_disk"  # attribute of an error
 
 
 def require_space(folder: Path, needed_bytes: int, *, key: str, what: str, remedy: str = "") -> None:
@@ -47,92 +42,71 @@ def require_space(folder: Path, needed_bytes: int, *, key: str, what: str, remed
         raise NoRoom(key, folder, f"{room}: free some, name a folder on another disk {remedy}".rstrip())
 
 
-def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | None:
-    """The error message for a full disk; None if the error has another cause.
-
-    A system error names the file, or the one it was to be renamed to. If there is no name (open files, safetensors, torch),
-    it is the disk that is full now, or was when `noting_free_space` saw the error.
-
-    Args:
-        folders: absolute folders that may have been written to, the run's first -> the setting of each.
-    """
-    saying = list(filter(says_full, _chain(error)))
-    if not saying:
-        return None
-    if (file := next(filter(None, map(_named, saying)), None)) is not None:
-        folder = file if file.is_dir() else file.parent
-        inside = [known for known in folders if known in (folder, *folder.parents)]
-        settings = folders[max(inside, key=lambda known: len(known.parts))] if inside else ""
-        return _full(_there(folder), free_bytes(folder), settings)  # partial files were removed meanwhile
-    noted: dict[int, int] = {}
-    for one in _chain(error):
-        noted |= getattr(one, NOTED, {})
-    free = {folder: min(noted.get(_disk(folder), sys.maxsize), free_bytes(folder)) for folder in folders}
-    emptiest = min(free, key=lambda folder: free[folder] // ALIKE_BYTES)
-    if free[emptiest] > NEARLY_FULL_BYTES:
-        if all(_is_only_suspected(one) for one in saying):
-            return None
-        firsts = {_disk(folder): folder for folder in reversed(free)}
-        listed = ", ".join(
-            f"{in_units(free[first])} at {first} ({_settings_on(disk, folders)})"
-            for disk, first in reversed(firsts.items())
-        )
-        remedy = "free some where it was, or name a folder on another disk with the setting in brackets"
-        return Obstacle("disk", None, f"one was full, and nothing says which; free now: {listed}: {remedy}")
-    return _full(emptiest, free_bytes(emptiest), _settings_on(_disk(emptiest), folders))
-
-
 @contextmanager
-def noting_free_space(folder: Path) -> Iterator[None]:
-    """Context that records the free space at an error, before partial files are removed: see `full_disk`."""
+def naming_full_disk(file: Path) -> Iterator[None]:
+    """Context in which a full disk raises an OSError that names the file, also in libraries whose errors name none."""
     try:
         yield
     except Exception as error:
-        if any(map(says_full, _chain(error))):
-            noted = vars(error).setdefault(NOTED, {})
-            noted[_disk(folder)] = min(noted.get(_disk(folder), sys.maxsize), free_bytes(folder))
+        suspected = any(text in str(error) for text in TORCH_WRITER) and free_bytes(file) < NEARLY_FULL_BYTES
+        if (_says_full(error) or suspected) and _written_file(error) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from error
         raise
 
 
-def _is_only_suspected(error: BaseException) -> bool:
-    return not isinstance(error, OSError) and any(text in str(error) for text in TORCH_WRITER)
+def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | None:
+    """The error message for a full disk; None if the error has another cause.
+
+    Args:
+        folders: absolute folders that may have been written to -> the setting of each.
+    """
+    errors: list[BaseException] = [error]
+    while (cause := errors[-1].__cause__ or errors[-1].__context__) is not None:
+        errors.append(cause)
+    errors = list(filter(_says_full, errors))
+    if not errors:
+        return None
+    if (file := next(filter(None, map(_written_file, errors)), None)) is not None:
+        folder = _existing(file if file.is_dir() else file.parent)
+        inside = [known for known in folders if known in (file, *file.parents)]
+        return _full(folder, folders[max(inside, key=lambda known: len(known.parts))] if inside else "")
+    by_size = {free_bytes(folder): folder for folder in reversed(folders)}  # one folder of each disk
+    if min(by_size) <= NEARLY_FULL_BYTES:
+        return _full(by_size[min(by_size)], folders[by_size[min(by_size)]])
+    listed = ", ".join(f"{in_units(size)} at {by_size[size]} ({folders[by_size[size]]})" for size in reversed(by_size))
+    remedy = "free some where it was, or name a folder on another disk with the setting in brackets"
+    return Obstacle("disk", None, f"one was full, and nothing says which; free now: {listed}: {remedy}")
 
 
-def _settings_on(disk: int, folders: Mapping[Path, str]) -> str:
-    """The settings of folders on a disk: `cache_dir or TMPDIR`."""
-    return " or ".join(dict.fromkeys(setting for folder, setting in folders.items() if _disk(folder) == disk))
-
-
-def _full(folder: Path, free: int, settings: str) -> Obstacle:
-    moved = f", or name a folder on another disk with {settings}" if settings else ""
-    message = f"the disk is full ({in_units(free)} free now): free some{moved}; the same command then goes on"
+def _full(folder: Path, setting: str) -> Obstacle:
+    moved = f", or name a folder on another disk with {setting}" if setting else ""
+    free = in_units(free_bytes(folder))
+    message = f"the disk is full ({free} free now): free some{moved}; the same command then goes on"
     return Obstacle(str(folder), None, message)
 
 
-def _named(error: BaseException) -> Path | None:
+def _says_full(error: BaseException) -> bool:
+    """Whether an error, of any library, reports a full disk."""
+    of_system = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return of_system or any(text in str(error) for text in FULL)
+
+
+def _written_file(error: BaseException) -> Path | None:
     """The file that could not be written; for copies and links, the second one."""
-    if not isinstance(error, OSError):
-        return None
-    for name in (error.filename2, error.filename):
-        if isinstance(name, str | bytes | os.PathLike) and os.fsdecode(name):
-            return Path(os.fsdecode(name)).absolute()
-    return None
+    names = (error.filename2, error.filename) if isinstance(error, OSError) else ()
+    name = next((name for name in names if isinstance(name, str | bytes | os.PathLike) and os.fsdecode(name)), None)
+    return None if name is None else Path(os.fsdecode(name)).absolute()
 
 
-def _disk(folder: Path) -> int:
-    """An id that is equal for all folders of one file system."""
-    return _there(folder).stat().st_dev
+def _existing(path: Path) -> Path:
+    """The path, or its nearest existing ancestor."""
+    path = path.expanduser().absolute()
+    return next(place for place in (path, *path.parents) if os.path.exists(place))
 
 
-def _there(folder: Path) -> Path:
-    """The folder, or its nearest existing ancestor."""
-    folder = folder.expanduser().absolute()
-    return next(place for place in (folder, *folder.parents) if os.path.exists(place))
-
-
-def free_bytes(folder: Path) -> int:
-    """Free bytes on the disk of the folder."""
-    return shutil.disk_usage(_there(folder)).free
+def free_bytes(path: Path) -> int:
+    """Free bytes on the disk of a file or folder, which need not exist."""
+    return shutil.disk_usage(_existing(path)).free
 
 
 def in_units(size: int) -> str:
@@ -143,24 +117,15 @@ def in_units(size: int) -> str:
     return f"{size / 1e3:.3g} kB"
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its causes."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+# Files and folders that are whole or not there.
 
-
-def says_full(error: BaseException) -> bool:
-    """Whether an error, of any library, reports a full disk."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return any(text in str(error) for text in (*FULL, *TORCH_WRITER))
-
-
-PARTIAL = ".partial-"  # prefix of files being written
-SAVING = ".partial-"  # in names of folders being written, before the process tag
-_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD, and a flag of renameat2
+PARTIAL = ".partial-"  # in names of what is being written, before a text that no other process uses
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # for folders on some network file systems
+
+
+def unique() -> str:
+    """A text that no other process uses, for names of what is being written."""
+    return uuid.uuid4().hex[:12]
 
 
 @contextmanager
@@ -169,9 +134,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     It is renamed to `path` on success and removed on failure.
     """
-    temporary = path.with_name(f"{PARTIAL}{process_tag()}-{path.name}")
+    temporary = path.with_name(f"{PARTIAL}{unique()}-{path.name}")
     try:
-        with noting_free_space(path.parent):
+        with naming_full_disk(path):
             yield temporary
             sync_file(temporary)
             rename_synced(temporary, path)
@@ -182,95 +147,36 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path, *, replaces: Collection[str], first: str) -> Iterator[Path]:
-    """Context with an empty folder whose files become those of `folder` on success; removed on failure.
-
-    It replaces `folder` by one rename, so that a killed process leaves either the old or the new files. If that is impossible
-    (subfolders, the working directory, a mount, no write permission next to it), files are renamed one by one.
+    """Context with an empty folder whose files are moved into `folder` on success; removed on failure.
 
     Args:
         replaces: files of `folder` to remove if the block did not write them; others stay.
-        first: the file to rename first, which tells readers which others belong to it.
+        first: the file to move first, which tells readers which others belong to it: a process that is killed while it moves
+            files leaves a mixture.
     Raises:
         OSError: it cannot be created, or is a file.
     """
-    folder = folder.resolve()  # keep links
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
-    at_once = _may_be_renamed(folder)
-    base = folder if at_once else folder / folder.name
-    for left_over in base.parent.glob(f"{glob.escape(base.name)}{SAVING}*"):
-        if lives(left_over.name.removeprefix(f"{base.name}{SAVING}")) is False:
-            shutil.rmtree(left_over, ignore_errors=True)
-    temporary = base.with_name(f"{base.name}{SAVING}{process_tag()}")
-    shutil.rmtree(temporary, ignore_errors=True)
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    for left_over in folder.glob(f"{PARTIAL}*"):  # of a killed process
+        shutil.rmtree(left_over, ignore_errors=True)
+    temporary = folder / f"{PARTIAL}{unique()}"
     try:
-        with noting_free_space(base.parent):
+        with naming_full_disk(folder):
             temporary.mkdir()
             yield temporary
             sync_tree(temporary)
-            if not at_once:
-                _replace_files(temporary, folder, replaces=replaces, first=first)
-            elif not folder.exists():
-                os.rename(temporary, folder)
-                _sync_folder(folder.parent)
-            else:
-                _link_others(folder, temporary, but=replaces)
-                _replace_folder(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _may_be_renamed(folder: Path) -> bool:
-    if not folder.exists():
-        return True
-    inside = any(entry.is_dir() and not entry.is_symlink() for entry in os.scandir(folder))
-    taken = inside or os.path.ismount(folder) or folder == Path.cwd().resolve()
-    return not taken and os.access(folder.parent, os.W_OK | os.X_OK)
-
-
-def _replace_folder(source: Path, target: Path) -> None:
-    """Rename `source` to `target`; a non-empty old `target` is then named `source`."""
-    shutil.copymode(target, source)
-    if not any(target.iterdir()):
-        os.rename(source, target)
-    elif not _exchange(source, target):
-        replaced = source.with_name(f"{source.name}.replaced")  # where a kill between two renames leaves it
-        os.rename(target, replaced)
-        try:
-            os.rename(source, target)
-        except BaseException:
-            os.rename(replaced, target)
-            raise
-        os.rename(replaced, source)
-    _sync_folder(target.parent)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Atomically exchange two names; returns False if the system does not support it."""
-    swap = getattr(ctypes.CDLL(None), "renameat2", None)
-    return swap is not None and swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0
-
-
-def _replace_files(source: Path, target: Path, *, replaces: Collection[str], first: str) -> None:
-    """Move the files of `source` to `target` one by one."""
-    names = sorted((file.name for file in source.iterdir()), key=lambda name: name != first)
-    for name in names:
-        os.replace(source / name, target / name)
-    for name in set(replaces) - set(names):
-        (target / name).unlink(missing_ok=True)
-    _sync_folder(target)
-
-
-def _link_others(source: Path, target: Path, *, but: Collection[str]) -> None:
-    """Hard-link the files of `source` that `target` lacks."""
-    for file in source.iterdir():
-        if file.name in but or os.path.lexists(target / file.name):
-            continue
-        if file.is_symlink():
-            os.symlink(os.readlink(file), target / file.name)
-        else:
-            link_or_copy(file, target / file.name)
+            names = sorted((file.name for file in temporary.iterdir()), key=lambda name: name != first)
+            for name in names:
+                os.replace(temporary / name, folder / name)
+            for name in set(replaces) - set(names):
+                (folder / name).unlink(missing_ok=True)
+            _sync_folder(folder)
+            _sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(folder if is_new else temporary, ignore_errors=True)
+        raise
+    temporary.rmdir()
 
 
 def rename_synced(source: Path, target: Path) -> None:
@@ -323,15 +229,14 @@ def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[
 
     path.unlink(missing_ok=True)
     try:
-        path.touch()  # applies the umask, which os.umask cannot read without changing it for all threads
-        mode = stat.S_IMODE(path.stat().st_mode)
-        save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+        with naming_full_disk(path):
+            path.touch()  # applies the umask, which os.umask cannot read without changing it for all threads
+            mode = stat.S_IMODE(path.stat().st_mode)
+            save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
         with suppress(PermissionError):  # file systems without modes
             path.chmod(mode)
-    except BaseException as error:
+    except BaseException:
         path.unlink(missing_ok=True)
-        if not isinstance(error, OSError) and says_full(error):  # safetensors removed the file and names none
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         raise
 
 

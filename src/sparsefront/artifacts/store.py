@@ -18,7 +18,6 @@ of its successor. Only a run that needs the same stage can be its successor: oth
 import errno
 import json
 import logging
-import math
 import os
 import shutil
 import time
@@ -29,15 +28,22 @@ from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.bounded_files import read_json_bounded
-from sparsefront.artifacts.content_digest import are_checksums, checksums, digest, find_damage
-from sparsefront.artifacts.durable import PARTIAL, below, noting_free_space, rename_synced, require_readable, sync_tree
+from sparsefront.artifacts.content_digest import checksums, digest, find_damage
+from sparsefront.artifacts.durable import (
+    PARTIAL,
+    below,
+    naming_full_disk,
+    rename_synced,
+    require_readable,
+    sync_tree,
+    unique,
+)
 from sparsefront.artifacts.lease import (
     GONE_S,
     Lease,
     hold_alone,
     hold_shared,
     hold_when_free,
-    process_tag,
     remove_dead,
     require_all,
     working_under,
@@ -45,10 +51,8 @@ from sparsefront.artifacts.lease import (
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import working_time
 
-# Metadata of a finished stage: seconds, its cache key, and the checksum of each file.
-#
-# Also `used`: the keys of all stages that its run had used until then, to know what a result needs even if a stage in
-# between was removed.
+# The record of a finished stage: seconds, its cache key, the checksum of each file, and `used`: the keys of all stages that its
+# run had used until then, to know what a result needs even if a stage in between was removed.
 
 RECORD = "determined_by.json"  # written last: a folder that has it is complete
 _sound: set[tuple] = set()  # stages that this process has verified, or made
@@ -62,33 +66,21 @@ def write_record(folder: Path, seconds: float, cache_key: dict[str, Any], *, use
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """seconds, determined_by, files and a digest of all that (missing in stages of earlier versions).
+    """seconds, determined_by, used, files and a digest of all that (missing in stages of earlier versions).
 
     Raises:
         ValueError: it cannot be read; says why.
     """
     try:
         record = read_json_bounded(folder / RECORD, finite=False)  # settings may be infinite
+        if not isinstance(record, dict) or "determined_by" not in record:
+            raise ValueError("it has no determined_by")
+        content = {name: value for name, value in record.items() if name != "digest"}
+        if record.get("digest") not in (None, digest(content)):
+            raise ValueError("it was changed after it was stored")
     except ValueError as error:
         raise ValueError(f"{RECORD} cannot be read ({error})") from None
-    if (fault := _fault(record)) is not None:
-        raise ValueError(f"{RECORD} cannot be read ({fault})")
     return record
-
-
-def _fault(record: Any) -> str | None:
-    """The first reason why JSON content is not a record."""
-    if not isinstance(record, dict) or "determined_by" not in record:
-        return "it has no determined_by"
-    seconds, used = record.get("seconds"), record.get("used", [])
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not math.isfinite(seconds) or seconds < 0:
-        return f"its seconds are {seconds!r}"
-    if not isinstance(used, list) or not all(isinstance(key, str) for key in used):
-        return "its used is no list of keys"
-    if not are_checksums(record.get("files", {})):
-        return "its files have no checksums"
-    content = {name: value for name, value in record.items() if name != "digest"}
-    return None if record.get("digest") in (None, digest(content)) else "it was changed after it was stored"
 
 
 def damage_of(folder: Path) -> str | None:
@@ -100,13 +92,8 @@ def damage_of(folder: Path) -> str | None:
     except (OSError, ValueError) as error:
         return str(error)
     if damage is None:
-        mark_sound(folder)
+        _sound.add(_version(folder))
     return damage
-
-
-def mark_sound(folder: Path) -> None:
-    """Mark a stage made by this process as verified."""
-    _sound.add(_version(folder))
 
 
 def _version(folder: Path) -> tuple:
@@ -120,11 +107,12 @@ def _version(folder: Path) -> tuple:
 #     <key>          a finished stage
 #     <key>.again-1  made again while a process read <key>; the highest number counts
 #
-# A process holds a shared lease (`artifacts.lease`) on each stage it uses, which ends with the process. A stage that is not
-# in use is replaced under its own name. One in use stays, the new one is put next to it, and the next process that makes
-# the stage removes it. Nobody waits, so two runs never wait for each other.
+# A process holds a shared lease on each stage it uses, which ends with the process. A stage that is not in use is replaced under
+# its own name. One in use stays, the new one is put next to it, and the next process that makes the stage removes it. Nobody
+# waits, so two runs never wait for each other.
 
 AGAIN = ".again-"
+REMOVED = ".removed-"  # in names of stages being removed
 MOVED_S = 0.01  # how long renaming a stage holds it exclusively
 
 
@@ -176,7 +164,7 @@ def put(partial: Path, folder: Path) -> Held:
     target = folder if not older else folder.with_name(f"{folder.name}{AGAIN}{generation_number(older[-1]) + 1}")
     rename_synced(partial, target)
     for old in older:
-        _remove(old)
+        remove_unused(old)
     # The name without a number is the oldest.
     if target != folder and _generations(folder) == [target]:
         if (hold := hold_alone(target, lapses_s=GONE_S)) is not None:
@@ -203,22 +191,24 @@ def generation_number(folder: Path) -> int:
     return int(folder.name.rpartition(AGAIN)[2]) if AGAIN in folder.name else 0
 
 
-def _remove(folder: Path) -> None:
-    """Remove a stage unless a process reads it, or may wake up and read it. It is first renamed to a partial name, so that the
-    next maker cleans up after a kill.
+def remove_unused(folder: Path) -> bool:
+    """Remove a stage unless a process reads it, or may wake up and read it; returns whether it did. It is renamed first, so that
+    no process finds half of it, and the next run cleans up after a kill.
     """
     if (hold := hold_alone(folder, lapses_s=GONE_S)) is None:
-        return
-    removed = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{process_tag()}-{generation_number(folder)}")
-    os.replace(folder, removed)
-    hold.release()
-    shutil.rmtree(removed)
+        return False
+    aside = folder.with_name(f"{folder.name}{REMOVED}{unique()}")
+    try:
+        os.rename(folder, aside)
+    finally:
+        hold.release()
+    shutil.rmtree(aside)
+    return True
 
 
 # Cleanup after killed processes: partial, half-removed or held folders.
 
 log = logging.getLogger(__name__)
-REMOVED = ".removed-"  # in names of stages being removed: renamed first, so that readers never see half of one
 
 
 def remove_leftovers(root: Path) -> list[Path]:
@@ -394,7 +384,7 @@ class ArtifactStore:
         with working_under(self._held_to_make.pop(folder)) as lease:
             try:
                 with self._partial_folder(folder) as partial:
-                    with noting_free_space(folder.parent):
+                    with naming_full_disk(partial):
                         partial.mkdir()
                         start, new = working_time(), Making(partial)
                         yield new
@@ -411,7 +401,7 @@ class ArtifactStore:
         if lease.lost:
             require_all()  # ends here if the whole run was replaced
             return
-        mark_sound(held.path)
+        _sound.add(_version(held.path))
         self._used[key] = held
         self._made[folder] = Artifact(held.path, key, reused=False, seconds=seconds, held=held)
 
@@ -419,9 +409,9 @@ class ArtifactStore:
     def _partial_folder(self, folder: Path) -> Iterator[Path]:
         """Context with the folder that a maker writes to, which becomes the stage or is removed."""
         key = folder.name
-        for left_over in folder.parent.glob(f"{key}.partial-*"):  # from killed makers: we hold the stage
+        for left_over in folder.parent.glob(f"{key}{PARTIAL}*"):  # from killed makers: we hold the stage
             shutil.rmtree(left_over, ignore_errors=True)  # a suspended one may still write to it
-        partial, unfinished = folder.with_name(f"{key}.partial-{process_tag()}"), folder.with_name(f"{key}.unfinished")
+        partial, unfinished = folder.with_name(f"{key}{PARTIAL}{unique()}"), folder.with_name(f"{key}.unfinished")
         if not self.reuse:
             shutil.rmtree(unfinished, ignore_errors=True)
         try:

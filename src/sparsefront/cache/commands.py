@@ -4,7 +4,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
@@ -20,7 +19,6 @@ from sparsefront.cache.inventory import (
     Run,
     Stored,
     Usage,
-    bytes_by_stage,
     disk_bytes,
     find_usage,
     freed_bytes,
@@ -34,76 +32,49 @@ from sparsefront.errors import InvalidSetting, printable
 from sparsefront.progress import counted
 from sparsefront.results.terminal import add_row, print_table, table_console
 
-# Selection of stored stages: all given conditions must hold.
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Conditions of `remove`.
-
-    Args:
-        unused: not used by any result.
-        older_than_s: last used more than this many seconds ago.
-        runs: names of runs; selects what is used by these and no other result.
-        damaged: a file differs from what was stored.
-        unfinished: resume state of killed trainings instead of finished stages.
-        stages: of one of these stages.
-    """
-
-    unused: bool = False
-    older_than_s: float | None = None
-    runs: tuple[str, ...] = ()
-    damaged: bool = False
-    unfinished: bool = False
-    stages: tuple[str, ...] = ()
-
-    def find(self, inventory: Inventory, usage: Usage, results: Sequence[Run]) -> list[Stored]:
-        """Find the stages that meet all conditions.
-
-        Raises:
-            InvalidSetting: an unknown run or stage.
-        """
-        known = {item.stage for item in inventory.stored}
-        if missing := [stage for stage in self.stages if stage not in known]:
-            raise InvalidSetting("--stage", missing[0], f"is not in the cache; there are {', '.join(sorted(known))}")
-        runs = [run for name in self.runs for run in _called(name, results)]
-        now = time.time()
-        return [item for item in inventory.stored if self._holds(item, usage, runs, now)]
-
-    def _holds(self, item: Stored, usage: Usage, runs: Sequence[Run], now: float) -> bool:
-        return (
-            item.finished is not self.unfinished
-            and (not self.stages or item.stage in self.stages)
-            and (self.older_than_s is None or now - item.last_used > self.older_than_s)
-            and (not self.unused or not usage[item.key])
-            and (not self.runs or only_of(usage, item, runs))
-            and (not self.damaged or damage_of(item.path) is not None)
-        )
-
-
-def _called(name: str, results: Sequence[Run]) -> list[Run]:
-    runs = [run for run in results if run.is_called(name)]
-    if not runs:
-        raise InvalidSetting(
-            "--run", name, f"no such run among {len(results)} results; name its folder, or the run_id of its result"
-        )
-    return runs
-
-
-# Output of the cache command.
-
 DAY_S = 86400.0
+MOST_RUNS = 20  # lines of the table of runs, unless all are requested
+
+
+def select(options: argparse.Namespace, inventory: Inventory, usage: Usage, results: Results) -> list[Stored]:
+    """Find the stages that meet all conditions of `remove`.
+
+    Raises:
+        InvalidSetting: an unknown run or stage.
+    """
+    known = {item.stage for item in inventory.stored}
+    if missing := [stage for stage in options.stage if stage not in known]:
+        raise InvalidSetting("--stage", missing[0], f"is not in the cache; there are {', '.join(sorted(known))}")
+    runs: list[Run] = []
+    for name in options.run:
+        runs += (named_runs := [run for run in results.runs if run.is_called(name)])
+        if not named_runs:
+            where = f"no such run among {len(results.runs)} results; name its folder, or the run_id of its result"
+            raise InvalidSetting("--run", name, where)
+    now = time.time()
+    return [
+        item
+        for item in inventory.stored
+        if item.finished is not options.unfinished
+        and (not options.stage or item.stage in options.stage)
+        and (options.older_than_s is None or now - item.last_used > options.older_than_s)
+        and not (options.unused and usage[item.key])
+        and (not runs or only_of(usage, item, runs))
+        and not (options.damaged and damage_of(item.path) is None)
+    ]
 
 
 def stages_table(inventory: Inventory) -> Table:
-    """Number and size of stored stages, by stage."""
+    """Number and size of stored stages, by stage; files that stages share count for the first one."""
     table = _table("By stage", "stage", "stored", "size", "unfinished")
-    sizes = bytes_by_stage(inventory)
-    for stage, size in sizes.items():
+    charged: set[tuple[int, int]] = set()
+    for stage in dict.fromkeys(item.stage for item in inventory.stored):
         items = [item for item in inventory.stored if item.stage == stage]
-        finished = sum(item.finished for item in items)
+        files = [file for item in items for file in item.files if file.identity not in charged]
+        charged |= {file.identity for file in files}
         left = disk_bytes(file for item in items if not item.finished for file in item.files)
-        add_row(table, stage, str(finished), decimal(size), decimal(left) if left else "–")
+        finished = sum(item.finished for item in items)
+        add_row(table, stage, str(finished), decimal(disk_bytes(files)), decimal(left) if left else "–")
     others = {"prepared data": inventory.data, "half-written": inventory.half_written}
     for name, files in others.items():
         if files:
@@ -142,28 +113,19 @@ def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most:
     return table
 
 
-def items_table(title: str, items: Sequence[Stored], usage: Usage | None = None) -> Table:
-    """List stages: size, last use, and the results that use them.
-
-    Args:
-        usage: None if unknown.
-    """
+def items_table(title: str, items: Sequence[Stored], usage: Usage) -> Table:
+    """List stages: size, last use, and the results that use them."""
     table = _table(title, "stage", "size", "last used", "used by", "folder")
     for item in items:
-        users = "–" if usage is None or not item.finished else _users(usage[item.key])
-        age = time.time() - item.last_used
-        add_row(table, item.stage, decimal(disk_bytes(item.files)), _ago(age), users, f"{item.stage}/{item.path.name}")
+        count = len(usage[item.key]) if item.finished else None
+        users = "–" if count is None else counted(count, "result") if count else "no result"
+        hours = (time.time() - item.last_used) / 3600
+        age = f"{hours:.0f} h ago" if hours < 48 else f"{hours / 24:.0f} days ago"
+        where = f"{item.stage}/{item.path.name}"
+        add_row(
+            table, item.stage, decimal(disk_bytes(item.files)), age if hours >= 1 else "within the hour", users, where
+        )
     return table
-
-
-def _users(runs: Sequence[Run]) -> str:
-    return counted(len(runs), "result") if runs else "no result"
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 3600:
-        return "within the hour"
-    return f"{seconds / 3600:.0f} h ago" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.0f} days ago"
 
 
 def _table(title: str, *headings: str) -> Table:
@@ -172,9 +134,6 @@ def _table(title: str, *headings: str) -> Table:
         number = heading in ("stored", "size", "unfinished", "its own", "shared with other runs")
         table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=number)
     return table
-
-
-MOST_RUNS = 20  # lines of the table of runs, unless all are requested
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -206,36 +165,30 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    selection = Selection(
-        unused=options.unused,
-        older_than_s=options.older_than_s,
-        runs=tuple(options.run),
-        damaged=options.damaged,
-        unfinished=options.unfinished,
-        stages=tuple(options.stage),
-    )
     inventory, results = _inventory(options), _results(options)
-    if inventory.unreadable and (selection.unused or selection.runs):  # unreadable stages may use others
+    if inventory.unreadable and (options.unused or options.run):  # unreadable stages may use others
         raise InvalidSetting("remove", "", f"what is used is not certain: {inventory.unreadable[0]}")
-    if selection.unused:
-        _require_certain(options, results)
+    if options.unused and results.problems:
+        remedy = "fix or remove the records that cannot be read"
+        raise InvalidSetting("--unused", "", f"what is used is not certain: {remedy}")
+    if options.unused and not results.runs:
+        raise InvalidSetting("--unused", "", "there are no results at all, so everything is: name their --results-dir")
     usage = find_usage(inventory, results.runs)
-    items = selection.find(inventory, usage, results.runs)
+    items = select(options, inventory, usage, results)
     if not items:
         print("nothing in the cache meets these conditions")
         return 0
     if not options.yes:
         print_table(table_console(), items_table("Would be removed", items, usage))
-        print(
-            f"{counted(len(items), 'stage')}, {decimal(freed_bytes(items))} would be free; nothing was removed: add --yes"
-        )
+        free = f"{decimal(freed_bytes(items))} would be free"
+        print(f"{counted(len(items), 'stage')}, {free}; nothing was removed: add --yes")
         return 0
     remove_leftovers(inventory.root)
-    removal = remove(items)
-    for path, why in removal.kept.items():
+    removed, left = remove(items)
+    for path, why in left.items():
         print(printable(f"kept: {path}: {why}"))
-    print(f"{counted(len(removal.removed), 'stage')} removed, {decimal(freed_bytes(removal.removed))} free again")
-    return 1 if any("cannot" in why for why in removal.kept.values()) else 0
+    print(f"{counted(len(removed), 'stage')} removed, {decimal(freed_bytes(removed))} free again")
+    return 1 if any("cannot" in why for why in left.values()) else 0
 
 
 def _inventory(options: argparse.Namespace) -> Inventory:
@@ -247,34 +200,20 @@ def _inventory(options: argparse.Namespace) -> Inventory:
 
 def _results(options: argparse.Namespace) -> Results:
     """The results of all folders known to use the cache, with a line for each missing folder."""
-    requested = list(dict.fromkeys(folder.resolve() for folder in options.results_dir))
-    listed, problems = remembered_results(options.cache_dir)
-    remembered = [folder for folder in listed if folder not in requested]
-    for folder in requested:
+    requested = [folder.resolve() for folder in options.results_dir]
+    if missing := [folder for folder in requested if not folder.is_dir()]:
+        raise InvalidSetting("--results-dir", missing[0], "no such folder")
+    remembered, problems = remembered_results(options.cache_dir)
+    for folder in dict.fromkeys(remembered):
         if not folder.is_dir():
-            raise InvalidSetting("--results-dir", folder, "no such folder")
-    for folder in remembered:
-        if not folder.is_dir():
-            print(
-                printable(f"{folder} used this cache and is not there: its results count as removed"), file=sys.stderr
-            )
-    default = Path("results").resolve()
-    folders = dict.fromkeys([*requested, *remembered, default])
+            line = f"{folder} used this cache and is not there: its results count as removed"
+            print(printable(line), file=sys.stderr)
+    folders = dict.fromkeys([*requested, *remembered, Path("results").resolve()])
     results = read_results(folder for folder in folders if folder.is_dir())
     results.problems.extend(f"{one}; delete it, and name folders with --results-dir" for one in problems)
     for problem in results.problems:
         print(printable(f"cannot be read: {problem}"), file=sys.stderr)
     return results
-
-
-def _require_certain(options: argparse.Namespace, results: Results) -> None:
-    """Never consider anything unused if the users are not fully known."""
-    if results.problems:
-        raise InvalidSetting(
-            "--unused", "", "what is used is not certain: fix or remove the records that cannot be read"
-        )
-    if not results.runs:
-        raise InvalidSetting("--unused", "", "there are no results at all, so everything is: name their --results-dir")
 
 
 RUN = {"show": _show, "check": _check, "remove": _remove}

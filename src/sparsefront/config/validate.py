@@ -455,8 +455,9 @@ def _smaller(net: nn.Module, shrinking: Experiment, prunable: Sequence[str]) -> 
     pattern, ignored = shrinking.pattern, shrinking.recipe.ignored(prunable)
     plan = plan_pruning(net, prunable, pattern=pattern, sparsity=shrinking.sparsity, ignored=ignored)
     if isinstance(pattern, Depth):
-        blocks, count = removable_blocks(net, plan.layers, ignored, pattern, shrinking.sparsity)
-        remove_blocks(net, names_left(net, blocks, Depth().dropped(blocks, count)))
+        stacks = removable_blocks(net, plan.layers, ignored, pattern, shrinking.sparsity)
+        removed = [block for stack in stacks for block in stack.removed(pattern)]
+        remove_blocks(net, names_left(net, [block for stack in stacks for block in stack.blocks], removed))
         return net
     hidden_layers = getattr(shrinking.recovery, "hidden_layers", None) or ()
     for tie, removed_count in zip(

@@ -85,6 +85,11 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies:
     return replace_modules(net, made)
 
 
+def conv1d_layers(net: nn.Module) -> list[str]:
+    """Names of the layers that `as_linears` makes of a Conv1D."""
+    return [name for name, module in net.named_modules() if _is_conv1d(module)]
+
+
 def _is_conv1d(module: nn.Module) -> bool:
     kind = type(module)
     return kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and not has_forward_hooks(module)

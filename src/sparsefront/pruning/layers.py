@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.recurrent import GateLinear, unsplit_reason
@@ -224,7 +226,7 @@ Layers = str | Sequence[str] | Callable[[str, nn.Module], bool]
 """Layer names or glob patterns, or a predicate of (name, module)."""
 
 FIRST_CONVOLUTION = "the first convolution, which reads the input"
-LAST_LINEAR = "the last Linear, the head"
+HEAD = "the head, which gives the network's output"
 UNREACHED = "the example inputs do not reach it"
 READ = "its weight is read without a call of it"
 UNCHOSEN = "not among the layers to prune"
@@ -238,7 +240,7 @@ def choose_layers(
     """Select the Linear and Conv2d layers that `layers` describes, in network order.
 
     Args:
-        layers: None = all but the first convolution and the last Linear that the inputs reach.
+        layers: None = all but the first convolution and the heads (`heads`) that the inputs reach.
         inputs: keyword arguments of one forward; None: module order is taken as call order.
     Returns:
         the chosen layers; and, for layers=None only, the others -> why they were left out.
@@ -297,16 +299,12 @@ def _read_layers(net: nn.Module, layers: Iterable[str], inputs: dict[str, Tensor
 def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | None) -> tuple[list[str], dict[str, str]]:
     called = weighted if inputs is None else called_layers(net, inputs)
     convolutions = [name for name in called if isinstance(net.get_submodule(name), nn.Conv2d)]
-    linears = [name for name in called if isinstance(net.get_submodule(name), nn.Linear)]
-    if linears and isinstance(net.get_submodule(linears[-1]), GateLinear):  # a feature extractor has no head
-        linears = []
     uncalled = [name for name in weighted if name not in called]
     read = set() if inputs is None or not uncalled else _read_layers(net, uncalled, inputs)
     reasons = {name: READ if name in read else UNREACHED for name in uncalled}
     if convolutions:
         reasons[convolutions[0]] = FIRST_CONVOLUTION
-    if linears:
-        reasons[linears[-1]] = LAST_LINEAR
+    reasons |= dict.fromkeys(_last_layer(net, called) if inputs is None else heads(net, inputs), HEAD)
     chosen = [name for name in weighted if name not in reasons]
     if not chosen:
         left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no Conv2d"
@@ -315,6 +313,77 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
         advice = "; name those to prune" if any(_could_be_pruned(net, name) for name in reasons) else ""
         raise InvalidSetting("layers", None, f"leaves no layer to prune ({left_out}){advice}")
     return chosen, reasons
+
+
+def _last_layer(net: nn.Module, layers: Sequence[str]) -> list[str]:
+    """The last layer, which is taken for the head if no inputs are known, unless it lies in one of several alike blocks."""
+    if not layers or isinstance(net.get_submodule(layers[-1]), GateLinear):
+        return []
+    for name in accumulate(layers[-1].split(".")[:-1], "{}.{}".format):
+        kind, parent = type(net.get_submodule(name)), net.get_submodule(name.rpartition(".")[0])
+        alike = [block for block in parent.children() if type(block) is kind]
+        if isinstance(parent, nn.ModuleList) or (isinstance(parent, nn.Sequential) and len(alike) > 1):
+            return []
+    return [layers[-1]]
+
+
+def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
+    """The Linear and Conv2d layers that give an output of the network: all that reaches it goes through them.
+
+    The last Linear of a block is none, because a residual connection reaches the output beside it. Followed in the autograd
+    graph of one forward without side effects; its tensors are not stored, and nothing is computed backward.
+
+    Args:
+        inputs: keyword arguments of the forward.
+    """
+    weighted = {name: net.get_submodule(name) for name in weighted_layers(net)}
+    cuts: dict[
+        Any, str | None
+    ] = {}  # node of the graph -> the layer that starts there; None: an input, or another weight
+
+    def cut(layer: str | None, x: Any) -> Any:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return x
+        x = x.detach().requires_grad_().clone()
+        cuts[x.grad_fn] = layer
+        return x
+
+    def cut_after(layer: str | None) -> Callable[..., Any]:
+        return lambda module, args, output: cut(layer, output)
+
+    others = [
+        module
+        for module in net.modules()
+        if not any(module.children())
+        and any(map(_is_weight, module._parameters.values()))
+        and module not in weighted.values()
+    ]
+    hooks = [module.register_forward_hook(cut_after(name)) for name, module in weighted.items()]
+    hooks += [module.register_forward_hook(cut_after(None)) for module in others]
+    try:
+        with (
+            in_eval_mode(net),
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(lambda x: None, lambda x: x),
+        ):
+            output = net(**tree_map_only(Tensor, partial(cut, None), inputs))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    tensors = [output] if isinstance(output, Tensor) else output.values() if isinstance(output, Mapping) else output
+    layers: dict[str, None] = {}
+    for tensor in tensors if isinstance(tensors, Iterable) else []:
+        origins, seen, nodes = set(), set(), [getattr(tensor, "grad_fn", None)]
+        while nodes:
+            node = nodes.pop()
+            if node in cuts:
+                origins.add(cuts[node])
+            elif node is not None and node not in seen:
+                seen.add(node)
+                nodes += [before for before, _ in node.next_functions]
+        if len(origins) == 1 and (layer := origins.pop()) is not None:
+            layers[layer] = None
+    return [layer for layer in layers if not isinstance(weighted[layer], GateLinear)]
 
 
 def _could_be_pruned(net: nn.Module, name: str) -> bool:

@@ -281,7 +281,7 @@ def fix_spec(
     sparsities = None
     if isinstance(allocation, PerLayerAllocation):
         shapes = weight_shapes or {layer: tuple(scores.shape) for layer, scores in importance.items()}
-        sparsities = _per_layer(allocation, allocation.layer_sparsities(shapes, sparsity, lost), shapes)
+        sparsities = _per_layer(allocation, allocation.sparsities_of(importance, shapes, sparsity, lost), shapes)
     orders = {layer: permutation(layer, (sparsities or {}).get(layer, sparsity)) for layer in importance}
     return MaskSpec({layer: order for layer, order in orders.items() if order is not None}, sparsities)
 

@@ -15,7 +15,7 @@ from sparsefront.allocation.base import Allocation, MeasuringAllocation, PerLaye
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.importance.base import Importance
 from sparsefront.masks.weight_view import like_weight
-from sparsefront.models.linears import as_linears
+from sparsefront.models.linears import as_linears, conv1d_layers
 from sparsefront.networks import require_finite, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
@@ -100,7 +100,7 @@ def prune(
             a loader of them.
         loss: (output, target) -> scalar; None if the network returns its own.
         layers: names, glob patterns, or a predicate of (name, module); None = every Linear and Conv2d but the first
-            convolution and the last Linear that the example inputs reach.
+            convolution and the heads, which alone give an output of the network, that the example inputs reach.
         ignore: names or glob patterns of layers that stay dense; or a dict of them -> why.
         example_inputs: arguments of the network, such as (x,); dicts may contain other values, such as use_cache=False.
             None: the first batch of `calibration`; without that, module order is taken as call order.
@@ -125,8 +125,8 @@ def prune(
     if not pruning.pattern.prunes:
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
     _require_types(loss, layers, tell, task, search)
-    if not pruning.pattern.takes_blocks:  # the result of depth is a plain network of the same classes
-        as_linears(net)
+    # the result of depth is a plain network of the same classes, but for Conv1D, whose state dict stays the same
+    as_linears(net, conv1d_layers(net) if pruning.pattern.takes_blocks else None)
     open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation, pruning.pattern)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:

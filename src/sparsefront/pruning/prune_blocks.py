@@ -1,6 +1,7 @@
 """Depth pruning: find identical blocks, score them, and remove some."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.networks import after_forward, in_eval_mode, names_left, remove_blocks
 from sparsefront.patterns.depth import Depth
 from sparsefront.progress import counted
-from sparsefront.pruning.calibration import NetworkCalibration, real_positions
+from sparsefront.pruning.calibration import NetworkCalibration, in_encoder, real_positions
 from sparsefront.pruning.layers import weight_of
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import MaskSpec
@@ -26,7 +27,7 @@ def alike_blocks(net: nn.Module, layers: Collection[str]) -> list[str]:
     """Find two or more blocks: members of a ModuleList or Sequential with the same class and parameter shapes.
 
     If there are several such lists, the longest determines the class, and all blocks of that class count: the stages of a
-    ResNet.
+    ResNet. In encoder-decoder networks of transformers all lists count.
 
     Args:
         net: may be on the meta device.
@@ -49,28 +50,48 @@ def alike_blocks(net: nn.Module, layers: Collection[str]) -> list[str]:
     longest = max(several, key=lambda key: len(several[key]))  # ties go to the first, which is the outermost
     candidates: list[str] = []
     for (kind, *_), names in several.items():
-        if kind is longest[0]:
+        if kind is longest[0] or _has_two_stacks(net):
             candidates += [name for name in names if not any(name.startswith(f"{block}.") for block in candidates)]
     order = {name: place for place, (name, _) in enumerate(net.named_modules())}
     return sorted(candidates, key=order.__getitem__)
 
 
+def _has_two_stacks(net: nn.Module) -> bool:
+    return bool(getattr(getattr(net, "config", None), "is_encoder_decoder", False))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Blocks of which a share is removed: all of the network, or those of its encoder or decoder.
+
+    Args:
+        blocks: that may be removed.
+        count: how many are.
+        first: a block before them that counts and stays: T5's first ones hold the biases of relative positions.
+    """
+
+    blocks: list[str]
+    count: int
+    first: str | None = None
+
+    def removed(self, pattern: Depth, influence: Mapping[str, float] | None = None) -> list[str]:
+        """The blocks to remove; evenly without `influence`, block -> its influence."""
+        if influence is None:
+            return Depth().dropped([self.first, *self.blocks] if self.first else self.blocks, self.count)
+        return pattern.dropped(self.blocks, self.count, [influence[block] for block in self.blocks])
+
+
 def removable_blocks(
     net: nn.Module, layers: Collection[str], ignored: Iterable[str], pattern: Depth, sparsity: float
-) -> tuple[list[str], int]:
+) -> list[Stack]:
     """The removable blocks, and how many of them a sparsity removes.
 
     Args:
         layers: the prunable layers.
         ignored: layers that the user keeps, and therefore their blocks.
     Raises:
-        InvalidSetting: no identical blocks, an encoder-decoder network, or a sparsity that rounds to none or all blocks.
+        InvalidSetting: no identical blocks, or a sparsity that rounds to none or all blocks.
     """
-    if getattr(getattr(net, "config", None), "is_encoder_decoder", False):
-        allowed = (
-            "takes whole blocks of one encoder or decoder, and this network has both: choose a pattern within layers"
-        )
-        raise InvalidSetting("pattern", pattern.name, allowed)
     alike = alike_blocks(net, {*layers, *ignored})
     if not alike:
         allowed = (
@@ -82,7 +103,16 @@ def removable_blocks(
     if len(blocks) < 2:
         stay = f"leaves {counted(len(blocks), 'block')} that may go of {len(alike)}"
         raise InvalidSetting("ignore", "given", f"{stay}: pattern={pattern.name} takes whole blocks, and needs two")
-    return blocks, pattern.count(len(blocks), sparsity)
+    if not _has_two_stacks(net):
+        return [Stack(blocks, pattern.count(len(blocks), sparsity))]
+    stacks: list[Stack] = []
+    for parent in dict.fromkeys(block.rpartition(".")[0] for block in alike):
+        own = [block for block in blocks if block.rpartition(".")[0] == parent]
+        first = f"{parent}.{next(iter(net.get_submodule(parent)._modules))}"
+        before = None if first in alike else first
+        if own:
+            stacks.append(Stack(own, pattern.count(len(own) + (before is not None), sparsity), before))
+    return stacks
 
 
 # Block influence.
@@ -122,11 +152,11 @@ def block_influence(
         if not of_text:
             inputs, gives = inputs.flatten(1), gives.flatten(1)
         similar = F.cosine_similarity(inputs.float(), gives.float(), dim=-1).double()
-        if of_text and real[0] is not None and real[0].shape == similar.shape:
+        if of_text and of_first_text(modules[block]) and real[0] is not None and real[0].shape == similar.shape:
             similar = similar[real[0]]
         sums[block] += torch.stack((similar.sum(), torch.tensor(float(similar.numel()), device=device).double()))
 
-    modules = {block: task.net.get_submodule(block) for block in blocks}
+    modules, of_first_text = {block: task.net.get_submodule(block) for block in blocks}, in_encoder(task.net)
     with in_eval_mode(task.net), after_forward(modules, compare):
         for batch in calibration.batches(batches):
             real[0] = real_positions(batch)
@@ -163,7 +193,8 @@ def prune_blocks(
     """
     net, pattern = task.net, pruning.pattern
     assert isinstance(pattern, Depth)
-    blocks, count = removable_blocks(net, layers, stay, pattern, pruning.sparsity)
+    stacks = removable_blocks(net, layers, stay, pattern, pruning.sparsity)
+    blocks, count = [block for stack in stacks for block in stack.blocks], sum(stack.count for stack in stacks)
     influence, influence_text = None, ""
     if pattern.choose == "importance":
         if open_loader is None:
@@ -171,9 +202,9 @@ def prune_blocks(
                 "pattern.choose=importance compares what blocks are given and give: give batches, such as a DataLoader"
             )
             raise InvalidSetting("calibration", None, allowed)
-        influence = block_influence(task, blocks, layers, open_loader, pattern.batches)
-        influence_text = "; influence " + ", ".join(f"{one:.3g}" for one in influence)
-    removed = pattern.dropped(blocks, count, influence)
+        influence = dict(zip(blocks, block_influence(task, blocks, layers, open_loader, pattern.batches), strict=True))
+        influence_text = "; influence " + ", ".join(f"{one:.3g}" for one in influence.values())
+    removed = [block for stack in stacks for block in stack.removed(pattern, influence)]
     inside = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in layers}
     masks = {
         name: torch.full_like(weight_of(net, name), block not in removed, dtype=torch.bool)

@@ -1,5 +1,6 @@
 """SparseGPT's closed-form update of the surviving weights, layer by layer, without training."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -31,52 +32,27 @@ from sparsefront.settings_class import Batches, settings_class
 from sparsefront.tasks.base import Batch
 
 
-@settings_class()
-class ObsUpdate(Recovery):
-    """Settings of `recovery=obs_update`: SparseGPT's update (Frantar and Alistarh, "SparseGPT: Massive Language Models Can
-    Be Accurately Pruned in One-Shot", 2023, algorithm 1). Layer by layer, in call order, a few batches of training data give
-    the Hessian of the layer's squared output error; one sweep over the weight's columns zeroes pruned weights and updates the
-    weights to their right. Biases do not change.
+class LayerUpdate(Recovery):
+    """Updates the dense weights of one layer after another, in call order, from sums over their inputs.
 
-    Args:
-        batches: calibration batches of training data, kept in memory throughout.
-        damping: added to the Hessian's diagonal, as a fraction of its mean.
-        block: columns per sweep block, after which the rest of the matrix is updated; with `reselect` of single weights also
-            the columns among which the sweep chooses.
-        reselect: let the sweep choose which weights to prune, by their cost after the weights to their left are pruned; the
-            masks give the count per layer (or window). false: keep the masks, whatever their importance.
-        sequential: compute a layer's inputs with the already updated layers before it; false: with the unpruned network,
-            for all layers at once (each Hessian is [K, K] in fp32). Causal language models run block by block, with only
-            one block on the device.
-        batch_norm_batches: as in `recovery=none`.
+    Attributes:
+        batches, sequential, batch_norm_batches: see `ObsUpdate`.
     """
 
-    batches: Batches = 16
-    damping: Damping = 0.01
-    block: PositiveInt = 128
-    reselect: bool = False
-    sequential: bool = True
-    batch_norm_batches: Batches | None = 100
+    batches: int
+    sequential: bool
+    batch_norm_batches: int | None
 
-    name: ClassVar[str] = "obs_update"
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)
     starts_dense: ClassVar[bool] = True
     several_rounds: ClassVar[bool] = True
     reads_inputs: ClassVar[bool] = True
 
     def check(self, setup: RecoverySetup) -> None:
-        pattern, importance = setup.pruning.pattern, setup.pruning.importance
+        importance = setup.pruning.importance
         if importance.accumulates:
             raise InvalidSetting(
-                "importance", importance.name, "comes from training, and recovery=obs_update trains nothing"
-            )
-        if self.reselect and not pattern.single_weights:
-            single = ", ".join(options_where("sparsefront.patterns", lambda other: other.single_weights))
-            raise InvalidSetting(
-                "recovery.reselect",
-                True,
-                f"pattern {pattern.name}, as it is set, binds weights to each other; those of {single} can be chosen "
-                "one by one",
+                "importance", importance.name, f"comes from training, and recovery={self.name} trains nothing"
             )
 
     def recover(self, round: Round) -> RoundRecord:
@@ -103,6 +79,56 @@ class ObsUpdate(Recovery):
         if self.sequential:
             return calibration.totals_in_order(batches, input_hessian)
         return iter([calibration.total(calibration.sums_over(layers, batches, input_hessian))])
+
+    @abstractmethod
+    def _update(self, round: Round, layer: str, hessian: Tensor) -> Tensor:
+        """Update one layer in place; returns its mask, bool [N, K].
+
+        Args:
+            hessian: `input_hessian` of the layer's inputs on all ranks.
+        """
+
+
+@settings_class()
+class ObsUpdate(LayerUpdate):
+    """Settings of `recovery=obs_update`: SparseGPT's update (Frantar and Alistarh, "SparseGPT: Massive Language Models Can
+    Be Accurately Pruned in One-Shot", 2023, algorithm 1). Layer by layer, in call order, a few batches of training data give
+    the Hessian of the layer's squared output error; one sweep over the weight's columns zeroes pruned weights and updates the
+    weights to their right. Biases do not change.
+
+    Args:
+        batches: calibration batches of training data, kept in memory throughout.
+        damping: added to the Hessian's diagonal, as a fraction of its mean.
+        block: columns per sweep block, after which the rest of the matrix is updated; with `reselect` of single weights also
+            the columns among which the sweep chooses.
+        reselect: let the sweep choose which weights to prune, by their cost after the weights to their left are pruned; the
+            masks give the count per layer (or window). false: keep the masks, whatever their importance.
+        sequential: compute a layer's inputs with the already updated layers before it; false: with the unpruned network,
+            for all layers at once (each Hessian is [K, K] in fp32). Causal language models run block by block, with only
+            one block on the device.
+        batch_norm_batches: as in `recovery=none`.
+    """
+
+    batches: Batches = 16
+    damping: Damping = 0.01
+    block: PositiveInt = 128
+    reselect: bool = False
+    sequential: bool = True
+    batch_norm_batches: Batches | None = 100
+
+    name: ClassVar[str] = "obs_update"
+
+    def check(self, setup: RecoverySetup) -> None:
+        super().check(setup)
+        pattern = setup.pruning.pattern
+        if self.reselect and not pattern.single_weights:
+            single = ", ".join(options_where("sparsefront.patterns", lambda other: other.single_weights))
+            raise InvalidSetting(
+                "recovery.reselect",
+                True,
+                f"pattern {pattern.name}, as it is set, binds weights to each other; those of {single} can be chosen "
+                "one by one",
+            )
 
     @torch.no_grad()
     def _update(self, round: Round, layer: str, hessian: Tensor) -> Tensor:

@@ -78,9 +78,9 @@ def recover(
     `dense_after` lifts the masks.
 
     Args:
-        net: the network returned by `prune`; obs_update, sparse_swaps and cast restore the dense weights first. In training
-            mode, submodules in eval mode, such as a frozen BatchNorm, stay so; in eval mode, all of it trains. All modes are
-            restored at the end.
+        net: the network returned by `prune`; obs_update, least_squares, sparse_swaps and cast restore the dense weights
+            first. In training mode, submodules in eval mode, such as a frozen BatchNorm, stay so; in eval mode, all of it
+            trains. All modes are restored at the end.
         masks: from `prune` or `load`, or any dict of layer name -> bool mask, which then never changes.
         train_dataloader: batches (inputs, target), inputs only, or dicts by name. A DataLoader or another iterable with a
             length is iterated in every epoch; batches of others are copied to memory, at most `limit_batches` of the trainer
@@ -88,8 +88,8 @@ def recover(
             function: index of a round, from 0 -> one of these.
         loss: (output, target) -> scalar; for dict batches the target is the batch. None: the output's own `loss`. Parameters of
             a Module are trained, too.
-        recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
-            none, or an instance with settings.
+        recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, least_squares, sparse_swaps, sr_ste, cast
+            or none, or an instance with settings.
         epochs, lr: override the recipe: epochs of all rounds together (of each, when rewinding) and peak learning rate. Not
             allowed if the recovery sets its own or trains nothing.
         backend: overrides the recovery's: dense, sparse (trains only kept weights, for blocks and tiles) or auto (the faster
@@ -101,8 +101,8 @@ def recover(
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, without checkpoints. Several
             devices need the processes of `python run.py`; here there is one.
         dense_net: the trained network before pruning: the teacher of distill, square_head and cast, and the start of
-            obs_update, sparse_swaps and cast. Distillation compares softmax distributions over the dim along which adding a
-            constant does not change the loss, else the outputs themselves, by squared difference.
+            obs_update, least_squares, sparse_swaps and cast. Distillation compares softmax distributions over the dim along
+            which adding a constant does not change the loss, else the outputs themselves, by squared difference.
         initial_net: the network before the dense training, the start of sr_ste.
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: returns the prunable layers; distill may compare hidden states of their blocks.

@@ -42,6 +42,7 @@ MARKERS = (
     ("<", "triangle-left"),
     (">", "triangle-right"),
     ("p", "pentagon"),
+    ("h", "hexagon"),
 )
 DENSE_COLOR = "#111111"
 FRONT_COLOR = "#999999"
@@ -61,8 +62,9 @@ _RECOVERY_MARKERS = dict(
     square_head=MARKERS[7],
     sparse_swaps=MARKERS[8],
     cast=MARKERS[9],
+    least_squares=MARKERS[10],
 )
-_OWN_RECOVERY_MARKERS = (("h", "hexagon"), ("d", "thin-diamond"))
+_OWN_RECOVERY_MARKERS = (("H", "hexagon2"), ("d", "thin-diamond"))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rich.text import Text
 from sparsefront.artifacts.durable import below
 from sparsefront.errors import printable
 from sparsefront.measure.speedup import DENSE_KERNELS, ratio_apart
+from sparsefront.options import program_command
 from sparsefront.progress import counted, reasons_text
 from sparsefront.pruning.collapse import collapse_text
 from sparsefront.results.candidates import (
@@ -49,7 +49,7 @@ from sparsefront.results.comparable import CPU_NOTE, ComparableResults, Point, m
 from sparsefront.results.compare_arguments import MOST_ROWS
 from sparsefront.results.latency_table import wins_text
 from sparsefront.results.record import Result
-from sparsefront.results.run_folder import FAILURE_FILE, failure_message, recorded_overrides
+from sparsefront.results.run_folder import FAILURE_FILE, failure_message, overrides_command, recorded_overrides
 from sparsefront.results.statistics import (
     CHOICES,
     PICKED,
@@ -61,7 +61,6 @@ from sparsefront.results.statistics import (
 )
 from sparsefront.results.store import RESULT_FILE, read_results
 from sparsefront.results.terminal import (
-    PIPED_WIDTH,
     add_row,
     least_width,
     print_table,
@@ -157,6 +156,7 @@ def _layer_speedup(kernel: dict[str, Any]) -> float | None:
 
 # Terminal table of one run.
 
+RUN_WIDTH = 100  # most columns
 QUALITIES = {
     "dense": "dense",
     "dense_continued": "dense, trained on",
@@ -171,13 +171,29 @@ QUALITY_COLUMNS = {column.field: column for column in COLUMNS if isinstance(colu
 
 
 def run_table(result: Result) -> Table:
-    """What one run found; each line names the field of the result with the exact value."""
-    quality, speed = result.quality, result.speed
-    table = Table(title=Text(run_title(result)), title_justify="left", box=box.SIMPLE_HEAD)
+    """What one run found, in at most 100 columns; the page of the run has the rest."""
+    table = Table(title=Text(run_title(result)), title_justify="left", box=box.SIMPLE_HEAD, show_header=False)
     table.add_column("")
     table.add_column("value", overflow="fold")
-    table.add_column("field of the result", style="dim", overflow="fold")
-    add = partial(add_row, table)
+    for section in run_lines(result, brief=True):
+        for words, value, _ in section:
+            add_row(table, words, value)
+        table.add_section()
+    return table
+
+
+def run_lines(result: Result, *, brief: bool = False) -> list[list[tuple[str, str, str]]]:
+    """What one run found, by section: words, value, and the field of the result with the exact value.
+
+    Args:
+        brief: without what only the report explains: variants of networks, reasons of layers that were never to be pruned.
+    """
+    quality, speed = result.quality, result.speed
+    sections: list[list[tuple[str, str, str]]] = [[]]
+
+    def add(words: str, value: str, field: str) -> None:
+        sections[-1].append((words, value, field))
+
     metric = metric_of(result).words
     for side, words in QUALITIES.items():
         if side in ("dense_continued", "dense_distilled", "dense_low") and result.value_of(side) is None:
@@ -197,20 +213,17 @@ def run_table(result: Result) -> Table:
         add("evaluated on", _evaluation(result), "evaluated_samples")
     if quality.val_dense is not None:
         add(f"{metric}, held out", _held_out(result), "val_dense, val_masked, val_sparse")
-    table.add_section()
-    add("latency, dense", _latency(result, "dense"), "latency_dense_ms")
+    sections.append([])
+    add("latency, dense", _latency(result, "dense", brief), "latency_dense_ms")
     if speed.latency_dense_low_ms is not None:
-        add(f"latency, {dense_low_text(result)}", _latency(result, "dense_low"), "latency_dense_low_ms")
-    add("latency, sparse", _latency(result, "sparse"), "latency_sparse_ms")
+        add(f"latency, {dense_low_text(result)}", _latency(result, "dense_low", brief), "latency_dense_low_ms")
+    add("latency, sparse", _latency(result, "sparse", brief), "latency_sparse_ms")
     if speed.timed_mode is not None:
         add("text, token by token", _generated(result), "tokens_per_s_*, latency_prefill_*_ms")
-    if speed.fused_dense_latency_ms is not None:
-        add(
-            "latency, dense, our fused graph",
-            f"{milliseconds(speed.fused_dense_latency_ms)} ms",
-            "fused_dense_latency_ms",
-        )
-    add("speedup", _speedup(result), "speedup")
+    if speed.fused_dense_latency_ms is not None and not brief:
+        latency_text = f"{milliseconds(speed.fused_dense_latency_ms)} ms"
+        add("latency, dense, in sparsefront's fused graph", latency_text, "fused_dense_latency_ms")
+    add("speedup", _speedup(result) + (apart_from_medians(result) if not brief else ""), "speedup")
     if (interval := _interval(result)) is not None:
         add("its interval", interval, "speedup_low, speedup_high")
     if speed.speedup_low_precision is not None:
@@ -224,24 +237,26 @@ def run_table(result: Result) -> Table:
     if speed.curve:
         add("sparse wins", wins_text(result), "curve")
     add("device", _device(result), "latency_device")
-    add("precision", plain(precision_of(result)), "precision")
+    if not brief or precision_of(result) != speed.dtype:
+        add("precision", plain(precision_of(result)), "precision")
     add("kernel", plain(speed.latency_kernel), "latency_kernel")
-    table.add_section()
+    sections.append([])
     add("achieved sparsity", fraction(result.sparsity.sparsity_achieved), "sparsity_achieved")
     if result.sparsity.weights_left is not None:
         left = (result.sparsity.weights_left, result.sparsity.theoretical_flops_left)
         add("left of the dense weights, flops", ", ".join(map(fraction, left)), "weights_left, theoretical_flops_left")
     if result.cost.recovery_steps is not None:
         add("recovery", _budget(result), "recovery_steps")
-    add("layers left dense", dense_layers_text(result), "dense_layers, dense_weights")
-    add("layers collapsed", collapsed_layers_text(result), "collapsed_layers")
+    add("layers left dense", dense_layers_text(result, brief=brief), "dense_layers, dense_weights")
+    if not brief or collapsed_in(result):
+        add("layers collapsed", collapsed_layers_text(result), "collapsed_layers")
     add("weights", _weights(result), "weight_bytes_sparse")
-    if result.size.resident_bytes_sparse is not None:
+    if result.size.resident_bytes_sparse is not None and not (brief and _resident(result) == _weights(result)):
         add("on the device", _resident(result), "resident_bytes_sparse")
     add("seed", str(result.identity.seed), "seed")
     if result.identity.recovery_seed not in (None, result.identity.seed):
         add("seed of the recovery", str(result.identity.recovery_seed), "recovery_seed")
-    return table
+    return sections
 
 
 def run_title(result: Result) -> str:
@@ -253,9 +268,12 @@ def run_title(result: Result) -> str:
     return f"{model_text(result)} on {task_text(result)}: {pattern}"
 
 
-def dense_layers_text(result: Result) -> str:
+def dense_layers_text(result: Result, *, brief: bool = False) -> str:
     """How many layers, modules and parameters with weights stayed dense, by reason; for prunable ones, their share of the
     prunable weights.
+
+    Args:
+        brief: without the reasons of others than prunable layers.
     """
     prunable, shares = result.sparsity.dense_layers, result.sparsity.dense_weight_shares
     others = result.kernels.dense_weights
@@ -269,7 +287,8 @@ def dense_layers_text(result: Result) -> str:
     held = f" with {percent(sum(shares.values()))} of the prunable weights" if shares else ""
     if others:
         held = f" ({len(prunable) or 'none'} of them prunable{',' * bool(held)}{held})"
-    return f"{len(reasons)}{held}: {reasons_text(reasons)}"
+    shown = prunable if brief else reasons
+    return f"{len(reasons)}{held}" + (f": {reasons_text(shown)}" if shown else "")
 
 
 def collapsed_layers_text(result: Result) -> str:
@@ -278,12 +297,13 @@ def collapsed_layers_text(result: Result) -> str:
     return f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
 
 
-def _latency(result: Result, side: str) -> str:
+def _latency(result: Result, side: str, brief: bool) -> str:
     median, p20, p80 = (result.value_of(f"latency_{side}{percentile}_ms") for percentile in ("", "_p20", "_p80"))
     if median is None:
         return "not measured"
     spread = "" if p20 is None or p80 is None else f" ({milliseconds(p20)} – {milliseconds(p80)})"
-    way = result.value_of(f"{side}_variant") or result.value_of(f"execution_mode_{side}")
+    mode = result.value_of(f"execution_mode_{side}")
+    way = mode if brief else result.value_of(f"{side}_variant") or mode
     return f"{milliseconds(median)} ms{spread}" + ("" if way is None else f", {way}")
 
 
@@ -291,7 +311,7 @@ def _speedup(result: Result) -> str:
     speed = result.speed
     if speed.speedup is None:
         return "not measured"
-    return f"{times(speed.speedup)}{_verdict(result, 'speedup')}{apart_from_medians(result)}"
+    return f"{times(speed.speedup)}{_verdict(result, 'speedup')}"
 
 
 def dense_low_text(result: Result) -> str:
@@ -383,8 +403,8 @@ def _interval(result: Result) -> str | None:
     speed, interval = result.speed, speedup_interval(result)
     if speed.speedup is None or interval is None:
         return None
-    repeats = "" if speed.repeats is None else f" over {counted(speed.repeats, 'repeat')}"
-    return f"{' – '.join(map(times, interval))}, bootstrap 95 % interval of the ratio of medians{repeats}"
+    repeats = "" if speed.repeats is None else f", {counted(speed.repeats, 'repeat')}"
+    return f"{' – '.join(map(times, interval))} (bootstrap 95 % of the ratio of medians{repeats})"
 
 
 def _evaluation(result: Result) -> str:
@@ -499,14 +519,45 @@ def _cells(point: Point, apart: dict[str, str]) -> tuple[str, ...]:
 # wrap them, so that they can be copied.
 
 
-def print_run(result: Result, paths: Sequence[Path]) -> None:
-    """Print the table of a run, then its files."""
+def print_run(result: Result, paths: Sequence[Path], *, checkpoint: str | None = None, is_point: bool = False) -> None:
+    """Print the table of a run, then three lines: what happened, where it lies, what to do next.
+
+    Args:
+        paths: files of the run.
+        checkpoint: where the exported network lies.
+        is_point: of a sweep, whose last lines are a table of all: prints what happened and where it lies alone.
+    """
     console = Console()
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH
+    console.width = min(console.width, RUN_WIDTH) if console.is_terminal else RUN_WIDTH
+    folders = {path.parent: [one.name for one in paths if one.parent == path.parent] for path in paths}
+    parts = [f"{_short(folder)}/ {', '.join(names)}" for folder, names in folders.items()]
+    where = f"in {'; '.join(parts)}" + (f"; the network: {checkpoint}" if checkpoint else "")
+    if is_point:
+        print(printable(f"{run_title(result)}: {outcome_text(result)}"), where, sep="\n")
+        return
     print_table(console, run_table(result))
-    for path in paths:
-        print(f"  {_short(path)}")
+    print(printable(outcome_text(result)), where, sep="\n")
+    if folder := next((path.parent for path in paths if path.name == RESULT_FILE), None):
+        steps = [f"{program_command('compare')} {_short(folder.parent)}"]
+        steps += [f"{program_command('verify')} {_short(folder / RESULT_FILE)}"]
+        if command := overrides_command(folder):
+            run = program_command("run")
+            steps += [re.sub(r" seed=\S+", "", command).replace(run, f"{run} -m seed=0,1,2", 1)]
+        print(f"next: {printable('  |  '.join(steps))}")
+
+
+def outcome_text(result: Result) -> str:
+    """`75 % zeros: accuracy 97.2 → 96.7 %; 1.31× as fast`, for the last lines of a run."""
+    quality, words = result.quality, metric_of(result)
+    sparse, how = quality.sparse, "" if quality.sparse is not None else " (masked)"
+    after = quality.masked if sparse is None else sparse
+    zeros = result.sparsity.sparsity_achieved
+    text = "dense network" if not zeros else f"{100 * zeros:.3g} % zeros"
+    if quality.dense is not None and after is not None:
+        text += f": {words.words} {words.text(quality.dense).removesuffix(' %')} → {words.text(after)}{how}"
+    if result.speed.latency_device == "cpu":
+        return f"{text}; latency on a CPU says nothing about a GPU"
+    return text if result.speed.speedup is None else f"{text}; speedup {_speedup(result)} on {_device(result)}"
 
 
 def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int | None = MOST_ROWS) -> None:
@@ -538,10 +589,13 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
 def print_results(results: Sequence[Result]) -> None:
     """Print results in one table, comparable or not; in a narrow terminal, compact tables of comparable ones."""
     narrow, table = Console(), results_table(results)
+    groups = split_comparable(results)
     if not _is_too_narrow(narrow, table):
         print_table(table_console(table), table)
+        for group in groups:
+            if any(len(candidate.results) > 1 for candidate in group.candidates):  # mean ± deviation over seeds
+                print_table(table_console(), records_table(candidate_table(group.candidates), CHOICES))
         return
-    groups = split_comparable(results)
     for group in groups:
         print_table(narrow, compact_table(group))
     if any(group.device == "cpu" for group in groups):

@@ -152,13 +152,11 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
         checkpoint = link_checkpoint(newest(folder) or folder, directory)
     files = [write_result_json(directory / RESULT_FILE, result), *files]  # last: a folder with a result is complete
     files += _added_to(experiment.results_dir / STORE_FILE, result)
-    print_run(result, files)
+    print_run(result, files, checkpoint=checkpoint, is_point=experiment.sweep is not None)
     sparsity = result.sparsity
     warning = collapse_warning(sparsity.sparsity_per_layer, sparsity.sparsity_target, experiment.allocation.name)
     if warning is not None and not experiment.pattern.takes_blocks:
         log.warning("%s", warning)
-    if checkpoint is not None:
-        log.info("exported checkpoint: %s", checkpoint)
     return result
 
 

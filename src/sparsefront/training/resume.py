@@ -22,7 +22,7 @@ from sparsefront.artifacts.content_digest import digest, versions
 from sparsefront.artifacts.durable import (
     PARTIAL,
     link_or_copy,
-    noting_free_space,
+    naming_full_disk,
     rename_synced,
     save_tensors,
     sync_file,
@@ -269,7 +269,7 @@ class KeepEpochs(pl.Callback):
         new = self.folder / f"{CHECKPOINT}.new-{process_tag()}"
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            with noting_free_space(self.folder):
+            with naming_full_disk(new):
                 trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes
                 if distributed.rank() == 0:
                     seal(new)

@@ -17,7 +17,7 @@ from sparsefront.results.latency_table import curve_figure, curve_lines, wins_te
 from sparsefront.results.plots import pareto_figure, svg_text
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import run_command
-from sparsefront.results.tables import apart_from_medians, layer_lines
+from sparsefront.results.tables import apart_from_medians, layer_lines, run_lines
 
 # Templates of the pages; styles and scripts are separate files that are inlined.
 
@@ -128,6 +128,11 @@ def write_run_page(
         title=title,
         plot=Markup(svg_text(pareto_figure(split_comparable([result], axis)))),
         values=_values(result),
+        details=[
+            {"": words, "value": value, "field of the result": field}
+            for section in run_lines(result)
+            for words, value, field in section
+        ],
         command=run_command(result, path.parent),
         provenance=provenance(result),
         curve=_curve(result) if result.speed.curve else None,

@@ -1,0 +1,202 @@
+"""`torch.ops.sparsefront.stored_product`: any 16- or 32-bit kernel on a weight in its storage format, for exported programs.
+
+An exported program holds a layer's storage format and the name of its kernel. The op packs the format for that kernel once, on
+the device where it first runs, so that the file depends neither on the packing of a version nor on Python: a server needs
+torch and `import sparsefront_kernels`. Launch parameters are chosen by the number of rows, as in the layer.
+"""
+
+import json
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from sparsefront_kernels.common.custom_op import CustomOp
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.packing import FORMATS
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
+from sparsefront_kernels.registry import labeled
+from sparsefront_kernels.sparse_layer import SparseLayer
+
+SCHEMA = (
+    "(Tensor x, Tensor[] parts, Tensor? bias, Tensor? residual, str activation, str stored, str kernel, bool transposed)"
+    " -> Tensor"
+)
+# storage of the values, kernel, device -> a reference that tells whether the storage still lives, and the packed weight
+_PACKED: dict[tuple[int, str, torch.device], tuple[StorageWeakRef, Any]] = {}
+
+
+def _run(
+    x: Tensor,
+    parts: Sequence[Tensor],
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+    stored: str,
+    kernel: str,
+    transposed: bool,
+) -> Tensor:
+    """activation(X · Wᵀ + bias) + residual.
+
+    Args:
+        x, bias, residual: as in `KernelEntry.run`.
+        parts: tensors of the format.
+        stored: JSON: its family, the names of `parts` and its other fields.
+        kernel: the kernel's label, layout included.
+        transposed: memory order of Y: whether its second dimension is the slow one.
+    """
+    entry, layout = labeled(kernel)
+    epilogue = {"activation": activation, "residual": residual} if entry.fuses_epilogue else {}
+    y = entry.run(x, _packed(entry, layout, parts, stored, kernel, x), bias, layout=layout, **epilogue)
+    return y.t().contiguous().t() if transposed else y.contiguous()
+
+
+def _packed(
+    entry: KernelEntry, layout: str | None, parts: Sequence[Tensor], stored: str, kernel: str, x: Tensor
+) -> Any:
+    record = json.loads(stored)
+    storage = parts[record["parts"].index("values")].untyped_storage()
+    key = (storage._cdata, kernel, x.device)
+    if key not in _PACKED or _PACKED[key][0].expired():
+        for other in [other for other, (reference, _) in _PACKED.items() if reference.expired()]:
+            del _PACKED[other]
+        tensors = {name: part.to(x.device) for name, part in zip(record["parts"], parts, strict=True)}
+        format = FORMATS[record["family"]].from_tensors(tensors, record["meta"])
+        n, k = format.shape
+        rows = x.shape[1 if layout in X_FEATURE_MAJOR else 0]
+        entry.require_supported(format, Problem(rows, k, n, format.dtype, x.device, layout or entry.layouts[0]))
+        packed = entry.pack(format)
+        _PACKED[key] = StorageWeakRef(storage), None if packed is format else packed
+    packed = _PACKED[key][1]
+    return _format(record, parts) if packed is None else packed
+
+
+def _format(record: dict[str, Any], parts: Sequence[Tensor]) -> Any:
+    """The format, not checked again; not cached, since it would keep the weights of an unloaded program."""
+    format = object.__new__(FORMATS[record["family"]])
+    names, meta = type(format).__dataclass_fields__, record["meta"]
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in meta.items()}
+    for name, value in (dict.fromkeys(names) | values | dict(zip(record["parts"], parts, strict=True))).items():
+        object.__setattr__(format, name, value)
+    return format
+
+
+def _fake(
+    x: Tensor,
+    parts: Sequence[Tensor],
+    bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
+    stored: str,
+    kernel: str,
+    transposed: bool,
+) -> Tensor:
+    layout, n = labeled(kernel)[1], json.loads(stored)["meta"]["shape"][0]
+    rows = x.shape[1 if layout in X_FEATURE_MAJOR else 0]
+    shape = (n, rows) if layout in Y_FEATURE_MAJOR else (rows, n)
+    return x.new_empty(shape[::-1]).t() if transposed else x.new_empty(shape)
+
+
+stored_product = CustomOp("stored_product", _run, SCHEMA)
+stored_product.register_fake(_fake)
+
+
+class _Product:
+    """`product` of an entry that calls the op with buffers of a layer."""
+
+    def __init__(self, layer: SparseLayer, entry: KernelEntry) -> None:
+        format, label = layer.format, layer.kernel_name
+        self.layer, self.names = layer, tuple(format.tensors())
+        self.stored = json.dumps({"family": format.family, "parts": self.names, "meta": format.meta()})
+        self.kernel = label
+        _, k = format.shape
+        shape = (k, 8) if layer.kernel_layout in X_FEATURE_MAJOR else (8, k)
+        x = torch.zeros(shape, device=layer.device, dtype=format.dtype)
+        y = entry.run(x, layer._operand, layer.bias, layout=layer.kernel_layout)
+        self.transposed = y.stride(0) == 1 and y.stride(1) != 1
+        for name, part in format.tensors().items():
+            layer.register_buffer(f"stored_{name}", part, persistent=False)
+
+    def __call__(
+        self,
+        x: Tensor,
+        packed: Any,
+        bias: Tensor | None = None,
+        *,
+        layout: str | None = None,
+        activation: str = "none",
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        parts = [getattr(self.layer, f"stored_{name}") for name in self.names]
+        return stored_product(x, parts, bias, residual, activation, self.stored, self.kernel, self.transposed)
+
+
+@contextmanager
+def storing_products(net: nn.Module) -> Iterator[None]:
+    """Context in which every 16- or 32-bit sparse layer of a network calls `stored_product`, to trace it."""
+    layers = [layer for layer in net.modules() if isinstance(layer, SparseLayer) and layer.precision == "none"]
+    before = [(layer, layer._entry) for layer in layers]
+    try:
+        for layer, entry in before:
+            layer._entry = replace(entry, product=_Product(layer, entry))
+        yield
+    finally:
+        for layer, entry in before:
+            layer._entry = entry
+            for name in layer.format.tensors():
+                layer._buffers.pop(f"stored_{name}", None)
+                layer._non_persistent_buffers_set.discard(f"stored_{name}")
+
+
+RECORD = "sparsefront.json"  # in a file of `sf.to_pt2`: what it states of itself
+
+
+def load_pt2(path: Path | str) -> Callable[..., Any]:
+    """A network that `sf.to_pt2` wrote: a function of its tensors by name, to tensors in dicts and tuples.
+
+    Args:
+        path: *.pt2, from torch.export or AOTInductor.
+    Raises:
+        ValueError: at a call, inputs outside of the ranges that the file states; or at the load, a file of another kind.
+    Warns:
+        made on another GPU or with another torch; a kernel that cannot run here then raises UnsupportedProblem.
+    """
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if any(name.endswith(".wrapper.so") or "/aotinductor/" in name for name in names):
+        run: Any = torch._inductor.aoti_load_package(str(path))
+        text = run.get_metadata().get(RECORD)
+    else:
+        extra = {RECORD: ""}
+        run, text = torch.export.load(path, extra_files=extra).module(), extra[RECORD]
+    if not text:
+        raise ValueError(f"{path}: not written by sf.to_pt2")
+    record = json.loads(text)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    if (record["device"], record["torch"]) != (device, torch.__version__):
+        here = f"{device} with torch {torch.__version__}"
+        warnings.warn(f"{path}: made on {record['device']} with torch {record['torch']}, not {here}", stacklevel=2)
+
+    def call(**tensors: Tensor) -> Any:
+        for name, tensor in tensors.items():
+            require_in_range(name, tensor, record)
+        return run(**tensors)
+
+    return call
+
+
+def require_in_range(name: str, tensor: Tensor, record: dict[str, Any]) -> None:
+    """Raise ValueError unless a tensor is an input of the file, with a shape within its ranges."""
+    if name not in record["inputs"]:
+        raise ValueError(f"{name}: no input of this file, which has {', '.join(record['inputs'])}")
+    ranges = [tuple(size) for size in record["inputs"][name]]
+    if len(ranges) != tensor.dim() or any(not low <= n <= high for (low, high), n in zip(ranges, tensor.shape)):
+        sizes = ", ".join(f"{low}" if low == high else f"{low} to {high}" for low, high in ranges)
+        raise ValueError(f"{name}: {list(tensor.shape)} is outside of [{sizes}], for which this file was made")

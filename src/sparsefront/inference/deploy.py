@@ -1,0 +1,268 @@
+"""Files that run elsewhere: `sf.to_pt2` for PyTorch without sparsefront, `sf.to_onnx` for ONNX runtimes."""
+
+import importlib.util
+import inspect
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import sparsefront_kernels
+import torch
+from sparsefront_kernels.sparse_layer import SparseLayer
+from sparsefront_kernels.stored_product import RECORD, storing_products
+from torch import Tensor, nn
+
+from sparsefront.artifacts.durable import whole_file
+from sparsefront.errors import InvalidSetting, failure_reason
+from sparsefront.masks.weight_view import as_matrix
+from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
+from sparsefront.networks import restore_modes_on_error, unwrapped
+from sparsefront.options import require_package
+from sparsefront.tasks.plain_task import device_of, inputs_in_words, named_inputs_on, require_network
+
+# What is traced: the network on tensors alone, for ranges of batch sizes and lengths.
+
+
+class _Traced(nn.Module):
+    """A network as a function of tensors by name, to tensors in dicts and tuples."""
+
+    def __init__(self, net: nn.Module, inputs: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.net = net
+        constants = {name: value for name, value in inputs.items() if not isinstance(value, Tensor)}
+
+        def forward(**tensors: Tensor) -> Any:
+            return _plain(self.net(**tensors, **constants))
+
+        # torch.export names inputs by the signature
+        names = [name for name in inputs if name not in constants]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        forward.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+        self.forward = forward
+
+
+def _plain(output: Any) -> Any:
+    """Tensors in dicts and tuples, which any PyTorch can load; None instead of anything else, such as a cache."""
+    if isinstance(output, Tensor):
+        return output
+    if is_dataclass(output) and not isinstance(output, Mapping):
+        output = {field.name: getattr(output, field.name) for field in fields(output)}
+    if isinstance(output, Mapping):
+        parts = {name: _plain(part) for name, part in output.items()}
+        return {name: part for name, part in parts.items() if part is not None} or None
+    if isinstance(output, list | tuple):
+        return tuple(part for part in map(_plain, output) if part is not None) or None
+    return None
+
+
+def _dims(
+    inputs: Mapping[str, Any], batch: tuple[int, int] | None, length: tuple[int, int] | None
+) -> dict[str, dict[int, Any]]:
+    """Dynamic dimensions of each tensor."""
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    first = next(iter(tensors.values()))
+    ranges = {"batch": (0, batch), "length": (1, length)}
+    dims: dict[str, dict[int, Any]] = {name: {} for name in tensors}
+    for key, (place, limits) in ranges.items():
+        if limits is None:
+            continue
+        if place >= first.dim() or (key == "length" and first.dim() > 3):
+            raise InvalidSetting(key, limits, f"has no dimension {place} in {inputs_in_words(inputs)}; give None")
+        size, (low, high) = first.shape[place], limits
+        if not 1 <= low <= size <= high or size < 2:
+            allowed = "is (least, most), and the example lies between them and has at least 2"
+            raise InvalidSetting(key, limits, f"{allowed}, not {size}")
+        dim = torch.export.Dim(key, min=low, max=high)
+        for name, tensor in tensors.items():
+            if tensor.dim() > place and tensor.shape[place] == size:
+                dims[name][place] = dim
+    return dims
+
+
+@contextmanager
+def _named(words: str) -> Iterator[None]:
+    try:
+        yield
+    except InvalidSetting:
+        raise
+    except Exception as error:  # of a tracer: any kind, and often pages long
+        raise InvalidSetting("net", "given", f"{words} ({failure_reason(error)})") from error
+
+
+def _path(path: Path | str, suffix: str) -> Path:
+    path = Path(path)
+    if path.suffix != suffix or not path.parent.is_dir():
+        raise InvalidSetting("path", path, f"is a file *{suffix} in a folder that exists")
+    return path
+
+
+def _record(net: nn.Module, tensors: Mapping[str, Tensor], dims: Mapping[str, Mapping[int, Any]]) -> dict[str, Any]:
+    """What a file states of itself; of each input the (least, most) size of each dimension."""
+    device = device_of(net)
+    ranges = {
+        name: [
+            [dim.min, dim.max] if (dim := dims[name].get(place)) is not None else [size, size]
+            for place, size in enumerate(tensor.shape)
+        ]
+        for name, tensor in tensors.items()
+    }
+    return {
+        "inputs": ranges,
+        "dtypes": {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()},
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "kernels": sorted({layer.kernel_name for layer in net.modules() if isinstance(layer, SparseLayer)}),
+    }
+
+
+def to_pt2(
+    net: nn.Module,
+    example_inputs: object,
+    path: Path | str,
+    *,
+    batch: tuple[int, int] | None = None,
+    length: tuple[int, int] | None = None,
+    compiled: bool = False,
+) -> dict[str, Any]:
+    """Write a network, swapped or not, as a program of torch.export. A server loads it with torch and the kernels alone:
+
+        import sparsefront_kernels
+        run = sparsefront_kernels.load_pt2("model.pt2")
+        outputs = run(input_ids=..., attention_mask=...)
+
+    Outputs equal those of `net` to the digit: each layer keeps its kernel, which packs the stored weight when it first runs.
+    Tensors of the output come back in dicts and tuples; anything else, such as a cache, is left out.
+
+    Args:
+        net: after `sf.swap`, in eval mode.
+        example_inputs: as for `sf.swap`; values that are no tensors become constants.
+        path: the file, *.pt2; replaced if it exists.
+        batch: (least, most) size of dimension 0 that the file accepts; None: the example's alone.
+        length: the same of dimension 1, for inputs of tokens.
+        compiled: whether to compile it with AOTInductor, for this device and this release of torch.
+    Returns:
+        what the file states of itself: inputs, ranges, torch, device, kernels.
+    Raises:
+        InvalidSetting: a range that does not hold the example, a path that cannot be written, or a network that torch.export
+            does not take; says why.
+        RuntimeError: the program's outputs differ from the network's.
+    """
+    net, path = unwrapped(net), _path(path, ".pt2")
+    require_network(net)
+    inputs = named_inputs_on(net, example_inputs)
+    dims = _dims(inputs, batch, length)
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    record = _record(net, tensors, dims)
+    traced = _Traced(net.eval(), inputs)
+    with restore_modes_on_error(net), torch.no_grad(), storing_products(net):
+        with _named("torch.export does not take it"):
+            program = torch.export.export(
+                traced, (), tensors, dynamic_shapes={name: dims[name] or None for name in tensors}
+            )
+    with torch.inference_mode():
+        expected = floating_tensors(traced(**tensors))
+    text = json.dumps(record)
+    with whole_file(path) as file:
+        if compiled:
+            with _named("AOTInductor does not compile it"):
+                settings = {"aot_inductor.metadata": {RECORD: text}}
+                torch._inductor.aoti_compile_and_package(program, package_path=str(file), inductor_configs=settings)
+        else:
+            torch.export.save(program, file, extra_files={RECORD: text})
+        with torch.inference_mode():
+            outputs = floating_tensors(sparsefront_kernels.load_pt2(file)(**tensors))
+        exact = all(map(torch.equal, outputs, expected))
+        if not exact and not (compiled and output_error(outputs, expected) <= network_error_limit(net)):
+            raise RuntimeError(f"{path}: the program's outputs differ from the network's; nothing is written")
+    return record
+
+
+# ONNX: what is dense after all.
+
+ONNX_ERROR_LIMIT = 1e-4  # of onnxruntime against PyTorch, relative
+
+
+def to_onnx(
+    net: nn.Module,
+    example_inputs: object,
+    path: Path | str,
+    *,
+    batch: tuple[int, int] | None = None,
+    length: tuple[int, int] | None = None,
+    opset: int = 18,
+) -> dict[str, Any]:
+    """Write a pruned network as ONNX: narrower and shallower networks, and 2:4, whose zeros stay in dense weights.
+
+    Such files run in onnxruntime; TensorRT finds 2:4 by itself. Other zeros make no ONNX runtime faster: they need `to_pt2`.
+    The metadata of the file holds what `to_pt2` returns, and its opset. onnxruntime, where installed, checks the outputs.
+
+    Args:
+        net: pruned and not swapped; after `sf.narrow` for `Channel("width")`.
+        example_inputs, batch, length: as for `to_pt2`.
+        path: the file, *.onnx; replaced if it exists.
+        opset: version of ONNX's operators.
+    Returns:
+        what the file states of itself.
+    Raises:
+        InvalidSetting: zeros of another pattern, with the layer's name; a swapped network; or as in `to_pt2`.
+        RuntimeError: onnxruntime's outputs differ by more than 1e-4.
+    """
+    net, path = unwrapped(net), _path(path, ".onnx")
+    require_network(net)
+    for name, layer in net.named_modules():
+        if isinstance(layer, SparseLayer):
+            raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
+        if isinstance(layer, nn.Linear | nn.Conv2d) and not _is_dense_or_2_4(layer.weight.detach() != 0):
+            allowed = (
+                "has zeros that are neither whole rows and columns nor 2:4, which no ONNX runtime uses; use sf.to_pt2"
+            )
+            raise InvalidSetting("net", name, allowed)
+    for package in ("onnx", "onnxscript"):
+        require_package(package, key="path", value=path, instead="sf.to_pt2")
+    inputs = named_inputs_on(net, example_inputs)
+    dims = _dims(inputs, batch, length)
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    record = _record(net, tensors, dims) | {"opset": opset}
+    traced = _Traced(net.eval(), inputs)
+    with restore_modes_on_error(net), torch.no_grad(), _named("torch.onnx does not take it"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shapes = {name: dims[name] or None for name in tensors}
+        settings: dict[str, Any] = {"opset_version": opset, "dynamo": True, "verbose": False, "external_data": False}
+        program = torch.onnx.export(traced, (), kwargs=tensors, dynamic_shapes=shapes, **settings)
+        assert program is not None  # dynamo=True
+        expected = floating_tensors(traced(**tensors))
+    program.model.metadata_props[RECORD] = json.dumps(record)
+    with whole_file(path) as file:
+        program.save(file)
+        if importlib.util.find_spec("onnxruntime") is not None:
+            error = output_error(run_onnx(file, tensors), expected)
+            if not error <= ONNX_ERROR_LIMIT:
+                raise RuntimeError(f"{path}: onnxruntime's outputs differ by {error:.1e}; nothing is written")
+    return record
+
+
+def run_onnx(file: Path, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """Floating outputs of an ONNX file in onnxruntime on the CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    names = {entry.name for entry in session.get_inputs()}  # constants may have replaced some
+    outputs = session.run(None, {name: value.cpu().numpy() for name, value in tensors.items() if name in names})
+    return floating_tensors([torch.from_numpy(output) for output in outputs])
+
+
+FEW_ZEROS = 0.05  # share of a dense weight that happens to be zero
+
+
+def _is_dense_or_2_4(mask: Tensor) -> bool:
+    """Whether a weight is dense but for whole rows and columns, or keeps at most two of every four weights along K."""
+    matrix = as_matrix(mask)
+    rest = matrix[matrix.any(dim=1)][:, matrix.any(dim=0)]
+    if not rest.numel() or rest.double().mean() >= 1 - FEW_ZEROS:
+        return True
+    n, k = matrix.shape
+    return k % 4 == 0 and int(matrix.reshape(n, k // 4, 4).sum(dim=2).max()) <= 2

@@ -1,0 +1,194 @@
+"""`sf.to_pt2` and `sf.to_onnx`: programs that run without sparsefront and give the same outputs."""
+
+import gc
+import subprocess
+import sys
+import warnings
+
+import pytest
+import sparsefront_kernels
+import torch
+import transformers
+from torch import nn
+from torchvision.models import VisionTransformer
+from torchvision.models.resnet import Bottleneck, ResNet
+
+import sparsefront as sf
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference.deploy import run_onnx
+
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+
+
+def tokens(batch: int = 4, length: int = 16) -> dict[str, torch.Tensor]:
+    mask = torch.ones(batch, length, dtype=torch.long)
+    mask[0, length // 2 :] = 0
+    return {"input_ids": torch.randint(0, 100, (batch, length)), "attention_mask": mask}
+
+
+def bert() -> nn.Module:
+    return transformers.BertModel(transformers.BertConfig(**SIZES))
+
+
+def llama() -> nn.Module:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, num_key_value_heads=2))
+
+
+def vit() -> nn.Module:
+    return VisionTransformer(32, 8, num_layers=2, num_heads=4, hidden_dim=64, mlp_dim=128, num_classes=10)
+
+
+def resnet() -> nn.Module:
+    return ResNet(Bottleneck, [1, 1, 1, 1], width_per_group=16, num_classes=10)
+
+
+NETWORKS = {
+    "bert": (bert, "tile_wise", {}),
+    "llama": (llama, "element_wise", {"use_cache": False}),
+    "vit": (vit, "n_m", {}),
+    "resnet": (resnet, "block_wise", {}),
+}
+SERVER = """
+import sys, warnings, torch, sparsefront_kernels
+warnings.simplefilter("error")
+for name in sys.argv[2:]:
+    run = sparsefront_kernels.load_pt2(f"{sys.argv[1]}/{name}.pt2")
+    for inputs, expected in torch.load(f"{sys.argv[1]}/{name}.pt"):
+        with torch.inference_mode():
+            outputs = run(**inputs)
+        outputs = [*outputs.values()] if isinstance(outputs, dict) else [outputs]
+        assert len(outputs) == len(expected) and all(map(torch.equal, outputs, expected)), name
+    print(name, not {"sparsefront", "transformers", "torchvision"} & sys.modules.keys())
+"""
+
+
+def swapped(name: str) -> tuple[nn.Module, dict]:
+    torch.manual_seed(0)
+    build, pattern, constants = NETWORKS[name]
+    net = build().eval()
+    inputs = tokens() | constants if name in ("bert", "llama") else {"x": torch.randn(4, 3, 32, 32)}
+    settings = {"granularity": 16} if pattern in ("tile_wise", "block_wise") else {}
+    masks = sf.prune(net, pattern=pattern, sparsity=0.5, example_inputs=inputs, **settings)
+    assert sf.swap(net, masks, inputs).sparse_layer_share > 0.8
+    return net, inputs
+
+
+def test_program_equals_network_in_a_fresh_process(tmp_path):
+    for name in NETWORKS:
+        net, inputs = swapped(name)
+        length = (1, 64) if "input_ids" in inputs else None
+        record = sf.to_pt2(net, inputs, tmp_path / f"{name}.pt2", batch=(1, 32), length=length)
+        assert all(kernel.endswith("_reference") for kernel in record["kernels"] if kernel != "dense_linear")
+        cases = []
+        for batch, size in ((4, 16), (1, 16), (7, 5), (32, 1)):
+            others = tokens(batch, size) if length else {key: torch.randn(batch, 3, 32, 32) for key in inputs}
+            with torch.inference_mode():
+                outputs = net(**inputs | others)
+            outputs = [*outputs.values()] if isinstance(outputs, dict) else [outputs]
+            cases.append((others, outputs))
+        torch.save(cases, tmp_path / f"{name}.pt")
+    done = subprocess.run([sys.executable, "-c", SERVER, tmp_path, *NETWORKS], capture_output=True, text=True)
+    assert done.stdout.split() == [word for name in NETWORKS for word in (name, "True")], done.stderr[-2000:]
+
+
+def test_inputs_outside_the_range_are_one_line(tmp_path):
+    net, inputs = swapped("bert")
+    for limits in ((8, 64), (1, 3), (0, 8)):
+        with pytest.raises(InvalidSetting, match=r"^batch=\(\d, \d+\): is \(least, most\)"):
+            sf.to_pt2(net, inputs, tmp_path / "a.pt2", batch=limits)
+    with pytest.raises(InvalidSetting, match=r"^path=.*a\.onnx: is a file \*\.pt2"):
+        sf.to_pt2(net, inputs, tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
+    before = {name: entry._entry for name, entry in net.named_modules() if hasattr(entry, "_entry")}
+    sf.to_pt2(net, inputs, tmp_path / "a.pt2", batch=(2, 8))
+    assert before == {name: entry._entry for name, entry in net.named_modules() if hasattr(entry, "_entry")}
+    assert not [name for name, _ in net.named_buffers() if "stored_" in name], "the network is as before"
+    run = sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
+    for wrong, message in (
+        (tokens(9), r"^input_ids: \[9, 16\] is outside of \[2 to 8, 16\], for which this file was made$"),
+        (tokens(4, 17), r"^input_ids: \[4, 17\] is outside of \[2 to 8, 16\]"),
+        ({"ids": tokens()["input_ids"]}, "^ids: no input of this file, which has input_ids, attention_mask$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(**wrong)
+
+
+def test_another_torch_is_one_warning(tmp_path, monkeypatch):
+    net, x = nn.Linear(8, 8).eval(), torch.randn(2, 8)
+    sf.to_pt2(net, (x,), tmp_path / "a.pt2")
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    with pytest.warns(UserWarning, match=r"a\.pt2: made on cpu with torch .*, not .* with torch 9\.9\.9$"):
+        sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
+
+
+def test_a_packed_weight_dies_with_its_program(tmp_path):
+    from sparsefront_kernels import stored_product
+
+    net, inputs = swapped("vit")
+    sf.to_pt2(net, inputs, tmp_path / "a.pt2")
+    run = sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
+    run(**inputs)
+    del run
+    gc.collect()
+    assert any(reference.expired() for reference, _ in stored_product._PACKED.values())
+    sparsefront_kernels.load_pt2(tmp_path / "a.pt2")(**inputs)
+    assert not any(reference.expired() for reference, _ in stored_product._PACKED.values())
+
+
+PATTERNS = {"2:4": "n_m", "depth": "depth", "width": sf.patterns.Channel(axis="width")}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_onnx_of_dense_networks_equals_pytorch(tmp_path, pattern):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    net, inputs = bert().eval(), tokens()
+    masks = sf.prune(net, pattern=PATTERNS[pattern], sparsity=0.5, example_inputs=inputs)
+    zeros = sum(int((mask == 0).sum()) for mask in masks.values())
+    if pattern == "width":
+        sf.narrow(net, masks)
+    record = sf.to_onnx(net, inputs, tmp_path / "a.onnx", batch=(1, 64), length=(1, 128))
+    others = tokens(7, 33)
+    with torch.inference_mode():
+        expected = net(**others)
+    for actual, wanted in zip(run_onnx(tmp_path / "a.onnx", others), expected.values(), strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
+    model = onnx.load(tmp_path / "a.onnx")
+    assert record["opset"] == model.opset_import[0].version == 18
+    dims = {entry.name: [dim.dim_param for dim in entry.type.tensor_type.shape.dim] for entry in model.graph.input}
+    assert dims == dict.fromkeys(tokens(), ["batch", "length"])
+    weights = [onnx.numpy_helper.to_array(one) for one in model.graph.initializer if len(one.dims) == 2]
+    assert pattern != "2:4" or sum(int((weight == 0).sum()) for weight in weights) >= zeros
+
+
+def test_onnx_refuses_zeros_that_no_runtime_uses(tmp_path):
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+    masks, x = sf.prune(net, pattern="tile_wise", sparsity=0.5, granularity=16), torch.randn(2, 64)
+    with pytest.raises(InvalidSetting, match=r"^net=0: has zeros that are neither .* nor 2:4.*sf\.to_pt2$"):
+        sf.to_onnx(net, (x,), tmp_path / "a.onnx")
+    sf.swap(net, masks, (x,))
+    with pytest.raises(InvalidSetting, match="^net=Sequential: was swapped already"):
+        sf.to_onnx(net, (x,), tmp_path / "a.onnx")
+
+
+def test_compiled_program_agrees(tmp_path):
+    """AOTInductor rounds differently; it needs a C++ compiler."""
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval(), torch.randn(2, 64)
+    sf.swap(net, sf.prune(net, pattern="tile_wise", sparsity=0.5, granularity=16), (x,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            sf.to_pt2(net, (x,), tmp_path / "a.pt2", batch=(1, 8), compiled=True)
+        except InvalidSetting as error:
+            pytest.skip(str(error))
+    x = torch.randn(5, 64)
+    with torch.inference_mode():
+        torch.testing.assert_close(sparsefront_kernels.load_pt2(tmp_path / "a.pt2")(input=x), net(x))
