@@ -81,12 +81,7 @@ def transpose_into(source: Tensor, target: Tensor) -> None:
         triton.cdiv(rows, BLOCK) * triton.cdiv(columns, BLOCK),
     )  # one-dimensional: the second dimension is limited to 65535
     _transpose_kernel[grid](
-        source,
-        target,
-        rows,
-        columns,
-        source.stride(0),
-        target.stride(0),
+        *(source, target, rows, columns, source.stride(0), target.stride(0)),
         BLOCK=BLOCK,
         PDL=pdl,
         num_warps=4,

@@ -193,16 +193,8 @@ def expand_rows(
     m, n = y.shape
     pdl = supports_pdl(y.device)
     _expand_kernel[(triton.cdiv(n, BLOCK) * triton.cdiv(m, BLOCK),)](
-        sums,
-        index,
-        y if bias is None else bias,
-        y if residual is None else residual,
-        y,
-        n,
-        m,
-        sums.stride(0),
-        0 if residual is None else residual.stride(0),
-        y.stride(0),
+        *(sums, index, y if bias is None else bias, y if residual is None else residual, y),
+        *(n, m, sums.stride(0), 0 if residual is None else residual.stride(0), y.stride(0)),
         HAS_BIAS=bias is not None,
         HAS_RESIDUAL=residual is not None,
         ACTIVATION=activation,

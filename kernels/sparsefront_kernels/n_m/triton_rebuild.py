@@ -61,12 +61,7 @@ def launch_n_m_rebuild(
     padded = power_of_two_within(group_size, lowest=1, highest=64)
     window = INPUTS_AT_A_TIME // padded
     _n_m_rebuild_kernel[(triton.cdiv(n, OUTPUTS_AT_A_TIME), triton.cdiv(groups, window))](
-        values,
-        indices,
-        indices if order is None else order,
-        dense,
-        n,
-        groups,
+        *(values, indices, indices if order is None else order, dense, n, groups),
         KEPT=kept_count,
         GROUP_SIZE=group_size,
         PADDED=padded,
