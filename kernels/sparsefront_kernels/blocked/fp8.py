@@ -81,7 +81,7 @@ def blocked_product_for_next(
         ValueError: 128 does not divide N.
     """
     if packed.adjacent is None:
-        raise ValueError(f"blocked_fp8_sm90 quantises Y of outputs in multiples of {GROUP}, not {packed.weight.n}")
+        raise ValueError(f"blocked_fp8_sm90 quantizes Y of outputs in multiples of {GROUP}, not {packed.weight.n}")
     return Quantized(*blocked_fp8_quantized(*_operands(x), packed.adjacent, bias, activation=activation))
 
 
