@@ -28,7 +28,7 @@ CPU = torch.device("cpu")  # regardless of the default device
 WIDEST = 256
 WIDTHS = (256, 192, 128, 64)  # columns of a work tile
 LONG = 1.5  # times the median number of k-blocks: longer CTA tiles are assigned first, so that none ends last
-# Cached device tables of some 10 KB each: enough that no queued launch reads an evicted one. Those of CUDA graphs live longer, see
+# Cached device tables of some 10 KB each: enough that no queued launch reads an evicted one. Those of graphs live longer, see
 # `host_tables.keep_for_graphs`.
 MOST_SCHEDULES = 16_384
 COLUMN_BITS = 28  # of the word with a tile's first column and its width
