@@ -19,18 +19,17 @@ from experiments.end_to_end.networks import Masks, Network, build, distribution_
 from experiments.end_to_end.points import Point
 from experiments.end_to_end.sparse import Errors, Sparse, make_sparse, without_kernels
 from experiments.harness.measure import Steps, kernel_times_us, timed_in_turn
-from experiments.harness.rows import where_and_when
+from experiments.harness.rows import append_line, read_lines, replace_lines, where_and_when
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import exclusive, shared
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.timed_products import TimedProducts
+from sparsefront.inference.fusion.product_choice import TimedProducts
 from sparsefront.inference.whole_network import why_dense
 from sparsefront.measure.settings import DTYPES, Measure
 from sparsefront.measure.speedup import speedup_of
-from sparsefront.measure.timers import summarise
+from sparsefront.measure.timers import summarize
 from sparsefront.progress import recorded
-from sparsefront.results.store import append_line, drop_lines, read_lines
 
 log = logging.getLogger(__name__)
 ALL_SPARSE = 0.999  # of the flops: then forcing sparse kernels changes nothing
@@ -112,7 +111,7 @@ def row_of(
 
 def times_cells(timed: Timed, fused_ms: float | None) -> dict[str, str]:
     """Columns of latencies, of the speedup with its range, and of the share of products."""
-    dense, ours = (summarise(sum(runs, [])) for runs in (timed.dense_ms, timed.sparse_ms))
+    dense, ours = (summarize(sum(runs, [])) for runs in (timed.dense_ms, timed.sparse_ms))
     times = {"latency_ms": ours.median_ms, "latency_p20_ms": ours.p20_ms, "latency_p80_ms": ours.p80_ms}
     times |= {"dense_latency_ms": dense.median_ms, "fused_dense_latency_ms": fused_ms, "gemm_share": timed.gemm_share}
     times |= speedup_of(timed.dense_ms, timed.sparse_ms).to_json()
@@ -249,7 +248,7 @@ class Session:
             calls = {"dense": dense.call, "sparse": sparse.call}
             taken = timed_in_turn(calls, self._of_dtype(self.options.sparse, point))
         if self.device.type == "cuda" and point.kernel_mode == "auto" and sparse.report.sparse_flops_share:
-            dense_ms, sparse_ms = (summarise(sum(taken[side], [])).median_ms for side in ("dense", "sparse"))
+            dense_ms, sparse_ms = (summarize(sum(taken[side], [])).median_ms for side in ("dense", "sparse"))
             if (why := why_dense(sparse_ms, dense_ms)) is not None:
                 log.info("%s: every layer stays dense: %s", point, why)
                 self._time(point, masks, dense, without_kernels(dense, masks, sparse, why), steps)
@@ -311,12 +310,14 @@ def write_profile(file: Path, key: dict[str, str], side: str, times_us: dict[str
     longest = dict(list(times_us.items())[:MOST])
     lines = [(name, time, is_product(name)) for name, time in longest.items()]
     lines.append(("(all others)", total - sum(longest.values()), ""))
+    rows = [
+        key
+        | {"side": side, "kernel": name, "us_per_forward": f"{time:.1f}"}
+        | {"share": f"{time / total:.4f}" if total else "", "is_product": str(product)}
+        for name, time, product in lines
+    ]
     with held_alone(file):
-        drop_lines(file, key | {"side": side})
-        for name, time, product in lines:
-            share = f"{time / total:.4f}" if total else ""
-            kernel = {"side": side, "kernel": name, "us_per_forward": f"{time:.1f}", "share": share}
-            append_line(file, key | kernel | {"is_product": str(product)})
+        replace_lines(file, key | {"side": side}, rows)
 
 
 def free_memory() -> None:

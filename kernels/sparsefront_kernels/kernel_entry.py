@@ -107,11 +107,13 @@ class KernelEntry:
         Raises:
             UnsupportedProblem: the kernel does not support the layout.
         """
+        return self.product(x, packed, bias, **self.layout_keyword(layout), **epilogue)
+
+    def layout_keyword(self, layout: str | None) -> dict[str, str]:
+        """The keyword `layout` of `product`, if that takes one; raises as `run`."""
         if layout is not None and layout not in self.layouts:
             raise UnsupportedProblem(f"{self.name}: {self._other_layouts(layout)}")
-        if len(self.layouts) > 1:
-            epilogue["layout"] = layout or self.layouts[0]
-        return self.product(x, packed, bias, **epilogue)
+        return {"layout": layout or self.layouts[0]} if len(self.layouts) > 1 else {}
 
     def label(self, layout: str) -> str:
         """Name of the kernel and layout in results, plans and configurations."""

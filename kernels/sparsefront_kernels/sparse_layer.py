@@ -99,16 +99,16 @@ class SparseLayer(nn.Module):
     def product(self, x: Tensor) -> Tensor:
         """[M, K] -> [M, N], in the weight's dtype regardless of autocast.
 
-        Row-major and contiguous, so that the cost of a layout is paid, and timed, inside the layer.
+        The result is row-major and contiguous, so that the cost of a layout is paid, and timed, inside the layer.
         """
         if torch.is_autocast_enabled(x.device.type):
             with torch.autocast(x.device.type, enabled=False):
                 return self.product(x.to(self.format.dtype))
-        layout = self.kernel_layout
         if self.emulates:
             return self.emulated(x)
+        layout = self.kernel_layout
         x = contiguous_transpose(x) if layout in X_FEATURE_MAJOR else x
-        y = self._entry.run(self.entered(x), self._operand, self.bias, layout=layout)
+        y = self._entry.product(self.entered(x), self._operand, self.bias, **self._entry.layout_keyword(layout))
         return contiguous_transpose(y) if layout in Y_FEATURE_MAJOR else y.contiguous()
 
     def train(self, mode: bool = True) -> Self:

@@ -69,7 +69,7 @@ class LatencySummary:
         return asdict(self)
 
 
-def summarise(samples_ms: list[float]) -> LatencySummary:
+def summarize(samples_ms: list[float]) -> LatencySummary:
     """Median, 20th and 80th percentile (linear interpolation) of one or more samples."""
     values = torch.tensor(samples_ms, dtype=torch.float64)
     p20, median, p80 = torch.quantile(values, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)).tolist()
