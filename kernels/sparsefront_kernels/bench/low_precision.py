@@ -110,8 +110,8 @@ def _of_entry(name: str, problem: Problem) -> LowPrecisionProduct:
         sums_dtype, _ = sums_in(entry.precision, problem.dtype)
         return semi_structured_sums(x.values, packed.compressed, None, None, problem.n, sums_dtype, False)[: problem.m]
 
-    kept = 1.0 if entry.family == "dense" else 0.625
-    measured = LowPrecisionProduct(name, _operand_bytes(problem, kept), operands, product, reference)
+    share = 1.0 if entry.family == "dense" else 0.625
+    measured = LowPrecisionProduct(name, _operand_bytes(problem, share), operands, product, reference)
     tune(entry, measured, problem)
     return measured
 

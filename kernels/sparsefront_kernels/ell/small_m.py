@@ -39,8 +39,8 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     if reason := dtype_unsupported_reason(problem):
         return reason
     ell, (m, n, k) = cast(ELLFormat, stored), (problem.m, problem.n, problem.k)
-    kept = _padded(-(-ell.count * ell.block // CHUNK))
-    if fits(ThreadPerOutputProblem(m, k, n, kept, k, problem.dtype.itemsize, COLUMN_BITS, ell.block)):
+    entries = _padded(-(-ell.count * ell.block // CHUNK))
+    if fits(ThreadPerOutputProblem(m, k, n, entries, k, problem.dtype.itemsize, COLUMN_BITS, ell.block)):
         return None
     return f"brings all inputs into shared memory, and {k} do not fit"
 

@@ -84,8 +84,8 @@ def import_closure(roots: Iterable[str], without: tuple[str, ...] = BOOKKEEPING)
         seen.add(name)
         if "*" in name:  # modules that a package discovers in its folders
             package, _, module = name.partition(".*.")
-            found = [path for folder in find_module(package)[1] for path in Path(folder).glob(f"*/{module}.py")]
-            waiting += [f"{package}.{path.parent.name}.{module}" for path in found]
+            paths = [path for folder in find_module(package)[1] for path in Path(folder).glob(f"*/{module}.py")]
+            waiting += [f"{package}.{path.parent.name}.{module}" for path in paths]
             continue
         parent, _, last = name.rpartition(".")
         if parent:  # its code runs first; for a name of a module, it defines the name
