@@ -109,4 +109,4 @@ def test_layer_reaches_its_launch_in_six_calls(launched, nothing_tuned):
     layer = SparseLinear(drawn.kernel.kernel, drawn.stored, drawn.bias, "feature_major")
     layer(drawn.x.t())
     called = calls[calls.index("forward") + 1 : -1] if calls[-1] == "stand_in" else calls[calls.index("forward") + 1 :]
-    assert called[:2] == ["product", "run"] and len(called) + 1 <= 6, called
+    assert called[0] == "product" and len(called) + 1 <= 6, called
