@@ -71,10 +71,6 @@ class SparseConv2d(SparseLayer):
         self.relu = False
         self.convolution = Convolution(*map(_pair, (layer.kernel_size, layer.stride, layer.padding, layer.dilation)))
 
-    @classmethod
-    def replacing(cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat, layout: str | None = None) -> Self:
-        return cls(entry, format, layer, layout)
-
     @property
     def _convolving(self) -> Convolving | None:
         """The kernel's implicit convolution; only for row-major kernels."""
