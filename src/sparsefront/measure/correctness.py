@@ -163,7 +163,7 @@ class CorrectnessCheck:
         self.layer = layer
         weight = layer.weight
         generator = torch.Generator(weight.device).manual_seed(0)
-        shape = _checked_shape(layer, input_shape)
+        shape = _shape_to_check(layer, input_shape)
         self._inputs = [
             scale_to_amax(torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype), amax)
             for _ in range(2)
@@ -250,7 +250,7 @@ def limit_of(candidate: nn.Module, limit: float) -> float:
     return limit
 
 
-def _checked_shape(layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+def _shape_to_check(layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> tuple[int, ...]:
     on_cpu = layer.weight.device.type == "cpu"
     if isinstance(layer, nn.Conv2d):
         return (1, *input_shape[1:]) if on_cpu else input_shape

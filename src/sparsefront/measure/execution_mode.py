@@ -213,10 +213,10 @@ def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callab
     device = next(iter(static.values())).device
     if is_compiled(name):
         first_call(call, device)
-    return _replayed(call, device, eager=not is_compiled(name)) if name.endswith("cuda_graph") else call
+    return _replay_graph(call, device, eager=not is_compiled(name)) if name.endswith("cuda_graph") else call
 
 
-def _replayed(call: Callable[[], Any], device: torch.device, *, eager: bool) -> Callable[[], Any]:
+def _replay_graph(call: Callable[[], Any], device: torch.device, *, eager: bool) -> Callable[[], Any]:
     graph, (output,) = record([call], device=device, warmup=GRAPH_WARMUP, eager=eager)
 
     def replay() -> Any:
@@ -233,7 +233,7 @@ def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Ten
     eager = call_in_mode("eager", net, static)
     original = {name: value.clone() for name, value in static.items() if isinstance(value, Tensor)}
     try:
-        for values in (original, {name: _reordered(value) for name, value in original.items()}):
+        for values in (original, {name: _reorder(value) for name, value in original.items()}):
             _fill(static, values)
             expected = eager()
             error = output_error(call(), expected)
@@ -244,7 +244,7 @@ def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Ten
     return None
 
 
-def _reordered(value: Tensor) -> Tensor:
+def _reorder(value: Tensor) -> Tensor:
     """Other valid inputs: the samples in another order, a single sample reversed along its last dim; a scalar is unchanged."""
     if value.dim() == 0:
         return value

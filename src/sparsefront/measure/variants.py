@@ -136,7 +136,7 @@ def fold_batch_norm(net: nn.Module) -> nn.Module:
     for convolution, norm in pairs:
         before, after = folded.get_submodule(convolution), folded.get_submodule(norm)
         assert isinstance(before, nn.Conv2d | SparseLayer) and isinstance(after, nn.BatchNorm2d)  # see `_pairs`
-        folded.set_submodule(convolution, _folded(before, after), strict=True)
+        folded.set_submodule(convolution, _fold(before, after), strict=True)
         folded.set_submodule(norm, nn.Identity(), strict=True)
     return folded
 
@@ -166,7 +166,7 @@ def called(node: fx.Node) -> str:
 
 
 @torch.no_grad()
-def _folded(convolution: nn.Conv2d | SparseLayer, norm: nn.BatchNorm2d) -> nn.Module:
+def _fold(convolution: nn.Conv2d | SparseLayer, norm: nn.BatchNorm2d) -> nn.Module:
     if isinstance(convolution, nn.Conv2d):
         return fuse_conv_bn_eval(convolution, norm)
     assert norm.running_mean is not None and norm.running_var is not None  # see `_pairs`
@@ -332,7 +332,7 @@ def shared_input_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> list[l
     linears = {name: module for name, module in net.named_modules() if _is_plain(module)}
     # outside of inference mode, whose tensors have no version counter
     with before_forward(linears, partial(_note, calls)), torch.inference_mode(False), torch.no_grad():
-        net(*map(_cloned, args), **{name: _cloned(value) for name, value in inputs.items()})
+        net(*map(_clone, args), **{name: _clone(value) for name, value in inputs.items()})
     names = [call.name for call in calls]
     groups: dict[tuple[Any, ...], list[str]] = {}
     for call in calls:
@@ -350,7 +350,7 @@ def copy_sharing_weights(net: nn.Module) -> nn.Module:
     return copy.deepcopy(net, {id(part): part for part in shared})
 
 
-def _cloned(value: Any) -> Any:
+def _clone(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
@@ -473,10 +473,10 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
         return WithAttentionBackend(net, BACKENDS[name]).eval()
     if name in _REWRITTEN:
         return _REWRITTEN[name](net)
-    return _fused_qkv(net, inputs) if name == "fused_qkv" else _channels_last(net)
+    return _fuse_qkv(net, inputs) if name == "fused_qkv" else _channels_last(net)
 
 
-def _fused_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
+def _fuse_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
     fused = fuse_linears(net, **inputs)
     if fused is None:
         raise DoesNotApply("no two Linear layers read the same tensor")
