@@ -149,15 +149,11 @@ def try_layer(
     else:
         x_scale = precision.x_scale([name])
     density = export.manifest.layers[name].density
-    shape = (
-        repr(layer),
-        received,
-        stored.family,
-        stored.meta(),
-        adds_shortcut,
-    )  # meta: kernels ask for blocks of some sizes
+    # with the parameters of the format: kernels ask for blocks of some sizes
+    shape = repr(layer), received, stored.family, stored.meta(), adds_shortcut
     known, earlier = ({}, False) if timed_layers is None else timed_layers.find(repr(shape), density, device)
-    fast, timed = fast_kernels(known), plan is None and late is None and not earlier
+    fast = fast_kernels(known) if plan is None else []
+    timed = plan is None and late is None and not earlier
     if fast:
         reasons["the others"] = f"not tried: {fast[0]} was faster in a layer like this one"
         wants = partial(_was_fast, fast if timed else fast[:1], wants)
@@ -167,7 +163,9 @@ def try_layer(
         candidates = most_promising(candidates, density, late, dense_allowed=choice.dense_allowed)
     tuned = autotune_layer(layer, candidates, received, timed=timed, adds_shortcut=adds_shortcut, x_scale=x_scale)
     if not timed and tuned.modules:
-        tuned.latencies_us = {kernel: us for kernel, us in known.items() if kernel in (tuned.dense, *tuned.modules)}
+        known = {kernel: us for kernel, us in known.items() if kernel in (tuned.dense, *tuned.modules)}
+        if plan is None or min(known, key=known.__getitem__, default="") in tuned.modules:  # else times of another choice
+            tuned.latencies_us = known
     elif timed_layers is not None and not fast:
         timed_layers.add(repr(shape), density, tuned, device)
     if fast and not tuned.modules:  # what was fast for similar weights may not support these
