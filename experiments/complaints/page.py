@@ -7,8 +7,7 @@ from pathlib import Path
 from experiments.complaints.cases import CASES, Case
 from experiments.complaints.rerun import HERE, OURS, THREAD, UNSUPPORTED
 from experiments.harness.page import fill, interval, table
-from experiments.harness.rows import Row
-from sparsefront.results.store import read_lines
+from experiments.harness.rows import Row, read_lines
 
 MARKS = ("<!-- verdicts, as page.py prints them -->", "<!-- end of the verdicts -->")
 

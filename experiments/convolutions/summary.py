@@ -10,8 +10,7 @@ from pathlib import Path
 
 from experiments.harness import page
 from experiments.harness.page import geometric_mean, per_cent
-from experiments.harness.rows import Row, values_of
-from sparsefront.results.store import read_lines
+from experiments.harness.rows import Row, read_lines, values_of
 
 HERE = Path(__file__).resolve().parent
 MARKS = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"

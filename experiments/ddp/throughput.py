@@ -23,9 +23,8 @@ import torch
 
 from experiments.ddp.training import Work, train
 from experiments.harness import page
-from experiments.harness.rows import today, values_of, write
+from experiments.harness.rows import read_lines, today, values_of, write
 from sparsefront.provenance import provenance
-from sparsefront.results.store import read_lines
 from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.trainer import TrainerSettings
 

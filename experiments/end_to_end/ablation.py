@@ -33,7 +33,7 @@ from experiments.end_to_end.sparse import Errors, Reference, swapped_net
 from experiments.end_to_end.study import arguments, log_to_terminal, many_networks, options_of
 from experiments.harness import runs
 from experiments.harness.measure import timed_in_turn
-from experiments.harness.rows import values_of, where_and_when
+from experiments.harness.rows import append_line, read_lines, values_of, where_and_when
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import shared
 from sparsefront.inference.choice import KernelChoice
@@ -44,7 +44,6 @@ from sparsefront.inference.network_modules import release_formats
 from sparsefront.measure import timers
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.patterns.tile_wise import SOURCES
-from sparsefront.results.store import append_line, read_lines
 
 log = logging.getLogger("ablation")
 HERE = Path(__file__).resolve().parent

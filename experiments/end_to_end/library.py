@@ -26,12 +26,11 @@ from torch import nn
 
 import sparsefront as sf
 from experiments.harness.page import fill, speedup, table
-from experiments.harness.rows import text, where_and_when
+from experiments.harness.rows import append_line, read_lines, text, where_and_when
 from sparsefront.data.base import DataInfo
 from sparsefront.models.transformer_mt import TransformerMT
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.n_m import NM
-from sparsefront.results.store import append_line, read_lines
 
 HERE = Path(__file__).resolve().parent
 PUBLISHED, PAGE = HERE / "library.csv", HERE.parents[1] / "docs" / "networks.md"

@@ -19,7 +19,7 @@ from experiments.end_to_end.networks import Masks, Network, build, distribution_
 from experiments.end_to_end.points import Point
 from experiments.end_to_end.sparse import Errors, Sparse, make_sparse, without_kernels
 from experiments.harness.measure import Steps, kernel_times_us, timed_in_turn
-from experiments.harness.rows import where_and_when
+from experiments.harness.rows import append_line, read_lines, replace_lines, where_and_when
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import exclusive, shared
@@ -30,7 +30,6 @@ from sparsefront.measure.settings import DTYPES, Measure
 from sparsefront.measure.speedup import speedup_of
 from sparsefront.measure.timers import summarize
 from sparsefront.progress import recorded
-from sparsefront.results.store import append_line, drop_lines, read_lines
 
 log = logging.getLogger(__name__)
 ALL_SPARSE = 0.999  # of the flops: then forcing sparse kernels changes nothing
@@ -311,12 +310,14 @@ def write_profile(file: Path, key: dict[str, str], side: str, times_us: dict[str
     longest = dict(list(times_us.items())[:MOST])
     lines = [(name, time, is_product(name)) for name, time in longest.items()]
     lines.append(("(all others)", total - sum(longest.values()), ""))
+    rows = [
+        key
+        | {"side": side, "kernel": name, "us_per_forward": f"{time:.1f}"}
+        | {"share": f"{time / total:.4f}" if total else "", "is_product": str(product)}
+        for name, time, product in lines
+    ]
     with held_alone(file):
-        drop_lines(file, key | {"side": side})
-        for name, time, product in lines:
-            share = f"{time / total:.4f}" if total else ""
-            kernel = {"side": side, "kernel": name, "us_per_forward": f"{time:.1f}", "share": share}
-            append_line(file, key | kernel | {"is_product": str(product)})
+        replace_lines(file, key | {"side": side}, rows)
 
 
 def free_memory() -> None:

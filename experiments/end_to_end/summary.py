@@ -16,10 +16,9 @@ from experiments.end_to_end.points import MODELS, SETTINGS, SIZES, TARGETS, Sett
 from experiments.harness import page
 from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
 from experiments.harness.page import geometric_mean, interval, per_cent
-from experiments.harness.rows import Row
+from experiments.harness.rows import Row, read_lines
 from sparsefront.results.plots import DENSE_COLOR, pattern_color
 from sparsefront.results.statistics import FASTER, LEAST_SPARSE_SHARE, speed_verdict
-from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).resolve().parent
 MARKS = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"

@@ -38,11 +38,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness import runs
-from experiments.harness.rows import made_by
+from experiments.harness.rows import made_by, replace_lines
 from experiments.harness.runs import log_of, rows_of
 from sparsefront.artifacts import lease
 from sparsefront.artifacts.lease import LEASE_S
-from sparsefront.results.store import put_line
 
 HERE = Path(__file__).resolve().parent
 COUNTS = HERE / "counts.csv"
@@ -99,7 +98,8 @@ def _finish(folder: Path, *overrides: str, program: Program = (runs.ROOT / "run.
 def _count(fault: str, tried: int, lost: int, note: str) -> None:
     """Print a line of the table and add it to counts.csv."""
     print(f"{'what':<60} {'tried':>6} {'lost':>6}\n{fault:<60} {tried:>6} {lost:>6}   {note}", flush=True)
-    put_line(COUNTS, {"fault": fault, "tried": tried, "lost": lost, **made_by("torch"), "note": note}, key="fault")
+    line = {"fault": fault, "tried": tried, "lost": lost, **made_by("torch"), "note": note}
+    replace_lines(COUNTS, {"fault": fault}, [line])
 
 
 def _kills(folder: Path, tries: int, draw: random.Random, sweeps: int) -> int:

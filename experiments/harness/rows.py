@@ -1,10 +1,11 @@
-"""Format rows of measurements, record where and when they were made, merge them, and compare them with records.
+"""Rows of measurements: make, append as they are measured so that a stopped measurement resumes, and compare with records.
 
-A row maps columns to cells. `sparsefront.results.store` reads files and appends rows as they are measured, so that a stopped
-measurement resumes; this module makes rows and writes complete files.
+A row maps columns to cells.
 """
 
 import csv
+import fcntl
+import io
 import math
 import platform
 import time
@@ -15,11 +16,13 @@ from typing import Any
 
 import torch
 
+from sparsefront.artifacts.bounded_files import Unreadable, read_table_text, separator_of
 from sparsefront.artifacts.content_digest import versions
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.options import shortened
 from sparsefront.provenance import provenance
 from sparsefront.results.record import Result
-from sparsefront.results.store import append_line, read_lines
+from sparsefront.results.store import SAVED_BY_OTHERS, TEXT
 
 Row = dict[str, str]
 DAY = len("2026-11-24")
@@ -66,13 +69,79 @@ def values_of(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
     return tuple("" if (value := row.get(name)) is None else str(value) for name in names)
 
 
-def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
+def write(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, ending: str = "\n") -> Path:
     """Write these rows to a new file; columns that a row lacks stay empty."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator=ending)
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def read_lines(path: Path) -> list[dict[str, str]]:
+    """Lines by column; none if the file does not exist.
+
+    Raises:
+        ValueError: it is not CSV.
+    """
+    if not path.is_file():
+        return []
+    try:
+        text = read_table_text(path)
+        return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=separator_of(text)))
+    except (Unreadable, csv.Error) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Append one line, with a header if the file is new; safe for concurrent processes on this host.
+
+    Raises:
+        ValueError: the file has other columns, or was saved by a spreadsheet in another format.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", newline="", **TEXT) as file:  # "a+" writes at the end wherever it was read
+        fcntl.flock(file, fcntl.LOCK_EX)  # released on close
+        file.seek(0)
+        head = file.readline()
+        if head.encode(**TEXT).startswith(SAVED_BY_OTHERS) or separator_of(head) != ",":
+            raise ValueError(
+                f"{path} was saved by a spreadsheet; save it as CSV in UTF-8 with commas, or name another file"
+            )
+        if head:
+            _require_columns(path, next(csv.reader([head])), line)
+        writer = csv.DictWriter(file, list(line), lineterminator="\r\n" if head.endswith("\r\n") else "\n")
+        if not head:
+            writer.writeheader()
+        writer.writerow(line)
+
+
+def replace_lines(path: Path, like: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
+    """Put lines in the place of those that have all these values, or at the end, atomically.
+
+    Raises:
+        ValueError: the file has other columns.
+    """
+    there = read_lines(path)
+    if there:
+        _require_columns(path, list(there[0]), lines[0])
+    replaced = [all(line[name] == str(value) for name, value in like.items()) for line in there]
+    others = [line for line, is_replaced in zip(there, replaced, strict=True) if not is_replaced]
+    place = replaced.index(True) if any(replaced) else len(others)
+    head = path.read_bytes().partition(b"\n")[0] if there else b""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as new:
+        write(
+            new,
+            list(lines[0]),
+            [*others[:place], *lines, *others[place:]],
+            ending="\r\n" if b"," in head and head.endswith(b"\r") else "\n",
+        )
+
+
+def _require_columns(path: Path, columns: list[str], line: Mapping[str, Any]) -> None:
+    if columns != list(line):
+        raise ValueError(f"{path} has columns {','.join(columns)}, not {','.join(line)}; name another file")
 
 
 def measure_missing(

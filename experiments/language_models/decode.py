@@ -21,11 +21,10 @@ from torch import Tensor, nn
 
 import sparsefront as sf
 from experiments.harness.page import fill, number, table
-from experiments.harness.rows import Row, text, where_and_when
+from experiments.harness.rows import Row, append_line, read_lines, text, where_and_when
 from sparsefront.measure.decode import Decoder, int8_unavailable_reason, int8_weight_only
 from sparsefront.measure.end_to_end import find_dense, find_execution, time_against_dense
 from sparsefront.measure.fastest import Execution
-from sparsefront.results.store import append_line, read_lines
 
 HERE = Path(__file__).resolve().parent
 PUBLISHED = HERE / "decode.csv"

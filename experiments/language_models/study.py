@@ -19,13 +19,12 @@ import torch
 from torch import nn
 
 from experiments.harness.page import fill, table
-from experiments.harness.rows import measure_missing, where_and_when
+from experiments.harness.rows import measure_missing, read_lines, where_and_when
 from experiments.harness.runs import QUIET, folders_below, record_of
 from experiments.language_models import plain, tiny
 from sparsefront.data.wikitext2 import Wikitext2
 from sparsefront.models.huggingface_lm import HuggingFaceLM
 from sparsefront.results.record import Result
-from sparsefront.results.store import read_lines
 
 HERE = Path(__file__).resolve().parent
 PUBLISHED = HERE / "smollm2.csv"

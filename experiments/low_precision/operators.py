@@ -35,9 +35,8 @@ from sparsefront_kernels.semi_structured import torchao
 from torch import Tensor
 
 from experiments.harness import page, runs
-from experiments.harness.rows import measure_missing, where_and_when
+from experiments.harness.rows import measure_missing, read_lines, where_and_when
 from sparsefront.pruning.operator_masks import pattern_masks
-from sparsefront.results.store import read_lines
 
 BLOCKS, SPARSITIES = ("128x128", "64x128"), (0.5, 0.75, 0.9)
 ROWWISE, TENSORWISE = "dense_fp8_rowwise", "dense_fp8_tensorwise"

@@ -13,10 +13,10 @@ from pathlib import Path
 from sparsefront_kernels.semi_structured import torchao
 
 from experiments.harness import page
-from experiments.harness.rows import Row
+from experiments.harness.rows import Row, read_lines
 from experiments.low_precision import operators
 from sparsefront.results.run_folder import recorded_overrides
-from sparsefront.results.store import read_lines, read_results
+from sparsefront.results.store import read_results
 
 HERE = Path(__file__).parent
 RECORDS = HERE.parent / "records" / "low_precision"

@@ -31,11 +31,10 @@ from torch import Tensor, nn
 from experiments.end_to_end.networks import Network, build, inputs_of, prune
 from experiments.end_to_end.points import Point, Setting
 from experiments.harness.measure import kernel_times_us
-from experiments.harness.rows import measure_missing, text, where_and_when
+from experiments.harness.rows import append_line, measure_missing, text, where_and_when
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.models.base import block_names
 from sparsefront.patterns.n_m import NM
-from sparsefront.results.store import append_line
 from sparsefront.training.graphs import GraphedForward
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -23,8 +23,9 @@ from typing import Any
 import yaml
 
 from experiments.harness import rows, runs
+from experiments.harness.rows import append_line, read_lines
 from sparsefront.results.run_folder import recorded_overrides
-from sparsefront.results.store import append_line, read_lines, read_results
+from sparsefront.results.store import read_results
 
 EXPERIMENTS = Path(__file__).resolve().parents[1]
 STUDY_FILE, FILE = "study.yaml", "points.csv"

@@ -19,6 +19,7 @@ from typing import Any
 from experiments.harness import page
 from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
 from experiments.harness.page import number
+from experiments.harness.rows import read_lines
 from experiments.studies.study import (
     DIGEST,
     END_OF_POINT,
@@ -31,7 +32,6 @@ from experiments.studies.study import (
     settings,
 )
 from sparsefront.results.plots import DENSE_COLOR, pattern_color
-from sparsefront.results.store import read_lines
 
 MARKS = ("<!-- tables, as table.py prints them -->", "<!-- end of the tables -->")
 PLOT, PRODUCTS = "accuracy.svg", "products.csv"

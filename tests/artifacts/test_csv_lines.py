@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.results.store import append_line, put_line, read_lines
+from experiments.harness.rows import append_line, read_lines, replace_lines
 
 
 def test_lines_come_back_in_their_order(tmp_path):
@@ -17,10 +17,10 @@ def test_lines_come_back_in_their_order(tmp_path):
 def test_a_line_is_kept_up_to_date(tmp_path):
     path = tmp_path / "folder" / "calls.csv"
     for call, points in (("a", 1), ("b", 1), ("a", 2), ("b", 3)):
-        put_line(path, {"call": call, "points": points}, key="call")
+        replace_lines(path, {"call": call}, [{"call": call, "points": points}])
     assert read_lines(path) == [{"call": "a", "points": "2"}, {"call": "b", "points": "3"}]
     with pytest.raises(ValueError, match="has columns call,points, not call; name another file"):
-        put_line(path, {"call": "a"}, key="call")
+        replace_lines(path, {"call": "a"}, [{"call": "a"}])
     assert [file.name for file in path.parent.iterdir()] == ["calls.csv"]
 
 
@@ -41,7 +41,7 @@ def test_what_a_spreadsheet_saved_is_read_and_not_appended_to(tmp_path, content)
     with pytest.raises(ValueError, match="rows.csv was saved by a spreadsheet; save it as CSV in UTF-8 with commas"):
         append_line(path, {"a": 2, "b": 3})
     assert path.read_bytes() == content
-    put_line(path, {"a": "1", "b": "new"}, key="a")
+    replace_lines(path, {"a": "1"}, [{"a": "1", "b": "new"}])
     assert path.read_bytes() == b"a,b\n1,new\n", "what is written whole is in our own form"
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.results.store import read_lines
+from experiments.harness.rows import read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "complaints"
 CPU = torch.device("cpu")

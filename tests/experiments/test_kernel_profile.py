@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sparsefront_kernels import cuda_library
 
-from sparsefront.results.store import read_lines
+from experiments.harness.rows import read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
 

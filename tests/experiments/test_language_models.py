@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import sparsefront as sf
+from experiments.harness.rows import read_lines
 from experiments.language_models import decode, study
-from sparsefront.results.store import read_lines
 
 
 @pytest.fixture(scope="module")

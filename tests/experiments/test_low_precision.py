@@ -7,10 +7,10 @@ import torch
 
 from experiments.end_to_end import study
 from experiments.end_to_end.session import Options, Rows, Session
+from experiments.harness.rows import read_lines
 from experiments.low_precision import large, operators, summary, tiles
 from experiments.low_precision.operators import FP16, PEERS, Cell, cells
 from sparsefront.measure.settings import Measure
-from sparsefront.results.store import read_lines
 
 FOLDER = Path(operators.__file__).parent
 

@@ -8,7 +8,7 @@ from sparsefront_kernels.bench.timing import Latency
 from sparsefront_kernels.norm import add_layer_norm_columns_reference, layer_norm, layer_norm_columns_reference
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 
-from sparsefront.results.store import read_lines
+from experiments.harness.rows import read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "norm"
 L2_BYTES = 4096

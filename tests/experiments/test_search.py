@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparsefront.results.store import read_lines
+from experiments.harness.rows import read_lines
 from sparsefront.tasks.outcomes import Outcomes
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.harness.rows import Row
+from experiments.harness.rows import Row, read_lines
 from experiments.splits import leak_probe
 from sparsefront.data.glue import Glue
 
@@ -44,7 +44,6 @@ def test_the_probe_finds_the_leak_of_the_split_by_rows_and_none_by_groups(data: 
 
 
 def test_the_published_probe_is_within_its_bar() -> None:
-    from sparsefront.results.store import read_lines
 
     rows = read_lines(leak_probe.HERE / "probe.csv")
     for task, split in {(row["task"], row["split"]) for row in rows}:

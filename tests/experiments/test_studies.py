@@ -7,12 +7,12 @@ import pytest
 import yaml
 from quick_compositions import composition
 
+from experiments.harness.rows import read_lines
 from experiments.studies import study, table
 from experiments.studies.study import EXPERIMENTS, Study, points, rows_of
 from sparsefront.config.arguments import normalize_arguments
 from sparsefront.config.settings import build_settings
 from sparsefront.points import read_points
-from sparsefront.results.store import read_lines
 
 NAMES = sorted(file.parent.name for file in EXPERIMENTS.glob("*/study.yaml"))
 MEASURED = [name for name in NAMES if (EXPERIMENTS / name / "points.csv").exists()]

@@ -56,7 +56,7 @@ def test_a_speedup_is_not_undone_by_another_process_dense_baseline(make_result):
     assert (1.53, 95.0) in group.front() and (1.23, 95.0) not in group.front()
     (group,) = split_comparable([fast, slow], LATENCY)
     assert (5.69, 95.0) in group.front() and (6.0, 95.0) not in group.front()
-    assert any("compare speedups, not milliseconds" in note for note in group.notes())
+    assert any("compare speedups, not milliseconds" in note for note in group.notes)
 
 
 RECORDED = {
@@ -164,21 +164,21 @@ def test_a_checkpoint_that_saw_the_held_out_part_takes_no_choice_from_others(mak
     seen = make_result(**RECORDED, val_sparse=0.99, val_dense=0.94, val_seen=True)
     groups = {group.offers_no_choice: group for group in split_comparable([picked, seen])}
     assert groups[False].results == (picked,) and groups[False].front() != []
-    assert groups[True].front() == [] and any("(val_seen): none of them" in note for note in groups[True].notes())
+    assert groups[True].front() == [] and any("(val_seen): none of them" in note for note in groups[True].notes)
 
 
 def test_code_that_no_commit_holds_is_told(make_result):
     results = [make_result(commit="a" * 40 + end, seed=seed) for seed, end in enumerate(("", "-dirty"))]
     (group,) = split_comparable(results)
-    assert "1 of 2 runs are of code with changes that no commit holds (commit ends in -dirty)" in group.notes()
-    assert split_comparable(results[:1])[0].notes() == []
+    assert "1 of 2 runs are of code with changes that no commit holds (commit ends in -dirty)" in group.notes
+    assert split_comparable(results[:1])[0].notes == []
 
 
 def test_runs_that_share_all_but_the_seed_are_one_point_with_their_spread(make_result):
     seeds = [make_result(seed=seed, sparse=0.9 + seed / 100, speedup=1.0 + seed) for seed in (0, 1, 2)]
     other = make_result(importance="random")
     (group,) = split_comparable([*seeds, other])
-    point, alone = group.points()
+    point, alone = group.points
     assert (point.quality, point.spread, point.x) == pytest.approx((91.0, 1.0, 2.0))
     assert len(point.candidate.results) == 3 and alone.spread is None and point.error == pytest.approx(1.0)
     assert point.x_interval == (1.4, 1.6), "the ends of all of its runs"
@@ -287,12 +287,12 @@ def test_tables_show_both_baselines_and_what_the_loss_is_against(make_result):
 def test_plots_show_both_and_the_better_one_bounds_the_front(make_result, tmp_path):
     results = [make_result(**CONTINUED), make_result(**CONTINUED | {"speedup": 0.9, "sparse": 0.97, "granularity": 64})]
     (group,) = split_comparable(results)
-    assert group.dense_point() == (1.0, 95.0) and group.continued_point() == (1.0, 98.0)
+    assert group.dense_point() == (1.0, 95.0) and group.dense_point("dense_continued") == (1.0, 98.0)
     assert group.front() == [(1.5, 95.5), (1.0, 98.0)]
     page = write_comparison(results, tmp_path / "page.html", title="both").read_text()
     assert '{"name":"dense_continued","constant":0.98}' in page
     assert write_pareto_png(results, tmp_path / "plot.png").stat().st_size > 0
-    assert split_comparable([make_result()])[0].continued_point() is None
+    assert split_comparable([make_result()])[0].dense_point("dense_continued") is None
 
 
 def test_the_control_with_the_teacher_comes_first(make_result):
@@ -301,12 +301,14 @@ def test_the_control_with_the_teacher_comes_first(make_result):
     told = text(run_table(both))
     assert "dense, trained on with the teacher" in told and "3.00, against dense, trained on with the teacher" in told
     (group,) = split_comparable([both, make_result(**CONTINUED, seed=1), make_result(seed=2)])
-    (note,) = (note for note in group.notes() if note.startswith("points lost"))
+    (note,) = (note for note in group.notes if note.startswith("points lost"))
     assert note == (
         "points lost are against dense trained on with the teacher in 1 run, and against dense trained on in 1 run, and "
         "against dense as it was before pruning in the 1 without control=dense_continued"
     )
-    assert group.distilled_point() == (1.0, pytest.approx(98.5)) and '"dense_distilled"' in text_of_page(both)
+    assert group.dense_point("dense_distilled") == (1.0, pytest.approx(98.5)) and '"dense_distilled"' in text_of_page(
+        both
+    )
 
 
 def text_of_page(result) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sparsefront.allocation.latency_aware import LatencyAware, read_table
 from sparsefront.patterns.n_m import NM
-from sparsefront.results.latency_table import curve_lines, curve_points, main, wins_text, won_batch_sizes
+from sparsefront.results.latency_table import curve_lines, curve_sizes, is_win, main, wins_text, won_batch_sizes
 from sparsefront.results.page.run import write_run_page
 from sparsefront.results.record import Result
 from sparsefront.results.store import append_result, write_result_json
@@ -159,7 +159,7 @@ def test_a_win_needs_its_whole_interval(result):
 def test_a_win_needs_sparse_kernels_and_more_than_noise(result):
     by_noise = {"speedup": 1.008, "speedup_low": 1.004, "speedup_high": 1.009}
     curve = [point(1, 128, 1.5) | {"sparse_flops_share": 0.2}, point(8, 128, 1.0) | by_noise]
-    assert [one.wins for one in curve_points(result.with_values({"curve": curve}))] == [False, False, True]
+    assert [is_win(size) for size in curve_sizes(result.with_values({"curve": curve}))] == [False, False, True]
 
 
 def test_the_table_holds_every_point(result, make_result):

@@ -63,7 +63,7 @@ def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, m
 
 
 def test_settings_that_cannot_work_are_rejected(no_account, monkeypatch):
-    with pytest.raises(InvalidSetting, match="mode=on: must be one of auto, online"):
+    with pytest.raises(InvalidSetting, match="mode=on: must be 'auto', 'online'"):
         WandbLogging(mode="on")
     with pytest.raises(InvalidSetting, match="WANDB_API_KEY"):
         WandbLogging(mode="online").check()

@@ -8,7 +8,7 @@ from rich.console import Console
 from sparsefront.results.candidates import candidates_of, low_baseline_is_faster
 from sparsefront.results.comparable import DATASET_SPEEDUP, LATENCY, split_comparable
 from sparsefront.results.plots import write_pareto_png
-from sparsefront.results.statistics import budget_sentences
+from sparsefront.results.statistics import budget_table
 from sparsefront.results.tables import run_table
 
 LOW = {
@@ -54,14 +54,11 @@ def test_networks_of_two_precisions_are_two_candidates_of_one_plot(make_result, 
     assert sorted((one.pattern, len(one.results)) for one in found) == [("tile_wise 128", 1), ("tile_wise 128 fp8", 2)]
     assert len({one.structure for one in found}) == 2
     (group,) = split_comparable(results)
-    assert group.low_point() == (pytest.approx(5.25 / 4.2), 97.5) and group.low_label == "dense in fp8"
+    assert group.dense_point("dense_low") == (pytest.approx(5.25 / 4.2), 97.5) and group.low_label == "dense in fp8"
     (by_latency,) = split_comparable(results, LATENCY)
-    assert by_latency.low_point() == (4.2, 97.5)
+    assert by_latency.dense_point("dense_low") == (4.2, 97.5)
     (own_lengths,) = split_comparable(results, DATASET_SPEEDUP)
-    assert own_lengths.low_point() is None
+    assert own_lengths.dense_point("dense_low") is None
     assert write_pareto_png(results, tmp_path / "plot.png").stat().st_size > 0
-    sentences = " ".join(
-        " ".join(map(str, sentence)) if isinstance(sentence, tuple) else str(sentence)
-        for sentence in budget_sentences(group)
-    )
-    assert "1.50×" in sentences and "over dense and 1.20× over dense in fp8, which is faster" in sentences
+    (*_, line) = budget_table(group)
+    assert line["speedup"].startswith("1.50×") and line["over dense in low precision"] == "1.20×, fp8"

@@ -30,8 +30,8 @@ def test_every_candidate_is_a_line_and_a_point(shown, mixed):
     results = mixed(200)
     page = shown(results)
     (group,) = split_comparable(results)
-    assert page.evaluate(LINES) == len(group.points()) == 100
-    assert page.evaluate("spotsOf.get(document.getElementById('chart-speed')).length") == len(group.points()) + 2
+    assert page.evaluate(LINES) == len(group.points) == 100
+    assert page.evaluate("spotsOf.get(document.getElementById('chart-speed')).length") == len(group.points) + 2
     assert page.evaluate("document.querySelector('#shown').textContent") == "100 of 100 points, 200 of 200 runs"
     assert (
         page.evaluate(COUNT.format("svg.chart .mark")) >= 3 and page.evaluate(COUNT.format("svg.chart .dominated")) == 3
@@ -71,7 +71,7 @@ def test_the_slider_names_the_best_that_is_fast_enough_and_its_command(shown, mi
     assert "dense" in page.evaluate(WINNER), "with time enough the trained-on dense network is the best"
     page.evaluate(SLIDE.format(1000))
     (group,) = split_comparable(results)
-    fastest = max(group.points(), key=lambda point: point.x)
+    fastest = max(group.points, key=lambda point: point.x)
     assert fastest.candidate.pattern in page.evaluate(WINNER) and f"{fastest.x:.2f}×" in page.evaluate(WINNER)
     assert "at least" in page.evaluate("document.querySelector('#budget output').textContent")
     command = page.evaluate("document.querySelector('#budget code').textContent")

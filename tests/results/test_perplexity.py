@@ -4,7 +4,7 @@ import pytest
 
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.comparison import headline
-from sparsefront.results.statistics import budget_sentences, pattern_ranking
+from sparsefront.results.statistics import budget_table, pattern_ranking
 from sparsefront.search.space import objective
 
 FIELDS = {"metric_name": "perplexity", "dense": 28.0, "val_dense": 27.0, "masked": None, "evaluated_samples": 300}
@@ -43,12 +43,12 @@ def test_fronts_areas_and_budgets(several, run):
         "best speedup at ≤ 1 % more perplexity, held out | dominated area" in headings
         and "· perplexity (95 %)" in headings
     )
-    one, *_, last = budget_sentences(group)
-    assert one.startswith("at ≤ 0.5, 1 or 2 % more perplexity the fastest is uniform")
-    assert "perplexity 28.10, 0.36 % more on the reporting split, 0.37 % more held out" in one
-    assert last.startswith("at ≤ 5 % more perplexity the fastest is tile_wise")
+    one, *_, last = budget_table(group)
+    assert one["at most"] == "0.5 % more perplexity" and one["fastest"].startswith("uniform")
+    assert (one["perplexity"], one["lost, test"], one["lost, held out"]) == ("28.10", "0.36", "0.37")
+    assert last["at most"] == "5 % more perplexity" and last["fastest"].startswith("tile_wise")
     assert headline(group).startswith("Within 1 % of dense's perplexity the fastest is uniform")
-    assert group.quality_label == "perplexity (less is better)"
+    assert group.metric.label == "perplexity (less is better)"
 
 
 def test_what_a_search_minimizes():

@@ -13,7 +13,7 @@ from sparsefront.results.latency_table import wins_text
 from sparsefront.results.page.comparison import headline
 from sparsefront.results.statistics import (
     FEW_SEEDS,
-    budget_sentences,
+    budget_table,
     needed_in_words,
     paired_difference,
     pattern_ranking,
@@ -119,9 +119,9 @@ def text_of(result) -> str:
 
 def test_with_three_seeds_it_ranks_those_that_have_them(runs):
     group = group_of([*runs("n_m", 3), *runs("uniform", 3, 0.8), *runs("block_wise", 1, 2.0)])
-    (told,) = budget_sentences(group, [1.0])
-    assert "the fastest is n_m" in told and "uniform loses to dense" in told
-    assert told.endswith("1 candidate not ranked, of fewer than 3 seeds")
+    (line,) = budget_table(group, [1.0])
+    assert line["fastest"].startswith("n_m") and line["slower"] == "uniform"
+    assert line["not ranked"] == "1 candidate of fewer than 3 seeds"
     assert headline(group).startswith("Within 1 point of dense the fastest is n_m")
     ranked = {line["pattern"]: line[SEEDS_DUELS] for line in pattern_ranking(group)}
     assert ranked["block_wise"] == FEW_SEEDS and ranked["n_m"] == "1 / 0 / 0"
@@ -162,10 +162,10 @@ def test_fewer_than_five_repeats_have_no_interval_and_count_as_nothing(runs):
     few, enough = (runs("n_m", 3, repeats=repeats) for repeats in (3, 5))
     assert "n=3: no interval" in text_of(few[0]) and "its interval" not in text_of(few[0])
     assert "its interval" in text_of(enough[0]) and "faster" in text_of(enough[0])
-    (told,) = budget_sentences(group_of(few), [1.0])
-    assert "nothing counts as faster than dense" in told and "1.50× (n=3) over dense" in told
-    assert group_of(few).points()[0].x_interval is None
-    assert "1.49× – 1.51×" in budget_sentences(group_of(enough), [1.0])[0]
+    (line,) = budget_table(group_of(few), [1.0])
+    assert line["verdict"] == "no clear difference" and line["speedup"] == "1.50× (n=3)"
+    assert group_of(few).points[0].x_interval is None
+    assert "1.49× – 1.51×" in budget_table(group_of(enough), [1.0])[0]["speedup"]
     assert headline(group_of(few)) == "Nothing within 1 point of dense counts as faster than dense."
     curve = [{"batch_size": 1, "sequence_length": None, "speedup": 2.0, "speedup_low": 1.9, "speedup_high": 2.1}]
     assert wins_text(few[0].with_values({"curve": curve})) == "not decided, n=3: no interval"

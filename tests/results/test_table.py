@@ -27,7 +27,6 @@ from sparsefront.results.columns import shown_columns, sort_results
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.run import write_run_page
 from sparsefront.results.tables import (
-    Failure,
     compact_table,
     dense_layers_text,
     print_failures,
@@ -181,7 +180,7 @@ def test_names_and_messages_control_no_terminal(capsys, make_result):
     hostile = make_result().with_values({"pattern": "n_m\x1b[2J", "model": "a\rb\u202e", "run_id": "x\x07"})
     print_results([hostile])
     print_run(hostile, [])
-    print_failures([Failure("a\x1b[1A", ["pattern=\x9b31m"], "first line\nsecond\x1b]0;t\x07")])
+    print_failures([("a\x1b[1A", ["pattern=\x9b31m"], "first line\nsecond\x1b]0;t\x07")])
     shown = capsys.readouterr().out
     assert not set(shown) & set("\x1b\r\x07\u202e\x9b")
     assert r"n_m\x1b[2J" in shown and r"pattern=\x9b31m" in shown and "\n" + "     first line\nsecond" in shown
@@ -211,7 +210,7 @@ def test_a_narrow_terminal_gets_the_table_that_fits(mixed, capsys, monkeypatch):
     print_group(group, [], most=10)
     shown = capsys.readouterr().out
     assert "90 more candidates: in compare.html, or rows=all" in shown and "run_id" not in shown
-    assert "- at ≤ 1 point lost the fastest measured is" in shown
+    assert "- at most 1 point lost; verdict faster; not ranked: fewer than 3 seeds; fastest" in shown
     print_group(group, [], most=99)
     assert "1 more candidate: in compare.html" in capsys.readouterr().out
     print_group(group, [], most=None)

@@ -1,6 +1,7 @@
 """Group results that differ only in their seeds, and determine which results may share a plot."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ def provenance(result: Result) -> dict[str, str]:
     versions = {words: result.value_of(field) for field, words in FIELDS.items()}
     versions["kernels"] = None if result.identity.commit is None else KERNELS
     versions["measured"] = result.identity.time
-    return {words: _short(words, value) for words, value in versions.items() if value is not None}
+    return {words: value_text(value) for words, value in versions.items() if value is not None}
 
 
 def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
@@ -52,11 +53,11 @@ def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
     unlike: dict[str, list[str]] = {}
     for field, words in FIELDS.items():
         values = [result.value_of(field) for result in results]
-        counts = Counter(values).most_common()
+        usual = Counter(values).most_common(1)[0][0]
+        name = f"{words} and kernels" if field == "commit" else words
         for result, value in zip(results, values):
-            if value != counts[0][0]:
-                name = f"{words} and kernels" if field == "commit" else words
-                difference = f"{name} {_short(words, value)}, elsewhere {_short(words, counts[0][0])}"
+            if value != usual:
+                difference = f"{name} {value_text(value)}, elsewhere {value_text(usual)}"
                 unlike.setdefault(result.identity.run_id, []).append(difference)
     return unlike
 
@@ -64,16 +65,15 @@ def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
 def uncommitted(results: Sequence[Result]) -> list[str]:
     """A line if code was measured that is in no commit, so that nobody can check it out."""
     dirty = sum((result.identity.commit or "").endswith("-dirty") for result in results)
-    if not dirty:
-        return []
-    return [f"{dirty} of {len(results)} runs are of code with changes that no commit holds (commit ends in -dirty)"]
+    line = f"{dirty} of {len(results)} runs are of code with changes that no commit holds (commit ends in -dirty)"
+    return [line] if dirty else []
 
 
-def _short(words: str, value: object) -> str:
+def value_text(value: object) -> str:
+    """A value of a record for readers: commits with nine digits, "unknown" for None."""
     text = "unknown" if value is None else str(value)
-    if words != "commit" or value is None:
-        return text
-    return text[:COMMIT_DIGITS] + ("-dirty" if text.endswith("-dirty") else "")
+    digits = text.removesuffix("-dirty")
+    return f"{digits[:COMMIT_DIGITS]}{text[40:]}" if len(digits) == 40 and re.fullmatch("[0-9a-f]+", digits) else text
 
 
 # Confidence of a speedup, from repeated timings.
@@ -235,6 +235,7 @@ class Candidate:
 
     @property
     def recovery(self) -> str:
+        """The value of the setting `recovery`."""
         return recovery_of(self.results[0])
 
     @property
@@ -367,19 +368,14 @@ def offers_no_choice(result: Result) -> bool:
 def why_not_picked(results: Iterable[Result]) -> list[str]:
     """One line per reason why some of these results cannot be used for choices, intentionally or because data was seen."""
     pruned = [result for result in results if is_pruned(result)]
-    full = sum(map(holds_nothing_out, pruned))
-    seen = sum(bool(result.quality.val_seen) for result in pruned)
-    lines = []
-    if full:
-        lines.append(
-            f"{full} of {len(pruned)} results hold nothing out (dataset.valid_fraction=0): none of them is picked"
-        )
-    if seen:
-        lines.append(
-            f"{seen} of {len(pruned)} results are of a checkpoint that may have been trained on the held-out part "
-            "(val_seen): none of them is picked"
-        )
-    return lines
+    reasons = {
+        "hold nothing out (dataset.valid_fraction=0)": sum(map(holds_nothing_out, pruned)),
+        "are of a checkpoint that may have been trained on the held-out part (val_seen)": sum(
+            bool(result.quality.val_seen) for result in pruned
+        ),
+    }
+    lines = {why: f"{count} of {len(pruned)} results {why}: none of them is picked" for why, count in reasons.items()}
+    return [line for why, line in lines.items() if reasons[why]]
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -411,13 +407,8 @@ def _defaults(part: str, name: str | None) -> dict[str, Any]:
     file = CONF / part / ("default.yaml" if part == "recipe" else f"{name}.yaml")  # all recipes begin with that one
     if part not in ("pattern", "importance", "allocation", "schedule", "recovery", "recipe") or not file.is_file():
         return {}
-    return {
-        key: value for key, value in yaml.safe_load(file.read_text(encoding="utf-8")).items() if _is_plain(key, value)
-    }
-
-
-def _is_plain(key: str, value: object) -> bool:
-    return not key.startswith("_") and key != "defaults" and "${" not in str(value)
+    settings = yaml.safe_load(file.read_text(encoding="utf-8")).items()
+    return {key: one for key, one in settings if key[0] != "_" and key != "defaults" and "${" not in str(one)}
 
 
 def precision_of(result: Result) -> str | None:
@@ -455,32 +446,30 @@ BUDGET, SPLIT = "budget", "split"
 
 def conditions(result: Result) -> dict[str, str]:
     """Condition -> its value in words; only those that apply to this result."""
-    descriptions = {"data": _data(result), "evaluation": _evaluation(result), "held out": _held_out(result)}
+    quality, speed, digest = result.quality, result.speed, result.identity.dataset_digest
+    limit = "" if quality.evaluate_limit is None else f" (limit {quality.evaluate_limit})"
+    samples = f"{quality.evaluated_samples} test samples{limit}"
+    descriptions = {
+        "data": "data not recorded" if digest is None else f"data {digest}",
+        "evaluation": "evaluated samples not recorded" if quality.evaluated_samples is None else samples,
+        "held out": _held_out(result),
+    }
     if (split := split_of(result)) is not None:
         descriptions[SPLIT] = f"split {split}"
     if result.choice.recovery is not None:
         descriptions[BUDGET] = _budget(result)
-    if result.speed.latency_device is not None:
-        descriptions["search"] = _search(result)
-    if result.speed.timed_image_size is not None:
-        descriptions["image size"] = f"timed at {result.speed.timed_image_size} pixels"
-    if result.speed.timed_mode is not None:
-        descriptions["timed"] = f"a token behind a prompt, with a cache of {result.speed.cache_length}"
-    if result.speed.latency_device == "cpu":
+    if speed.latency_device is not None:
+        modes, variants = speed.modes_autotuned, speed.variants_autotuned
+        is_recorded = modes is not None and variants is not None
+        search = f"fastest of {', '.join(modes)}; variants {', '.join(variants) or 'none'}" if is_recorded else ""
+        descriptions["search"] = search or "searched execution modes not recorded"
+    if speed.timed_image_size is not None:
+        descriptions["image size"] = f"timed at {speed.timed_image_size} pixels"
+    if speed.timed_mode is not None:
+        descriptions["timed"] = f"a token behind a prompt, with a cache of {speed.cache_length}"
+    if speed.latency_device == "cpu":
         descriptions["processor"] = processor_text(result)
     return descriptions
-
-
-def _data(result: Result) -> str:
-    digest = result.identity.dataset_digest
-    return "data not recorded" if digest is None else f"data {digest}"
-
-
-def _evaluation(result: Result) -> str:
-    samples, limit = result.quality.evaluated_samples, result.quality.evaluate_limit
-    if samples is None:
-        return "evaluated samples not recorded"
-    return f"{samples} test samples" if limit is None else f"{samples} test samples (limit {limit})"
 
 
 def split_of(result: Result) -> str | None:
@@ -532,13 +521,6 @@ def _samples_of_a_step(result: Result) -> str | None:
     if batch_size is None or None in counts.values():
         return None
     return " × ".join([f"{batch_size} samples", *(f"{count} {what}" for what, count in counts.items() if count != 1)])
-
-
-def _search(result: Result) -> str:
-    modes, variants = result.speed.modes_autotuned, result.speed.variants_autotuned
-    if modes is None or variants is None:
-        return "searched execution modes not recorded"
-    return f"fastest of {', '.join(modes)}; variants {', '.join(variants) or 'none'}"
 
 
 def processor_text(result: Result) -> str:

@@ -8,6 +8,7 @@ from sparsefront.errors import InvalidSetting, closest
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.results.candidates import Candidate, budget_of, metric_of, points_lost, precision_of, smaller_first
+from sparsefront.results.field_types import holds_entries
 from sparsefront.results.record import SPEEDUPS_LOW, Result, result_fields
 from sparsefront.results.run_folder import override_text
 
@@ -333,7 +334,7 @@ def sort_results(results: Sequence[Result], by: str) -> list[Result]:
         InvalidSetting: no such field, or it is a mapping.
     """
     name = by.removeprefix("-")
-    sortable = [field.name for field in result_fields() if "dict" not in str(field.hint)]
+    sortable = [field.name for field in result_fields() if not holds_entries(field.hint)]
     if name not in sortable:
         raise InvalidSetting("sort", by, f"no such column; closest are {closest(name, sortable)}")
     filled = [result for result in results if result.value_of(name) is not None]

@@ -179,12 +179,6 @@ class Point:
         """The larger of `standard_error` and `spread`."""
         return max((value for value in (self.standard_error, self.spread) if value is not None), default=None)
 
-    @property
-    def error_of(self) -> str:
-        """Which of the two `error` is."""
-        by_seeds = self.spread is not None and self.error == self.spread
-        return f"deviation over {len(self.candidate.results)} runs" if by_seeds else "standard error of the test set"
-
 
 def point_of(candidate: Candidate, axis: Axis) -> Point:
     """The point of a candidate."""
@@ -246,58 +240,60 @@ class ComparableResults:
         return candidates_of(self.results)
 
     @cached_property
-    def _points(self) -> list[Point]:
+    def points(self) -> list[Point]:
+        """All candidates whose quality was measured."""
         return [point_of(candidate, self.axis) for candidate in self.candidates]
+
+    @property
+    def timed_points(self) -> list[Point]:
+        """The points with a value on the axis: only these are in a plot of accuracy against time."""
+        return [point for point in self.points if point.x is not None]
+
+    @property
+    def speedup_axis(self) -> Axis:
+        """The speedup for tables of budgets and rankings: that of the axis, else at the fixed size."""
+        return self.axis if self.axis.larger_is_better else SPEEDUP
+
+    @cached_property
+    def speedup_points(self) -> list[Point]:
+        """Like `timed_points`, by `speedup_axis` whatever the axis."""
+        axis = self.speedup_axis
+        points = self.points if self.axis is axis else [point_of(one, axis) for one in self.candidates]
+        return [point for point in points if point.x is not None]
 
     @property
     def metric(self) -> Metric:
         return Metric(self.metric_name)
 
-    def points(self) -> list[Point]:
-        """All candidates whose quality was measured."""
-        return self._points
+    def median_quality(self, side: str) -> float | None:
+        """Median of one field of `quality`, as displayed; None if none was measured."""
+        measured = [value for result in self.results if (value := result.value_of(side)) is not None]
+        return self.metric.scale * median(measured) if measured else None
 
-    @cached_property
-    def speedup_points(self) -> list[Point]:
-        """Like `points`, by `speedup_axis` whatever the axis, restricted to timed ones."""
-        axis = self.speedup_axis
-        points = self._points if self.axis is axis else [point_of(one, axis) for one in self.candidates]
-        return [point for point in points if point.x is not None]
+    def dense_point(self, side: str = "dense") -> tuple[float, float] | None:
+        """(value on the axis, displayed quality) of the dense baselines, or of other dense networks: medians, since every run
+        has its own; None if there are none.
 
-    @property
-    def speedup_axis(self) -> Axis:
-        """The speedup for sentences and rankings: that of the axis, else at the fixed size."""
-        return self.axis if self.axis.larger_is_better else SPEEDUP
-
-    def timed_points(self) -> list[Point]:
-        """The points with a value on the axis: only these are in a plot of accuracy against time."""
-        return [point for point in self.points() if point.x is not None]
-
-    def dense_point(self) -> tuple[float, float] | None:
-        """(value on the axis, displayed quality) of the dense baselines: medians, since every run has its own."""
-        baselines = [
-            result for result in self.results if None not in (result.speed.latency_dense_ms, result.quality.dense)
-        ]
-        if not baselines:
+        Args:
+            side: `dense_continued` and `dense_distilled` are as fast as dense; `dense_low` is timed in low precision.
+        """
+        timed = [one for one in self.results if None not in (one.speed.latency_dense_ms, one.quality.dense)]
+        x = self.axis.dense_low(self.results) if side == "dense_low" else self.axis.dense(timed)
+        if x is None:
             return None
-        return self.axis.dense(baselines), self.metric.scale * median(result.quality.dense for result in baselines)
-
-    def continued_point(self) -> tuple[float, float] | None:
-        """Like `dense_point`, for the continued dense networks; None if there are none."""
-        dense, quality = self.dense_point(), self.continued_quality()
-        return None if dense is None or quality is None else (dense[0], quality)
+        if side == "dense":
+            return x, self.metric.scale * median(result.quality.dense for result in timed)
+        quality = self.median_quality(side)
+        return None if quality is None else (x, quality)
 
     @cached_property
     def columns(self) -> tuple[list[Column], dict[str, str]]:
         """The columns of a table of these results, and the constants next to it: see `shown_columns`."""
         return shown_columns(self.results)
 
+    @cached_property
     def notes(self) -> list[str]:
         """How these results differ beyond what a plot shows, one line each."""
-        return self._notes
-
-    @cached_property
-    def _notes(self) -> list[str]:
         drawn = [result for candidate in self.candidates for result in candidate.results]
         again = sum(map(is_pruned, self.results)) - len(drawn)
         repeated = (
@@ -307,34 +303,11 @@ class ComparableResults:
         lines = [*differences(self.results), *([repeated] if again else [])]
         return [*lines, *uncommitted(self.results), *two_baselines(drawn), *why_not_picked(self.results)]
 
-    def dense_quality(self) -> float | None:
-        """Median displayed quality before pruning."""
-        return self.median_quality("dense")
-
-    def distilled_point(self) -> tuple[float, float] | None:
-        """Like `continued_point`, for those trained with the recovery's teacher."""
-        dense, quality = self.dense_point(), self.median_quality("dense_distilled")
-        return None if dense is None or quality is None else (dense[0], quality)
-
-    def low_point(self) -> tuple[float, float] | None:
-        """Like `dense_point`, for the low-precision dense network; None if none was timed."""
-        value, quality = self.axis.dense_low(self.results), self.median_quality("dense_low")
-        return None if value is None or quality is None else (value, quality)
-
     @property
     def low_label(self) -> str:
         """`dense in fp8`."""
         precisions = dict.fromkeys(result.speed.dense_low_precision for result in self.results)
         return f"dense in {' or '.join(name for name in precisions if name)}"
-
-    def continued_quality(self) -> float | None:
-        """Median displayed quality of the continued dense networks."""
-        return self.median_quality("dense_continued")
-
-    def median_quality(self, side: str) -> float | None:
-        """Median of one field of `quality`, as displayed; None if none was measured."""
-        measured = [value for result in self.results if (value := result.value_of(side)) is not None]
-        return self.metric.scale * median(measured) if measured else None
 
     def front(self) -> list[tuple[float, float]]:
         """(value on the axis, displayed quality) of the Pareto-optimal points, including the dense ones.
@@ -344,7 +317,11 @@ class ComparableResults:
         """
         if self.offers_no_choice:
             return []
-        known = self._front_candidates()
+        known = [(point.x, point.quality, self.pick(point)) for point in self.timed_points]
+        for side in ("dense", "dense_continued", "dense_distilled", "dense_low"):
+            if (dense := self.dense_point(side)) is not None:
+                known.append((*dense, dense[1] if self.picked_by == "test" else self.median_quality(f"val_{side}")))
+        known = [one for one in known if one[2] is not None]
         chosen = pareto_front([(self.axis.cost(x), self.metric.sign * pick) for x, _, pick in known])
         return [known[index][:2] for index in chosen]
 
@@ -363,24 +340,10 @@ class ComparableResults:
         """The displayed value for choices; None if this point cannot be chosen."""
         return point.quality if self.picked_by == "test" else point.val
 
-    def _front_candidates(self) -> list[tuple[float, float, float]]:
-        """(value on the axis, quality, value for choices)."""
-        candidates = [(point.x, point.quality, point.val) for point in self.timed_points()]
-        if (dense := self.dense_point()) is not None:
-            candidates.append((*dense, self.median_quality("val_dense")))
-        if (continued := self.continued_point()) is not None:
-            candidates.append((*continued, self.median_quality("val_dense_continued")))
-        if (distilled := self.distilled_point()) is not None:
-            candidates.append((*distilled, self.median_quality("val_dense_distilled")))
-        if (low := self.low_point()) is not None:
-            candidates.append((*low, self.median_quality("val_dense_low")))
-        by = 1 if self.picked_by == "test" else 2
-        return [(*candidate[:2], candidate[by]) for candidate in candidates if candidate[by] is not None]
-
     @cached_property
     def picked_by(self) -> str:
         """`val`; `test` if all results are of an older version without held-out metrics."""
-        return "test" if all(point.val is None for point in self.points()) else "val"
+        return "test" if all(point.val is None for point in self.points) else "val"
 
     @cached_property
     def offers_no_choice(self) -> bool:
@@ -393,18 +356,13 @@ class ComparableResults:
 
     def wants_log_axis(self) -> bool:
         """Whether the values, including dense, span too much for a linear axis."""
-        values = [point.x for point in self.timed_points()]
-        values += [baseline[0] for baseline in (self.dense_point(), self.low_point()) if baseline is not None]
+        dense = (self.dense_point(), self.dense_point("dense_low"))
+        values = [point.x for point in self.timed_points] + [one[0] for one in dense if one is not None]
         return bool(values) and max(values) > LOG_FROM_RATIO * min(values)
 
     def wants_sparsity_plot(self) -> bool:
         """Whether quality against sparsity shows more than a single timed point."""
-        points = self.points()
-        return len({point.sparsity for point in points}) > 1 or len(points) > len(self.timed_points())
-
-    @property
-    def quality_label(self) -> str:
-        return self.metric.label
+        return len({point.sparsity for point in self.points}) > 1 or len(self.points) > len(self.timed_points)
 
     @property
     def axis_label(self) -> str:
@@ -412,73 +370,76 @@ class ComparableResults:
         return self.axis.label + (f" ({CPU_NOTE})" if self.device == "cpu" else "")
 
 
+_Key = tuple[tuple[str, str | None, str], tuple[tuple[str, str], ...]]  # (title, device, metric), conditions
+_Groups = dict[_Key, list[Result]]
+
+
 def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[ComparableResults]:
-    """Group the results that may share a plot, largest group first, then by title; keeps the order within a group.
+    """Group the results that may share a plot, timed groups first, then the largest, then by title; keeps the order within a
+    group.
 
     If titles would be equal, they include the `conditions` that differ.
     """
-    results, groups = list(results), {}
+    results = list(results)
+    groups: _Groups = {}
     for result in results:
         subject = _title(result), _device(result), result.quality.metric_name
         groups.setdefault((subject, tuple(conditions(result).items())), []).append(result)
-    groups = _with_dense_ones(_with_untimed_ones(groups, results), results)
+    place = {id(result): number for number, result in enumerate(results)}
+    groups = _with_dense_ones(_with_untimed_ones(groups))
     alike: dict[tuple, list[dict[str, str]]] = {}
-    for subject, condition_items in groups:
-        alike.setdefault(subject, []).append(dict(condition_items))
-    return [
-        ComparableResults(
-            _told_apart(subject[0], dict(condition_items), alike[subject]), *subject[1:], tuple(members), axis
-        )
-        for (subject, condition_items), members in sorted(groups.items(), key=_largest_first)
-    ]
+    for subject, items in groups:
+        alike.setdefault(subject, []).append(dict(items))
 
+    def order(group: tuple[_Key, list[Result]]) -> tuple[bool, int, str]:
+        key, members = group
+        return not any(map(is_timed, members)), -len(members), str(key)
 
-def _largest_first(group: tuple[tuple, list[Result]]) -> tuple[bool, int, str]:
-    """Timed groups first."""
-    key, members = group
-    return not any(map(is_timed, members)), -len(members), str(key)
+    comparable = []
+    for (subject, items), members in sorted(groups.items(), key=order):
+        apart = [text for name, text in items if any(other.get(name) != text for other in alike[subject])]
+        title = " · ".join([subject[0], *apart])
+        in_order = tuple(sorted(members, key=lambda result: place[id(result)]))
+        comparable.append(ComparableResults(title, *subject[1:], in_order, axis))
+    return comparable
 
 
 OF_TIMING = ("search", "image size", "timed", "processor")  # conditions of a latency alone
 
 
-def _with_untimed_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> dict[tuple, list[Result]]:
+def _with_untimed_ones(groups: _Groups) -> _Groups:
     """Add results without a latency to each timed group that agrees in all that an accuracy depends on."""
 
-    def accuracy_key(members: list[Result]) -> tuple:
-        first = members[0]
-        parts = {name: text for name, text in conditions(first).items() if name not in OF_TIMING}
-        return model_text(first), task_text(first), first.speed.dtype, first.quality.metric_name, *parts.items()
+    def accuracy_key(key: _Key) -> tuple:
+        first = groups[key][0]
+        parts = [item for item in key[1] if item[0] not in OF_TIMING]
+        return model_text(first), task_text(first), first.speed.dtype, first.quality.metric_name, *parts
 
-    place = {id(result): number for number, result in enumerate(order)}
-    by_accuracy: dict[tuple, list[tuple]] = {}
+    timed: dict[tuple, list[_Key]] = {}
+    untimed: dict[tuple, list[_Key]] = {}
     for key, members in groups.items():
-        if members[0].speed.latency_device is not None:
-            by_accuracy.setdefault(accuracy_key(members), []).append(key)
-    merged_groups = {key: list(members) for key, members in groups.items()}
-    for key, members in groups.items():
-        if members[0].speed.latency_device is None and (timed := by_accuracy.get(accuracy_key(members))):
-            for other in timed:
-                merged_groups[other] = sorted([*merged_groups[other], *members], key=lambda result: place[id(result)])
-            del merged_groups[key]
-    return merged_groups
+        (untimed if members[0].speed.latency_device is None else timed).setdefault(accuracy_key(key), []).append(key)
+    added = {key: groups[key] for what, keys in untimed.items() if what in timed for key in keys}
+    merged = {key: list(members) for key, members in groups.items() if key not in added}
+    for key, members in added.items():
+        for other in timed[accuracy_key(key)]:
+            merged[other] += members
+    return merged
 
 
-def _with_dense_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> dict[tuple, list[Result]]:
+def _with_dense_ones(groups: _Groups) -> _Groups:
     """Add the results without a budget to each group that agrees otherwise, or make a separate group if there is none."""
-    place = {id(result): number for number, result in enumerate(order)}
-    shared = {key: members for key, members in groups.items() if BUDGET not in dict(key[1])}
-    merged_groups = {}
-    for key, members in groups.items():
-        if key in shared and any(other not in shared and _without_budget(other) == key for other in groups):
-            continue
-        beside = [] if key in shared else shared.get(_without_budget(key), [])
-        merged_groups[key] = sorted([*members, *beside], key=lambda result: place[id(result)])
-    return merged_groups
 
+    def without_budget(key: _Key) -> _Key:
+        return key[0], tuple(item for item in key[1] if item[0] != BUDGET)
 
-def _without_budget(key: tuple) -> tuple:
-    return key[0], tuple(item for item in key[1] if item[0] != BUDGET)
+    shared = {key for key in groups if without_budget(key) == key}
+    taken = {without_budget(key) for key in groups if key not in shared}
+    return {
+        key: members if key in shared else [*members, *groups.get(without_budget(key), [])]
+        for key, members in groups.items()
+        if key not in taken
+    }
 
 
 def model_text(result: Result) -> str:
@@ -491,15 +452,8 @@ def task_text(result: Result) -> str:
     return " ".join(filter(None, (result.choice.dataset, result.choice.dataset_task)))
 
 
-def _told_apart(title: str, found: dict[str, str], alike: list[dict[str, str]]) -> str:
-    different = [text for name, text in found.items() if any(other.get(name) != text for other in alike)]
-    return " · ".join([title, *different])
-
-
 def _device(result: Result) -> str | None:
-    if result.speed.latency_device == "cuda":
-        return result.identity.gpu or "cuda"
-    return result.speed.latency_device
+    return result.identity.gpu or "cuda" if result.speed.latency_device == "cuda" else result.speed.latency_device
 
 
 def _title(result: Result) -> str:

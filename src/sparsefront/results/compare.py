@@ -6,7 +6,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from sparsefront.processes import gc_disabled
 from sparsefront.progress import counted
 from sparsefront.results.candidates import splits_apart
 from sparsefront.results.columns import sort_results
-from sparsefront.results.comparable import ComparableResults, Point, axis_named, split_comparable
+from sparsefront.results.comparable import ComparableResults, axis_named, split_comparable
 from sparsefront.results.compare_arguments import Request
-from sparsefront.results.field_types import alternatives
+from sparsefront.results.field_types import holds_entries
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import drawn_beside
@@ -31,8 +30,8 @@ from sparsefront.results.store import (
     RESULT_FILE,
     STORE_FILE,
     Reading,
-    iterate_lines,
     merge_stores,
+    parse_lines,
     read_results,
     rebuild_store,
     whole_lines,
@@ -41,12 +40,6 @@ from sparsefront.results.study_blocks import split_off_invalid
 from sparsefront.results.tables import print_group
 
 # A comparison as a W&B run: its points, fronts, all of its results, and the page.
-
-POINTS = (
-    *("compared", "pattern", "recovery", "schedule", "allocation", "importance", "kernel_mode", "sparsity", "seeds"),
-    *("val", "test", "spread", "axis", "x", "x_low", "x_high", "on_front", "run_ids"),
-)
-FRONTS = ("compared", "axis", "x", "test")
 
 
 def wandb_of(request: Request) -> WandbLogging | None:
@@ -81,26 +74,23 @@ def log_comparison(
     """
     import wandb
 
+    def table(lines: Sequence[Mapping[str, Any]]) -> Any:
+        columns = list(lines[0]) if lines else []
+        return wandb.Table(columns=columns, data=[list(line.values()) for line in lines], allow_mixed_types=True)
+
     config = {"compared": [group.title for group in groups], "runs": len(results)}
     run = logging.start_run(name="compare", dir=str(page.parent), group=sweep, job_type=COMPARE_JOB, config=config)
     try:
-        points = wandb.Table(
-            columns=list(POINTS), data=[line for group in groups for line in point_lines(group)], allow_mixed_types=True
-        )
+        points = table([line for group in groups for line in point_lines(group)])
         flat = [result.flat() for result in results]
         columns = [name for name in flat[0] if any(line[name] is not None for line in flat)]
+        title = f"{groups[0].axis.label} and {groups[0].metric.label}"
         run.log(
             {
                 "points": points,
-                "fronts": wandb.Table(
-                    columns=list(FRONTS), data=[line for group in groups for line in front_lines(group)]
-                ),
-                "runs": wandb.Table(
-                    columns=columns, data=[[line[name] for name in columns] for line in flat], allow_mixed_types=True
-                ),
-                "accuracy": wandb.plot.scatter(
-                    points, x="x", y="test", title=f"{groups[0].axis.label} and {groups[0].quality_label}"
-                ),
+                "fronts": table([line for group in groups for line in front_lines(group)]),
+                "runs": table([{name: line[name] for name in columns} for line in flat]),
+                "accuracy": wandb.plot.scatter(points, x="x", y="test", title=title),
                 "page": wandb.Html(str(page)),
             }
         )
@@ -109,161 +99,116 @@ def log_comparison(
         run.finish()
 
 
-def point_lines(group: ComparableResults) -> Iterator[list[Any]]:
-    """One line per candidate, in the order of `POINTS`: displayed qualities, seeds as the number of runs."""
+def point_lines(group: ComparableResults) -> Iterator[dict[str, Any]]:
+    """One line per candidate: displayed qualities, seeds as the number of runs."""
     front = set(group.front())
-    for point in group.points():
-        yield [
-            group.title,
-            *_choice(point),
-            point.val,
-            point.quality,
-            point.spread,
-            group.axis.name,
-            *_place(point, front),
-        ]
+    for point in group.points:
+        candidate, choice = point.candidate, point.result.choice
+        low, high = point.x_interval or (None, None)
+        parts = ("recovery", "schedule", "allocation", "importance", "kernel_mode")
+        yield {
+            **{"compared": group.title, "pattern": candidate.pattern},
+            **{name: getattr(choice, name) for name in parts},
+            **{"sparsity": point.sparsity, "seeds": len(candidate.results), "val": point.val, "test": point.quality},
+            **{"spread": point.spread, "axis": group.axis.name, "x": point.x, "x_low": low, "x_high": high},
+            **{"on_front": (point.x, point.quality) in front, "run_ids": " ".join(candidate.runs)},
+        }
 
 
-def front_lines(group: ComparableResults) -> Iterator[list[Any]]:
-    """The Pareto-optimal points, including the dense ones, in the order of `FRONTS`."""
+def front_lines(group: ComparableResults) -> Iterator[dict[str, Any]]:
+    """The Pareto-optimal points, including the dense ones."""
     for x, quality in sorted(group.front()):
-        yield [group.title, group.axis.name, x, quality]
-
-
-def _choice(point: Point) -> list[Any]:
-    choice = point.result.choice
-    parts = [choice.recovery, choice.schedule, choice.allocation, choice.importance, choice.kernel_mode]
-    return [point.candidate.pattern, *parts, point.sparsity, len(point.candidate.results)]
-
-
-def _place(point: Point, front: set[tuple[float, float]]) -> list[Any]:
-    low, high = point.x_interval or (None, None)
-    return [point.x, low, high, (point.x, point.quality) in front, " ".join(point.candidate.runs)]
+        yield {"compared": group.title, "axis": group.axis.name, "x": x, "test": quality}
 
 
 # Published tables of points: fewer columns than a store, some with other names.
 
 # Column -> the field it fills, if the field's own column is missing.
 _OTHER_NAMES = {
-    "sparsity": "sparsity_target",
-    "test_sparse": "sparse",
-    "kernel": "kernel_mode",
-    "kernels": "latency_kernel",
-    "batch": "batch_size",
-    "latency_ms": "latency_sparse_ms",
-    "latency_p20_ms": "latency_sparse_p20_ms",
-    "latency_p80_ms": "latency_sparse_p80_ms",
-    "dense_latency_ms": "latency_dense_ms",
-    "device": "gpu",
-    "torch": "torch_version",
-    "date": "time",
-    "call": "time",
+    **{"sparsity": "sparsity_target", "test_sparse": "sparse", "kernel": "kernel_mode", "kernels": "latency_kernel"},
+    **{"batch": "batch_size", "latency_ms": "latency_sparse_ms", "dense_latency_ms": "latency_dense_ms"},
+    **{"latency_p20_ms": "latency_sparse_p20_ms", "latency_p80_ms": "latency_sparse_p80_ms"},
+    **{"device": "gpu", "torch": "torch_version", "date": "time", "call": "time"},
 }
+# Option or parameter of an override -> the field it fills, if that has another name.
+_FIELDS_OF_OVERRIDES = {
+    **{"kernel": "kernel_mode", "sparsity": "sparsity_target", "dataset.task": "dataset_task"},
+    **dict.fromkeys(("model.variant", "model.size", "model.name"), "model_variant"),
+    "recovery.seed": "recovery_seed",
+}
+_PARTS = ("pattern", "importance", "allocation", "schedule", "recovery", "recipe", "dataset")
 _MEASURED = ("masked", "sparse", "latency_sparse_ms")  # a table of points has one of these
 _NOT_FILLED = ("record_sha256", "outcomes_file", "samples_file")  # refer to records and files that are not available
 _READ_APART = ("choice", "level", "distribution", "overrides", "unsupported")
 _NOT_RECORDED = "not recorded"
-# Columns that identify other tables -> their content, and the program that draws them.
-_OTHER_TABLES: tuple[tuple[set[str], str, str | None], ...] = (
-    ({"shape", "latency_us", "baseline_us"}, "latencies of single products", "operators.draw"),
-    ({"kernel", "block", "latency_us"}, "latencies of single products", "low_precision.operators"),
-    ({"dense_graph_ms", "sparse_graph_ms"}, "times of a training step", "sparse_training.study"),
-    ({"dense_y_us", "dense_dx_us"}, "times of the products of a training step", "sparse_training.study"),
-    ({"copy_us", "product_us"}, "what tiles would cost in fp8", "low_precision.tiles"),
-    ({"shapes", "crossover", "verdict"}, "the sparsity from which kernels of single products win", "operators.draw"),
-    ({"next_kernel", "crosses_at_m"}, "the fastest kernels of single products by M", "operators.draw"),
-    ({"in_channels", "filter", "latency_us"}, "latencies of single convolutions", "convolutions.summary"),
-    ({"residual", "keep_sums", "median_us"}, "latencies of single LayerNorms", "norm.measure"),
-    ({"line", "what", "latency_ms"}, "latencies of one pattern, run in several ways", "end_to_end.summary"),
-    ({"side", "us_per_forward"}, "times of the kernels of a forward pass", "end_to_end.summary"),
-    ({"thread", "way", "verdict"}, "latencies of single layers", "complaints.page"),
-    ({"level", "seeds", "difference"}, "differences between a search and single patterns", "search.summary"),
-    ({"call", "workers", "wall_s"}, "wall times of sweeps", None),
-    ({"devices", "samples_per_s"}, "training throughput", "ddp.throughput"),
-    ({"devices", "wall_ms", "exchange_ms"}, "times of a training step", "ddp.throughput"),
-    ({"rank", "masks_sha256"}, "digests of masks and weights on every rank", "ddp.throughput"),
-    ({"setting", "retained"}, "what masks retain of the magnitude, without training", "pattern_retention.draw"),
-    ({"edit", "tried", "unseen"}, "edits of results that were tried", "faults.edits"),
-    ({"fault", "tried", "lost"}, "faults that were tried", "faults.processes"),
-    ({"fault", "before", "now"}, "seeded faults that tests catch", "faults.seeded"),
-    ({"part", "probe", "bigrams"}, "labels told from the nearest training text", "splits.leak_probe"),
-    ({"point", "plain", "apart"}, "perplexities beside those of plain PyTorch", "language_models.study"),
-    ({"network", "inputs", "swap_s"}, "latencies of networks through the library", "end_to_end.library"),
-    ({"graphed_ms", "tokens_per_s"}, "latencies of steps of generated text", "language_models.decode"),
-    ({"file", "command", "outcome"}, "what commands say of damaged files", "faults.corrupt_files"),
-)
+_VERSION = str(Identity.schema_version)  # the default of the field
 
 
-@dataclass(frozen=True)
-class _Published:
-    """A published table of points as results, with notes about ignored parts; or the reason why it holds no results."""
+def _read_published(file: Path, reading: Reading, *, alone: bool) -> bool:
+    """Add the points of a CSV file that is not a store; False if it should be read as a store.
 
-    results: list[Result]
-    told: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    another: str | None = None
-
-
-def _published(file: Path) -> _Published | None:
-    """The points of a CSV file that is not a store; None if it should be read as a store."""
+    Args:
+        alone: whether nothing else is compared, so that another table is an error instead of a problem.
+    Raises:
+        InvalidSetting: it is a table of something else.
+    """
     try:
-        header, cells = iterate_lines(whole_lines(read_table_text(file)))
-        if not missing_columns(header):
-            return None
-        lines = list(cells)
+        header, parsed = parse_lines(whole_lines(read_table_text(file)))
+        lines = list(parsed)
     except (OSError, ValueError):
-        return None
-    for columns, what, module in _OTHER_TABLES:
-        if columns <= set(header):
-            drawn = f"; python -m experiments.{module} makes or draws it" if module else ""
-            return _Published([], another=f"holds {what}, not accuracy and latency of networks{drawn}")
+        return False
+    if len(header) < 2 or not missing_columns(header):
+        return False
     fields = {item.name for item in result_fields()}.difference(_NOT_FILLED, _shortened_mappings(lines))
-    column_fields = {name: name if name in fields else _OTHER_NAMES.get(name) for name in header}
-    filled = set(column_fields.values())
-    if not filled & set(_MEASURED):
-        return None
-    single = {"choice", "level"} <= set(header)
-    if missing := [name for name in ("pattern", "sparsity_target") if name not in filled and not single]:
-        lacks = f"has no column {', '.join(missing)}"
-        needs = f"a table of points needs pattern, sparsity_target and one of {', '.join(_MEASURED)}"
-        return _Published([], another=f"{lacks}; {needs}")
-    ignored = [name for name in header if column_fields[name] is None and name not in _READ_APART]
-    notes = [f"{file}: columns that are ignored: {', '.join(ignored)}"] if ignored else []
-    refused = sum(bool(line.get("unsupported")) for line in lines)
-    problems = [f"{file}: {counted(refused, 'point')} refused before a run (column unsupported)"] if refused else []
-    results = []
+    field_of = {name: name if name in fields else _OTHER_NAMES.get(name) for name in header}
+    filled, single = set(field_of.values()), {"choice", "level"} <= set(header)
+    lacking = [name for name in ("pattern", "sparsity_target") if name not in filled and not single]
+    lacking += [] if filled & set(_MEASURED) else [" or ".join(_MEASURED)]
+    if lacking:
+        page = file.parent / "README.md"
+        where = f"; {page} says what it holds" if page.is_file() else ""
+        other = (
+            f"holds other numbers than accuracy and latency of networks: it has no column {', '.join(lacking)}{where}"
+        )
+        if alone:
+            raise InvalidSetting("results", file, other)
+        reading.problems.append(f"{file}: {other}")
+        return True
+    if ignored := [name for name in header if field_of[name] is None and name not in _READ_APART]:
+        print(printable(f"{file}: columns that are ignored: {', '.join(ignored)}"), file=sys.stderr)
+    if refused := sum(bool(line.get("unsupported")) for line in lines):
+        reading.problems.append(f"{file}: {counted(refused, 'point')} refused before a run (column unsupported)")
     for number, line in enumerate(lines, start=1):
-        if line.get("unsupported"):
-            continue
-        try:
-            results.append(
-                Result.from_flat(_cells(line, column_fields, number=number, table=file.name.partition(".")[0]))
-            )
-        except ValueError as error:
-            problems.append(f"{file}, point {number}: {error}")
-    return _Published(results, notes, problems)
+        if not line.get("unsupported"):
+            try:
+                result = Result.from_flat(_cells(line, field_of, number=number, table=file.name.partition(".")[0]))
+                reading.results += [] if result in reading.results else [result]
+            except ValueError as error:
+                reading.problems.append(f"{file}, point {number}: {error}")
+    return True
 
 
 def _shortened_mappings(lines: Sequence[Mapping[str, str]]) -> set[str]:
     """Fields with mappings or lists that the table has as words instead of JSON."""
-    nested = [item.name for item in result_fields() if {dict, list} & set(alternatives(item.hint))]
+    nested = [item.name for item in result_fields() if holds_entries(item.hint)]
     return {name for name in nested if any(line.get(name, "")[:1] not in ("", "{", "[") for line in lines)}
 
 
-def _cells(line: Mapping[str, str], named: Mapping[str, str | None], *, number: int, table: str) -> dict[str, str]:
+def _cells(line: Mapping[str, str], field_of: Mapping[str, str | None], *, number: int, table: str) -> dict[str, str]:
     """Convert a line of a published table to a line of a store, as far as possible.
 
     Args:
-        named: column -> field.
         number: of the line, to name runs without a name.
         table: the file's name, used as the model if neither column nor override names one.
     """
-    cells = {name: line[column] for column, name in named.items() if name is not None and line.get(column)}
+    cells = {name: line[column] for column, name in field_of.items() if name is not None and line.get(column)}
     parameters: dict[str, dict[str, Any]] = {}
-    for part, key, value in _overrides(line.get("overrides", "")):
-        if key is None or key in ("variant", "size", "name", "task", "seed"):
-            cells.setdefault(_field_of(part, key), value)
-        elif part in ("pattern", "importance", "allocation", "schedule", "recovery", "recipe", "dataset"):
+    for override in _overrides(line.get("overrides", "")):
+        name, _, value = override.partition("=")
+        part, _, key = name.partition(".")
+        if value and (not key or key in ("variant", "size", "name", "task", "seed")):
+            cells.setdefault(_FIELDS_OF_OVERRIDES.get(name, name), value)
+        elif value and part in _PARTS:
             parameters.setdefault(part, {})[key] = _value(value)
     if choice := line.get("choice"):
         level = line.get("level", "")
@@ -281,35 +226,16 @@ def _cells(line: Mapping[str, str], named: Mapping[str, str | None], *, number: 
     if cells.keys() & {"latency_sparse_ms", "speedup"}:
         cells.setdefault("latency_device", "cuda" if cells.get("gpu") else "cpu")
     defaults = {"run_id": f"{table}-{number}", "time": "", "seed": "0", "model": table, "metric_name": "quality"}
-    others = dict.fromkeys(("config_hash", "python", "torch_version", "dataset"), _NOT_RECORDED)
+    defaults |= dict.fromkeys(("config_hash", "python", "torch_version", "dataset"), _NOT_RECORDED)
     fields = {item.name for item in result_fields()}
-    return defaults | others | {"schema_version": _VERSION} | {name: cells[name] for name in cells if name in fields}
+    return defaults | {"schema_version": _VERSION} | {name: cells[name] for name in cells if name in fields}
 
 
-_VERSION = str(Identity.schema_version)  # the default of the field
-
-
-def _overrides(text: str) -> Iterator[tuple[str, str | None, str]]:
-    """(part, parameter or None, value) of the overrides given to `run.py`."""
+def _overrides(text: str) -> list[str]:
     try:
-        words = shlex.split(text)
+        return shlex.split(text)
     except ValueError:
-        return
-    for override in words:
-        name, equals, value = override.partition("=")
-        part, _, key = name.partition(".")
-        if equals and value:
-            yield part, key or None, value
-
-
-def _field_of(part: str, key: str | None) -> str:
-    """The field of an option, or of a parameter with its own field: `model.size` is the model's variant."""
-    names = {"kernel": "kernel_mode", "sparsity": "sparsity_target", "dataset.task": "dataset_task"}
-    names |= dict.fromkeys(("model.variant", "model.size", "model.name"), "model_variant") | {
-        "recovery.seed": "recovery_seed"
-    }
-    name = part if key is None else f"{part}.{key}"
-    return names.get(name, name)
+        return []
 
 
 def _value(text: str) -> Any:
@@ -396,15 +322,15 @@ def _sweep(request: Request) -> str | None:
 
 
 def _rebuild(request: Request) -> None:
-    paths = request.paths or [Path("results")]
+    paths, processes = request.paths or [Path("results")], min(os.cpu_count() or 1, MOST_READERS)
     if request.store is None:
-        stores = {folder / STORE_FILE: rebuild_store(folder, processes=_readers()) for folder in paths}
+        stores = {folder / STORE_FILE: rebuild_store(folder, processes=processes) for folder in paths}
     else:
         store = Path(request.store)
         try:
             if store.is_dir():  # also for an empty name
                 raise InvalidSetting("store", request.store, "names no file")
-            stores = {store: merge_stores(paths, store, processes=_readers())}
+            stores = {store: merge_stores(paths, store, processes=processes)}
         except OSError as error:
             raise InvalidSetting("store", request.store, f"cannot be written: {error}") from None
     for store, rebuilt in stores.items():
@@ -418,25 +344,17 @@ def _rebuild(request: Request) -> None:
         print(f"{store}: {counted(len(rebuilt.runs), 'run')}{old}{unreadable}")
 
 
-def _readers() -> int:
-    return min(os.cpu_count() or 1, MOST_READERS)
-
-
 def _read(request: Request) -> Reading:
     if request.source == "wandb":
         return read_wandb_results(entity=request.entity, project=request.project)
     paths = request.paths or [Path("results")]
-    published = {path: table for path in paths if path.suffix == ".csv" and (table := _published(path)) is not None}
-    reading = read_results([path for path in paths if path not in published], processes=_readers())
-    for path, table in published.items():
-        if table.another is not None:
-            if len(paths) == 1:
-                raise InvalidSetting("results", path, table.another)
-            reading.problems.append(f"{path}: {table.another}")
-        for line in table.told:
-            print(printable(line), file=sys.stderr)
-        reading.problems += table.problems
-        reading.results += [result for result in table.results if result not in reading.results]
+    published = Reading()
+    stores = [
+        path for path in paths if path.suffix != ".csv" or not _read_published(path, published, alone=len(paths) == 1)
+    ]
+    reading = read_results(stores, processes=min(os.cpu_count() or 1, MOST_READERS))
+    reading.problems += published.problems
+    reading.results += [result for result in published.results if result not in reading.results]
     return reading
 
 

@@ -16,8 +16,8 @@ usage: COMMAND [results ...] [out=DIR] [title=TEXT] [sort=COLUMN] [axis=AXIS] [r
 Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
 modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
 deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired t). Below them a
-sentence per budget: the fastest that surely loses at most so many points. A terminal that is too narrow for the first table
-gets one of what decides. Writes compare.png and compare.html: fronts, a latency budget that names the winner and its command,
+line per budget: the fastest that surely loses at most so many points. A terminal that is too narrow for the first table gets
+one of what decides. Writes compare.png and compare.html: fronts, a latency budget that names the winner and its command,
 filters that stay in the page's address, a ranking, missing cells, the runs as CSV and JSON; the same sets apart.
 
   results      folders (searched for row.json and RUN_ID.record.zip, in linked folders too; where there is none, for rows.csv),

@@ -1,14 +1,13 @@
 """Describe how results that share a plot still differ, so that readers do not assume a single protocol."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from sparsefront.progress import counted
-from sparsefront.results.candidates import is_pruned
+from sparsefront.results.candidates import is_pruned, value_text
 from sparsefront.results.columns import milliseconds
 from sparsefront.results.record import Result
 
-TOLD = {
+FIELDS = {
     "repeats": "repeats",
     "samples_per_repeat": "samples per repeat",
     "warmup_rounds": "warm-up rounds",
@@ -23,7 +22,6 @@ TOLD = {
 ONE_MACHINE = {"gpu": "GPU", "processor": "processor", "commit": "commit", "driver": "driver"}
 PARTS = ("recipe", "trainer")  # their parameters are reported individually
 BASELINE_SPREAD = 1.05  # slowest over fastest dense baseline above which milliseconds are misleading
-COMMIT_DIGITS = 9
 
 
 def differences(results: Sequence[Result]) -> list[str]:
@@ -34,7 +32,13 @@ def differences(results: Sequence[Result]) -> list[str]:
     """
     if len(results) < 2:
         return []
-    clauses = [*_fields(results), *_parameters(results), *_samples(results), *_weights(results), *_windows(results)]
+    values = {words: [result.value_of(field) for result in results] for field, words in FIELDS.items()}
+    clauses = [
+        *_where_they_differ(values | _parameters(results)),
+        *_samples(results),
+        *_weights(results),
+        *_windows(results),
+    ]
     lines = [f"differs between these runs: {'; '.join(clauses)}"] if clauses else []
     return [*_mixed(results), *lines, *_equal_under_several_seeds(results), *_baseline(results)]
 
@@ -49,63 +53,46 @@ def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
             seeds.setdefault(identity.weights_sha256, set()).add((identity.seed, identity.recovery_seed))
             names[identity.weights_sha256] = f"{result.choice.prunings} {result.sparsity.sparsity_target:g}"
     lines = []
-    for weights, seed_pairs in seeds.items():
-        if len(seed_pairs) > 1:
-            seed_list = ", ".join(
-                str(seed) if again in (None, seed) else f"{seed}/{again}" for seed, again in sorted(seed_pairs, key=str)
+    for weights, pairs in seeds.items():
+        if len(pairs) > 1:
+            pair_texts = (
+                str(seed) if again in (None, seed) else f"{seed}/{again}" for seed, again in sorted(pairs, key=str)
             )
-            lines.append(
-                f"equal weights under different seeds ({names[weights]}: {seed_list}): one network, not {len(seed_pairs)}"
-            )
+            runs = f"{names[weights]}: {', '.join(pair_texts)}"
+            lines.append(f"equal weights under different seeds ({runs}): one network, not {len(pairs)}")
     return lines
 
 
 def _mixed(results: Sequence[Result]) -> list[str]:
     """Number of machines and commits behind a figure of these results; empty if there is one of each."""
-    counts = {
-        words: len({result.value_of(field) for result in results} - {None}) for field, words in ONE_MACHINE.items()
-    }
+    counts = {words: len({run.value_of(field) for run in results} - {None}) for field, words in ONE_MACHINE.items()}
     several = [counted(count, words) for words, count in counts.items() if count > 1]
     return [f"mixes {' and '.join(several)}: no figure of one machine and commit"] if several else []
 
 
-def _fields(results: Sequence[Result]) -> list[str]:
-    return _where_they_differ({words: [result.value_of(field) for result in results] for field, words in TOLD.items()})
-
-
-def _parameters(results: Sequence[Result]) -> list[str]:
+def _parameters(results: Sequence[Result]) -> dict[str, list]:
+    """`part.key` -> its values, with null as `run.py` writes it, None if not recorded."""
     values = {}
     for part in PARTS:
         held = [result.value_of(f"{part}_parameters") for result in results]
         for key in dict.fromkeys(key for parameters in held for key in parameters):
             values[f"{part}.{key}"] = [
-                _parameter(parameters, key)
+                "null" if parameters.get(key, key) is None else parameters.get(key)
                 for result, parameters in zip(results, held)
                 if key in parameters or is_pruned(result)  # dense results only record what their training used
             ]
-    return _where_they_differ(values)
-
-
-def _parameter(parameters: Mapping[str, Any], key: str) -> Any:
-    """The value, with null as `run.py` writes it; None if not recorded."""
-    return "null" if parameters.get(key, key) is None else parameters.get(key)
+    return values
 
 
 def _where_they_differ(values: dict[str, list]) -> list[str]:
-    """`name a, b` for each name with different values; None is shown as "unknown"."""
-    texts = {name: dict.fromkeys(map(_text, variants)) for name, variants in values.items()}
+    """`name a, b` for each name with different values."""
+    texts = {name: dict.fromkeys(map(value_text, variants)) for name, variants in values.items()}
     return [f"{name} {', '.join(variants)}" for name, variants in texts.items() if len(variants) > 1]
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str) and len(value.removesuffix("-dirty")) == 40:
-        return value[:COMMIT_DIGITS] + ("-dirty" if value.endswith("-dirty") else "")
-    return "unknown" if value is None else str(value)
 
 
 def _samples(results: Sequence[Result]) -> list[str]:
     """Samples of recoveries with the same number of steps."""
-    counts = sorted({result.cost.recovery_samples for result in results if result.cost.recovery_samples is not None})
+    counts = sorted({result.cost.recovery_samples for result in results} - {None})
     return [f"samples of recovery {', '.join(map(str, counts))}"] if len(counts) > 1 else []
 
 
@@ -118,15 +105,15 @@ def _weights(results: Sequence[Result]) -> list[str]:
 
 def _windows(results: Sequence[Result]) -> list[str]:
     """n:m windows, if a pattern has several at one sparsity."""
-    by_choice: dict[tuple[str, float], dict[str, None]] = {}
+    windows: dict[tuple[str, float], dict[str, None]] = {}
     for result in results:
         if result.sparsity.n_of_m is not None:
-            of_this = by_choice.setdefault((result.choice.prunings, result.sparsity.sparsity_target), {})
-            of_this[result.sparsity.n_of_m] = None
+            choice = result.choice.prunings, result.sparsity.sparsity_target
+            windows.setdefault(choice, {})[result.sparsity.n_of_m] = None
     return [
-        f"n:m of {pattern} at sparsity {sparsity:g} {' and '.join(windows)}"
-        for (pattern, sparsity), windows in by_choice.items()
-        if len(windows) > 1
+        f"n:m of {pattern} at sparsity {sparsity:g} {' and '.join(several)}"
+        for (pattern, sparsity), several in windows.items()
+        if len(several) > 1
     ]
 
 

@@ -3,10 +3,9 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from sparsefront.errors import InvalidSetting
@@ -29,43 +28,47 @@ if TYPE_CHECKING:
 
 # Latency of the same weights at several batch sizes and lengths, and where sparse wins.
 
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """One batch size and length; latencies in milliseconds, None if not measured."""
-
-    batch_size: int
-    sequence_length: int | None
-    values: dict[str, Any]
-
-    @property
-    def wins(self) -> bool:
-        """Whether sparse counts as faster."""
-        low, high = self.values.get("speedup_low"), self.values.get("speedup_high")
-        if low is None or high is None:
-            return False
-        return speed_verdict(low, high, self.values.get("sparse_flops_share")) == FASTER
+_OF_THE_RESULT = (
+    *(
+        "batch_size",
+        "sequence_length",
+        "latency_dense_ms",
+        "latency_sparse_ms",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+    ),
+    *("dense_variant", "fused_dense_latency_ms"),
+)
 
 
-def curve_points(result: Result) -> list[CurvePoint]:
-    """The result's own size and those of its curve, by length and batch size; empty if only one size was timed."""
+def curve_sizes(result: Result) -> list[dict[str, Any]]:
+    """The result's own size and those of its curve, as entries of `Speed.curve`, by length and batch size; empty if only one
+    size was timed.
+    """
     if not result.speed.curve or result.speed.batch_size is None:
         return []
+    chosen = [layer.get("chosen") for layer in result.kernels.kernel_per_layer.values()]
     own = {name: getattr(result.speed, name) for name in _OF_THE_RESULT}
-    own |= {"kernels": _kernels(result), "sparse_flops_share": result.kernels.sparse_flops_share}
-    points = [
-        CurvePoint(values["batch_size"], values["sequence_length"], values) for values in [own, *result.speed.curve]
-    ]
-    if too_few_repeats(result):  # intervals would be too narrow
-        points = [replace(point, values=point.values | {"speedup_low": None, "speedup_high": None}) for point in points]
-    return sorted(points, key=lambda point: (point.sequence_length or 0, point.batch_size))
+    own["kernels"] = {kernel: chosen.count(kernel) for kernel in dict.fromkeys(chosen) if kernel is not None}
+    own["sparse_flops_share"] = result.kernels.sparse_flops_share
+    # with too few repeats, intervals would be too narrow
+    few = {"speedup_low": None, "speedup_high": None} if too_few_repeats(result) else {}
+    sizes = [{**size, **few} for size in (own, *result.speed.curve)]
+    return sorted(sizes, key=lambda size: (size["sequence_length"] or 0, size["batch_size"]))
+
+
+def is_win(size: Mapping[str, Any]) -> bool:
+    """Whether sparse counts as faster at a size."""
+    low, high = size.get("speedup_low"), size.get("speedup_high")
+    return None not in (low, high) and speed_verdict(low, high, size.get("sparse_flops_share")) == FASTER
 
 
 def won_batch_sizes(result: Result) -> dict[int | None, list[int]]:
     """Sequence length -> measured batch sizes at which sparse wins, ascending."""
     won: dict[int | None, list[int]] = {}
-    for point in curve_points(result):
-        won.setdefault(point.sequence_length, []).extend([point.batch_size] if point.wins else [])
+    for size in curve_sizes(result):
+        won.setdefault(size["sequence_length"], []).extend([size["batch_size"]] if is_win(size) else [])
     return won
 
 
@@ -83,24 +86,23 @@ def wins_text(result: Result) -> str:
 
 
 def curve_lines(result: Result) -> list[dict[str, str]]:
-    """A table of the points, heading -> text."""
+    """A table of the sizes, heading -> text."""
     lines = []
-    for point in curve_points(result):
-        values = point.values
-        interval = (values.get("speedup_low"), values.get("speedup_high"))
-        kernels = ", ".join(f"{count} × {kernel}" for kernel, count in (values.get("kernels") or {}).items())
+    for size in curve_sizes(result):
+        interval = (size.get("speedup_low"), size.get("speedup_high"))
+        kernels = ", ".join(f"{count} × {kernel}" for kernel, count in (size.get("kernels") or {}).items())
         lines.append(
             {
-                "batch": str(point.batch_size),
-                "length": plain(point.sequence_length),
-                "dense, ms": milliseconds(values.get("latency_dense_ms")),
-                "sparse, ms": milliseconds(values.get("latency_sparse_ms")),
-                "speedup": times(values.get("speedup")),
+                "batch": str(size["batch_size"]),
+                "length": plain(size["sequence_length"]),
+                "dense, ms": milliseconds(size.get("latency_dense_ms")),
+                "sparse, ms": milliseconds(size.get("latency_sparse_ms")),
+                "speedup": times(size.get("speedup")),
                 "interval": "–" if None in interval else " – ".join(map(times, interval)),
-                "fused dense, ms": milliseconds(values.get("fused_dense_latency_ms")),
-                "fastest dense version": plain(values.get("dense_variant")),
-                "share of flops sparse": fraction(values.get("sparse_flops_share")),
-                "kernels, or not measured because": values.get("not_measured", kernels or "–"),
+                "fused dense, ms": milliseconds(size.get("fused_dense_latency_ms")),
+                "fastest dense version": plain(size.get("dense_variant")),
+                "share of flops sparse": fraction(size.get("sparse_flops_share")),
+                "kernels, or not measured because": size.get("not_measured", kernels or "–"),
             }
         )
     return lines
@@ -115,51 +117,22 @@ def curve_figure(result: Result) -> "Figure":
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel="latency of a batch, ms")
-    for name, (line, color) in _lines(curve_points(result)).items():
-        axes.plot(*zip(*line), color=color, linestyle="--" if name.startswith("dense") else "-", marker="o", label=name)
-    sizes = sorted({point.batch_size for point in curve_points(result)})
-    axes.set_xticks(sizes, [str(size) for size in sizes])
+    sizes = curve_sizes(result)
+    lengths = list(dict.fromkeys(size["sequence_length"] for size in sizes))
+    styles = series_styles(map(str, lengths))
+    for length, side in product(lengths, ("dense", "sparse")):
+        of_length = [size for size in sizes if size["sequence_length"] == length]
+        name, field = side if length is None else f"{side}, length {length}", f"latency_{side}_ms"
+        timed = [(size["batch_size"], size[field]) for size in of_length if size.get(field) is not None]
+        color = DENSE_COLOR if len(lengths) == 1 and side == "dense" else styles[str(length)].color
+        if timed:
+            axes.plot(*zip(*timed), color=color, linestyle="--" if side == "dense" else "-", marker="o", label=name)
+    ticks = sorted({size["batch_size"] for size in sizes})
+    axes.set_xticks(ticks, [str(size) for size in ticks])
     axes.minorticks_off()
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8)
     return figure
-
-
-def _lines(points: list[CurvePoint]) -> dict[str, tuple[list[tuple[int, float]], str]]:
-    """Name -> timed (batch size, milliseconds) and a color, the same for both sides of a length."""
-    lengths = list(dict.fromkeys(point.sequence_length for point in points))
-    styles = series_styles(map(str, lengths))
-    lines = {}
-    for length in lengths:
-        for side in ("dense", "sparse"):
-            timed = [
-                (point.batch_size, point.values[f"latency_{side}_ms"])
-                for point in points
-                if point.sequence_length == length and point.values.get(f"latency_{side}_ms") is not None
-            ]
-            color = DENSE_COLOR if len(lengths) == 1 and side == "dense" else styles[str(length)].color
-            if timed:
-                lines[side if length is None else f"{side}, length {length}"] = timed, color
-    return lines
-
-
-_OF_THE_RESULT = (
-    "batch_size",
-    "sequence_length",
-    "latency_dense_ms",
-    "latency_sparse_ms",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "dense_variant",
-    "fused_dense_latency_ms",
-)
-
-
-def _kernels(result: Result) -> dict[str, int]:
-    """Kernel -> number of layers, as in a point of the curve."""
-    chosen = [layer.get("chosen") for layer in result.kernels.kernel_per_layer.values()]
-    return {kernel: chosen.count(kernel) for kernel in dict.fromkeys(chosen) if kernel is not None}
 
 
 # Convert the results of a sweep to the table of layer times for allocation=latency_aware.
@@ -168,21 +141,8 @@ def _kernels(result: Result) -> dict[str, int]:
 
 # Times are only combined in a table if all of these agree.
 SAME = (
-    "model",
-    "model_variant",
-    "dataset",
-    "dataset_task",
-    "pattern",
-    "pattern_parameters",
-    "gpu",
-    "dtype",
-    "layout",
-    "batch_size",
-    "sequence_length",
-    "timed_image_size",
-    "timed_mode",
-    "cache_length",
-    "kernel_mode",
+    *("model", "model_variant", "dataset", "dataset_task", "pattern", "pattern_parameters", "gpu", "dtype", "layout"),
+    *("batch_size", "sequence_length", "timed_image_size", "timed_mode", "cache_length", "kernel_mode"),
 )
 
 
@@ -207,20 +167,33 @@ def layer_times(results: Iterable[Result]) -> list["LayerTime"]:
     Args:
         results: usable ones (see `unusable`) that agree in all of SAME.
     """
-    by_layer: dict[str, dict[float, list[_Measured]]] = {}
+    from sparsefront.allocation.latency_aware import LayerTime  # here and below: allocations import torch
+
+    by_layer: dict[str, dict[float, list[LayerTime]]] = {}
     for result in results:
         for layer, entry in result.kernels.kernel_per_layer.items():
             dense = next((name for name in DENSE_KERNELS if name in entry["candidates"]), None)
             if dense is None:
                 raise InvalidSetting("results", result.identity.run_id, f"has no dense time of layer {layer}")
             levels = by_layer.setdefault(layer, {})
-            levels.setdefault(0.0, []).append(_Measured(entry["candidates"][dense], dense, entry, result))
-            chosen = _Measured(entry["latency_us"], entry["chosen"], entry, result)
-            levels.setdefault(result.sparsity.sparsity_target, []).append(chosen)
+            measured = {
+                0.0: (entry["candidates"][dense], dense),
+                result.sparsity.sparsity_target: (entry["latency_us"], entry["chosen"]),
+            }
+            for level, (latency_us, kernel) in measured.items():
+                time = LayerTime(
+                    *(layer, level, latency_us, kernel),
+                    **{side: str(entry.get(side, "")) for side in ("m", "k", "n")},
+                    dtype=result.speed.dtype or "",
+                    device=result.identity.gpu or "",
+                    pattern=result.choice.pattern,
+                    granularity=str(result.choice.pattern_parameters.get("granularity", "")),
+                )
+                levels.setdefault(level, []).append(time)
     return [
-        median_low(measured).line(layer, level)
-        for layer, levels in by_layer.items()
-        for level, measured in sorted(levels.items())
+        sorted(times, key=lambda time: time.latency_us)[(len(times) - 1) // 2]
+        for levels in by_layer.values()
+        for _, times in sorted(levels.items())
     ]
 
 
@@ -236,55 +209,28 @@ def unusable(result: Result) -> str | None:
     return f"has no time of layer {untimed[0]}" if untimed else None
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """One time of a layer, and its result."""
-
-    latency_us: float
-    kernel: str
-    entry: dict[str, Any]
-    result: Result
-
-    def __lt__(self, other: "_Measured") -> bool:
-        return self.latency_us < other.latency_us
-
-    def line(self, layer: str, level: float) -> "LayerTime":
-        from sparsefront.allocation.latency_aware import LayerTime  # here and below: allocations import torch
-
-        granularity = self.result.choice.pattern_parameters.get("granularity", "")
-        sides = {side: str(self.entry.get(side, "")) for side in ("m", "k", "n")}
-        return LayerTime(
-            layer,
-            level,
-            self.latency_us,
-            self.kernel,
-            **sides,
-            dtype=self.result.speed.dtype or "",
-            device=self.result.identity.gpu or "",
-            pattern=self.result.choice.pattern,
-            granularity=str(granularity),
-        )
-
-
 def _make(request: argparse.Namespace) -> None:
     from sparsefront.allocation.latency_aware import write_table
 
     reading = read_results([Path(path) for path in request.results])
-    for problem in reading.problems:
-        print(f"left out: {problem}", file=sys.stderr)
-    results = [
-        result for result in reading.results if all(_agrees(result, *filter_text(text)) for text in request.only)
-    ]
+    problems, filters = list(reading.problems), [_parse_filter(text) for text in request.only]
     usable = []
-    for result in results:
-        if (why := unusable(result)) is None:
-            usable.append(result)
-        else:
-            print(f"left out: run {result.identity.run_id}: {why}", file=sys.stderr)
+    for result in reading.results:
+        if all(_text(result, field) == value for field, value in filters):
+            if (why := unusable(result)) is None:
+                usable.append(result)
+            else:
+                problems.append(f"run {result.identity.run_id}: {why}")
+    for problem in problems:
+        print(f"left out: {problem}", file=sys.stderr)
     if not usable:
         why = f"no result gives layer times, of {len(reading.results)} read"
         raise InvalidSetting("results", " ".join(request.results), why)
-    _require_same_conditions(usable)
+    for field in SAME:
+        values = sorted({_text(result, field) for result in usable})
+        if len(values) > 1:
+            differ = f"results differ: {', '.join(values)}; choose one with --only '{field}={values[0]}'"
+            raise InvalidSetting("results", field, differ)
     out = Path(request.out)
     try:
         write_table(out, layer_times(usable))
@@ -293,38 +239,18 @@ def _make(request: argparse.Namespace) -> None:
     _show(out)
 
 
-def filter_text(text: str) -> tuple[str, str]:
-    """Split FIELD=VALUE of --only.
-
-    Raises:
-        InvalidSetting: no such field.
-    """
+def _parse_filter(text: str) -> tuple[str, str]:
+    """Split FIELD=VALUE of --only. Raises InvalidSetting if there is no such field."""
     field, equals, value = text.partition("=")
-    names = [entry.name for entry in result_fields()]
-    if not equals or field not in names:
-        raise InvalidSetting(
-            "--only", text, f"is FIELD=VALUE with a field of the result; {', '.join(SAME)} are useful here"
-        )
+    if not equals or field not in (entry.name for entry in result_fields()):
+        allowed = f"is FIELD=VALUE with a field of the result; {', '.join(SAME)} are useful here"
+        raise InvalidSetting("--only", text, allowed)
     return field, value
 
 
 def _text(result: Result, field: str) -> str:
     value = result.value_of(field)
     return json.dumps(value, sort_keys=True) if isinstance(value, dict) else str(value)
-
-
-def _agrees(result: Result, field: str, value: str) -> bool:
-    return _text(result, field) == value
-
-
-def _require_same_conditions(results: Sequence[Result]) -> None:
-    """Raise InvalidSetting if the results differ in what times depend on."""
-    for field in SAME:
-        values = sorted({_text(result, field) for result in results})
-        if len(values) > 1:
-            raise InvalidSetting(
-                "results", field, f"results differ: {', '.join(values)}; choose one with --only '{field}={values[0]}'"
-            )
 
 
 def _show(out: Path) -> None:

@@ -327,19 +327,19 @@ def svg_text(figure: "Figure") -> str:
 
 
 def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
-    points, dense, front = group.timed_points(), group.dense_point(), group.front()
+    points, dense, front = group.timed_points, group.dense_point(), group.front()
     draw_points(axes, points, x=lambda point: point.x, front=set(front), intervals=True)
     for pattern, series in by_pattern(points).items():
         draw_series(axes, group.own_front(series), pattern)
     if dense is not None:
         axes.scatter(*dense, color=DENSE_COLOR, marker="*", s=150, zorder=4, label="dense baseline")
-    if (continued := group.continued_point()) is not None:
+    if (continued := group.dense_point("dense_continued")) is not None:
         star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "*", "s": 150}
         axes.scatter(*continued, **star, zorder=4, label="dense, trained on")
-    if (distilled := group.distilled_point()) is not None:
+    if (distilled := group.dense_point("dense_distilled")) is not None:
         star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "P", "s": 120}
         axes.scatter(*distilled, **star, zorder=4, label="dense, trained on with the teacher")
-    if (low := group.low_point()) is not None:
+    if (low := group.dense_point("dense_low")) is not None:
         star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "D", "s": 70}
         axes.scatter(*low, **star, zorder=4, label=group.low_label)
     if len(front) > 1:
@@ -349,9 +349,9 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
     if not points:
         axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOR)
     title = "\n".join(
-        [group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH, max_lines=MOST_NOTE_LINES))]
+        [group.title, *(line for note in group.notes for line in wrap(note, NOTE_WIDTH, max_lines=MOST_NOTE_LINES))]
     )
-    _finish(axes, len(points), title=title, x_label=group.axis_label, y_label=group.quality_label)
+    _finish(axes, len(points), title=title, x_label=group.axis_label, y_label=group.metric.label)
     if group.wants_log_axis():
         _set_log_scale(axes)
     elif points or dense is not None:
@@ -366,20 +366,20 @@ def _span(low: float, high: float) -> tuple[float, float]:
 
 
 def _draw_sparsity(axes: "Axes", group: ComparableResults) -> None:
-    draw_points(axes, group.points(), x=lambda point: point.sparsity)
-    if (dense := group.dense_quality()) is not None:
+    draw_points(axes, group.points, x=lambda point: point.sparsity)
+    if (dense := group.median_quality("dense")) is not None:
         axes.axhline(dense, color=DENSE_COLOR, linewidth=1, linestyle=":", label="dense")
-    if (continued := group.continued_quality()) is not None:
+    if (continued := group.median_quality("dense_continued")) is not None:
         axes.axhline(continued, color=DENSE_COLOR, linewidth=1, linestyle="--", label="dense, trained on")
     if (distilled := group.median_quality("dense_distilled")) is not None:
         label = "dense, trained on with the teacher"
         axes.axhline(distilled, color=DENSE_COLOR, linewidth=1, linestyle="-.", label=label)
     _finish(
         axes,
-        len(group.points()),
+        len(group.points),
         title=group.title,
         x_label="achieved sparsity, fraction of zeros",
-        y_label=group.quality_label,
+        y_label=group.metric.label,
     )
     axes.set_xlim(0, 1)
 

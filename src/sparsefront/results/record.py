@@ -6,14 +6,16 @@ Field names are unique across groups, so nested JSON and flat CSV lines use the 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, get_type_hints
+from typing import Any, Required, get_type_hints
+
+from typing_extensions import TypedDict
 
 from sparsefront.artifacts.bounded_files import parse_json_bounded
-from sparsefront.results.field_types import CheckedFields, check_entries, from_cell, to_cell
+from sparsefront.results.field_types import CheckedFields, Positive, Real, Whole, from_cell, to_cell
 
 SCHEMA_VERSION = 16  # the only one that is read; published records of earlier versions were migrated: `migrated_from`
 
@@ -42,19 +44,19 @@ class Identity(CheckedFields):
     time: str
     commit: str | None = None
     config_hash: str
-    seed: int
-    recovery_seed: int | None = None
+    seed: Whole
+    recovery_seed: Whole | None = None
     gpu: str | None = None
     driver: str | None = None
     cuda: str | None = None
-    gpu_clock_mhz: float | None = None
+    gpu_clock_mhz: Real | None = None
     python: str
     torch_version: str
     triton_version: str | None = None
     lightning_version: str | None = None
     transformers_version: str | None = None
     processor: str | None = None
-    threads: int | None = None
+    threads: Whole | None = None
     dataset_digest: str | None = None
     initial_weights: dict[str, Any] | None = None
     dense_weights_sha256: str | None = None
@@ -67,36 +69,57 @@ class Identity(CheckedFields):
     record_sha256: str | None = None
     checkpoint: str | None = None
     plan_sha256: str | None = None
-    migrated_from: int | None = None
-    schema_version: int = SCHEMA_VERSION
+    migrated_from: Whole | None = None
+    schema_version: Whole = SCHEMA_VERSION
 
 
 # The groups of a result, with the meaning and unit of each field. None means "not measured", never "zero" or "failed".
 
-# What readers of a result use from its mappings with mixed content, key -> type.
-CURVE_HINTS: dict[str, Any] = {
-    "batch_size": int,
-    "sequence_length": int | None,
-    **dict.fromkeys(("latency_dense_ms", "latency_sparse_ms", "fused_dense_latency_ms"), float | None),
-    **dict.fromkeys(("speedup", "speedup_low", "speedup_high", "sparse_flops_share"), float | None),
-    **dict.fromkeys(("latency_dense_low_ms", "speedup_low_precision"), float | None),
-    "dense_variant": str | None,
-    "dense_low_precision": str | None,
-    "kernels": dict[str, int],
-    "not_measured": str,
-}
-PART_HINTS: dict[str, Any] = CURVE_HINTS | {
-    "part": str,
-    **dict.fromkeys(("tokens_per_s_dense", "tokens_per_s_sparse"), float | None),
-}
-DATASET_HINTS: dict[str, Any] = CURVE_HINTS | {"sequence_length": int, "batches": int}
-LAYER_HINTS: dict[str, Any] = {
-    "chosen": str | None,
-    "why_dense": str,
-    **dict.fromkeys(("latency_us", "roofline_fraction"), float | None),
-    "candidates": dict[str, float] | None,
-    "unsupported": dict[str, str] | None,
-}
+
+class TimedSize(TypedDict, total=False):
+    """An entry of `Speed.curve`: what readers of a result use; it may hold more."""
+
+    batch_size: Required[Whole]
+    sequence_length: Required[Whole | None]
+    latency_dense_ms: Real | None
+    latency_sparse_ms: Real | None
+    fused_dense_latency_ms: Real | None
+    latency_dense_low_ms: Real | None
+    speedup: Real | None
+    speedup_low: Real | None
+    speedup_high: Real | None
+    speedup_low_precision: Real | None
+    sparse_flops_share: Real | None
+    dense_variant: str | None
+    dense_low_precision: str | None
+    kernels: dict[str, Whole]
+    not_measured: str
+
+
+class TimedPart(TimedSize, total=False):
+    """An entry of `Speed.parts`."""
+
+    part: Required[str]
+    tokens_per_s_dense: Real | None
+    tokens_per_s_sparse: Real | None
+
+
+class DatasetSize(TimedSize, total=False):
+    """An entry of `Speed.dataset_lengths`."""
+
+    sequence_length: Required[Whole]
+    batches: Required[Whole]
+
+
+class LayerKernel(TypedDict, total=False):
+    """An entry of `Kernels.kernel_per_layer`: what readers of a result use; it may hold more."""
+
+    chosen: str | None
+    why_dense: str
+    latency_us: Real | None
+    roofline_fraction: Real | None
+    candidates: dict[str, Real] | None
+    unsupported: dict[str, str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +145,7 @@ class Choice(CheckedFields):
     structured_parameters: dict[str, Any] = field(default_factory=dict)
     pattern: str
     pattern_parameters: dict[str, Any] = field(default_factory=dict)
-    granularity: int | str | None = None
+    granularity: Whole | str | None = None
     importance: str | None = None
     importance_parameters: dict[str, Any] = field(default_factory=dict)
     allocation: str | None = None
@@ -155,15 +178,15 @@ class Sparsity(CheckedFields):
     with less than a tenth of the target density, or than 1 % -> their density.
     """
 
-    sparsity_target: float
-    sparsity_achieved: float | None = None
-    sparsity_whole_model: float | None = None
-    weights_left: float | None = None
-    theoretical_flops_left: float | None = None
-    sparsity_per_layer: dict[str, float] = field(default_factory=dict)
+    sparsity_target: Real
+    sparsity_achieved: Real | None = None
+    sparsity_whole_model: Real | None = None
+    weights_left: Real | None = None
+    theoretical_flops_left: Real | None = None
+    sparsity_per_layer: dict[str, Real] = field(default_factory=dict)
     dense_layers: dict[str, str] = field(default_factory=dict)
-    dense_weight_shares: dict[str, float] = field(default_factory=dict)
-    collapsed_layers: dict[str, float] | None = None
+    dense_weight_shares: dict[str, Real] = field(default_factory=dict)
+    collapsed_layers: dict[str, Real] | None = None
     n_of_m: str | None = None
     pattern_per_layer: dict[str, str] = field(default_factory=dict)
 
@@ -186,36 +209,36 @@ class Quality(CheckedFields):
 
     metric_name: str
     metric_signature: str | None = None
-    dense: float | None = None
-    dense_continued: float | None = None
-    dense_distilled: float | None = None
-    dense_low: float | None = None
-    masked: float | None = None
-    sparse: float | None = None
-    dense_standard_error: float | None = None
-    dense_continued_standard_error: float | None = None
-    dense_distilled_standard_error: float | None = None
-    dense_low_standard_error: float | None = None
-    masked_standard_error: float | None = None
-    sparse_standard_error: float | None = None
+    dense: Real | None = None
+    dense_continued: Real | None = None
+    dense_distilled: Real | None = None
+    dense_low: Real | None = None
+    masked: Real | None = None
+    sparse: Real | None = None
+    dense_standard_error: Real | None = None
+    dense_continued_standard_error: Real | None = None
+    dense_distilled_standard_error: Real | None = None
+    dense_low_standard_error: Real | None = None
+    masked_standard_error: Real | None = None
+    sparse_standard_error: Real | None = None
     val_seen: bool | None = None
-    val_dense: float | None = None
-    val_dense_continued: float | None = None
-    val_dense_distilled: float | None = None
-    val_dense_low: float | None = None
-    val_masked: float | None = None
-    val_sparse: float | None = None
-    val_dense_standard_error: float | None = None
-    val_dense_continued_standard_error: float | None = None
-    val_dense_distilled_standard_error: float | None = None
-    val_dense_low_standard_error: float | None = None
-    val_masked_standard_error: float | None = None
-    val_sparse_standard_error: float | None = None
-    evaluate_limit: int | None = None
-    evaluated_samples: int | None = None
-    val_evaluated_samples: int | None = None
+    val_dense: Real | None = None
+    val_dense_continued: Real | None = None
+    val_dense_distilled: Real | None = None
+    val_dense_low: Real | None = None
+    val_masked: Real | None = None
+    val_sparse: Real | None = None
+    val_dense_standard_error: Real | None = None
+    val_dense_continued_standard_error: Real | None = None
+    val_dense_distilled_standard_error: Real | None = None
+    val_dense_low_standard_error: Real | None = None
+    val_masked_standard_error: Real | None = None
+    val_sparse_standard_error: Real | None = None
+    evaluate_limit: Whole | None = None
+    evaluated_samples: Whole | None = None
+    val_evaluated_samples: Whole | None = None
     outcomes_file: str | None = None
-    extra_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    extra_metrics: dict[str, dict[str, Real]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,32 +272,32 @@ class Speed(CheckedFields):
     `latency_predicted_ms`: of the sparse network, by the latency search, before its recovery.
     """
 
-    latency_dense_ms: float | None = None
-    latency_dense_p20_ms: float | None = None
-    latency_dense_p80_ms: float | None = None
-    latency_sparse_ms: float | None = None
-    latency_sparse_p20_ms: float | None = None
-    latency_sparse_p80_ms: float | None = None
-    latency_predicted_ms: float | None = None
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    latency_dense_low_ms: float | None = None
-    latency_dense_low_p20_ms: float | None = None
-    latency_dense_low_p80_ms: float | None = None
-    speedup_low_precision: float | None = None
-    speedup_low_precision_low: float | None = None
-    speedup_low_precision_high: float | None = None
-    latency_dense_dataset_ms: float | None = None
-    latency_sparse_dataset_ms: float | None = None
-    speedup_dataset: float | None = None
-    speedup_dataset_low: float | None = None
-    speedup_dataset_high: float | None = None
-    latency_dense_low_dataset_ms: float | None = None
-    speedup_low_precision_dataset: float | None = None
-    speedup_low_precision_dataset_low: float | None = None
-    speedup_low_precision_dataset_high: float | None = None
-    dataset_lengths: list[dict[str, Any]] = field(default_factory=list)
+    latency_dense_ms: Positive | None = None
+    latency_dense_p20_ms: Real | None = None
+    latency_dense_p80_ms: Real | None = None
+    latency_sparse_ms: Positive | None = None
+    latency_sparse_p20_ms: Real | None = None
+    latency_sparse_p80_ms: Real | None = None
+    latency_predicted_ms: Real | None = None
+    speedup: Positive | None = None
+    speedup_low: Positive | None = None
+    speedup_high: Positive | None = None
+    latency_dense_low_ms: Positive | None = None
+    latency_dense_low_p20_ms: Real | None = None
+    latency_dense_low_p80_ms: Real | None = None
+    speedup_low_precision: Positive | None = None
+    speedup_low_precision_low: Positive | None = None
+    speedup_low_precision_high: Positive | None = None
+    latency_dense_dataset_ms: Positive | None = None
+    latency_sparse_dataset_ms: Positive | None = None
+    speedup_dataset: Positive | None = None
+    speedup_dataset_low: Positive | None = None
+    speedup_dataset_high: Positive | None = None
+    latency_dense_low_dataset_ms: Positive | None = None
+    speedup_low_precision_dataset: Positive | None = None
+    speedup_low_precision_dataset_low: Positive | None = None
+    speedup_low_precision_dataset_high: Positive | None = None
+    dataset_lengths: list[DatasetSize] = field(default_factory=list)
     latency_device: str | None = None
     latency_kernel: str | None = None
     execution_mode_dense: str | None = None
@@ -285,48 +308,33 @@ class Speed(CheckedFields):
     dense_low_variant: str | None = None
     dense_low_precision: str | None = None
     variants_not_timed: dict[str, str] = field(default_factory=dict)
-    variant_medians_ms: dict[str, float] = field(default_factory=dict)
-    fused_dense_latency_ms: float | None = None
-    batch_size: int | None = None
-    sequence_length: int | None = None
-    timed_image_size: int | None = None
+    variant_medians_ms: dict[str, Real] = field(default_factory=dict)
+    fused_dense_latency_ms: Real | None = None
+    batch_size: Whole | None = None
+    sequence_length: Whole | None = None
+    timed_image_size: Whole | None = None
     timed_mode: str | None = None
-    cache_length: int | None = None
-    tokens_per_s_dense: float | None = None
-    tokens_per_s_sparse: float | None = None
-    tokens_per_s_dense_low: float | None = None
-    latency_prefill_dense_ms: float | None = None
-    latency_prefill_sparse_ms: float | None = None
+    cache_length: Whole | None = None
+    tokens_per_s_dense: Positive | None = None
+    tokens_per_s_sparse: Positive | None = None
+    tokens_per_s_dense_low: Positive | None = None
+    latency_prefill_dense_ms: Positive | None = None
+    latency_prefill_sparse_ms: Positive | None = None
     dtype: str | None = None
     precision: str | None = None
     layout: str | None = None
-    throughput_dense_samples_per_s: float | None = None
-    throughput_sparse_samples_per_s: float | None = None
-    throughput_dense_low_samples_per_s: float | None = None
-    repeats: int | None = None
-    samples_per_repeat: int | None = None
-    warmup_rounds: int | None = None
+    throughput_dense_samples_per_s: Real | None = None
+    throughput_sparse_samples_per_s: Real | None = None
+    throughput_dense_low_samples_per_s: Real | None = None
+    repeats: Whole | None = None
+    samples_per_repeat: Whole | None = None
+    warmup_rounds: Whole | None = None
     modes_autotuned: list[str] | None = None
     variants_autotuned: list[str] | None = None
-    autotune_seconds: float | None = None
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    parts: list[dict[str, Any]] = field(default_factory=list)
+    autotune_seconds: Real | None = None
+    curve: list[TimedSize] = field(default_factory=list)
+    parts: list[TimedPart] = field(default_factory=list)
     samples_file: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if any({"batch_size", "sequence_length"} - size.keys() for size in self.curve):
-            raise ValueError("speed.curve holds a size without its batch_size or sequence_length")
-        if any({"batch_size", "sequence_length", "batches"} - size.keys() for size in self.dataset_lengths):
-            raise ValueError("speed.dataset_lengths holds a size without its batch_size, sequence_length or batches")
-        for name in _ABOVE_ZERO:
-            if (value := getattr(self, name)) is not None and value <= 0:
-                raise ValueError(f"speed.{name} is {value}: it is above 0, and None where nothing was timed")
-        check_entries("speed.curve", self.curve, CURVE_HINTS)
-        check_entries("speed.dataset_lengths", self.dataset_lengths, DATASET_HINTS)
-        if any({"part", "batch_size", "sequence_length"} - part.keys() for part in self.parts):
-            raise ValueError("speed.parts holds a part without its name, batch_size or sequence_length")
-        check_entries("speed.parts", self.parts, PART_HINTS)
 
 
 OF_DATASET = (
@@ -337,12 +345,6 @@ OF_DATASET = (
 )
 SPEEDUPS_LOW = ("speedup_low_precision", "speedup_low_precision_low", "speedup_low_precision_high")
 """Speedup over the low-precision dense network, with its interval."""
-_ABOVE_ZERO = (
-    *("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high", "latency_dense_low_ms"),
-    *(*SPEEDUPS_LOW, *OF_DATASET),
-    *("tokens_per_s_dense", "tokens_per_s_sparse", "tokens_per_s_dense_low"),
-    *("latency_prefill_dense_ms", "latency_prefill_sparse_ms"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,13 +355,13 @@ class Size(CheckedFields):
     `dense_bytes_per_layer`: prunable layers that are dense in the sparse network -> bytes of their weight.
     """
 
-    weight_bytes_dense: int | None = None
-    weight_bytes_sparse: int | None = None
-    resident_bytes_dense: int | None = None
-    resident_bytes_sparse: int | None = None
-    peak_memory_bytes_dense: int | None = None
-    peak_memory_bytes_sparse: int | None = None
-    dense_bytes_per_layer: dict[str, int] = field(default_factory=dict)
+    weight_bytes_dense: Whole | None = None
+    weight_bytes_sparse: Whole | None = None
+    resident_bytes_dense: Whole | None = None
+    resident_bytes_sparse: Whole | None = None
+    peak_memory_bytes_dense: Whole | None = None
+    peak_memory_bytes_sparse: Whole | None = None
+    dense_bytes_per_layer: dict[str, Whole] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,19 +380,15 @@ class Kernels(CheckedFields):
     relative error of the network's outputs for the timed batch against those before quantization.
     """
 
-    kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)
-    sparse_layer_share: float | None = None
-    sparse_flops_share: float | None = None
-    fused_blocks: dict[str, int] = field(default_factory=dict)
-    block_variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    kernel_per_layer: dict[str, LayerKernel] = field(default_factory=dict)
+    sparse_layer_share: Real | None = None
+    sparse_flops_share: Real | None = None
+    fused_blocks: dict[str, Whole] = field(default_factory=dict)
+    block_variants_ms: dict[str, dict[str, Real]] = field(default_factory=dict)
     block_norms: dict[str, dict[str, Any]] = field(default_factory=dict)
     dense_weights: dict[str, str] = field(default_factory=dict)
     low_precision_layers: dict[str, str] = field(default_factory=dict)
-    quantization_error: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_entries("kernels.kernel_per_layer", self.kernel_per_layer.values(), LAYER_HINTS)
+    quantization_error: Real | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,23 +408,23 @@ class Cost(CheckedFields):
     counter.
     """
 
-    train_dense_seconds: float | None = None
-    prune_seconds: float | None = None
-    recover_seconds: float | None = None
-    recovery_steps: int | None = None
-    recovery_epochs: float | None = None
-    recovery_samples: int | None = None
-    dense_steps: int | None = None
-    dense_samples: int | None = None
-    dense_continued_seconds: float | None = None
-    dense_distilled_seconds: float | None = None
-    recovery_unlabeled_samples: int | None = None
-    recovery_samples_per_s: float | None = None
-    recovery_gpu_busy_share: float | None = None
-    measure_seconds: float | None = None
-    search_seconds: float | None = None
-    timing_seconds: float | None = None
-    evaluation_seconds: float | None = None
+    train_dense_seconds: Real | None = None
+    prune_seconds: Real | None = None
+    recover_seconds: Real | None = None
+    recovery_steps: Whole | None = None
+    recovery_epochs: Real | None = None
+    recovery_samples: Whole | None = None
+    dense_steps: Whole | None = None
+    dense_samples: Whole | None = None
+    dense_continued_seconds: Real | None = None
+    dense_distilled_seconds: Real | None = None
+    recovery_unlabeled_samples: Whole | None = None
+    recovery_samples_per_s: Real | None = None
+    recovery_gpu_busy_share: Real | None = None
+    measure_seconds: Real | None = None
+    search_seconds: Real | None = None
+    timing_seconds: Real | None = None
+    evaluation_seconds: Real | None = None
     dense_reused: bool | None = None
 
 
@@ -490,11 +488,11 @@ class Result:
         if not isinstance(content, dict) or not isinstance(content.get("identity"), dict):
             raise ValueError("not a result: it has no identity")
         _require_version(content["identity"].get("schema_version"))
-        members = {group: names for group, names in content.items() if isinstance(names, dict)}
-        if {group: members[group].keys() for group in members} != _names_by_group():
+        members = {group: fields for group, fields in content.items() if isinstance(fields, dict)}
+        if {group: fields.keys() for group, fields in members.items()} != _names_by_group():
             names = {f"{item.group}.{item.name}" for item in result_fields()}
-            there = {f"{group}.{name}" for group, own in members.items() for name in own}
-            _validate_keys(unknown=(there - names) | (content.keys() - _groups().keys()), missing=names - there)
+            present = {f"{group}.{name}" for group, fields in members.items() for name in fields}
+            _require_keys(unknown=(present - names) | (content.keys() - _groups().keys()), missing=names - present)
         return cls(**{group: kind(**members[group]) for group, kind in _groups().items()})
 
     def flat(self) -> dict[str, Any]:
@@ -510,26 +508,22 @@ class Result:
                 wrong type.
         """
         _require_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
-        missing = set(missing_columns(cells))
         filled = {name for name, text in cells.items() if text != ""}
-        _validate_keys(unknown=filled - {item.name for item in result_fields()}, missing=missing)
+        _require_keys(unknown=filled - _getters().keys(), missing=set(missing_columns(cells)))
         parsed: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
         for item in result_fields():
-            text = cells.get(item.name, "")
-            if item.required or text != "":
-                parsed[item.group][item.name] = from_cell(item.name, text, item.hint)
+            if item.required or item.name in filled:
+                parsed[item.group][item.name] = from_cell(item.name, cells.get(item.name, ""), item.hint)
         return cls(**{group: kind(**parsed[group]) for group, kind in _groups().items()})
 
     def with_values(self, values: Mapping[str, Any]) -> "Result":
         """A copy with some fields replaced by name. Raises KeyError for an unknown field."""
-        groups = {item.name: item.group for item in result_fields()}
+        group_of = {item.name: item.group for item in result_fields()}
         changed: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
-            changed.setdefault(groups[name], {})[name] = value
-        replaced = {
-            group: dataclasses.replace(getattr(self, group), **field_values) for group, field_values in changed.items()
-        }
-        return dataclasses.replace(self, **replaced)
+            changed.setdefault(group_of[name], {})[name] = value
+        groups = {group: dataclasses.replace(getattr(self, group), **fields) for group, fields in changed.items()}
+        return dataclasses.replace(self, **groups)
 
     def value_of(self, name: str) -> Any:
         """The value of a field, by name. Raises KeyError for an unknown field."""
@@ -549,22 +543,19 @@ class ResultField:
 @lru_cache
 def result_fields() -> tuple[ResultField, ...]:
     """The whole schema in order."""
-    return tuple(_fields_of_groups())
+    return tuple(
+        ResultField(group, entry.name, hints[entry.name], entry.default is entry.default_factory is MISSING)
+        for group, kind in _groups().items()
+        for hints in [get_type_hints(kind)]
+        for entry in dataclasses.fields(kind)
+    )
 
 
 def missing_columns(header: Iterable[str]) -> list[str]:
     """The columns that a table lacks to be a table of results, in schema order."""
-    there = set(header)
+    present = set(header)
     needed = (item.name for item in result_fields() if item.required or item.name == "schema_version")
-    return [name for name in needed if name not in there]
-
-
-def _fields_of_groups() -> Iterator[ResultField]:
-    for group, kind in _groups().items():
-        hints = get_type_hints(kind)
-        for entry in dataclasses.fields(kind):
-            required = entry.default is MISSING and entry.default_factory is MISSING
-            yield ResultField(group, entry.name, hints[entry.name], required)
+    return [name for name in needed if name not in present]
 
 
 @lru_cache
@@ -591,9 +582,7 @@ def _require_version(version: object) -> None:
         )
 
 
-def _validate_keys(*, unknown: set[str], missing: set[str]) -> None:
-    complaints = [
-        f"{word} {', '.join(sorted(names))}" for word, names in (("unknown", unknown), ("missing", missing)) if names
-    ]
+def _require_keys(**wrong: set[str]) -> None:
+    complaints = [f"{word} {', '.join(sorted(names))}" for word, names in wrong.items() if names]
     if complaints:
         raise ValueError(f"not a result of this schema: {'; '.join(complaints)}")

@@ -1,4 +1,4 @@
-"""Which choice is better, and which is fastest within a budget: winners, rankings, sentences."""
+"""Which choice is better, and which is fastest within a budget: winners, rankings, verdicts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, inf, log
@@ -20,7 +20,6 @@ from sparsefront.results.candidates import (
 )
 from sparsefront.results.columns import times
 from sparsefront.results.comparable import (
-    AT_OWN_LENGTHS,
     DATASET_SPEEDUP,
     SPEEDUP,
     Axis,
@@ -131,16 +130,16 @@ def picked_as(candidates: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
     return picked | {candidate.runs: candidate.why_apart for candidate in candidates if candidate.why_apart is not None}
 
 
-def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
+def candidate_table(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
     """One line per candidate: mean ± standard deviation over its runs, and what is picked; empty if each is a single run of its
     own sparsity.
     """
-    picked, distinctions = picked_as(found), settings_apart(found)
-    if len(found) < 2 and all(len(candidate.results) < 2 for candidate in found):
+    picked, distinctions = picked_as(candidates), settings_apart(candidates)
+    if len(candidates) < 2 and all(len(candidate.results) < 2 for candidate in candidates):
         return []
     place = {runs: number for number, runs in enumerate(picked)}  # rank within a sparsity
     lines = []
-    for candidate in sorted(found, key=lambda one: (one.sparsity, place.get(one.runs, len(place)))):
+    for candidate in sorted(candidates, key=lambda one: (one.sparsity, place.get(one.runs, len(place)))):
         lines.append(
             {
                 "sparsity": f"{candidate.sparsity:g}",
@@ -182,16 +181,16 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
     """One line per pattern, compared with the winner of its sparsity, and why nothing is picked among the others."""
     lines: list[str] = []
     unclaimed: dict[str, list[str]] = {}  # reason -> pairs
-    for sparsity, (first, *others) in winners(candidates).items():
-        name_of = _names([first, *others])
-        for other in others:
-            names = name_of[first.runs], name_of[other.runs]
-            difference = _difference(first, other, outcomes_of)
-            line = f"sparsity {sparsity:g}, {names[0]} picked before {names[1]}"
+    for sparsity, rivals in winners(candidates).items():
+        distinctions = settings_apart(rivals, ("pattern",))
+        names = [" ".join((one.pattern, *distinctions[one.runs].values())) for one in rivals]
+        for other, name in zip(rivals[1:], names[1:]):
+            line = f"sparsity {sparsity:g}, {names[0]} picked before {name}"
+            difference = _difference(rivals[0], other, outcomes_of)
             if isinstance(difference, str):
                 unclaimed.setdefault(difference, []).append(line)
             else:
-                lines.append(f"{line}: {_difference_in_words(difference, *names, metric=first.metric)}")
+                lines.append(f"{line}: {_verdict(difference, names[0], name, metric=rivals[0].metric)}")
     for why, pairs in unclaimed.items():
         few = len(pairs) <= MOST_UNCLAIMED
         lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
@@ -209,58 +208,51 @@ def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> 
     sides = [[one[pair] for pair in pairs or one] for one in (ours, theirs)]
     side_outcomes = [[(outcomes_of(run) or {}).get(side_of(run)) for run in side] for side in sides]
     if any(outcomes is None for side in side_outcomes for outcomes in side):
-        return "which is better is not claimed, since outcomes per sample (outcomes.npz beside row.json) are missing or edited"
+        return "not claimed, since outcomes per sample (outcomes.npz beside row.json) are missing or edited"
     try:
         return paired_difference(*side_outcomes, same_seeds=bool(pairs))
     except ValueError:
-        return "which is better is not claimed, since they were evaluated on other samples"
+        return "not claimed, since they were evaluated on other samples"
 
 
-def _difference_in_words(found: Difference, first: str, other: str, *, metric: Metric) -> str:
-    """Say which is better if the interval excludes 0 and there are enough seeds; else what would be needed."""
-    points, low, high = (metric.scale * value for value in (found.value, found.low, found.high))
+def _verdict(difference: Difference, first: str, other: str, *, metric: Metric) -> str:
+    """Which is better if the interval excludes 0 and there are enough seeds; else what would be needed."""
+    points, low, high = (metric.scale * value for value in (difference.value, difference.low, difference.high))
     unit = metric.words if metric.less_is_better else "points"
     interval = f"{points:+.2f} {unit} on test, 95 % {low:+.2f} to {high:+.2f}"
-    if not found.clear:
-        return f"no clear difference ({interval}); {needed_in_words(found)}"
-    if found.runs < LEAST_SEEDS:
-        return f"{FEW_SEEDS} ({interval}); compared with {found.runs}"
+    if not difference.clear:
+        return f"no clear difference ({interval}); {needed_in_words(difference)}"
+    if difference.runs < LEAST_SEEDS:
+        return f"{FEW_SEEDS} ({interval}); compared with {difference.runs}"
     return f"{first if metric.sign * points > 0 else other} is better ({interval})"
 
 
 MOST_NEEDED = 1_000_000  # samples or seeds above which no number is given
 
 
-def needed_in_words(found: Difference) -> str:
-    """How many seeds or samples would be needed to distinguish two choices with the measured difference, in four of five
-    experiments.
+def needed_in_words(difference: Difference) -> str:
+    """How many seeds or samples would tell two choices apart with the measured difference, in four of five experiments.
 
     The interval of a difference d excludes 0 with a power of 80 % if (d / 2.8)² exceeds the variance between seeds over their
     number plus that of a sample over the number of samples. More of one alone may not suffice.
     """
-    reach = (found.value / SIGMAS_WITH_POWER) ** 2
-    of_seeds, of_samples = found.run_error**2, found.sample_error**2
-    seeds = found.runs * of_seeds / (reach - of_samples) if found.runs > 1 and reach > of_samples else inf
-    samples = found.samples * of_samples / (reach - of_seeds) if reach > of_seeds else inf
+    reach = (difference.value / SIGMAS_WITH_POWER) ** 2
+    of_seeds, of_samples = difference.run_error**2, difference.sample_error**2
+    seeds = difference.runs * of_seeds / (reach - of_samples) if difference.runs > 1 and reach > of_samples else inf
+    samples = difference.samples * of_samples / (reach - of_seeds) if reach > of_seeds else inf
     needs = [
         f"about {counted(max(fewest, ceil(count)), what)}"
         for count, what, fewest in ((seeds, "seed", LEAST_SEEDS), (samples, "sample", 1))
         if count <= MOST_NEEDED
     ]
     factor = (of_seeds + of_samples) / reach if reach else inf
-    if not needs and factor * found.samples <= MOST_NEEDED:
-        both = ((found.runs, "seed"), (found.samples, "sample"))
+    if not needs and factor * difference.samples <= MOST_NEEDED:
+        both = ((difference.runs, "seed"), (difference.samples, "sample"))
         needs = [" and ".join(f"about {counted(ceil(count * factor), what)}" for count, what in both)]
     if not needs:
-        return f"no {MOST_NEEDED:,} samples would tell them apart, if the difference is what was measured"
-    first = f" with at least {LEAST_SEEDS} seeds" if found.runs < LEAST_SEEDS else ""
-    return f"to tell them apart would take {' or '.join(needs)}{first}, if the difference is what was measured"
-
-
-def _names(rivals: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
-    """Runs of a candidate -> its pattern, with the distinguishing settings if several candidates have it."""
-    distinctions = settings_apart(rivals, ("pattern",))
-    return {one.runs: " ".join((one.pattern, *distinctions[one.runs].values())) for one in rivals}
+        return f"no {MOST_NEEDED:,} samples would tell them apart"
+    first = f" with at least {LEAST_SEEDS} seeds" if difference.runs < LEAST_SEEDS else ""
+    return f"it would take {' or '.join(needs)}{first}"
 
 
 def settings_apart(
@@ -277,14 +269,11 @@ def settings_apart(
     distinctions = {}
     for alike in rivals.values():
         settings = [candidate.settings() for candidate in alike]
-        apart = [key for key in _all(settings) if len({str(one.get(key)) for one in settings}) > 1]
+        keys = dict.fromkeys(key for one in settings for key in one)
+        apart = [key for key in keys if len({str(one.get(key)) for one in settings}) > 1]
         for candidate, own in zip(alike, settings):
             distinctions[candidate.runs] = {key: override_text(key, own[key]) for key in apart if key in own}
     return distinctions
-
-
-def _all(settings: Sequence[dict]) -> dict:
-    return {key: value for one in settings for key, value in one.items()}
 
 
 def _spread(values: Sequence[float], metric: Metric) -> str:
@@ -292,32 +281,33 @@ def _spread(values: Sequence[float], metric: Metric) -> str:
     return metric.text(*mean_and_deviation(values))
 
 
-# One sentence per quality budget: the fastest candidate within it, and which patterns are not faster than dense.
+# One line per quality budget: the fastest candidate within it, and which patterns are not faster than dense.
 
 BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the continued dense network, else against dense
+CANNOT_TELL, NOTHING_WITHIN = "cannot tell (95 %)", "nothing loses so little"
+MOST_OVERLAPPING = 4  # names of a list
 
 
-def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -> list[str]:
-    """One sentence per budget (or per several with the same answer); the held-out part decides who is within it, by the 95 %
-    bound of the loss, and the reporting split is quoted. Empty if nothing was timed on a GPU or may be picked. Candidates with
-    fewer than `LEAST_SEEDS` seeds are not ranked: if none has more, the fastest is named as measured, and no pattern is said to
-    lose.
+def budget_table(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -> list[dict[str, str]]:
+    """One line per budget: the fastest candidate within it, one that counts as faster than dense first, and the patterns that
+    are no answer, by reason. The 95 % bound of the loss, held out where that part decides, says who is within a budget.
+
+    Candidates with fewer than `LEAST_SEEDS` seeds are not ranked: if none has more, the fastest is named as measured, and no
+    pattern is said to lose. Empty if nothing was timed on a GPU or may be picked. Columns without a cell are left out.
     """
-    known = [
-        (loss, against_dense(point), point)
-        for point in group.speedup_points
-        if (loss := lost_for_choice(point.candidate, group)) is not None
-    ]
+    losses = [(lost_for_choice(point.candidate, group), against_dense(point), point) for point in group.speedup_points]
+    known = [one for one in losses if one[0] is not None]
     if group.device == "cpu":  # references: no latency to choose by
         return []
     ranked = [one for one in known if may_rank(one[2].candidate)]
-    left = len(known) - len(ranked)
-    aside = f"; {counted(left, 'candidate')} not ranked, of fewer than {LEAST_SEEDS} seeds" if ranked and left else ""
-    said: dict[str, list[float]] = {}
-    for budget in budgets if known else ():
-        sentence = f"{_found(group, budget, ranked)}{aside}" if ranked else _measured(group, budget, known)
-        said.setdefault(sentence, []).append(budget)
-    return [f"{_budgets_text(held, group.metric)} {text}" for text, held in said.items()]
+    lines = [
+        _budget_line(group, budget, ranked or known, is_ranked=bool(ranked)) for budget in (budgets if known else ())
+    ]
+    if ranked and len(known) > len(ranked):
+        aside = f"{counted(len(known) - len(ranked), 'candidate')} of fewer than {LEAST_SEEDS} seeds"
+        lines = [line | {"not ranked": aside} for line in lines]
+    headings = dict.fromkeys(name for line in lines for name, cell in line.items() if cell)
+    return [{name: line.get(name, "") for name in headings} for line in lines]
 
 
 def lost_for_choice(candidate: Candidate, group: ComparableResults) -> Loss | None:
@@ -328,113 +318,70 @@ def lost_for_choice(candidate: Candidate, group: ComparableResults) -> Loss | No
     return loss_of(candidate, held_out=by_val)
 
 
-def _budgets_text(budgets: Sequence[float], metric: Metric) -> str:
-    """`at ≤ 0.5, 1 or 2 points lost`."""
-    *first, last = (f"{budget:g}" for budget in budgets)
-    numbers = f"{', '.join(first)} or {last}" if first else last
-    return f"at ≤ {metric.budget_text(numbers)}"
-
-
 _Known = Sequence[tuple[Loss, str, Point]]
 
 
-def _found(group: ComparableResults, budget: float, known: _Known) -> str:
+def _budget_line(group: ComparableResults, budget: float, known: _Known, *, is_ranked: bool) -> dict[str, str]:
     within = [(verdict, point) for loss, verdict, point in known if loss.high <= budget]
+    possible = [point for loss, _, point in known if loss.low <= budget]
+    aside = "" if is_ranked else f"; {FEW_SEEDS}"
+    line = {"at most": group.metric.budget_text(f"{budget:g}")}
     if not within:
-        return _nothing_within(group, budget, known)
+        fastest = max(possible, key=lambda point: point.x, default=None)
+        cells = {} if fastest is None else _fastest_cells(fastest, group)
+        return line | {"verdict": (NOTHING_WITHIN if fastest is None else CANNOT_TELL) + aside} | cells
     best: dict[str, tuple[str, Point]] = {}  # pattern -> the fastest that counts as faster than dense, else the fastest
     for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
         best.setdefault(point.result.choice.prunings, (verdict, point))
     (verdict, first), *others = best.values()
+    line |= {"verdict": verdict + aside} | _fastest_cells(first, group)
+    if not is_ranked:
+        return line
+    low = (first.x_interval or (first.x,))[0]
+    rivals = sorted((point for _, point in within if point is not first), key=lambda point: -point.x)
+    overlapping = [_name(point) for point in rivals if (point.x_interval or (point.x,))[-1] >= low]
+    more = f" and {len(overlapping) - MOST_OVERLAPPING} more" if len(overlapping) > MOST_OVERLAPPING else ""
     unclear = {point.result.choice.prunings for outcome, point in within if outcome == UNCLEAR}
-    if verdict == FASTER:
-        is_fastest = first.x == max(point.x for _, point in within)
-        outcome = "the fastest is" if is_fastest else "the fastest that counts as faster than dense is"
-    elif all(verdict == SLOWER for verdict, _ in within):
-        outcome = "everything loses to dense; the fastest is"
-    else:
-        outcome = "nothing counts as faster than dense; the fastest is"
-    others_here = dict.fromkeys(point.result.choice.prunings for *_, point in known)
-    open_here = {point.result.choice.prunings for loss, _, point in known if loss.low <= budget}
-    beyond = [pattern for pattern in others_here if pattern not in best]
-    ends = (
-        (
-            [pattern for pattern in _patterns(others, SLOWER) if pattern not in unclear],
-            "loses to dense",
-            "lose to dense",
-        ),
-        (
-            [pattern for pattern in _patterns(others, SLOWER, UNCLEAR) if pattern in unclear],
-            "is not surely faster than dense",
-            "are not surely faster than dense",
-        ),
-        (_patterns(best.values(), MOSTLY_DENSE), "runs mostly dense kernels", "run mostly dense kernels"),
-        ([pattern for pattern in beyond if pattern in open_here], "may lose more", "may lose more"),
-        ([pattern for pattern in beyond if pattern not in open_here], "always loses more", "always lose more"),
-    )
-    rest = [f"{', '.join(names)} {one if len(names) == 1 else many}" for names, one, many in ends if names]
-    return "; ".join([f"{outcome} {_point_in_words(first, group)}", *rest])
+    slow = [point.result.choice.prunings for outcome, point in others if outcome in (SLOWER, UNCLEAR)]
+    beyond = [name for name in dict.fromkeys(point.result.choice.prunings for *_, point in known) if name not in best]
+    may = {point.result.choice.prunings for point in possible}
+    columns = {
+        "its interval overlaps": [", ".join(overlapping[:MOST_OVERLAPPING]) + more] if overlapping else [],
+        SLOWER: [name for name in slow if name not in unclear],
+        UNCLEAR: [name for name in slow if name in unclear],
+        MOSTLY_DENSE: [name for name, (outcome, _) in best.items() if outcome == MOSTLY_DENSE],
+        "may lose more": [name for name in beyond if name in may],
+        "lose more": [name for name in beyond if name not in may],
+    }
+    return line | {heading: ", ".join(names) for heading, names in columns.items()}
 
 
-def _nothing_within(group: ComparableResults, budget: float, known: _Known) -> str:
-    """Say that nothing is, or that the part that decides is too small to tell."""
-    held_out = ", held out" if group.picked_by == "val" else ""
-    undecided = [point for loss, _, point in known if loss.low <= budget]
-    if not undecided:
-        return f"nothing that was measured loses so little{held_out}"
-    fastest = _point_in_words(max(undecided, key=lambda point: point.x), group)
-    return f"cannot tell (95 %{held_out}): the fastest that may be is {fastest}"
-
-
-def _measured(group: ComparableResults, budget: float, known: _Known) -> str:
-    """Like `_found`, if no candidate may be ranked."""
-    within = [(verdict, point) for loss, verdict, point in known if loss.high <= budget]
-    if not within:
-        return f"{_nothing_within(group, budget, known)}; {FEW_SEEDS}"
-    verdict, first = max(within, key=lambda one: (one[0] == FASTER, one[1].x))
-    nothing = "" if verdict == FASTER else "nothing counts as faster than dense; "
-    return f"{nothing}the fastest measured is {_point_in_words(first, group)}; {FEW_SEEDS}"
-
-
-def _patterns(points: Iterable[tuple[str, Point]], *verdicts: str) -> list[str]:
-    return [point.result.choice.prunings for verdict, point in points if verdict in verdicts]
-
-
-def _point_in_words(point: Point, group: ComparableResults) -> str:
-    interval = _interval_in_words(point)
-    where = f" {AT_OWN_LENGTHS}" if group.speedup_axis is DATASET_SPEEDUP else ""
-    metric = group.metric
-    error, of = ("", "") if point.error is None else (f" ± {point.error:.2f}", f" ({point.error_of})")
-    on_test = "".join(
-        f", {metric.lost_text(fmean(lost), unit)} {where}"
-        for held_out, unit, where in ((False, None, "on the reporting split"), (True, "", "held out"))
-        if (lost := _lost(point.candidate, held_out=held_out))
-    )
-    name = f"{point.candidate.pattern} {asked_of(point.result)}"
+def _fastest_cells(point: Point, group: ComparableResults) -> dict[str, str]:
+    """The candidate, its speedup over dense, its metric, and what it lost on both parts."""
+    runs, metric = point.candidate.results, group.metric
     recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""
-    over = f"{times(point.x)}{interval} over dense{where}{_over_low(point)}"
-    return f"{name}{recovery}: {over}, {metric.words} {point.quality:.2f}{error}{metric.unit}{of}{on_test}"
+    interval = repeats_text(point) or (point.x_interval and " – ".join(map(times, point.x_interval)))
+    lengths = ", own lengths" if group.speedup_axis is DATASET_SPEEDUP else ""
+    low = [value for result in runs if (value := result.speed.speedup_low_precision) is not None]
+    over_low = (
+        f"{times(fmean(low))}, {runs[0].speed.dense_low_precision}" if any(map(low_baseline_is_faster, runs)) else ""
+    )
+    error = "" if point.error is None else f" ± {point.error:.2f}"
+    cells = {
+        "fastest": f"{_name(point)}{recovery}",
+        f"speedup{lengths}": times(point.x) + (f" ({interval})" if interval else ""),
+        "over dense in low precision": over_low if low else "",
+        metric.words: f"{point.quality:.2f}{error}{metric.unit}",
+    }
+    for part, held_out in (("test", False), ("held out", True)):
+        lost = [points_lost(result, held_out=held_out) for result in runs]
+        known = [value for value in lost if value is not None]
+        cells[f"lost, {part}"] = f"{fmean(known):.2f}" if known else ""
+    return cells
 
 
-def _over_low(point: Point) -> str:
-    """` and 1.21× over dense in fp8, which is faster`, if the low-precision dense network is the stronger baseline."""
-    runs = point.candidate.results
-    speedups = [value for result in runs if (value := result.speed.speedup_low_precision) is not None]
-    if not speedups or not any(map(low_baseline_is_faster, runs)):
-        return ""
-    return f" and {times(fmean(speedups))} over dense in {runs[0].speed.dense_low_precision}, which is faster"
-
-
-def _interval_in_words(point: Point) -> str:
-    """` (1.40× – 1.60×)`, ` (n=3)` with too few repeats, or empty."""
-    text = repeats_text(point) or (point.x_interval and " – ".join(map(times, point.x_interval)))
-    return f" ({text})" if text else ""
-
-
-def _lost(candidate: Candidate, *, held_out: bool) -> list[float]:
-    """Points lost by each of its runs, where known."""
-    lost = (points_lost(result, held_out=held_out) for result in candidate.results)
-    return [value for value in lost if value is not None]
+def _name(point: Point) -> str:
+    return f"{point.candidate.pattern} {asked_of(point.result)}"
 
 
 DRAWS = 1000  # of the areas
@@ -450,7 +397,7 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
     The front is picked by the held-out part; the area is on the reporting split, bounded by the dense baseline and one point
     below the worst quality here, the same for all patterns. Empty if only dense networks were measured.
     """
-    series = by_pattern(group.points())
+    series = by_pattern(group.points)
     if not series:
         return []
     dense, front = group.dense_point(), set(group.front())
@@ -490,7 +437,7 @@ def _areas(group: ComparableResults, series: dict[str, list[Point]], dense: floa
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 6. The generator's seed is fixed.
     """
     sign = group.metric.sign
-    corner = group.axis.cost(dense), min(sign * point.quality for point in group.points()) - 1
+    corner = group.axis.cost(dense), min(sign * point.quality for point in group.points) - 1
     draw = np.random.default_rng(0)
     areas = {}
     for pattern, points in series.items():

@@ -2,14 +2,12 @@
 
 import codecs
 import csv
-import fcntl
 import io
 import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from multiprocessing import get_context
@@ -27,91 +25,15 @@ from sparsefront.results.record import Result, missing_columns, record_digest, r
 from sparsefront.results.run_folder import ANOTHER_FOLDER, FAILURE_FILE, LINK
 from sparsefront.tasks.outcomes import MOST_FILE_BYTES, Outcomes, parse_outcomes
 
-# CSV files that grow line by line, so that a killed study continues after its last line, or in which a line is updated.
+# The text of a CSV file of results.
 #
-# Files are written as UTF-8 with commas. Files saved by a spreadsheet with a byte order mark, semicolons or tabs, or as
-# UTF-16, can be read too.
+# Files are written as UTF-8 with commas and `\n`. A spreadsheet may save them with a byte order mark, semicolons or tabs, as
+# UTF-16, and with `TRUE` for `True`, all of which can be read. It would take a cell that begins with `=` for a formula, so such
+# cells are written with a leading apostrophe, which reading removes.
 
 # Invalid UTF-8 is preserved, so that a line torn inside a character can be repaired.
 TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 SAVED_BY_OTHERS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
-def read_lines(path: Path) -> list[dict[str, str]]:
-    """Lines by column; none if the file does not exist.
-
-    Raises:
-        ValueError: it is not CSV.
-    """
-    if not path.is_file():
-        return []
-    try:
-        text = read_table_text(path)
-        return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=separator_of(text)))
-    except (Unreadable, csv.Error) as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def drop_lines(path: Path, like: Mapping[str, str]) -> None:
-    """Remove the lines that have all these values, atomically; does not rewrite a file without such lines."""
-    lines = read_lines(path)
-    remaining_lines = [line for line in lines if any(line.get(name) != value for name, value in like.items())]
-    if len(remaining_lines) == len(lines):
-        return
-    ending = "\r\n" if path.read_bytes().partition(b"\n")[0].endswith(b"\r") else "\n"
-    _write_whole(path, list(lines[0]), remaining_lines, ending)
-
-
-def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Append one line, with a header if the file is new; safe for concurrent processes on this host.
-
-    Raises:
-        ValueError: the file has other columns, or was saved by a spreadsheet in another format.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", newline="", **TEXT) as file:  # "a+" writes at the end wherever it was read
-        fcntl.flock(file, fcntl.LOCK_EX)  # released on close
-        file.seek(0)
-        head = file.readline()
-        if head.encode(**TEXT).startswith(SAVED_BY_OTHERS) or separator_of(head) != ",":
-            raise ValueError(
-                f"{path} was saved by a spreadsheet; save it as CSV in UTF-8 with commas, or name another file"
-            )
-        if head and next(csv.reader([head])) != list(line):
-            raise ValueError(f"{path} has columns {head.strip()}, not {','.join(line)}; name another file")
-        writer = csv.DictWriter(file, list(line), lineterminator="\r\n" if head.endswith("\r\n") else "\n")
-        if not head:
-            writer.writeheader()
-        writer.writerow(line)
-
-
-def put_line(path: Path, line: Mapping[str, Any], *, key: str) -> None:
-    """Replace the line with the same value in column `key`, or add it, atomically.
-
-    Raises:
-        ValueError: the file has other columns.
-    """
-    lines = read_lines(path)
-    if lines and list(lines[0]) != list(line):
-        raise ValueError(f"{path} has columns {','.join(lines[0])}, not {','.join(line)}; name another file")
-    places = [place for place, other in enumerate(lines) if other[key] == str(line[key])] or [len(lines)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write_whole(path, list(line), [*lines[: places[0]], line, *lines[places[0] + 1 :]])
-
-
-def _write_whole(path: Path, columns: list[str], lines: Iterable[Mapping[str, Any]], ending: str = "\n") -> None:
-    with whole_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator=ending)
-        writer.writeheader()
-        writer.writerows(lines)
-
-
-# The text of a CSV file of results, also if saved by a spreadsheet.
-#
-# Files are written as UTF-8 with commas and `\n`. A spreadsheet may save them with a byte order mark, semicolons or tabs,
-# as UTF-16, and with `TRUE` for `True`, all of which can be read. It would take a cell that begins with `=` for a
-# formula, so such cells are written with a leading apostrophe, which reading removes.
-
 # A cell with the kernels of all layers as JSON exceeds the csv module's default limit of 128 KiB.
 csv.field_size_limit(2**31 - 1)
 # Text that a spreadsheet would evaluate; a negative number is not.
@@ -125,24 +47,19 @@ def whole_lines(text: str) -> str:
     return text
 
 
-def parse_lines(text: str) -> tuple[list[str], list[dict[str, str]]]:
-    """Parse the header, and each line as column -> cell.
+def parse_lines(text: str) -> tuple[list[str], Iterator[dict[str, str]]]:
+    """Parse the header, and each line as column -> cell, one at a time: those of a large store take many times its size.
 
     Raises:
-        Unreadable: the csv module cannot parse it.
+        Unreadable: the csv module cannot parse it; also while lines are taken.
     """
-    header, lines = iterate_lines(text)
-    return header, list(lines)
-
-
-def iterate_lines(text: str) -> tuple[list[str], Iterator[dict[str, str]]]:
-    """Like `parse_lines`, one line at a time: the cells of a large store take many times its size."""
     reader = csv.DictReader(io.StringIO(text, newline=""), restval="", restkey="", delimiter=separator_of(text))
 
     def lines() -> Iterator[dict[str, str]]:
         try:
             for line in reader:
-                yield _shown(line) if _has_apostrophe(line) else line
+                apostrophes = any(cell[:1] == "'" for cell in line.values())
+                yield {name: _unescaped(cell) for name, cell in line.items()} if apostrophes else line
         except csv.Error as error:
             raise Unreadable(f"is no CSV ({error})") from None
 
@@ -152,19 +69,18 @@ def iterate_lines(text: str) -> tuple[list[str], Iterator[dict[str, str]]]:
         raise Unreadable(f"is no CSV ({error})") from None
 
 
-def format_lines(header: list[str], lines: Iterable[dict], *, with_header: bool) -> str:
+def format_lines(header: list[str], lines: Iterable[Mapping], *, with_header: bool) -> str:
     """Format lines under a header; cells of other columns are dropped."""
     text = io.StringIO(newline="")
     # with this line end the csv module also quotes cells with a carriage return
     writer = csv.DictWriter(text, header, restval="", extrasaction="ignore", lineterminator="\r\n")
     if with_header:
         writer.writeheader()
-    ends = [text.tell()]
+    starts = [0, text.tell()] if with_header else [0]
     for line in lines:
         writer.writerow({name: escaped(value) for name, value in line.items()})
-        ends.append(text.tell())
+        starts.append(text.tell())
     written = text.getvalue()
-    starts = [0, *ends] if with_header else ends
     return "".join(f"{written[start : end - 2]}\n" for start, end in zip(starts, starts[1:]))
 
 
@@ -173,35 +89,27 @@ def escaped(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell.lstrip("'")) else cell
 
 
-def _shown(line: dict[str, str]) -> dict[str, str]:
+def _unescaped(cell: str) -> str:
     """Undo `escaped`; an apostrophe before other text is kept."""
-    return {name: cell[1:] if cell[:1] == "'" and escaped(cell) != cell else cell for name, cell in line.items()}
-
-
-def _has_apostrophe(line: dict[str, str]) -> bool:
-    return any(cell[:1] == "'" for cell in line.values())
+    return cell[1:] if cell[:1] == "'" and escaped(cell) != cell else cell
 
 
 # Which of several results of one run, or of runs with the same seeds, is used.
 
-Rank = tuple[int, str]
 
-
-def rank(result: Result) -> Rank:
+def rank(result: Result) -> tuple[int, str]:
     """Sort key: results with the control, which shows the effect of training alone, rank higher, those with the teacher's
     control highest; then the newer one.
     """
-    return _control_rank(result.quality.dense_continued, result.quality.dense_distilled), result.identity.time
+    quality = result.quality
+    held = {"dense_continued": quality.dense_continued, "dense_distilled": quality.dense_distilled}
+    return rank_of_line({**held, "time": result.identity.time})
 
 
-def rank_of_line(line: Mapping[str, str]) -> Rank:
+def rank_of_line(line: Mapping[str, Any]) -> tuple[int, str]:
     """`rank` of a line of the store, column -> cell."""
-    held = (line.get(control) or None for control in ("dense_continued", "dense_distilled"))
-    return _control_rank(*held), line.get("time", "")
-
-
-def _control_rank(continued: object, distilled: object) -> int:
-    return 2 if distilled is not None else int(continued is not None)
+    continued, distilled = (line.get(name) not in (None, "") for name in ("dense_continued", "dense_distilled"))
+    return 2 if distilled else int(continued), line.get("time", "")
 
 
 log = logging.getLogger(__name__)
@@ -239,43 +147,42 @@ def append_result(store_csv: Path, result: Result) -> None:
 
 
 def _put(store_csv: Path, result: Result, lease: Lease) -> None:
-    cells = {name: "" if value is None else value for name, value in result.flat().items()}
-    if (header := _header_of_a_store_without(store_csv, result.identity.run_id)) and not cells.keys() - set(header):
+    run_id, cells = result.identity.run_id, _cells_of(result)
+    header = _header_of_a_store_without(store_csv, run_id)
+    if header and not cells.keys() - set(header):
         lease.require()
-        _append(store_csv, header, cells)
+        with store_csv.open("a", newline="", **TEXT) as file:
+            file.write(format_lines(header, [cells], with_header=False))
         return
-    text, header, lines = _parts_of(store_csv)
-    whole = whole_lines(text)
-    if whole != text:
-        log.warning("%s ended in half a line, left by a killed run: it was dropped", store_csv)
-    own = [line for line in lines if line.get("run_id") == result.identity.run_id]
-    if any(rank_of_line(line) > rank(result) for line in own):
-        if whole != text:
-            _replace(store_csv, format_lines(header, lines, with_header=True), lease)
-        return
-    known = [line for line in lines if line.get("run_id") != result.identity.run_id]
-    header = [*header, *(name for name in cells if name not in header)]
-    _replace(store_csv, format_lines(header, [*known, cells], with_header=True), lease)
-
-
-def _parts_of(store_csv: Path) -> tuple[str, list[str], list[dict[str, str]]]:
-    """Text, columns and complete lines of a store; empty if it does not exist. Raises Obstacle if it is another file."""
-    if not os.path.lexists(store_csv):
-        return "", [], []
     try:
-        text = read_table_text(store_csv)
-        header, lines = parse_lines(whole_lines(text))
-        if text and (missing := missing_columns(header)):
-            raise Unreadable(_no_table(missing))
+        text = read_table_text(store_csv) if os.path.lexists(store_csv) else ""
+        whole = whole_lines(text)
+        header, parsed = parse_lines(whole)
+        _require_table(text, header)
+        lines = list(parsed)
     except Unreadable as error:
         remedy = f"move it away; {program_command('compare')} --rebuild {store_csv.parent} makes it anew from each {RESULT_FILE}"
         raise Obstacle(str(store_csv), None, f"{error}; {remedy}") from None
-    return text, header, lines
+    if whole != text:
+        log.warning("%s ended in half a line, left by a killed run: it was dropped", store_csv)
+    known = [line for line in lines if line.get("run_id") != run_id]
+    if any(rank_of_line(line) > rank(result) for line in lines if line.get("run_id") == run_id):
+        if whole == text:
+            return
+        known, cells = lines, {}
+    header = [*header, *(name for name in cells if name not in header)]
+    _replace(store_csv, format_lines(header, [*known, *([cells] if cells else [])], with_header=True), lease)
 
 
-def _append(store_csv: Path, header: list[str], cells: dict) -> None:
-    with store_csv.open("a", newline="", **TEXT) as file:
-        file.write(format_lines(header, [cells], with_header=False))
+def _cells_of(result: Result) -> dict[str, Any]:
+    return {name: "" if value is None else value for name, value in result.flat().items()}
+
+
+def _require_table(text: str, header: list[str]) -> None:
+    """Raise Unreadable if a file that is not empty lacks columns of a table of results."""
+    if text and (missing := missing_columns(header)):
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise Unreadable(f"{NO_TABLE}, since it has no column {', '.join(missing[:3])}{more}")
 
 
 def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None:
@@ -288,9 +195,7 @@ def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None
     whole = content.endswith(b"\n") and content.count(b'"') % 2 == 0
     plain = run_id.isascii() and not set(run_id) & set('",\r\n') and escaped(run_id) == run_id
     known = any(f"\n{cell},".encode() in content for cell in (run_id, f'"{run_id}"'))  # spreadsheets may quote
-    if known or not (header[:1] == ["run_id"] and whole and plain):
-        return None
-    return header
+    return header if header[:1] == ["run_id"] and whole and plain and not known else None
 
 
 @dataclass
@@ -440,47 +345,28 @@ def read_table(file: Path) -> Table:
     """
     text, table = read_table_text(file), Table()
     whole = whole_lines(text)
-    header, lines = iterate_lines(whole)
-    if text and (missing := missing_columns(header)):
-        raise ValueError(_no_table(missing))
+    header, lines = parse_lines(whole)
+    _require_table(text, header)
     if whole != text:
         table.problems.append(f"{file}, last line: it is half a line, as a killed run leaves it")
+    known = {field.name for field in result_fields()}
     added: dict[str, None] = {}
     for number, cells in enumerate(lines, start=1):
+        others = [name for name, cell in cells.items() if cell and name not in known]
         try:
-            result, others = _result_of(cells)
+            # columns that a user added are dropped where the digest of all others shows that nothing was edited
+            own = (
+                {name: cells[name] for name in cells if name in known}
+                if others and cells.get("record_sha256")
+                else cells
+            )
+            table.results.append(unedited(Result.from_flat(own)))
+            added |= dict.fromkeys(others)
         except ValueError as error:
             table.unreadable[f"{file}, result {number}: {error}"] = cells
-        else:
-            table.results.append(result)
-            added |= dict.fromkeys(others)
     if added:
         table.problems.append(f"{file}: cells under {', '.join(added)}, which is no field of a result")
     return table
-
-
-def _result_of(cells: dict[str, str]) -> tuple[Result, list[str]]:
-    """The result of a line, and the columns that a user added, which its digest does not cover.
-
-    Raises:
-        ValueError: it was edited, or has an unknown schema.
-    """
-    try:
-        return unedited(Result.from_flat(cells)), []
-    except ValueError:
-        known = {field.name for field in result_fields()}
-        added = [name for name, cell in cells.items() if cell and name not in known]
-        if not added or not cells.get("record_sha256"):
-            raise
-        with suppress(ValueError):
-            return unedited(Result.from_flat({name: cells[name] for name in cells if name in known})), added
-        raise
-
-
-def _no_table(missing: list[str]) -> str:
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    lacks = f"it has no column {', '.join(missing[:3])}{more}"
-    return f"{NO_TABLE}, since {lacks}"
 
 
 def unedited(result: Result) -> Result:
@@ -526,7 +412,6 @@ def rebuild_store(folder: Path, *, processes: int = 1) -> Rebuilt:
     Raises:
         InvalidSetting: no folder, no readable `row.json` below it, or its `rows.csv` is not a table of results.
     """
-    store = folder / STORE_FILE
     if folder.is_file():
         allowed = f"is a file: name the folder whose {STORE_FILE} is made anew, or with store=FILE.csv a new file for its results"
         raise InvalidSetting("results", folder, allowed)
@@ -537,14 +422,12 @@ def rebuild_store(folder: Path, *, processes: int = 1) -> Rebuilt:
         reading = read_results([folder], processes=processes)
         if not reading.places:
             raise InvalidSetting("results", folder, f"holds no {RESULT_FILE} to make {STORE_FILE} from")
-        before = _table_before(store, key="results")
-        old = [one for one in before.results if one.identity.run_id not in reading.places]
-        lease.require()
-        reasons = _write(store, [*reading.results, *old], before.unreadable)
-        runs = {one.identity.run_id for one in old}
-        return Rebuilt(runs | reading.places.keys(), runs, reasons, [*reading.problems, *before.problems])
+        before = _table_before(folder / STORE_FILE, key="results")
+        before.results = [one for one in before.results if one.identity.run_id not in reading.places]
+        old = {one.identity.run_id for one in before.results}
+        return Rebuilt(old | reading.places.keys(), old, *_write(folder / STORE_FILE, reading, before, lease))
 
-    return do_alone(store, rebuild)
+    return do_alone(folder / STORE_FILE, rebuild)
 
 
 def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> Rebuilt:
@@ -560,12 +443,10 @@ def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> R
     def merge(lease: Lease) -> Rebuilt:
         before = _table_before(store, key="store")
         reading = read_results(paths, processes=processes)
-        results = [*reading.results, *before.results]
-        if not results:
+        runs = {one.identity.run_id for one in (*reading.results, *before.results)}
+        if not runs:
             raise InvalidSetting("results", " ".join(map(str, paths)), "no results found")
-        lease.require()
-        reasons = _write(store, results, before.unreadable)
-        return Rebuilt({one.identity.run_id for one in results}, set(), reasons, [*reading.problems, *before.problems])
+        return Rebuilt(runs, set(), *_write(store, reading, before, lease))
 
     return do_alone(store, merge)
 
@@ -575,23 +456,19 @@ def _table_before(store: Path, *, key: str) -> Table:
     try:
         return read_table(store) if os.path.lexists(store) else Table()
     except ValueError as error:
-        raise InvalidSetting(
-            key, store, f"is not overwritten: {error}; move it away, and {STORE_FILE} is made anew"
-        ) from None
+        remedy = f"is not overwritten: {error}; move it away, and {STORE_FILE} is made anew"
+        raise InvalidSetting(key, store, remedy) from None
 
 
-def _write(store: Path, results: Iterable[Result], unreadable: dict[str, dict[str, str]]) -> list[str]:
+def _write(store: Path, reading: Reading, before: Table, lease: Lease) -> tuple[list[str], list[str]]:
     """Write one line per `run_id`, of the highest `rank`, by time; then unreadable lines of runs without another line. Returns
-    why each of these is unreadable.
+    why each of these is unreadable, and all other problems.
     """
-    highest = {one.identity.run_id: one for one in sorted(results, key=rank)}
-    ordered = sorted(highest.values(), key=lambda result: result.identity.time)
-    lines = [{name: "" if value is None else value for name, value in one.flat().items()} for one in ordered]
-    leftovers = {why: cells for why, cells in unreadable.items() if cells.get("run_id") not in highest}
-    columns = [field.name for field in result_fields()]
-    more = dict.fromkeys(name for cells in leftovers.values() for name, text in cells.items() if name and text)
-    header = [*columns, *(name for name in more if name not in columns)]
-    text = format_lines(header, [*lines, *leftovers.values()], with_header=True)
-    with whole_file(store) as new, new.open("w", newline="", **TEXT) as file:
-        file.write(text)
-    return list(leftovers)
+    lease.require()
+    highest = {one.identity.run_id: one for one in sorted([*reading.results, *before.results], key=rank)}
+    lines = map(_cells_of, sorted(highest.values(), key=lambda result: result.identity.time))
+    leftovers = {why: cells for why, cells in before.unreadable.items() if cells.get("run_id") not in highest}
+    header = dict.fromkeys(field.name for field in result_fields())
+    header |= dict.fromkeys(name for cells in leftovers.values() for name, text in cells.items() if name and text)
+    _replace(store, format_lines(list(header), [*lines, *leftovers.values()], with_header=True))
+    return list(leftovers), [*reading.problems, *before.problems]

@@ -19,10 +19,10 @@ def split_off_invalid(results: Sequence[Result]) -> tuple[list[Result], list[str
     trained results of one network, seed and recovery budget; all of it counts or nothing.
     """
     lines: list[str] = []
-    for split_off in (_of_changed_plans, _without_control, _of_several_dense_networks):
-        invalid, said = split_off([result for result in results if result.identity.plan_sha256 is not None])
+    for find_invalid in (_of_changed_plans, _without_control, _of_several_dense_networks):
+        invalid, reasons = find_invalid([result for result in results if result.identity.plan_sha256 is not None])
         dropped = set(map(id, invalid))
-        results, lines = [result for result in results if id(result) not in dropped], [*lines, *said]
+        results, lines = [result for result in results if id(result) not in dropped], [*lines, *reasons]
     return list(results), lines
 
 
@@ -30,43 +30,40 @@ def _of_changed_plans(results: Sequence[Result]) -> tuple[list[Result], list[str
     invalid, lines = [], []
     for subject, members in _grouped(results, _subject).items():
         first = min(members, key=lambda result: result.identity.time).identity.plan_sha256
-        changed = Counter(plan for result in members if (plan := result.identity.plan_sha256) != first)
-        invalid += [result for result in members if result.identity.plan_sha256 in changed]
-        lines += [
-            f"{subject}: not ranked, {counted(count, 'result')} of plan {plan[:DIGITS]}: the first run had {first[:DIGITS]}"
-            for plan, count in changed.items()
-        ]
+        changed = [result for result in members if result.identity.plan_sha256 != first]
+        invalid += changed
+        for plan, count in Counter(result.identity.plan_sha256 for result in changed).items():
+            what = f"{counted(count, 'result')} of plan {plan[:DIGITS]}: the first run had {first[:DIGITS]}"
+            lines.append(f"{subject}: not ranked, {what}")
     return invalid, lines
 
 
 def _without_control(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    def has_control(result: Result) -> bool:
-        return result.quality.dense_continued is not None or result.quality.dense_distilled is not None
+    def why(members: list[Result]) -> str | None:
+        controls = [(result.quality.dense_continued, result.quality.dense_distilled) for result in members]
+        return "without a control" if all(control == (None, None) for control in controls) else None
 
-    blocks = _grouped(filter(_is_trained, results), _block).values()
-    invalid = [members for members in blocks if not any(map(has_control, members))]
-    lines = [
-        f"{_block_text(members[0])}: not ranked, {counted(len(members), 'result')} without a control"
-        for members in invalid
-    ]
-    return [result for members in invalid for result in members], lines
+    return _invalid_blocks(results, why)
 
 
 def _of_several_dense_networks(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    invalid, lines = [], []
-    for members in _grouped(filter(_is_trained, results), _block).values():
+    def why(members: list[Result]) -> str | None:
         dense = sorted({str(result.identity.dense_weights_sha256)[:DIGITS] for result in members})
-        if len(dense) > 1:
-            invalid += members
-            lines.append(
-                f"{_block_text(members[0])}: not ranked, {counted(len(members), 'result')} of {len(dense)} dense networks "
-                f"({', '.join(dense)})"
-            )
-    return invalid, lines
+        return f"of {len(dense)} dense networks ({', '.join(dense)})" if len(dense) > 1 else None
+
+    return _invalid_blocks(results, why)
 
 
-def _is_trained(result: Result) -> bool:
-    return is_pruned(result) and bool(result.cost.recovery_steps)
+def _invalid_blocks(
+    results: Sequence[Result], why: Callable[[list[Result]], str | None]
+) -> tuple[list[Result], list[str]]:
+    trained = [result for result in results if is_pruned(result) and result.cost.recovery_steps]
+    reasons = [(members, why(members)) for members in _grouped(trained, _block).values()]
+    return [result for members, reason in reasons if reason for result in members], [
+        f"{_block_text(members[0])}: not ranked, {counted(len(members), 'result')} {reason}"
+        for members, reason in reasons
+        if reason
+    ]
 
 
 def _subject(result: Result) -> str:

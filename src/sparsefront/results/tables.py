@@ -3,8 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ from sparsefront.results.run_folder import FAILURE_FILE, failure_message, overri
 from sparsefront.results.statistics import (
     CHOICES,
     PICKED,
-    budget_sentences,
+    budget_table,
     candidate_table,
     picked_as,
     settings_apart,
@@ -120,38 +119,31 @@ def results_table(
 
 
 def layer_lines(result: Result) -> list[dict[str, str]]:
-    """Per layer, and for everything else with weights: sparsity, kernel, time, speedup over the dense kernel, and why it stayed
-    dense or other kernels are unsupported.
+    """Per layer, and for everything else with weights: sparsity, kernel, time, speedup over the dense kernel that was timed in
+    turn, and why it stayed dense or other kernels are unsupported.
 
     The sparsity of a collapsed layer is marked, for the page's highlighting.
     """
-    collapsed = collapsed_in(result)
-    names = [*result.sparsity.sparsity_per_layer, *result.sparsity.dense_layers, *result.kernels.kernel_per_layer]
-    names += result.kernels.dense_weights
-    return [_line(result, name, name in collapsed) for name in dict.fromkeys(names)]
-
-
-def _line(result: Result, name: str, collapsed: bool) -> dict[str, str]:
-    kernel = result.kernels.kernel_per_layer.get(name, {})
-    unsupported = "; ".join(f"{other}: {reason}" for other, reason in (kernel.get("unsupported") or {}).items())
-    latency = kernel.get("latency_us")
-    dense = result.sparsity.dense_layers | result.kernels.dense_weights
-    return {
-        "layer": name,
-        "sparsity": fraction(result.sparsity.sparsity_per_layer.get(name)) + (" (collapsed)" if collapsed else ""),
-        "kernel": plain(kernel.get("chosen")),
-        "µs": "–" if latency is None else f"{latency:.1f}",
-        "speedup": times(_layer_speedup(kernel)),
-        "of roofline": fraction(kernel.get("roofline_fraction")),
-        "stayed dense, or unsupported because": dense.get(name, kernel.get("why_dense", unsupported)),
-    }
-
-
-def _layer_speedup(kernel: dict[str, Any]) -> float | None:
-    """Speedup over the dense kernel timed in turn; None if it was not timed."""
-    candidates, latency = kernel.get("candidates") or {}, kernel.get("latency_us")
-    dense = next((candidates[name] for name in DENSE_KERNELS if candidates.get(name)), None)
-    return dense / latency if dense and latency else None
+    sparsity, kernels, collapsed = result.sparsity, result.kernels, collapsed_in(result)
+    dense = sparsity.dense_layers | kernels.dense_weights
+    lines = []
+    for name in sparsity.sparsity_per_layer | sparsity.dense_layers | kernels.kernel_per_layer | kernels.dense_weights:
+        kernel = kernels.kernel_per_layer.get(name, {})
+        candidates, latency = kernel.get("candidates") or {}, kernel.get("latency_us")
+        dense_us = next((candidates[one] for one in DENSE_KERNELS if candidates.get(one)), None)
+        unsupported = "; ".join(f"{other}: {why}" for other, why in (kernel.get("unsupported") or {}).items())
+        lines.append(
+            {
+                "layer": name,
+                "sparsity": fraction(sparsity.sparsity_per_layer.get(name)) + " (collapsed)" * (name in collapsed),
+                "kernel": plain(kernel.get("chosen")),
+                "µs": "–" if latency is None else f"{latency:.1f}",
+                "speedup": times(dense_us / latency if dense_us and latency else None),
+                "of roofline": fraction(kernel.get("roofline_fraction")),
+                "stayed dense, or unsupported because": dense.get(name, kernel.get("why_dense", unsupported)),
+            }
+        )
+    return lines
 
 
 # Terminal table of one run.
@@ -165,8 +157,6 @@ QUALITIES = {
     "masked": "masked",
     "sparse": "sparse",
 }
-
-
 QUALITY_COLUMNS = {column.field: column for column in COLUMNS if isinstance(column, QualityColumn)}
 
 
@@ -182,89 +172,110 @@ def run_table(result: Result) -> Table:
     return table
 
 
+_Lines = Iterator[tuple[str, str, str]]
+
+
 def run_lines(result: Result, *, brief: bool = False) -> list[list[tuple[str, str, str]]]:
     """What one run found, by section: words, value, and the field of the result with the exact value.
 
     Args:
         brief: without what only the report explains: variants of networks, reasons of layers that were never to be pruned.
     """
-    quality, speed = result.quality, result.speed
-    sections: list[list[tuple[str, str, str]]] = [[]]
+    return [list(_quality_lines(result)), list(_speed_lines(result, brief)), list(_other_lines(result, brief))]
 
-    def add(words: str, value: str, field: str) -> None:
-        sections[-1].append((words, value, field))
 
-    metric = metric_of(result).words
+def _quality_lines(result: Result) -> _Lines:
+    quality, metric = result.quality, metric_of(result)
     for side, words in QUALITIES.items():
-        if side in ("dense_continued", "dense_distilled", "dense_low") and result.value_of(side) is None:
-            continue
-        if side == "dense_low":
-            words = dense_low_text(result)
-        add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
+        if side in ("dense", "masked", "sparse") or result.value_of(side) is not None:
+            name = dense_low_text(result) if side == "dense_low" else words
+            yield f"{metric.words}, {name}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}"
     if (lost := points_lost(result)) is not None:
-        side = baseline_side(result)
-        loss_text = metric_of(result).lost_text(lost) if metric_of(result).less_is_better else points(lost)
-        add(
-            "points lost",
-            f"{loss_text}, against {QUALITIES[side]}",
-            "dense, dense_continued, dense_distilled, sparse",
-        )
+        text = metric.lost_text(lost) if metric.less_is_better else points(lost)
+        fields = "dense, dense_continued, dense_distilled, sparse"
+        yield "points lost", f"{text}, against {QUALITIES[baseline_side(result)]}", fields
     if quality.evaluated_samples is not None:
-        add("evaluated on", _evaluation(result), "evaluated_samples")
-    if quality.val_dense is not None:
-        add(f"{metric}, held out", _held_out(result), "val_dense, val_masked, val_sparse")
-    sections.append([])
-    add("latency, dense", _latency(result, "dense", brief), "latency_dense_ms")
+        limit = "" if quality.evaluate_limit is None else f" (measure.evaluate_limit={quality.evaluate_limit})"
+        text = f"{quality.evaluated_samples} test samples{limit}; ± is their standard error"
+        yield "evaluated on", text, "evaluated_samples"
+    if quality.val_dense is not None:  # on samples that are neither trained on nor reported
+        measured = {side: result.value_of(f"val_{side}") for side in ("dense", "masked", "sparse")}
+        metrics = ", ".join(f"{side} {metric.text(value)}" for side, value in measured.items() if value is not None)
+        use = "for no choice: the checkpoint may have seen them" if quality.val_seen else "for choices"
+        text = f"{metrics} of {quality.val_evaluated_samples} samples, {use}"
+        yield f"{metric.words}, held out", text, "val_dense, val_masked, val_sparse"
+
+
+def _speed_lines(result: Result, brief: bool) -> _Lines:
+    speed = result.speed
+    yield "latency, dense", _latency(result, "dense", brief), "latency_dense_ms"
     if speed.latency_dense_low_ms is not None:
-        add(f"latency, {dense_low_text(result)}", _latency(result, "dense_low", brief), "latency_dense_low_ms")
-    add("latency, sparse", _latency(result, "sparse", brief), "latency_sparse_ms")
+        yield f"latency, {dense_low_text(result)}", _latency(result, "dense_low", brief), "latency_dense_low_ms"
+    yield "latency, sparse", _latency(result, "sparse", brief), "latency_sparse_ms"
     if speed.timed_mode is not None:
-        add("text, token by token", _generated(result), "tokens_per_s_*, latency_prefill_*_ms")
+        yield "text, token by token", _decoding_text(result), "tokens_per_s_*, latency_prefill_*_ms"
     if speed.fused_dense_latency_ms is not None and not brief:
-        latency_text = f"{milliseconds(speed.fused_dense_latency_ms)} ms"
-        add("latency, dense, in sparsefront's fused graph", latency_text, "fused_dense_latency_ms")
-    add("speedup", _speedup(result) + (apart_from_medians(result) if not brief else ""), "speedup")
-    if (interval := _interval(result)) is not None:
-        add("its interval", interval, "speedup_low, speedup_high")
+        text = f"{milliseconds(speed.fused_dense_latency_ms)} ms"
+        yield "latency, dense, in sparsefront's fused graph", text, "fused_dense_latency_ms"
+    yield "speedup", _speedup(result) + ("" if brief else apart_from_medians(result)), "speedup"
+    if speed.speedup is not None and (interval := speedup_interval(result)) is not None:
+        repeats = "" if speed.repeats is None else f", {counted(speed.repeats, 'repeat')}"
+        text = f"{' – '.join(map(times, interval))} (bootstrap 95 % of the ratio of medians{repeats})"
+        yield "its interval", text, "speedup_low, speedup_high"
     if speed.speedup_low_precision is not None:
-        add(f"speedup over {dense_low_text(result)}", _speedup_low(result), "speedup_low_precision")
+        stronger = "; this dense version is the faster one" if low_baseline_is_faster(result) else ""
+        text = f"{times(speed.speedup_low_precision)}{_verdict(result, 'speedup_low_precision')}{stronger}"
+        yield f"speedup over {dense_low_text(result)}", text, "speedup_low_precision"
     if speed.dataset_lengths:
-        add("over the data's own batches", _own_lengths(result), "latency_*_dataset_ms, speedup_dataset")
-        add("their lengths", lengths_text(result), "dataset_lengths")
+        yield "over the data's own batches", _own_lengths(result), "latency_*_dataset_ms, speedup_dataset"
+        yield "their lengths", lengths_text(result), "dataset_lengths"
     for entry in speed.parts:
-        name = entry["part"].replace("_", " ")
-        add("whole translations" if name == "translation" else f"the {name} alone", _part(entry), "parts")
+        name = (
+            "whole translations" if entry["part"] == "translation" else f"the {entry['part'].replace('_', ' ')} alone"
+        )
+        yield name, _part_text(entry), "parts"
     if speed.curve:
-        add("sparse wins", wins_text(result), "curve")
-    add("device", _device(result), "latency_device")
+        yield "sparse wins", wins_text(result), "curve"
+    yield "device", _device(result), "latency_device"
     if not brief or precision_of(result) != speed.dtype:
-        add("precision", plain(precision_of(result)), "precision")
-    add("kernel", plain(speed.latency_kernel), "latency_kernel")
-    sections.append([])
-    add("achieved sparsity", fraction(result.sparsity.sparsity_achieved), "sparsity_achieved")
-    if result.sparsity.weights_left is not None:
-        left = (result.sparsity.weights_left, result.sparsity.theoretical_flops_left)
-        add("left of the dense weights, flops", ", ".join(map(fraction, left)), "weights_left, theoretical_flops_left")
-    if result.cost.recovery_steps is not None:
-        add("recovery", _budget(result), "recovery_steps")
-    add("layers left dense", dense_layers_text(result, brief=brief), "dense_layers, dense_weights")
-    if not brief or collapsed_in(result):
-        add("layers collapsed", collapsed_layers_text(result), "collapsed_layers")
-    add("weights", _weights(result), "weight_bytes_sparse")
-    if result.size.resident_bytes_sparse is not None and not (brief and _resident(result) == _weights(result)):
-        add("on the device", _resident(result), "resident_bytes_sparse")
-    add("seed", str(result.identity.seed), "seed")
-    if result.identity.recovery_seed not in (None, result.identity.seed):
-        add("seed of the recovery", str(result.identity.recovery_seed), "recovery_seed")
-    return sections
+        yield "precision", plain(precision_of(result)), "precision"
+    yield "kernel", plain(speed.latency_kernel), "latency_kernel"
+
+
+def _other_lines(result: Result, brief: bool) -> _Lines:
+    identity, sparsity, cost, size = result.identity, result.sparsity, result.cost, result.size
+    yield "achieved sparsity", fraction(sparsity.sparsity_achieved), "sparsity_achieved"
+    if sparsity.weights_left is not None:
+        text = ", ".join(map(fraction, (sparsity.weights_left, sparsity.theoretical_flops_left)))
+        yield "left of the dense weights, flops", text, "weights_left, theoretical_flops_left"
+    if cost.recovery_steps is not None:
+        epochs = "" if cost.recovery_epochs is None else f"{cost.recovery_epochs:.3g}"
+        counts = {"step": cost.recovery_steps, "epoch": epochs, "sample": cost.recovery_samples}
+        text = ", ".join(counted(number, noun) for noun, number in counts.items())
+        yield "recovery", text if cost.recovery_steps else "no training", "recovery_steps"
+    collapsed = collapsed_in(result)
+    yield "layers left dense", dense_layers_text(result, brief=brief), "dense_layers, dense_weights"
+    if not brief or collapsed:
+        text = f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
+        yield "layers collapsed", text, "collapsed_layers"
+    weights = f"{_megabytes(size.weight_bytes_dense)} dense, {_megabytes(size.weight_bytes_sparse)} sparse"
+    yield "weights", weights, "weight_bytes_sparse"
+    if size.resident_bytes_sparse is not None:
+        text = f"{_megabytes(size.resident_bytes_dense)} dense, {_megabytes(size.resident_bytes_sparse)} sparse"
+        if held := size.dense_bytes_per_layer:
+            text += f" ({_megabytes(sum(held.values()))} in {counted(len(held), 'prunable layer')} left dense)"
+        if not (brief and text == weights):
+            yield "on the device", text, "resident_bytes_sparse"
+    yield "seed", str(identity.seed), "seed"
+    if identity.recovery_seed not in (None, identity.seed):
+        yield "seed of the recovery", str(identity.recovery_seed), "recovery_seed"
 
 
 def run_title(result: Result) -> str:
     """Model, data, pattern with granularity or n:m, and target."""
     choice = result.choice
-    unit = "".join(f" {part}" for part in (choice.granularity, result.sparsity.n_of_m) if part is not None)
-    first = smaller_first(result)
-    pattern = f"{'' if first is None else first + ' '}{choice.pattern}{unit} {asked_of(result)}"
+    parts = (smaller_first(result), choice.pattern, choice.granularity, result.sparsity.n_of_m, asked_of(result))
+    pattern = " ".join(str(part) for part in parts if part is not None)
     return f"{model_text(result)} on {task_text(result)}: {pattern}"
 
 
@@ -277,11 +288,11 @@ def dense_layers_text(result: Result, *, brief: bool = False) -> str:
     """
     prunable, shares = result.sparsity.dense_layers, result.sparsity.dense_weight_shares
     others = result.kernels.dense_weights
-    reasons = prunable | others
     if result.choice.recovery_parameters.get("dense_after") is not None:
         return "all: recovery.dense_after lifted the masks"
     if result.choice.kernel_mode == "none":
         return "all: kernel=none swaps nothing in"
+    reasons = prunable | others
     if not reasons:
         return "none"
     held = f" with {percent(sum(shares.values()))} of the prunable weights" if shares else ""
@@ -289,12 +300,6 @@ def dense_layers_text(result: Result, *, brief: bool = False) -> str:
         held = f" ({len(prunable) or 'none'} of them prunable{',' * bool(held)}{held})"
     shown = prunable if brief else reasons
     return f"{len(reasons)}{held}" + (f": {reasons_text(shown)}" if shown else "")
-
-
-def collapsed_layers_text(result: Result) -> str:
-    """How many layers collapsed, and which."""
-    collapsed = collapsed_in(result)
-    return f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
 
 
 def _latency(result: Result, side: str, brief: bool) -> str:
@@ -308,10 +313,8 @@ def _latency(result: Result, side: str, brief: bool) -> str:
 
 
 def _speedup(result: Result) -> str:
-    speed = result.speed
-    if speed.speedup is None:
-        return "not measured"
-    return f"{times(speed.speedup)}{_verdict(result, 'speedup')}"
+    speedup = result.speed.speedup
+    return "not measured" if speedup is None else f"{times(speedup)}{_verdict(result, 'speedup')}"
 
 
 def dense_low_text(result: Result) -> str:
@@ -319,24 +322,16 @@ def dense_low_text(result: Result) -> str:
     return f"dense in {result.speed.dense_low_precision or 'low precision'}"
 
 
-def _speedup_low(result: Result) -> str:
-    """Speedup over the low-precision dense network, and whether that is the baseline to beat."""
-    field = "speedup_low_precision"
-    stronger = "; this dense version is the faster one" if low_baseline_is_faster(result) else ""
-    return f"{times(result.speed.speedup_low_precision)}{_verdict(result, field)}{stronger}"
-
-
-def _generated(result: Result) -> str:
-    speed, lines = result.speed, []
-    for side in ("dense", "dense_low", "sparse"):
-        if (rate := result.value_of(f"tokens_per_s_{side}")) is not None:
-            name = dense_low_text(result) if side == "dense_low" else side
-            lines.append(f"{name} {rate:.0f} tokens/s")
-    prompts = (speed.latency_prefill_dense_ms, speed.latency_prefill_sparse_ms)
-    if any(taken is not None for taken in prompts):
+def _decoding_text(result: Result) -> str:
+    """Tokens per second, and the time of the prompt."""
+    names = {"dense": "dense", "dense_low": dense_low_text(result), "sparse": "sparse"}
+    rates = {name: result.value_of(f"tokens_per_s_{side}") for side, name in names.items()}
+    texts = [f"{name} {rate:.0f} tokens/s" for name, rate in rates.items() if rate is not None]
+    prompts = (result.speed.latency_prefill_dense_ms, result.speed.latency_prefill_sparse_ms)
+    if prompts != (None, None):
         taken = ", ".join("not measured" if one is None else f"{milliseconds(one)} ms" for one in prompts)
-        lines.append(f"prompt, dense and sparse: {taken}")
-    return "; ".join(lines)
+        texts.append(f"prompt, dense and sparse: {taken}")
+    return "; ".join(texts)
 
 
 def _verdict(result: Result, field: str) -> str:
@@ -356,12 +351,9 @@ def _own_lengths(result: Result) -> str:
     speed = result.speed
     if speed.latency_dense_dataset_ms is None:
         return "not measured: one of their sizes could not be"
-    sides = (
-        ("dense", speed.latency_dense_dataset_ms),
-        (dense_low_text(result), speed.latency_dense_low_dataset_ms),
-        ("sparse", speed.latency_sparse_dataset_ms),
-    )
-    latencies = ", ".join(f"{side} {milliseconds(value)} ms" for side, value in sides if value is not None)
+    names = {"dense": "dense", "dense_low": dense_low_text(result), "sparse": "sparse"}
+    taken = {name: result.value_of(f"latency_{side}_dataset_ms") for side, name in names.items()}
+    latencies = ", ".join(f"{name} {milliseconds(value)} ms" for name, value in taken.items() if value is not None)
     if speed.speedup_dataset is None:
         return latencies
     interval = speedup_interval(result, "speedup_dataset")
@@ -371,7 +363,7 @@ def _own_lengths(result: Result) -> str:
     return f"{latencies}: {times(speed.speedup_dataset)}{ends}{_verdict(result, 'speedup_dataset')}{over}"
 
 
-def _part(entry: Mapping[str, Any]) -> str:
+def _part_text(entry: Mapping[str, Any]) -> str:
     """`0.52 ms dense, 0.40 ms sparse: 1.30×`, with the number of rows, and tokens per second if it generates any."""
     if "not_measured" in entry:
         return f"not measured: {entry['not_measured']}"
@@ -398,31 +390,6 @@ def apart_from_medians(result: Result) -> str:
     return ratio_apart(speed.speedup, speed.latency_dense_ms, speed.latency_sparse_ms)
 
 
-def _interval(result: Result) -> str | None:
-    """The ends of the speedup's interval, and its kind: see `measure.speedup.speedup_of`."""
-    speed, interval = result.speed, speedup_interval(result)
-    if speed.speedup is None or interval is None:
-        return None
-    repeats = "" if speed.repeats is None else f", {counted(speed.repeats, 'repeat')}"
-    return f"{' – '.join(map(times, interval))} (bootstrap 95 % of the ratio of medians{repeats})"
-
-
-def _evaluation(result: Result) -> str:
-    """Number of samples, and the meaning of ±."""
-    quality = result.quality
-    limit = "" if quality.evaluate_limit is None else f" (measure.evaluate_limit={quality.evaluate_limit})"
-    return f"{quality.evaluated_samples} test samples{limit}; ± is their standard error"
-
-
-def _held_out(result: Result) -> str:
-    """The metric for choices: on samples that are neither trained on nor reported."""
-    sides = ("dense", "masked", "sparse")
-    measured = {side: value for side in sides if (value := result.value_of(f"val_{side}")) is not None}
-    metrics = ", ".join(f"{side} {metric_of(result).text(value)}" for side, value in measured.items())
-    use = "for no choice: the checkpoint may have seen them" if result.quality.val_seen else "for choices"
-    return f"{metrics} of {result.quality.val_evaluated_samples} samples, {use}"
-
-
 def _device(result: Result) -> str:
     speed = result.speed
     if speed.latency_device is None:
@@ -432,30 +399,6 @@ def _device(result: Result) -> str:
         device = f"{device} ({processor_text(result)})"
     batch = None if speed.batch_size is None else f"batch {speed.batch_size}"
     return ", ".join(filter(None, (device, batch, speed.dtype)))
-
-
-def _budget(result: Result) -> str:
-    """The budget of the recovery, as counted by its training loop."""
-    cost = result.cost
-    if not cost.recovery_steps:
-        return "no training"
-    counts = {"step": cost.recovery_steps, "epoch": f"{cost.recovery_epochs:.3g}", "sample": cost.recovery_samples}
-    return ", ".join(counted(number, noun) for noun, number in counts.items())
-
-
-def _weights(result: Result) -> str:
-    return f"{_megabytes(result.size.weight_bytes_dense)} dense, {_megabytes(result.size.weight_bytes_sparse)} sparse"
-
-
-def _resident(result: Result) -> str:
-    """Resident bytes of both networks, and the share of dense prunable layers in the sparse one's."""
-    text = (
-        f"{_megabytes(result.size.resident_bytes_dense)} dense, {_megabytes(result.size.resident_bytes_sparse)} sparse"
-    )
-    held = result.size.dense_bytes_per_layer
-    return text + (
-        f" ({_megabytes(sum(held.values()))} in {counted(len(held), 'prunable layer')} left dense)" if held else ""
-    )
 
 
 def _megabytes(size: int | None) -> str:
@@ -486,10 +429,10 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
     picked = picked_as(group.candidates)
     apart = settings_apart(group.candidates, SHOWN)
     sign = group.metric.sign
-    order = sorted(group.points(), key=lambda point: -sign * (point.quality if point.val is None else point.val))
+    order = sorted(group.points, key=lambda point: -sign * (point.quality if point.val is None else point.val))
     for point in order[:most]:
         add_row(table, *_cells(point, apart[point.candidate.runs]), picked.get(point.candidate.runs, ""))
-    if (dense := group.dense_quality()) is not None:
+    if (dense := group.median_quality("dense")) is not None:
         add_row(table, "dense", "0", "", "", f"{dense:.2f}", "", "", "")
     if {"winner", "recipe"} & set(picked.values()):
         table.caption, table.caption_justify = Text(PICKED), "left"
@@ -568,11 +511,11 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
         verdicts: confidence of what was picked, on the reporting split.
         most: maximum number of table lines; None = all.
     """
-    narrow, table = Console(), results_table(group.results, group.notes(), most=most, columns=group.columns)
+    narrow, table = Console(), results_table(group.results, group.notes, most=most, columns=group.columns)
     if _is_too_narrow(narrow, table):
         print_table(narrow, compact_table(group, most))
-        _print_left_out(len(group.points()), most, "candidate")
-        for line in [*([f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []), *group.notes(), *verdicts]:
+        _print_left_out(len(group.points), most, "candidate")
+        for line in [*([f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []), *group.notes, *verdicts]:
             print_text(narrow, line)
     else:
         console = table_console(table)
@@ -581,8 +524,12 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
         if chosen := candidate_table(group.candidates):
             print_table(console, records_table(chosen[:most], CHOICES, verdicts))
             _print_left_out(len(chosen), most, "candidate")
-    for sentence in budget_sentences(group):
-        print_text(narrow, f"- {sentence}")
+    budgets = budget_table(group)
+    if budgets and _is_too_narrow(narrow, table):
+        for line in budgets:
+            print_text(narrow, "- " + "; ".join(f"{name} {cell}" for name, cell in line.items() if cell))
+    elif budgets:
+        print_table(table_console(), records_table(budgets, "the fastest that surely loses at most so much"))
     print()
 
 
@@ -611,21 +558,12 @@ def _print_left_out(count: int, most: int | None, what: str) -> None:
         print(f"{counted(count - most, f'more {what}')}: in compare.html, or rows=all")
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A point of a sweep without a result: its name, its overrides, and the message."""
-
-    name: str
-    overrides: Sequence[str]
-    reason: str
-
-
-def print_failures(failures: Sequence[Failure]) -> None:
-    """Print which points of a sweep failed, and why."""
+def print_failures(failures: Sequence[tuple[str, Sequence[str], str]]) -> None:
+    """Print which points of a sweep failed, and why: (name, overrides, message) of each."""
     print(f"{len(failures)} failed:")
-    for failure in failures:
-        print(printable(f"  {failure.name}: {' '.join(failure.overrides)}"))
-        print(f"     {printable(failure.reason, lines=True)}")
+    for name, overrides, reason in failures:
+        print(printable(f"  {name}: {' '.join(overrides)}"))
+        print(f"     {printable(reason, lines=True)}")
 
 
 def _short(path: Path) -> str:
@@ -643,7 +581,7 @@ def print_sweep(directory: Path) -> None:
     files = sorted(below(directory, RESULT_FILE))
     reading = read_results(files)
     failures = [
-        Failure(file.parent.name, recorded_overrides(file.parent) or ["not recorded"], failure_message(file))
+        (file.parent.name, recorded_overrides(file.parent) or ["not recorded"], failure_message(file))
         for file in sorted(below(directory, FAILURE_FILE))
     ]
     if reading.results:

@@ -48,6 +48,7 @@ from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
 from sparsefront.training.fit import steps_per_epoch
 
 log = logging.getLogger(__name__)
+SERVING = "serving.json"  # of mode=serve, next to the result
 TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # groups whose choices become W&B tags
 
 
@@ -94,6 +95,8 @@ def run(
             result = _compose(experiment, dense, pruned, recovered, exported, measured).with_values(control[0])
             for file in (measured.path / SAMPLES, *measured.path.glob(TEXTS)):
                 shutil.copy(file, new.folder / file.name)
+            if (served := measured.read_json(MEASUREMENTS).get("serving")) is not None:
+                (new.folder / SERVING).write_text(json.dumps(served, indent=2), encoding="utf-8")
             save_outcomes(new.folder / OUTCOMES, load_outcomes(measured.path / OUTCOMES) | control[1])
             write_result_json(new.folder / RESULT_FILE, _sealed(result, new.folder))
     result = _publish(experiment, finished, pruned, recovered)
@@ -141,7 +144,8 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     result = Result.from_json((finished.path / RESULT_FILE).read_text(encoding="utf-8"))
     directory = experiment.output_dir
     require_all()  # after a suspend, a restarted run may own the folder now
-    for file in (finished.path / SAMPLES, finished.path / OUTCOMES, *finished.path.glob(TEXTS)):
+    beside = (*finished.path.glob(TEXTS), *finished.path.glob(SERVING))
+    for file in (finished.path / SAMPLES, finished.path / OUTCOMES, *beside):
         with whole_file(directory / file.name) as copy:
             shutil.copyfile(file, copy)
     masks = _pruned_layers(experiment, result, pruned, recovered) if experiment.report.mask_pictures else None
@@ -151,6 +155,7 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
         folder = experiment.cache_dir / result.identity.checkpoint
         checkpoint = link_checkpoint(newest(folder) or folder, directory)
     files = [write_result_json(directory / RESULT_FILE, result), *files]  # last: a folder with a result is complete
+    files += [file for file in [directory / SERVING] if file.is_file()]
     files += _added_to(experiment.results_dir / STORE_FILE, result)
     print_run(result, files, checkpoint=checkpoint, is_point=experiment.sweep is not None)
     sparsity = result.sparsity

@@ -18,7 +18,7 @@ from sparsefront.results.candidates import (
     unlike_the_rest,
     val_quality,
 )
-from sparsefront.results.columns import measured_cells, times
+from sparsefront.results.columns import measured_cells
 from sparsefront.results.comparable import (
     CPU_NOTE,
     DATASET_SPEEDUP,
@@ -26,21 +26,18 @@ from sparsefront.results.comparable import (
     SPEEDUP,
     Axis,
     ComparableResults,
-    Point,
     by_pattern,
     split_comparable,
 )
-from sparsefront.results.field_types import alternatives
+from sparsefront.results.field_types import holds_entries
 from sparsefront.results.page.run import json_for_page, run_details, script_text, write_page
 from sparsefront.results.plots import DENSE_COLOR, pattern_color, recovery_marker
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.statistics import (
+    CANNOT_TELL,
     FASTER,
     FEW_SEEDS,
-    against_dense,
-    budget_sentences,
-    lost_for_choice,
-    may_rank,
+    budget_table,
     pattern_ranking,
     settings_apart,
 )
@@ -82,7 +79,7 @@ def _single_values() -> dict[str, list[str]]:
     """Group of a result -> its scalar fields, at least two in each."""
     groups: dict[str, list[str]] = {}
     for field in result_fields():
-        if not {dict, list} & set(alternatives(field.hint)):
+        if not holds_entries(field.hint):
             groups.setdefault(field.group, []).append(field.name)
     return groups
 
@@ -118,21 +115,20 @@ def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str,
         "title": group.title,
         "runs": counted(len(group.results), "run"),
         "headline": headline(group),
-        "sentences": budget_sentences(group),
+        "budgets": budget_table(group),
         "decided_on": "held-out data"
         if group.picked_by == "val"
         else "the reporting split, since nothing else was recorded",
         "ranking": pattern_ranking(group),
         "cells": measured_cells(group.candidates),
         "verdicts": verdicts,
-        "notes": group.notes(),
+        "notes": group.notes,
         "shared": group.columns[1],
     }
 
 
 HEADLINE_POINTS = 1.0
 """Maximum points below dense for the headline."""
-MOST_NAMED = 4
 
 
 def headline(group: ComparableResults) -> str:
@@ -141,44 +137,23 @@ def headline(group: ComparableResults) -> str:
     """
     unit = "% of dense's perplexity" if group.metric.less_is_better else "point of dense"
     within = f"within {HEADLINE_POINTS:g} {unit}"
-    known = [
-        (loss, point) for point in group.speedup_points if (loss := lost_for_choice(point.candidate, group)) is not None
-    ]
-    if group.device == "cpu" and group.speedup_points:
+    if not group.speedup_points:
+        return "Nothing here was timed."
+    if group.device == "cpu":
         return f"No network is called faster: {CPU_NOTE}."
-    if not known:
-        untimed = not group.speedup_points
-        return "Nothing here was timed." if untimed else "Nothing here may be picked: no held-out data decides."
-    near = [point for loss, point in known if loss.high <= HEADLINE_POINTS]
-    if not near and any(loss.low <= HEADLINE_POINTS for loss, _ in known):
+    if not (lines := budget_table(group, [HEADLINE_POINTS])):
+        return "Nothing here may be picked: no held-out data decides."
+    verdict, overlapping = lines[0]["verdict"], lines[0].get("its interval overlaps")
+    if verdict.startswith(CANNOT_TELL):
         return f"Cannot tell what is {within}: what decides is too small a part of the data (95 %)."
-    faster = [point for point in near if against_dense(point) == FASTER]
-    if not faster:
+    if not verdict.startswith(FASTER):
         return f"Nothing {within} counts as faster than dense."
-    ranked = [point for point in faster if may_rank(point.candidate)]
-    if not ranked:
-        best = max(faster, key=lambda point: point.x)
-        return f"{within.capitalize()} the fastest measured is {_named(best)}: {times(best.x)}; {FEW_SEEDS}."
-    near = [point for point in near if may_rank(point.candidate)]
-    best = max(ranked, key=lambda point: point.x)
-    low = _ends(best)[0]
-    rivals = [point for point in near if point is not best and _ends(point)[1] >= low]
-    if not rivals:
-        interval = "" if best.x_interval is None else f" ({' – '.join(map(times, best.x_interval))})"
-        return f"{within.capitalize()} the fastest is {_named(best)}: {times(best.x)}{interval}."
-    alike = sorted([best, *rivals], key=lambda point: -point.x)
-    more = f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else ""
-    names = f"{', '.join(map(_named, alike[:MOST_NAMED]))}{more}"
-    ends = f"{times(min(_ends(one)[0] for one in alike))} – {times(max(_ends(one)[1] for one in alike))}"
-    return f"{within.capitalize()} no single one is surely the fastest: {names} overlap ({ends})."
-
-
-def _ends(point: Point) -> tuple[float, float]:
-    return point.x_interval or (point.x, point.x)
-
-
-def _named(point: Point) -> str:
-    return f"{point.candidate.pattern} at sparsity {point.sparsity:.3g}"
+    fastest = f"{lines[0]['fastest']}: {next(cell for name, cell in lines[0].items() if name.startswith('speedup'))}"
+    if FEW_SEEDS in verdict:
+        return f"{within.capitalize()} the fastest measured is {fastest}; {FEW_SEEDS}."
+    if overlapping:
+        return f"{within.capitalize()} no single one is surely the fastest: {fastest} overlaps {overlapping}."
+    return f"{within.capitalize()} the fastest is {fastest}."
 
 
 def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[str, Any]:
@@ -202,7 +177,7 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
     return {
         "title": group.title,
         "runs": [places[id(result)] for result in group.results],
-        "quality_label": group.quality_label,
+        "quality_label": group.metric.label,
         "metric": {"scale": group.metric.scale, "unit": group.metric.unit, "sign": group.metric.sign},
         "picked_by": None if group.offers_no_choice else group.picked_by,
         "points": points,
@@ -278,5 +253,5 @@ def write_comparison(
 
 def _most_wanted(groups: Sequence[ComparableResults]) -> list[Result]:
     """The results on the fronts of all patterns."""
-    fronts = [group.own_front(series) for group in groups for series in by_pattern(group.points()).values()]
+    fronts = [group.own_front(series) for group in groups for series in by_pattern(group.points).values()]
     return [point.result for front in fronts for point in front]

@@ -61,7 +61,7 @@ function movedBudget() {
 }
 
 function showSection() {
-  // Of each section there are two: its sentences above the charts, its tables below them.
+  // Of each section there are two: its headline above the charts, its tables below them.
   for (const text of document.querySelectorAll("[data-section]")) text.hidden = Number(text.dataset.section) !== state.section;
   document.getElementById("section").value = state.section;
   document.getElementById("lost").hidden = state.lost === null;
