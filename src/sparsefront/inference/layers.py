@@ -164,7 +164,9 @@ def try_layer(
     tuned = autotune_layer(layer, candidates, received, timed=timed, adds_shortcut=adds_shortcut, x_scale=x_scale)
     if not timed and tuned.modules:
         known = {kernel: us for kernel, us in known.items() if kernel in (tuned.dense, *tuned.modules)}
-        if plan is None or min(known, key=known.__getitem__, default="") in tuned.modules:  # else times of another choice
+        if (
+            plan is None or min(known, key=known.__getitem__, default="") in tuned.modules
+        ):  # else times of another choice
             tuned.latencies_us = known
     elif timed_layers is not None and not fast:
         timed_layers.add(repr(shape), density, tuned, device)
