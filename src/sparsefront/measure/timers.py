@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from sparsefront_kernels import Problem, cuda_library
 from sparsefront_kernels.sparse_layer import SparseLayer
-from sparsefront_kernels.tuning.launches import ALONE, Tunable
+from sparsefront_kernels.tuning.launches import ALONE, TunedLaunches
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
@@ -185,7 +185,7 @@ class LaunchChoice:
         candidates: the most promising first.
     """
 
-    tunable: Tunable
+    tunable: TunedLaunches
     packed: object
     problem: Problem
     candidates: Sequence[Any]

@@ -9,7 +9,7 @@ import torch
 from sparsefront_kernels import SparseFormat
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.format import GatheredFormat
 from torch import Tensor, fx
 

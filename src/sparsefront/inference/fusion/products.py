@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from sparsefront_kernels import KernelEntry, Problem, SparseFormat, entries, entry
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.quantized.quantize import Quantized, quantize
 from torch import Tensor, nn
 
