@@ -543,14 +543,13 @@ def test_low_precision_is_measured_again(tiny, finished, tmp_path, capsys):
 
 PARTS = "dense,prune,recover,export,measure,report"
 WITHOUT_SWAP = ("pattern=n_m", "sparsity=0.5", f"stages=[{PARTS}]")
+EQUAL_RECIPE = ["recipe=default", "recipe.batch_size=64", "recipe.weight_decay=0.05", "recipe.decay=cosine"]
 FOUND = {
-    "the kernel, where none is swapped in": (WITHOUT_SWAP, ["kernel=none"]),
-    "how the data is read": (WITHOUT_SWAP, ["dataset.num_workers=1"]),
-    "a dense network's recovery": (("pattern=dense",), ["recipe.recovery_epochs=3"]),
-    "the name of an equal recipe": (
+    "a kernel that is not swapped in, workers, an equal recipe": (
         WITHOUT_SWAP,
-        ["recipe=default", "recipe.batch_size=64", "recipe.weight_decay=0.05", "recipe.decay=cosine"],
+        ["kernel=none", "dataset.num_workers=1", *EQUAL_RECIPE],
     ),
+    "a dense network's recovery": (("pattern=dense",), ["recipe.recovery_epochs=3"]),
 }
 
 
