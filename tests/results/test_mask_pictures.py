@@ -30,6 +30,7 @@ from sparsefront.results.mask_pictures import (
     PrunedLayers,
     Scale,
     choose_layers,
+    line_places,
     mask_image,
     pixel_density,
     rgb,
@@ -114,8 +115,7 @@ def test_pooled_pixels_average_what_is_there():
 
 
 def test_pooled_lines_fall_on_the_nearest_pixel():
-    image = mask_image(image_random_mask(40, 4), Boundaries(rows=[17]), Scale(pooled=2))
-    assert image.rows.groups == (9,)  # 17 / 2 = 8.5
+    assert line_places([17], Scale(pooled=2)) == (9,)  # 17 / 2 = 8.5
 
 
 @pytest.mark.parametrize(
