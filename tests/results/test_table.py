@@ -71,22 +71,21 @@ def test_tables_show_the_standard_error_and_of_how_many_samples(make_result):
 
 
 def test_run_table_says_what_was_not_measured(make_result):
-    result = make_result(sparse=None, latency_sparse_ms=None, speedup=None, speedup_low=None, latency_kernel=None)
-    text = text_of(run_table(result))
-    assert text.count("not measured") == 2
+    nothing = dict.fromkeys(("sparse", "latency_sparse_ms", "speedup", "speedup_low", "latency_kernel"))
+    assert text_of(run_table(make_result(**nothing))).count("not measured") == 2
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"), [(1.1, 1.3, "faster"), (0.7, 0.9, "slower"), (0.9, 1.1, "no clear difference")]
+    ("changes", "verdict"),
+    [
+        ({"speedup_low": 1.1, "speedup_high": 1.3}, "faster"),
+        ({"speedup_low": 0.7, "speedup_high": 0.9}, "slower"),
+        ({"speedup_low": 0.9, "speedup_high": 1.1}, "no clear difference"),
+        ({"sparse_flops_share": 0.25}, "mostly dense kernels"),
+    ],
 )
-def test_a_win_needs_an_interval_beyond_one(make_result, low, high, verdict):
-    assert verdict in text_of(run_table(make_result(speedup_low=low, speedup_high=high, latency_device="cuda")))
-
-
-def test_a_win_needs_sparse_kernels(make_result):
-    assert "1.50×, mostly dense kernels" in text_of(
-        run_table(make_result(sparse_flops_share=0.25, latency_device="cuda"))
-    )
+def test_a_win_needs_an_interval_and_sparse_kernels(make_result, changes, verdict):
+    assert f"1.50×, {verdict}" in text_of(run_table(make_result(**changes, latency_device="cuda")))
 
 
 def test_results_table_always_shows_the_promised_columns(make_result):
@@ -164,9 +163,9 @@ def test_square_brackets_are_shown_and_not_read_as_markup(make_result):
 
 def test_sorting_puts_the_best_first_and_the_unmeasured_last(make_result):
     results = [make_result(speedup=value, latency_sparse_ms=value) for value in (1.0, None, 3.0, 2.0)]
-    assert [result.speed.speedup for result in sort_results(results, "speedup")] == [3.0, 2.0, 1.0, None]
-    assert [result.speed.speedup for result in sort_results(results, "-speedup")] == [1.0, 2.0, 3.0, None]
-    assert [result.speed.speedup for result in sort_results(results, "latency_sparse_ms")] == [1.0, 2.0, 3.0, None]
+    rising = [1.0, 2.0, 3.0, None]
+    for by, order in (("speedup", [3.0, 2.0, 1.0, None]), ("-speedup", rising), ("latency_sparse_ms", rising)):
+        assert [result.speed.speedup for result in sort_results(results, by)] == order
 
 
 @pytest.mark.parametrize("name", ["speed", "kernel_per_layer", ""])
