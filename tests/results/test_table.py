@@ -10,11 +10,13 @@ A network with another sparsity than requested is reported before its recovery.
 """
 
 import io
+import json
 import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -29,10 +31,10 @@ from sparsefront.results.page.run import write_run_page
 from sparsefront.results.tables import (
     compact_table,
     dense_layers_text,
-    print_failures,
     print_group,
     print_results,
     print_run,
+    print_sweep,
     results_table,
     run_table,
 )
@@ -174,12 +176,16 @@ def test_sorting_by_no_column_names_the_closest(make_result, name):
         sort_results([make_result()], name)
 
 
-def test_names_and_messages_control_no_terminal(capsys, make_result):
+def test_names_and_messages_control_no_terminal(capsys, make_result, tmp_path):
     """A stranger's folder may hold escape sequences in any name."""
     hostile = make_result().with_values({"pattern": "n_m\x1b[2J", "model": "a\rb\u202e", "run_id": "x\x07"})
     print_results([hostile])
     print_run(hostile, [])
-    print_failures([("a\x1b[1A", ["pattern=\x9b31m"], "first line\nsecond\x1b]0;t\x07")])
+    failed = tmp_path / "a\x1b[1A"
+    (failed / ".hydra").mkdir(parents=True)
+    (failed / ".hydra" / "overrides.yaml").write_text(yaml.dump(["pattern=\x9b31m"]))
+    (failed / "failure.json").write_text(json.dumps({"message": "first line\nsecond\x1b]0;t\x07"}))
+    print_sweep(tmp_path)
     shown = capsys.readouterr().out
     assert not set(shown) & set("\x1b\r\x07\u202e\x9b")
     assert r"n_m\x1b[2J" in shown and r"pattern=\x9b31m" in shown and "\n" + "     first line\nsecond" in shown
