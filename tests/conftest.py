@@ -94,7 +94,7 @@ def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 SEARCHES = (
     ("measure.end_to_end", "known_searches"),
     ("inference.autotune", "timed_layers"),
-    ("inference.fusion.timed_products", "known_products"),
+    ("inference.fusion.product_choice", "known_products"),
     ("inference.whole_network", "known_swaps"),
 )
 

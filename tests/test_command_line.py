@@ -42,11 +42,11 @@ def rows(tmp_path: Path) -> list[Result]:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["sparsity=1.5"], "sparsity=1.5: must be a number of at least 0 and below 1 (the fraction of zeros)"),
+        (["sparsity=1.5"], "sparsity=1.5: must be less than"),
         (["sparsity=${nowhere}"], "sparsity: Interpolation key 'nowhere' not found"),
         (["trainer.devices=4096"], "trainer.devices=4096: trains on the CPU, whose cores take at most"),
         (["-m", "sparsity=interval(0.5,0.9)"], "sparsity=interval(0.5,0.9): needs hydra/sweeper=optuna"),
-        (["-m", "sparsity=0.5,1.7", "seed=1,2"], "sparsity=1.7: must be a number of at least 0 and below 1"),
+        (["-m", "sparsity=0.5,1.7", "seed=1,2"], "sparsity=1.7: must be less than"),
         (["-m", "pattern=n_m,tile_wize"], "pattern=tile_wize: no such option; did you mean tile_wise?"),
         (["-m", "experiment=glob(nothing_*)"], "experiment=glob(nothing_*): finds no option of the group; there are "),
         (["results_dir=/proc/sparsefront"], "results_dir=/proc/sparsefront: cannot be written"),
@@ -76,7 +76,7 @@ def test_the_installed_program_completes(line, answer, monkeypatch):
 
 
 @pytest.mark.parametrize("experiment", ["experiment=digits_gradual", "+experiment=digits_gradual"])
-def test_the_configuration_is_shown_with_what_an_experiment_chooses(tmp_path, experiment, finish):
+def test_configuration_shows_an_experiment(tmp_path, experiment, finish):
     """With and without a plus."""
     done = finish(tmp_path, "--cfg", "job", experiment, "pattern=block_wise")
     assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ def test_the_configuration_is_shown_with_what_an_experiment_chooses(tmp_path, ex
     assert "allocation:\n  _target_: sparsefront.allocation.per_layer.PerLayer\n" in done.stdout
 
 
-def test_a_sweep_goes_on_past_a_failed_point_and_is_not_repeated(tmp_path, finish):
+def test_sweep_continues_past_a_failure(tmp_path, finish):
     sweep = ["-m", "pattern=n_m", "sparsity=0.5", "pattern.m=4,5,8"]
     first = finish(tmp_path, *sweep)
     assert first.returncode != 0, "one point cannot work"
@@ -117,7 +117,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 """
 
 
-def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path, finish, programs):
+def test_killed_run_gives_the_same_result(tmp_path, finish, programs):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     for stage in ("dense", "recover", "measure"):
         """Without a chance to clean up, as soon as the run works on it."""
@@ -139,7 +139,7 @@ def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path, finish, pr
     assert after_kills.choice == uninterrupted.choice
 
 
-def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path, programs):
+def test_full_disk_leaves_nothing_half_written(tmp_path, programs):
     """No file may be larger than 150 KB, so the weights cannot be stored."""
     limit = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (150 * 1024, 150 * 1024))"
     main = "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -216,6 +216,6 @@ pipeline.run_experiment = work
     ],
     ids=["at first", "twice"],
 )
-def test_ctrl_c_is_one_line_at_any_time(tmp_path, programs, code, said):
+def test_ctrl_c_is_one_line(tmp_path, programs, code, said):
     done = programs.run(["-c", code, *command(tmp_path)])
     assert (done.returncode, done.stderr) == (130, said)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from waiting import wait_until
 from whole_calls import on_every_rank
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.training import ranks
 from sparsefront.training.divergence import Diverged
 from sparsefront.training.ranks import RankFailed
@@ -41,7 +42,7 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_ranks_tell_each_other_and_leave_nothing_behind(bodies, served_ranks, tmp_path):
+def test_ranks_exchange_and_clean_up(bodies, served_ranks, tmp_path):
     environment, threads = dict(os.environ), torch.get_num_threads()
     told = on_every_rank(bodies.statistics, trainer=TWO, folder=tmp_path, loggers=["logger"])["told"]
     assert [rank["index"] for rank in told] == [0, 1] and all(rank["count"] == 2 for rank in told)
@@ -55,7 +56,7 @@ def test_ranks_tell_each_other_and_leave_nothing_behind(bodies, served_ranks, tm
     assert dict(os.environ) == environment and torch.get_num_threads() == threads and not dist.is_initialized()
 
 
-def test_every_rank_ends_with_the_same_masks_and_weights(trained):
+def test_ranks_end_alike(trained):
     first, second = trained
     assert equal(first["masks"], second["masks"])
     assert equal(first["weights"], second["weights"])
@@ -64,7 +65,7 @@ def test_every_rank_ends_with_the_same_masks_and_weights(trained):
         assert (mask.unflatten(1, (-1, 4)).sum(dim=2) == 1).all()
 
 
-def test_every_way_of_training_ends_alike_on_every_rank(bodies, served_ranks, tmp_path):
+def test_every_training_ends_alike(bodies, served_ranks, tmp_path):
     two = TrainerSettings(**CPU, devices=2, limit_batches=4)
     ends = on_every_rank(bodies.train_in_every_way, two, trainer=two, folder=tmp_path, loggers=[])
     assert len(ends) == 3
@@ -75,11 +76,11 @@ def test_every_way_of_training_ends_alike_on_every_rank(bodies, served_ranks, tm
             assert torch.equal(first["weights"][f"{layer}.weight"] != 0, mask), way
 
 
-def test_scores_are_those_of_a_single_process_over_the_same_batches(trained, alone):
+def test_scores_equal_a_single_process(trained, alone):
     assert equal(trained[0]["untrained"], alone["untrained"])
 
 
-def test_two_ranks_train_as_one_process_that_accumulates_two_batches(trained, alone):
+def test_two_ranks_equal_two_accumulated_batches(trained, alone):
     """But for rounding."""
     assert trained[0]["steps"] == alone["steps"] == 6
     assert [step for step, _ in trained[0]["reached"]] == [step for step, _ in alone["reached"]]
@@ -97,12 +98,25 @@ def test_two_ranks_train_as_one_process_that_accumulates_two_batches(trained, al
         ("rank 0", KeyError, "rank 0's own"),
     ],
 )
-def test_a_rank_that_fails_ends_the_run(bodies, served_ranks, tmp_path, monkeypatch, how, error, message):
+def test_failing_rank_ends_the_run(bodies, served_ranks, tmp_path, monkeypatch, how, error, message):
     if how == "rank 0":  # the other one has nothing to tell, however long it is waited for
         monkeypatch.setattr(ranks, "REPORT_WAIT_S", 0.5)
     with pytest.raises(error, match=message):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
     assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error", "message"),
+    [
+        ("0.000001", RankFailed, "rank 1 did not start within 1e-06 s; SPARSEFRONT_START_SECONDS is the limit"),
+        ("soon", InvalidSetting, "SPARSEFRONT_START_SECONDS=soon: must be a number of seconds greater than 0"),
+    ],
+)
+def test_start_limit_comes_from_the_environment(bodies, served_ranks, tmp_path, monkeypatch, seconds, error, message):
+    monkeypatch.setenv("SPARSEFRONT_START_SECONDS", seconds)
+    with pytest.raises(error, match=message):
+        on_every_rank(bodies.statistics, trainer=TWO, folder=tmp_path, loggers=[])
 
 
 def test_all_ranks_stop_where_one_diverges(bodies, served_ranks, tmp_path):
@@ -170,7 +184,7 @@ def test_stages_train_on_two_processes(composed, served_ranks, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_two_gpus_end_with_the_same_masks_and_weights(bodies, tmp_path):
+def test_two_gpus_end_alike(bodies, tmp_path):
     """However they exchange gradients; what is rounded on the way changes what comes out."""
     two = TrainerSettings(accelerator="gpu", devices=2, precision="32-true", limit_batches=6, progress_bar=False)
     weights = []
@@ -185,7 +199,7 @@ def test_two_gpus_end_with_the_same_masks_and_weights(bodies, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_a_rank_on_a_gpu_that_is_killed_ends_the_run(bodies, tmp_path):
+def test_killed_gpu_rank_ends_the_run(bodies, tmp_path):
     two = TrainerSettings(accelerator="gpu", devices=2, progress_bar=False)
     with pytest.raises(RankFailed, match="rank 1 failed"):
         on_every_rank(bodies.fail, "killed", trainer=two, folder=tmp_path, loggers=[])

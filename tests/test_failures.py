@@ -31,7 +31,7 @@ def no_space(name: str | None = None) -> OSError:
 
 
 @pytest.mark.parametrize(("folder", "setting"), [("cache", "cache_dir"), ("results/1", "results_dir")])
-def test_a_full_disk_names_the_folder_what_is_free_and_the_setting(composed, tmp_path, folder, setting):
+def test_full_disk_names_folder_and_setting(composed, tmp_path, folder, setting):
     composed()
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     message = told(no_space(str(tmp_path / folder / "weights.safetensors")), composed)
@@ -40,7 +40,7 @@ def test_a_full_disk_names_the_folder_what_is_free_and_the_setting(composed, tmp
     assert message.endswith(f" free now): {remedy}")
 
 
-def test_a_missing_package_is_told_with_what_installs_it(composed):
+def test_missing_package_names_its_installation(composed):
     assert told(ModuleNotFoundError("No module", name="sklearn.datasets"), composed) == (
         "Python package scikit-learn: is not installed: pip install scikit-learn"
     )
@@ -55,7 +55,7 @@ def test_too_little_memory_on_the_gpu(composed):
     assert told(error, composed).startswith("memory of the GPU: CUDA out of memory: lower recipe.batch_size")
 
 
-def test_what_a_worker_of_a_loader_found(composed):
+def test_error_of_a_loader_worker(composed):
     import torch
 
     with pytest.raises(RuntimeError) as caught:
@@ -93,14 +93,14 @@ def test_bugs_keep_their_stack_trace(composed, error):
     ],
     ids=["full disk", "no room for what comes", "bad input"],
 )
-def test_a_job_tells_whether_the_same_run_may_work_later(composed, error, passing):
+def test_job_says_whether_failure_passes(composed, error, passing):
     config = composed()
     with pytest.raises(BadInput) as caught, job(), report_errors_briefly(config, output_dir()):
         raise error
     assert caught.value.passing is passing and caught.value.exit().passing is passing
 
 
-def test_a_run_that_slept_and_was_followed_says_so_and_leaves_the_folder_to_its_successor(composed):
+def test_replaced_run_leaves_its_folder(composed):
     config, directory = composed(), output_dir()
     with pytest.raises(BadInput, match="^this run: .*another process took over; the same command shows") as caught:
         with job(), report_errors_briefly(config, directory):

@@ -26,7 +26,7 @@ def terminal(monkeypatch):
     monkeypatch.setattr(progress, "sys", SimpleNamespace(stdout=watched, stderr=watched, modules={}))
 
 
-def test_a_run_on_a_terminal_counts_epochs_from_one_to_the_last(run, capfd, terminal):
+def test_terminal_counts_epochs_from_one(run, capfd, terminal):
     run(*SMALL, "recipe.epochs=2", "recipe.recovery_epochs=3")
     shown = capfd.readouterr()
     for epoch in ("epoch 1 of 2", "epoch 2 of 2", "epoch 3 of 3", "validation", "evaluate dense", "swap"):
@@ -62,7 +62,7 @@ def test_an_evaluation_knows_its_end(capsys, limit, batches):
     assert f"| 0/{batches} [" in shown
 
 
-def test_a_long_training_without_a_bar_tells_now_and_then(caplog, monkeypatch):
+def test_training_without_bar_logs_lines(caplog, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("sparsefront.training.lightning_parts.time.monotonic", lambda: clock[0])
     lines = EpochLines()

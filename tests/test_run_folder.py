@@ -50,7 +50,7 @@ def killed(tmp_path):
         process.wait(600)
 
 
-def test_a_killed_run_is_closed_by_the_next_one_and_a_living_one_left_alone(tmp_path, killed):
+def test_killed_run_is_closed(tmp_path, killed):
     names = {"dead": "dense: training", "alive": "dense: training", "2026/dead point": "dense", "nothing": ""}
     folders = {name: begin(tmp_path / name, log) for name, log in names.items()}
     finished = begin(tmp_path / "finished", "all")
@@ -72,7 +72,7 @@ def test_a_killed_run_is_closed_by_the_next_one_and_a_living_one_left_alone(tmp_
     assert (folders["alive"] / ".running").exists() and (folders["alive"] / ".partial-1-report.html").exists()
 
 
-def test_a_run_that_is_discarded_at_this_moment_does_not_come_back(tmp_path, monkeypatch):
+def test_discarded_run_stays_away(tmp_path, monkeypatch):
     folder = begin(tmp_path / "results" / "run")
     (folder / ".running").mkdir()
     hold = run_folder.hold_in
@@ -86,7 +86,7 @@ def test_a_run_that_is_discarded_at_this_moment_does_not_come_back(tmp_path, mon
     assert not (tmp_path / "results").exists()
 
 
-def test_a_run_of_another_host_is_closed_when_it_gives_no_sign_of_life(tmp_path, monkeypatch):
+def test_silent_run_elsewhere_is_closed(tmp_path, monkeypatch):
     folder = begin(tmp_path / "run", "dense: training")
     monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
     with occupied(folder):
@@ -106,7 +106,7 @@ def sleep(folder: Path, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("log", ["", "dense: training"], ids=["discarded", "closed"])
-def test_one_that_wakes_after_a_day_has_its_folder_and_did_not_fail(tmp_path, monkeypatch, log):
+def test_waking_run_has_its_folder(tmp_path, monkeypatch, log):
     folder = begin(tmp_path / "results" / "run", log)
     monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
     with occupied(folder):
@@ -122,7 +122,7 @@ def test_one_that_wakes_after_a_day_has_its_folder_and_did_not_fail(tmp_path, mo
     assert not (folder / "failure.json").exists() and not (folder / ".running").exists()
 
 
-def test_only_a_folder_that_holds_nothing_is_discarded(tmp_path):
+def test_empty_folder_is_discarded(tmp_path):
     rejected = begin(tmp_path / "results" / "rejected", "granularity is ignored\n")
     assert not discard_if_empty(rejected, log_counts=True)
     record_failure(rejected, ValueError("wrong"))
@@ -133,7 +133,7 @@ def test_only_a_folder_that_holds_nothing_is_discarded(tmp_path):
     assert not discard_if_empty(curves, log_counts=False)
 
 
-def test_a_full_disk_does_not_hide_the_error_before_it(tmp_path, monkeypatch):
+def test_full_disk_hides_no_error(tmp_path, monkeypatch):
     folder = begin(tmp_path / "run")
 
     def full(*_, **__):

@@ -32,7 +32,7 @@ def composed(request):
         (["sparsity=1.5"], "tile_wise_1.5"),
     ],
 )
-def test_a_run_is_named_after_what_it_prunes(composed, overrides, label):
+def test_run_name_states_the_pruning(composed, overrides, label):
     found = composed(*overrides)
     assert re.fullmatch(rf"results/\d{{4}}-\d\d-\d\d_\d\d-\d\d-\d\d-\d{{6}}_{re.escape(label)}", found.hydra.run.dir)
     with open_dict(found.hydra):
@@ -40,7 +40,7 @@ def test_a_run_is_named_after_what_it_prunes(composed, overrides, label):
     assert found.hydra.sweep.subdir == f"010_{label}"
 
 
-def test_a_pattern_of_the_users_own_folder_makes_a_valid_name(composed):
+def test_own_pattern_makes_a_valid_name(composed):
     found = composed()
     with open_dict(found.hydra):
         found.hydra.runtime.choices.pattern = "mine/tiles: 4"

@@ -15,7 +15,7 @@ from experiments.harness.measure import timed_in_turn
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.timers import summarise
+from sparsefront.measure.timers import summarize
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def find_dense(network: Network, point: Point, settings: Measure) -> Dense:
         log.info("dense candidate %s: %s", name, why)
     executions = {one.name: one for one in (execution, execution.fused) if one is not None}
     calls = {name: one.fastest.call for name, one in executions.items()}
-    medians = {name: summarise(sum(runs, [])).median_ms for name, runs in timed_in_turn(calls, settings).items()}
+    medians = {name: summarize(sum(runs, [])).median_ms for name, runs in timed_in_turn(calls, settings).items()}
     best = min(medians, key=medians.__getitem__)
     fused = [medians[name] for name, one in executions.items() if "fused_graph" in one.variants]
     log.info("dense: %s", ", ".join(f"{name} {ms:.3f} ms" for name, ms in medians.items()))

@@ -24,11 +24,11 @@ from sparsefront.artifacts.lease import held_alone
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import exclusive, shared
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.timed_products import TimedProducts
+from sparsefront.inference.fusion.product_choice import TimedProducts
 from sparsefront.inference.whole_network import why_dense
 from sparsefront.measure.settings import DTYPES, Measure
 from sparsefront.measure.speedup import speedup_of
-from sparsefront.measure.timers import summarise
+from sparsefront.measure.timers import summarize
 from sparsefront.progress import recorded
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def row_of(
 
 def times_cells(timed: Timed, fused_ms: float | None) -> dict[str, str]:
     """Columns of latencies, of the speedup with its range, and of the share of products."""
-    dense, ours = (summarise(sum(runs, [])) for runs in (timed.dense_ms, timed.sparse_ms))
+    dense, ours = (summarize(sum(runs, [])) for runs in (timed.dense_ms, timed.sparse_ms))
     times = {"latency_ms": ours.median_ms, "latency_p20_ms": ours.p20_ms, "latency_p80_ms": ours.p80_ms}
     times |= {"dense_latency_ms": dense.median_ms, "fused_dense_latency_ms": fused_ms, "gemm_share": timed.gemm_share}
     times |= speedup_of(timed.dense_ms, timed.sparse_ms).to_json()
@@ -248,7 +248,7 @@ class Session:
             calls = {"dense": dense.call, "sparse": sparse.call}
             taken = timed_in_turn(calls, self._of_dtype(self.options.sparse, point))
         if self.device.type == "cuda" and point.kernel_mode == "auto" and sparse.report.sparse_flops_share:
-            dense_ms, sparse_ms = (summarise(sum(taken[side], [])).median_ms for side in ("dense", "sparse"))
+            dense_ms, sparse_ms = (summarize(sum(taken[side], [])).median_ms for side in ("dense", "sparse"))
             if (why := why_dense(sparse_ms, dense_ms)) is not None:
                 log.info("%s: every layer stays dense: %s", point, why)
                 self._time(point, masks, dense, without_kernels(dense, masks, sparse, why), steps)

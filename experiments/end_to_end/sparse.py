@@ -14,7 +14,7 @@ from experiments.end_to_end.dense import Dense
 from experiments.end_to_end.networks import Masks, PrunedInMemory, apply_masks, outputs_of
 from experiments.harness.measure import Steps
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.timed_products import TimedProducts
+from sparsefront.inference.fusion.product_choice import TimedProducts
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.inference.swap import swap_layers

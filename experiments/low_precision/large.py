@@ -26,7 +26,7 @@ from sparsefront.inference.precision import Precision
 from sparsefront.measure.correctness import LOW_PRECISION_ERROR_LIMIT, relative_error
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.speedup import speedup_of
-from sparsefront.measure.timers import summarise
+from sparsefront.measure.timers import summarize
 
 log = logging.getLogger(__name__)
 PRECISION = "fp8"
@@ -71,7 +71,7 @@ def measure(session: Session, point: Point) -> None:
     calls = {"dense": dense.call} | {side: one.fastest.call for side, one in executions.items()}
     taken = timed_in_turn(calls, settings)
     row: dict[str, Any] = point.columns | {"precision": PRECISION}
-    row |= {f"latency_{side}_ms": summarise(sum(samples, [])).median_ms for side, samples in taken.items()}
+    row |= {f"latency_{side}_ms": summarize(sum(samples, [])).median_ms for side, samples in taken.items()}
     row |= {"dense_variant": dense.variant} | {f"{side}_variant": one.name for side, one in executions.items()}
     row |= speedup_of(taken["dense"], taken["sparse"]).to_json()
     over_low = speedup_of(taken["dense_low"], taken["sparse"]).to_json()

@@ -30,8 +30,8 @@ from torch.nn import functional
 
 from experiments.harness.rows import append_line, today
 from sparsefront.errors import failure_reason
-from sparsefront.inference.fusion.fused import FusedNorm, FusedResidualNorm, FusedRowNorm
 from sparsefront.inference.fusion.norms import NormTrial
+from sparsefront.inference.fusion.placement import FusedNorm, FusedResidualNorm, FusedRowNorm
 from sparsefront.provenance import provenance
 
 # features x columns: ViT-L at 256 and 64 images, BERT-large at 96 x 128 tokens, BERT-base at 128 x 128 and 8 x 128, ViT-B at 256

@@ -7,13 +7,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.pointwise import contiguous_transpose
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.quantized.quantize import Quantized, quantize
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import TunedLaunches
 
 
 class SparseLayer(nn.Module):
@@ -92,24 +92,23 @@ class SparseLayer(nn.Module):
         return with_epilogue(of_x.float() @ of_w.float().t(), self.bias, activation, residual).to(self.format.dtype)
 
     @property
-    def tunable(self) -> tuple[Tunable | None, Any]:
+    def tunable(self) -> tuple[TunedLaunches | None, Any]:
         """The kernel's launch parameters, or None, and the packed weight for which they are chosen."""
         return self._entry.tunable_in(self.kernel_layout), self._operand
 
     def product(self, x: Tensor) -> Tensor:
-        """[M, K] -> [M, N], in the weight's dtype regardless of autocast."""
+        """[M, K] -> [M, N], in the weight's dtype regardless of autocast.
+
+        The result is row-major and contiguous, so that the cost of a layout is paid, and timed, inside the layer.
+        """
         if torch.is_autocast_enabled(x.device.type):
             with torch.autocast(x.device.type, enabled=False):
-                return self._run(x.to(self.format.dtype))
-        return self._run(x)
-
-    def _run(self, x: Tensor) -> Tensor:
-        """Return a row-major contiguous result, so that the cost of a layout is paid, and timed, inside the layer."""
-        layout = self.kernel_layout
+                return self.product(x.to(self.format.dtype))
         if self.emulates:
             return self.emulated(x)
+        layout = self.kernel_layout
         x = contiguous_transpose(x) if layout in X_FEATURE_MAJOR else x
-        y = self._entry.run(self.entered(x), self._operand, self.bias, layout=layout)
+        y = self._entry.product(self.entered(x), self._operand, self.bias, **self._entry.layout_keyword(layout))
         return contiguous_transpose(y) if layout in Y_FEATURE_MAJOR else y.contiguous()
 
     def train(self, mode: bool = True) -> Self:

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:  # the library alone was installed
 
 from sparsefront.artifacts.durable import denied
 from sparsefront.config import command_line
+from sparsefront.config.arguments import normalize_arguments
 from sparsefront.config.settings import check_root
 from sparsefront.errors import InvalidSetting
 from sparsefront.processes import gc_disabled
@@ -54,7 +55,8 @@ def run(arguments: Sequence[str]) -> None:
         arguments: Hydra's overrides and flags; --help shows the groups.
     """
     with ignore_output_errors(), command_line.report_interrupt_briefly():
-        sys.argv[1:] = command_line.normalize_or_exit(arguments)
+        with command_line.exit_on_bad_input():
+            sys.argv[1:] = normalize_arguments(arguments)
         with command_line.sweep_summary(), command_line.report_composition_briefly():
             _hydra_main()
 

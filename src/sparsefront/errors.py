@@ -121,6 +121,12 @@ class UnknownKey(InvalidSetting):
         return UnknownKey(rooted.key, rooted.value, rooted.allowed)
 
 
+def unknown_key(key: str, value: object, name: str, names: Sequence[str], taker: str) -> UnknownKey:
+    """The error for a key that its taker does not have, with those that it has. `name`: the part of `key` that is unknown."""
+    known = ", ".join(names) or "no keys"
+    return UnknownKey(key, value, f"unknown key; {did_you_mean(name, names)}{taker} takes {known}")
+
+
 def closest(name: str, names: Sequence[str], most: int = 5) -> str:
     """The names most similar to an unknown one, for a message; those that contain it first."""
     holding = [other for other in names if name and name in other]

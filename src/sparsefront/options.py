@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sparsefront.errors import InvalidSetting, Obstacle, did_you_mean, first_line
+from sparsefront.errors import InvalidSetting, Obstacle, did_you_mean, failure_reason
 
 # Options of a package: every class in its modules that defines `name`; and classes named in files.
 
@@ -67,37 +67,49 @@ def option_class(package: str, attribute: str) -> type:
     return classes[attribute]
 
 
-def trusted_class(name: object, base: type, *, trust: Iterable[str] = (), key: str = TARGET) -> type:
-    """The class named in an untrusted file: nothing is called, and only modules of sparsefront and of `trust` are imported.
+def class_named(
+    name: object, base: type, *, trust: Iterable[str] | None = (), key: str = TARGET, taker: str | None = None
+) -> type:
+    """The class named in a file. Nothing is called, and of an untrusted file only modules of sparsefront and of `trust` are
+    imported.
 
     Args:
         name: from the file, package.module.Class.
         base: required base class, such as `patterns.base.Pattern`.
-        trust: other packages or modules that may be imported, which runs their code.
-        key: of the name, for the message.
+        trust: other packages or modules that may be imported, which runs their code; None: any, as in the user's own files.
+        key, taker: of the name, and what needs the class, for messages.
     Raises:
-        InvalidSetting: no class name, a package that is not trusted, or a class that does not derive from `base`.
+        InvalidSetting: no class name, a package that is not trusted, or a class that is abstract or does not derive from `base`.
     """
+    shown, how = shortened(name), "package.module.Class"
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", name, flags=re.ASCII):
-        raise InvalidSetting(key, shortened(name), "is no full name of a class, package.module.Class")
+        raise InvalidSetting(key, shown, f"must be the full name of a class, {how}")
     module, _, attribute = name.rpartition(".")
-    if not is_trusted(module, trust):
+    if trust is not None and not is_trusted(module, trust):
         package = module.partition(".")[0]
         allowed = (
             f"is no class of {OWN}, and a class from a file is imported only where its package is trusted: "
             f'trust=["{package}"] imports it, which runs the code of that package on this machine'
         )
-        raise InvalidSetting(key, shortened(name), allowed)
+        raise InvalidSetting(key, shown, allowed)
     try:
         target = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # importing a trusted module may fail in any way
-        said = f"cannot be imported ({type(error).__name__}: {first_line(error)})"
-        raise InvalidSetting(
-            key, shortened(name), f"{said}; its package must be installed, or be on PYTHONPATH"
-        ) from error
-    if not (inspect.isclass(target) and issubclass(target, base)) or inspect.isabstract(target):
-        raise InvalidSetting(key, shortened(name), f"is no {base.__name__}: it must derive from {base.__module__}")
+    except Exception as error:  # importing a user's module may fail in any way
+        remedy = f"name a class as {how}; its package must be installed, or its folder be on PYTHONPATH"
+        raise InvalidSetting(key, shown, f"cannot be imported ({failure_reason(error)}); {remedy}") from error
+    if not isinstance(target, type):
+        raise InvalidSetting(key, shown, f"is no class; {how} is expected")
+    if missing := [*sorted(getattr(target, "__abstractmethods__", ())), *_unset_class_variables(target)]:
+        raise InvalidSetting(key, shown, f"does not define {', '.join(missing)}, which {taker or base.__name__} needs")
+    if not issubclass(target, base):
+        raise InvalidSetting(key, shown, f"must derive from {base.__module__}.{base.__name__}")
     return target
+
+
+def _unset_class_variables(target: type) -> list[str]:
+    """ClassVars that a base class declares without a value and no subclass sets: `name`, `kinds`."""
+    hints = [hint for base in target.__mro__ for hint in vars(base).get("__annotations__", {}).items()]
+    return sorted({name for name, hint in hints if "ClassVar" in str(hint) and not hasattr(target, name)})
 
 
 def is_trusted(module: str, trust: Iterable[str] = ()) -> bool:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,9 +23,9 @@ from sparsefront.progress import counted
 from sparsefront.records import without_machine, write_record
 from sparsefront.results.packed import RECORD, SUFFIX
 from sparsefront.results.record import Cost
-from sparsefront.results.run_folder import recorded_overrides
+from sparsefront.results.run_folder import FAILURE_FILE, record_failure, recorded_overrides
 from sparsefront.results.store import read_results
-from sparsefront.settings_class import settings_class
+from sparsefront.settings_class import parameters_of, require_known, settings_class
 
 GRACE_S = 30.0  # from SIGTERM, which a training answers after its current step, to SIGKILL
 POLL_S = 0.2
@@ -66,10 +66,8 @@ class SweepSettings:
 
 def sweep_settings(settings: Mapping[str, Any]) -> SweepSettings:
     """Check the sweeper's settings; raises InvalidSetting with a key of `sweep`."""
-    known = [field.name for field in fields(SweepSettings)]
-    for key in settings.keys() - set(known):
-        raise InvalidSetting(f"sweep.{key}", settings[key], f"is no setting; there are {', '.join(known)}")
     with keys_of("sweep"):
+        require_known(parameters_of(SweepSettings), settings, "sweep")
         return SweepSettings(**settings)
 
 
@@ -196,7 +194,11 @@ def _work(
                 stopped += 1
             else:
                 failed.append(point.number)
-                _tell(f"point {point.number} failed, {log_file}: {_last_line(log_file)}")
+                reason = _last_line(log_file)
+                if not (row.parent / FAILURE_FILE).exists():  # a killed process leaves none
+                    row.parent.mkdir(exist_ok=True)
+                    record_failure(row.parent, RuntimeError(f"it ended with status {status}: {reason}"))
+                _tell(f"point {point.number} failed, {log_file}: {reason}")
         time.sleep(POLL_S)
     if todo or stopped:
         _tell(

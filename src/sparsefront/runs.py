@@ -18,14 +18,14 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
-from yaml import YAMLError
 
 from sparsefront.artifacts.bounded_files import load_yaml_bounded, read_text_bounded
 from sparsefront.config.arguments import GROUPS, OPTIONAL, ROOT_KEYS, normalize_arguments, option_folders
 from sparsefront.config.command_line import BadInput, job
 from sparsefront.config.settings import build_settings, options_of
+from sparsefront.config.sweeps import NOT_COMPOSED, composition_complaint
 from sparsefront.data.base import Dataset
-from sparsefront.errors import Edited, InvalidSetting, first_line, keys_of, printable, yaml_complaint
+from sparsefront.errors import Edited, InvalidSetting, first_line, keys_of, printable
 from sparsefront.export.save import folder_path, load, require_packages
 from sparsefront.models.base import Model
 from sparsefront.options import CONF, shortened
@@ -251,11 +251,8 @@ def _composed(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, P
         with initialize_config_dir(str(config_dir), version_base="1.3", job_name="run"):
             config = compose("config", overrides=plain, return_hydra_config=True)
         return config, Path(config.hydra.run.dir).absolute()
-    except YAMLError as error:
-        raise InvalidSetting("overrides", " ".join(overrides), f"is no YAML: {yaml_complaint(error)}") from error
-    except (HydraException, ValueError) as error:  # ValueError: hydra/output=null, and an empty interpolation
-        said = f"{error} ({first_line(error.__cause__)})" if error.__cause__ else str(error)
-        raise InvalidSetting("overrides", " ".join(overrides), " ".join(said.split())) from error
+    except (*NOT_COMPOSED, ValueError) as error:  # ValueError: hydra/output=null, and an empty interpolation
+        raise InvalidSetting("overrides", " ".join(overrides), composition_complaint(error)) from error
 
 
 @dataclass(frozen=True)
@@ -300,14 +297,8 @@ class FinishedRun:
                 rows.append((f"{quality.metric_name}, {network}", f"{value:.4f}", note))
         for network in ("dense", "sparse"):
             if (milliseconds := getattr(speed, f"latency_{network}_ms")) is not None:
-                mode = getattr(speed, f"execution_mode_{network}") or ""
-                rows.append(
-                    (
-                        f"latency, {network}",
-                        f"{milliseconds:.3f} ms",
-                        ", ".join(filter(None, (speed.latency_device, mode))),
-                    )
-                )
+                where = filter(None, (speed.latency_device, getattr(speed, f"execution_mode_{network}")))
+                rows.append((f"latency, {network}", f"{milliseconds:.3f} ms", ", ".join(where)))
         if speed.speedup is not None:
             interval = speedup_interval(self.record)
             few = too_few_repeats(self.record)

@@ -5,19 +5,17 @@ import functools
 import inspect
 import json
 import re
-import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError, with_config
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
-from sparsefront.errors import InvalidSetting, UnknownKey, did_you_mean
+from sparsefront.errors import InvalidSetting, unknown_key
 
 # Shared types of settings; `pydantic` itself has PositiveInt, NonNegativeFloat and the like.
 
@@ -49,85 +47,6 @@ def _compiles(expression: str) -> str:
 
 Expression = Annotated[str, AfterValidator(_compiles)]
 """A regular expression, as text."""
-
-
-# Type hints as text for messages: `a whole number of at least 1 or null`.
-
-NOUNS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
-SEVERAL = {"a whole number": "whole numbers", "a number": "numbers", "text": "texts"}
-
-
-def describe_type(hint: Any) -> str:
-    """Describe the values that a type hint allows.
-
-    Args:
-        hint: of a field, with its `Annotated` constraints. A description in `Field(description=...)` is added in brackets.
-    """
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _annotated(arguments[0], arguments[1:])
-    if origin in (Union, types.UnionType):
-        return " or ".join(describe_type(option) for option in arguments)
-    if origin is Literal:
-        return _listed(map(str, arguments))
-    if origin in (list, tuple):
-        return f"a list of {_several(arguments[0])}"
-    return NOUNS.get(hint, str(hint))
-
-
-def _several(hint: Any) -> str:
-    """Describe the items of a list, in plural."""
-    if get_origin(hint) is Literal:
-        return f"names out of {', '.join(map(str, get_args(hint)))}"
-    words = describe_type(hint)
-    for one, several in SEVERAL.items():
-        words = words.replace(one, several, 1)
-    return words
-
-
-def _annotated(base: Any, notes: Iterable[Any]) -> str:
-    fields = [note for note in notes if isinstance(note, FieldInfo)]
-    constraints = [*(note for field in fields for note in field.metadata), *notes]
-    words = describe_type(base)
-    if any(isinstance(note, MinLen) for note in constraints):
-        words = words.replace("a list of", "a list of one or more", 1)
-    if bounds := _whole_bounds(constraints) if base is int else _bounds(constraints):
-        null = " or null" if words.endswith(" or null") else ""
-        words = f"{words.removesuffix(null)} {bounds}{null}"
-    described = next((field.description for field in fields if field.description), None)
-    return words if described is None else f"{words} ({described})"
-
-
-def _bounds(constraints: Iterable[Any]) -> str:
-    """Constraints as text: `of at least 0 and below 1`, `from 0 to 1`."""
-    limits = dict(_limits(constraints))
-    if limits.keys() == {"of at least", "at most"}:
-        return f"from {limits['of at least']} to {limits['at most']}"
-    return " and ".join(f"{side} {limit}" for side, limit in limits.items())
-
-
-def _whole_bounds(constraints: Iterable[Any]) -> str:
-    """`_bounds` for integers, with exclusive bounds made inclusive."""
-    whole = {Gt: lambda note: Ge(note.gt + 1), Lt: lambda note: Le(note.lt - 1)}
-    return _bounds([whole[type(note)](note) if type(note) in whole else note for note in constraints])
-
-
-def _limits(constraints: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    for note in constraints:
-        match note:
-            case Ge(limit):
-                yield "of at least", limit
-            case Gt(limit):
-                yield "greater than", limit
-            case Le(limit):
-                yield "at most", limit
-            case Lt(limit):
-                yield "below", limit
-
-
-def _listed(names: Iterable[str]) -> str:
-    options = list(names)
-    return " or ".join(options) if len(options) < 3 else f"one of {', '.join(options)}"
 
 
 Class = TypeVar("Class", bound=type)
@@ -175,12 +94,12 @@ def _with_short_errors(
     return __init__
 
 
-def rejection(error: ValidationError, given: Mapping[str, Any], hints: Mapping[str, Any]) -> Exception:
-    """Convert the first error of pydantic's ValidationError.
+def rejection(error: ValidationError, values: Mapping[str, Any], hints: Mapping[str, Any]) -> Exception:
+    """Convert the first error of pydantic's ValidationError, in its words, to one of ours.
 
     Args:
-        given: name of a setting -> its value, in the order of the class's parameters.
-        hints: name of a setting -> its type, with `Annotated` constraints.
+        values: name of a setting -> its value, in the order of the class's parameters.
+        hints: name of a setting -> its type; a description in `Field(description=...)` is added in brackets.
     Returns:
         InvalidSetting; or an error raised in `__post_init__`, unchanged.
     """
@@ -189,14 +108,14 @@ def rejection(error: ValidationError, given: Mapping[str, Any], hints: Mapping[s
     if not first["loc"] and isinstance(cause, Exception):
         return cause
     place = first["loc"][0]  # a name, or the index of a positional argument
-    key = place if isinstance(place, str) else list(given)[place]
+    key = place if isinstance(place, str) else list(values)[place]
     if isinstance(cause, ValueError):
         return InvalidSetting(key, first["input"], str(cause))
-    allowed = describe_type(hints[key])
-    if any(other["type"] == "finite_number" for other in errors):
-        finite = allowed.replace("a number", "a finite number").replace("of numbers", "of finite numbers")
-        return InvalidSetting(key, given[key], f"must be {finite}, not NaN or infinity")
-    return InvalidSetting(key, given[key], f"must be {allowed}")
+    of_key = [re.sub(r"^\w+ should", "must", other["msg"]) for other in errors if other["loc"][0] == place]
+    message = " or ".join(dict.fromkeys(of_key)).replace(" or must be", " or")  # one for each type of a union
+    notes = (note.description for note in get_args(hints[key])[1:] if isinstance(note, FieldInfo))
+    description = next(filter(None, notes), None)
+    return InvalidSetting(key, values[key], message if description is None else f"{message} ({description})")
 
 
 # Validation of plain values, such as from a configuration file.
@@ -230,7 +149,7 @@ def checked_arguments(kind: type, values: Mapping[str, Any], *, taker: str | Non
         InvalidSetting: a required parameter without a value, or an invalid value.
     """
     accepted = parameters_of(kind)
-    _require_known(accepted, values, taker or kind.__name__)
+    require_known(accepted, values, taker or kind.__name__)
     for key in _missing(kind, accepted, values):
         where = f": set {taker}.{key}" if taker else ""
         raise InvalidSetting(key, None, f"is required by {kind.__name__}{where}")
@@ -243,15 +162,15 @@ def checked_against(declared: Mapping[str, Any], values: Mapping[str, Any], *, t
     Args:
         declared: name -> type hint, `Any` if unknown.
     """
-    _require_known(declared, values, taker)
+    require_known(declared, values, taker)
     return checked_values(values, declared)
 
 
-def _require_known(accepted: Mapping[str, Any], values: Mapping[str, Any], taker: str) -> None:
+def require_known(accepted: Iterable[str], values: Mapping[str, Any], taker: str) -> None:
+    """Raise UnknownKey for the first value without a parameter."""
     for key, value in values.items():
         if key not in accepted:
-            names = ", ".join(accepted) or "no keys"
-            raise UnknownKey(key, value, f"unknown key; {did_you_mean(key, list(accepted))}{taker} takes {names}")
+            raise unknown_key(key, value, key, list(accepted), taker)
 
 
 def parameters_of(kind: type) -> dict[str, Any]:

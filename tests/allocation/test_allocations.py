@@ -87,5 +87,5 @@ def test_minimum_share_of_the_density(sparsity, share):
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_a_share_out_of_range(share):
-    with pytest.raises(InvalidSetting, match="min_density_share=.*from 0 to 1"):
+    with pytest.raises(InvalidSetting, match="min_density_share=.*: must be "):
         GlobalThreshold(min_density_share=share)

@@ -21,7 +21,7 @@ def preset(name: str):
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
-def test_a_preset_has_keys_that_the_plugin_knows(name):
+def test_preset_keys_are_of_the_plugin(name):
     module = OmegaConf.to_container(preset(name), resolve=False)["_target_"].rpartition(".")[0]
     pytest.importorskip(module, reason=f"the plugin of hydra/launcher={name} is not installed: it comes with an extra")
     config = importlib.import_module(f"{module.rpartition('.')[0]}.{'_config' if name == 'ray' else 'config'}")
@@ -29,7 +29,7 @@ def test_a_preset_has_keys_that_the_plugin_knows(name):
     assert config is not None and set(preset(name)) <= set(stored) and preset(name)._target_ == stored._target_
 
 
-def test_the_tested_versions_leave_room_for_ray():
+def test_constraints_leave_room_for_ray():
     """The launcher needs cloudpickle below 3, which joblib 1.6 does not take, and boto3, which takes no python-dateutil 3."""
     lines = (CONF.parents[1] / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
@@ -38,7 +38,7 @@ def test_the_tested_versions_leave_room_for_ray():
     assert {"joblib", "hydra-core"} <= set(pins)
 
 
-def test_a_slurm_job_has_a_gpu_memory_and_time_and_comes_back_after_preemption():
+def test_slurm_job_returns_after_preemption():
     slurm = preset("submitit_slurm")
     assert (slurm.gpus_per_node, slurm.mem_gb, slurm.timeout_min) == (1, 64, 720)
     assert slurm.max_num_timeout > 0 and slurm.additional_parameters.requeue is True
@@ -55,9 +55,7 @@ def test_a_slurm_job_has_a_gpu_memory_and_time_and_comes_back_after_preemption()
     ],
     ids=["a laptop", "a machine with a GPU", "a cluster that is named", "a cluster of the environment"],
 )
-def test_a_point_on_ray_has_a_gpu_but_where_ray_starts_here_without_one(
-    monkeypatch, address, environment, gpu_here, expected
-):
+def test_gpus_of_a_ray_point(monkeypatch, address, environment, gpu_here, expected):
     """Ray would wait for a GPU that it does not have, for ever."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if environment is not None:
@@ -73,7 +71,7 @@ def test_a_point_on_ray_has_a_gpu_but_where_ray_starts_here_without_one(
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_sampler_takes_the_settings_of_its_preset(name):
+def test_sampler_takes_its_preset(name):
     optuna = pytest.importorskip(
         "optuna", minversion="4.5", reason="optuna is not installed: it comes with the extra sweep"
     )

@@ -163,7 +163,10 @@ def test_the_program_prints_which_rows(phrases: Glue, capsys: Any) -> None:
     ("arguments", "message"),
     [
         (["dataset=imagenet", "dataset.split_by=groups"], "dataset.split_by=groups: imagenet declares no groups"),
-        (["dataset=glue", "dataset.split_by=sentence"], "dataset.split_by=sentence: must be one of auto, groups, rows"),
+        (
+            ["dataset=glue", "dataset.split_by=sentence"],
+            "dataset.split_by=sentence: must be 'auto', 'groups' or 'rows'",
+        ),
         (["dataset=glue", "dataset.path=/nowhere"], "dataset.path=/nowhere: does not exist"),
     ],
 )

@@ -8,7 +8,7 @@ from sparsefront_kernels import FORMATS, entry
 from torch import nn
 
 from sparsefront.inference import autotune
-from sparsefront.inference.autotune import Autotuned, add_epilogue_times, time_candidates
+from sparsefront.inference.autotune import Trial, add_epilogue_times, time_candidates
 from sparsefront.inference.network_modules import SparseConv2d
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.timers import KernelTime
@@ -16,7 +16,7 @@ from sparsefront.measure.timers import KernelTime
 
 def tuned(**latencies_us):
     modules = {name: nn.Identity() for name in latencies_us if name != "dense_linear"}
-    return Autotuned("dense_linear", modules=modules, latencies_us=latencies_us)
+    return Trial("dense_linear", modules=modules, latencies_us=latencies_us)
 
 
 def test_the_fastest_runs():
@@ -31,7 +31,7 @@ def test_dense_runs_where_it_is_faster_and_allowed():
 
 
 def test_without_kernels_dense_runs_and_the_reasons_are_told():
-    found = Autotuned("dense_linear", unsupported={"a": "needs a CUDA device"}, latencies_us={"dense_linear": 7.0})
+    found = Trial("dense_linear", unsupported={"a": "needs a CUDA device"}, latencies_us={"dense_linear": 7.0})
     assert found.fastest(dense_allowed=False) is None
     assert found.why_dense() == "no kernel can run it: a: needs a CUDA device"
 
@@ -46,7 +46,7 @@ def test_convolutions_are_timed_with_channels_last(monkeypatch):
         return KernelTime(7.0 if by_channel else 9.0, None if by_channel else "it was slow")
 
     monkeypatch.setattr(autotune, "time_layer", time_layer)
-    tuned = Autotuned("dense_conv2d", modules={"a": other})
+    tuned = Trial("dense_conv2d", modules={"a": other})
     time_candidates(tuned, layer, torch.randn(2, 8, 5, 5))
     assert seen == [(False, False, False), (False, True, True), (True, True, False)]
     assert tuned.latencies_us == {"a": 7.0, "dense_conv2d": 7.0} and tuned.notes == {}
@@ -54,7 +54,7 @@ def test_convolutions_are_timed_with_channels_last(monkeypatch):
     linear = nn.Linear(8, 8)
     seen.clear()
     monkeypatch.setattr(autotune, "time_layer", lambda module, x, **_: KernelTime(float(module is linear)))
-    tuned = Autotuned("dense_linear", modules={"a": other})
+    tuned = Trial("dense_linear", modules={"a": other})
     time_candidates(tuned, linear, torch.randn(4, 8))
     assert tuned.latencies_us == {"a": 0.0, "dense_linear": 1.0}
 
@@ -69,7 +69,7 @@ def test_what_takes_far_longer_than_the_fastest_so_far_is_given_up_early(monkeyp
         return KernelTime(takes[module])
 
     monkeypatch.setattr(autotune, "time_layer", time_layer)
-    tuned = Autotuned("dense_linear", modules={"fast": fast, "slow": slow})
+    tuned = Trial("dense_linear", modules={"fast": fast, "slow": slow})
     time_candidates(tuned, layer, torch.randn(4, 8))
     assert bounds == {layer: inf, fast: 50.0, slow: 20.0}
     assert tuned.fastest(dense_allowed=True) == "fast"
@@ -94,7 +94,7 @@ def test_what_follows_a_convolution_counts(monkeypatch, adds_shortcut):
         return KernelTime(7.0 if module is takes else 3.0)
 
     monkeypatch.setattr(autotune, "time_layer", time_layer)
-    tuned = Autotuned("dense_conv2d", {"takes": takes, "leaves": leaves})
+    tuned = Trial("dense_conv2d", {"takes": takes, "leaves": leaves})
     tuned.latencies_us |= {"dense_conv2d": 6.5, "takes": 6.0, "leaves": 5.0}
     add_epilogue_times(tuned, layer, torch.randn(2, 8, 5, 5), adds_shortcut=adds_shortcut)
     assert tuned.latencies_us == {"dense_conv2d": 9.5, "takes": 7.0, "leaves": 8.0}
@@ -112,7 +112,7 @@ def test_a_kernel_that_cannot_be_timed_leaves_the_others(monkeypatch):
         return KernelTime(5.0)
 
     monkeypatch.setattr(autotune, "time_layer", time_layer)
-    found = Autotuned("dense_linear", {"fails": fails, "works": works}, errors={"fails": 1e-4, "works": 1e-4})
+    found = Trial("dense_linear", {"fails": fails, "works": works}, errors={"fails": 1e-4, "works": 1e-4})
     time_candidates(found, layer, torch.randn(4, 8))
     assert found.unsupported == {"fails": "RuntimeError: a search found nothing"}
     assert found.modules == {"works": works} and found.errors.keys() == {"works"}
@@ -133,7 +133,7 @@ def test_the_error_is_that_of_the_launch_that_stays(monkeypatch):
         return 2e-4, None
 
     monkeypatch.setattr(autotune, "time_layer", time_layer)
-    found = Autotuned("dense_linear", {"a": module}, errors={"a": 1e-4})
+    found = Trial("dense_linear", {"a": module}, errors={"a": 1e-4})
     time_candidates(found, layer, torch.randn(4, 8), check)
     assert checks == [None, check]
     assert found.errors == {"a": 2e-4} and found.notes == {"a": "without Launch(1): wrong"}

@@ -16,7 +16,7 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "fastest"}, "mode=fastest: must be one of auto, sparse, none, reference"),
+        ({"mode": "fastest"}, "mode=fastest: must be 'auto', 'sparse', 'none' or 'reference'"),
         ({"family": "bsr"}, "family=bsr: .* there are dense, gathered, gathered_overlay, gathered_2_4, blocked"),
         ({"name": "gathered"}, "name=gathered: .* there are dense_linear, gathered_reference"),
         ({"name": "csr_sm90_row_to_feature"}, "csr_sm90 takes row_major, feature_major"),

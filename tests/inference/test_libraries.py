@@ -1,14 +1,15 @@
-"""Which CUDA libraries are built before a network is searched: those that its layers can use, as a Hopper GPU would ask."""
+"""Which CUDA libraries are built before a network is searched, as a Hopper GPU would ask; and a machine without a compiler."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from sparsefront_kernels import cuda_library
+from sparsefront_kernels import Problem, cuda_library
 from torch import nn
 
-from sparsefront.export.packed_layers import pack_layers
+from sparsefront.export.packed_layers import pack_layers, store
 from sparsefront.inference import libraries
+from sparsefront.inference.autotune import find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.plan import BlockPlan, FusionPlan
 from sparsefront.inference.precision import Precision
@@ -16,6 +17,7 @@ from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.masks import Masks
 
 TILES = {"gathered_sm90_cluster", "gathered_sm90_persistent", "gathered_small_m"}
@@ -85,3 +87,29 @@ def test_a_plan_needs_its_kernels_alone(needed):
 
 def test_references_need_no_library(needed):
     assert needed(TileWise(128), ["head"], choice="reference") == set()
+
+
+@pytest.fixture
+def no_compiler(tmp_path, monkeypatch):
+    """Neither a compiler nor a library that was built before."""
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cuda_library, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setattr(cuda_library, "compiler", lambda: None)
+    cuda_library._warn_once.cache_clear()
+
+
+def test_unsupported_with_the_reason_logged_once(no_compiler, monkeypatch, caplog):
+    """As on a Hopper GPU; asking needs none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    weight, pattern = torch.randn(64, 48), VectorWise(32)
+    mask = pattern.mask(weight.abs(), 0.5)
+    stored = store(weight, mask, pattern.storage(weight.shape, 0.5))
+    problem = Problem(128, 48, 64, torch.float16, "cuda")
+    found = find_candidates(
+        stored, mask, problem, lambda kernel, layout: kernel.family == "gathered" and kernel.requires_cuda
+    )
+    assert "gathered_triton" in [candidate.entry.name for candidate in found.usable]
+    assert "needs CUDA's compiler nvcc" in found.unsupported["gathered_sm90"]
+    said = [record.getMessage() for record in caplog.records if "nvcc" in record.getMessage()]
+    assert len(said) == 1, "one line for all libraries"

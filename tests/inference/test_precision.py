@@ -14,9 +14,9 @@ from sparsefront.data.base import DataInfo
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.placement import Quantizes, QuantizesOutput
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.products import FusedCorrectnessCheck
-from sparsefront.inference.fusion.quantized_activations import Quantizes, QuantizesOutput
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.inference.precision import LAST, Precision, activation_amax, unsupported_reason
 from sparsefront.inference.swap import load_sparse, save_choices

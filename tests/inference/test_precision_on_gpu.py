@@ -10,7 +10,7 @@ from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import fused_dense_graph
 from sparsefront.inference.fusion.fused_product import FusedProduct
-from sparsefront.inference.fusion.quantized_activations import QuantizesOutput
+from sparsefront.inference.fusion.placement import QuantizesOutput
 from sparsefront.inference.precision import activation_amax, emulation
 from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.measure.correctness import LOW_PRECISION_ERROR_LIMIT, output_error

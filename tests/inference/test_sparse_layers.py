@@ -59,10 +59,7 @@ def test_conv_is_the_same_product(settings):
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
-    [
-        ({"padding": "same"}, "same"),
-        ({"padding": 1, "padding_mode": "reflect"}, "reflect"),
-    ],
+    [({"padding": "same"}, "same"), ({"padding": 1, "padding_mode": "reflect"}, "reflect")],
     ids=str,
 )
 def test_conv_that_is_no_single_product_is_rejected(settings, reason):

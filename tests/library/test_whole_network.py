@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.inference import autotune, whole_network
+from sparsefront.inference import autotune, layers, whole_network
 from sparsefront.inference import swap as swapping
 from sparsefront.inference.fusion.plan import BlockReport, FusionPlan, FusionReport
 from sparsefront.measure import end_to_end
@@ -103,7 +103,8 @@ def test_slower_network_is_dense_again(net, gpu, sparse_ms, kept):
         assert all((net.get_submodule(name).weight[~mask] == 0).all() for name, mask in masks.items())
 
 
-def test_network_without_sparse_layers(net, gpu, monkeypatch):
+@pytest.mark.parametrize("kernel", ["auto", "sparse"])
+def test_network_without_sparse_layers(net, gpu, monkeypatch, kernel):
     seen, dense = gpu(0.5), copy.deepcopy(net)
     real = swapping.swap_layers
 
@@ -113,7 +114,7 @@ def test_network_without_sparse_layers(net, gpu, monkeypatch):
         return replace(report, fusion=FusionReport(blocks={"2": BlockReport("row_major", [], 0, 0.0)}))
 
     monkeypatch.setattr(swapping, "swap_layers", rewrite_densely)
-    _, report = swapped(net, seen)
+    _, report = swapped(net, seen, kernel=kernel)
     assert not seen.timed and str(net) == str(dense) and report.sparse_flops_share == 0
     assert str(report).splitlines()[-1] == "  no layer is sparse: the dense network is what runs"
     monkeypatch.undo()
@@ -214,7 +215,7 @@ def test_layers_without_time_stay_dense(net, gpu):
 @pytest.fixture
 def tried(monkeypatch):
     """tried: why others than the fastest kernel were not tried for each layer, and whether its kernels were timed."""
-    real, tried = swapping.autotune_layer, []
+    real, tried = layers.autotune_layer, []
 
     def autotune_layer(layer, candidates, received, timed, **more):
         tuned = real(layer, candidates, received, timed=timed, **more)
@@ -223,7 +224,7 @@ def tried(monkeypatch):
         tried.append((candidates.unsupported.get("the others"), timed))
         return tuned
 
-    monkeypatch.setattr(swapping, "autotune_layer", autotune_layer)
+    monkeypatch.setattr(layers, "autotune_layer", autotune_layer)
     monkeypatch.setattr(autotune.timed_layers, "_here", {})
     return tried
 

@@ -22,7 +22,7 @@ def test_signed_importance_has_signed_score():
 
 @pytest.mark.parametrize("pattern", [VectorWise, BlockWise])
 def test_unknown_score_is_named(pattern):
-    with pytest.raises(InvalidSetting, match="aggregate=max: must be l2 or l1"):
+    with pytest.raises(InvalidSetting, match="aggregate=max: must be 'l2' or 'l1'"):
         pattern(granularity=4, aggregate="max")
 
 

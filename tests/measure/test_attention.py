@@ -1,4 +1,4 @@
-"""Masks that mask nothing are left out of what is recorded or compiled, and attention in the math path is named."""
+"""Attention for timing: masks that mask nothing are left out, one backend is forced, and the math path is named."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -7,14 +7,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend
 from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel, masking_utils
 
 from sparsefront.measure import end_to_end, execution_mode
-from sparsefront.measure.attention import math_path_report, without_full_masks
+from sparsefront.measure.attention import (
+    BACKENDS,
+    SUPPORT_CHECKS,
+    WithAttentionBackend,
+    math_path_report,
+    unsupported_reason,
+    without_full_masks,
+)
 from sparsefront.measure.execution_mode import FastestMode, fastest_execution_mode
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.settings import Measure
+from sparsefront.measure.variants import make_variant
+from sparsefront.models.attention import SelfAttention
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 CPU = torch.device("cpu")
@@ -151,3 +161,79 @@ def test_a_network_whose_attention_is_slow_is_named(monkeypatch, caplog):
     assert caplog.messages[0].startswith(
         "Heads: 1 of 1 attentions run in PyTorch's math path, which is slow: 1 x float32"
     )
+
+
+class Masked(nn.Module):
+    """Attention without a mask, and attention with one."""
+
+    def forward(self, x, mask):
+        plain = F.scaled_dot_product_attention(x, x, x)
+        return F.scaled_dot_product_attention(plain, x, value=x, attn_mask=mask)
+
+
+def test_pytorch_is_asked_which_attentions_a_backend_takes(monkeypatch):
+    without = unsupported_reason(nn.Linear(4, 4), {"input": torch.randn(1, 4)}, "sdpa_flash")
+    assert without == "the network calls no scaled_dot_product_attention"
+    inputs = {"x": torch.randn(1, 2, 4, 8), "mask": torch.ones(1, 1, 4, 4, dtype=torch.bool)}
+    answers = {"no masks": lambda call: call.attn_mask is None, "all": lambda call: True, "none": lambda call: False}
+    reasons = {}
+    for name, takes in answers.items():
+        monkeypatch.setitem(SUPPORT_CHECKS, "sdpa_flash", takes)
+        reasons[name] = unsupported_reason(Masked(), inputs, "sdpa_flash")
+    none = "takes no float32 attention of [1, 2, 4, 8] on this device"
+    assert reasons == {"no masks": "takes no attention masks", "all": None, "none": none}
+    assert SUPPORT_CHECKS.keys() == BACKENDS.keys()
+
+
+class Seen(nn.Module):
+    """Says which backends its forward pass may use."""
+
+    def forward(self, x):
+        self.flags = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_backend_is_forced_during_the_forward_pass_only():
+    net, x = Seen(), torch.randn(1, 2, 4, 8)
+    before = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
+    WithAttentionBackend(net, SDPBackend.MATH)(x=x)
+    assert net.flags == (False, True)
+    assert (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()) == before
+
+
+def test_compiled_code_belongs_to_its_backend():
+    """Two backends of one network, compiled one after the other, run what each was asked for."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    called = []
+
+    def compiler(graph, example_inputs):
+        called.append({str(node.target) for node in graph.graph.nodes if "flash_attention" in str(node.target)})
+        return graph.forward
+
+    net, x = WithInput(SelfAttention(16, 2)).eval(), torch.randn(1, 4, 16)
+    with torch.inference_mode():
+        for backend in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
+            compiled = torch.compile(WithAttentionBackend(net, backend), backend=aot_autograd(fw_compiler=compiler))
+            torch.testing.assert_close(compiled(x=x), net(x))
+    assert not called[0] and called[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_runs_on_a_gpu(name):
+    device, dtype = torch.device("cuda"), torch.float16
+    net = nn.Sequential(SelfAttention(128, 2)).eval().to(device, dtype)
+    x = torch.randn(2, 64, 128, device=device, dtype=dtype)
+    varied = make_variant(name, WithInput(net), {"x": x})
+    with torch.inference_mode():
+        torch.testing.assert_close(varied(x=x), net(x), rtol=1e-2, atol=1e-2)
+
+
+class WithInput(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x)

@@ -8,9 +8,17 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from sparsefront.measure import end_to_end, execution_mode, fastest
-from sparsefront.measure.end_to_end import find_dense, set_decided_versions, time_against_dense, time_alone, time_pair
+from sparsefront.measure.end_to_end import (
+    find_dense,
+    pruned_architecture,
+    set_decided_versions,
+    set_left_dense,
+    time_against_dense,
+    time_alone,
+    time_pair,
+)
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.timers import summarise, time_interleaved
+from sparsefront.measure.timers import summarize, time_interleaved
 
 
 class Layers(nn.Module):
@@ -72,11 +80,26 @@ def test_the_fastest_low_precision_is_timed_in_turn_too():
     }
     timed = found.dense.low
     assert timed.precision == "fp8" and timed.net is low["fp8"] and timed.execution.name == "eager"
-    assert timed.latency == summarise(sum(found.samples_ms["dense_low"], []))
+    assert timed.latency == summarize(sum(found.samples_ms["dense_low"], []))
     assert found.medians_ms.keys() == {"dense/eager", "dense_low/eager", "sparse/eager"}
     assert found.not_timed["dense_low/cuda_graph"] == "needs a CUDA device"
     alone = time_alone(Layers(12).eval(), inputs, settings, low=low)
     assert alone.low.precision == "fp8" and "dense_low" in alone.samples_ms
+
+
+@pytest.mark.parametrize(
+    ("precision", "runs"), [("none", "dense"), ("fp8", "dense_low"), ("int8", "sparse"), ("fp8_static", "sparse")]
+)
+def test_network_left_dense_has_the_dense_samples(precision, runs):
+    """In the precision that it runs in, if that is the one that is reported: int8 is not the fastest here."""
+    settings, dense = Measure(device="cpu", samples=6, repeats=2, warmup=1), Layers(12).eval()
+    low, left = {"int8": Layers(40).eval(), "fp8": Layers(6).eval()}, Layers(3).eval()
+    set_left_dense(left, pruned_architecture(dense), precision)
+    pair = time_pair(dense, left, {"x": torch.randn(256, 128)}, settings, low=low)
+    assert pair.samples_ms["sparse"] == pair.samples_ms[runs] and pair.left_dense == (runs != "sparse")
+    expected = {"dense": 12.0, "dense_low": 6.0, "sparse": 3.0}[runs]
+    assert pair.sparse.median_ms == pytest.approx(expected)
+    assert pair.execution is {"dense": pair.dense, "dense_low": pair.dense.low}.get(runs, pair).execution
 
 
 def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):
@@ -133,7 +156,7 @@ def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
     assert (found.dense.execution.name == "eager+fused_graph") == wins
     assert found.not_timed["sparse/fused_graph"].startswith("with kernels, blocks are rewritten by the swap")
     timed = [sum(found.samples_ms[side], []) for side in ("dense", "sparse")]
-    assert found.dense.latency == summarise(timed[0]) and found.sparse == summarise(timed[1])
+    assert found.dense.latency == summarize(timed[0]) and found.sparse == summarize(timed[1])
     if wins:
         assert found.dense.fused_latency == found.dense.latency
         assert found.speedup.speedup == pytest.approx(1 / 6)

@@ -136,11 +136,7 @@ def test_positions_that_a_network_counts_on_the_processor_are_copied_before(infe
         assert len(copies.copies) == 3
         with pytest.raises(RuntimeError, match="copies other values from the processor at each call"):
             counted(0)
-    with (
-        torch.inference_mode(inference),
-        CopiedBefore() as copies,
-        pytest.raises(RuntimeError, match="other values"),
-    ):
+    with torch.inference_mode(inference), CopiedBefore() as copies, pytest.raises(RuntimeError, match="other values"):
         counted(0)
         copies.recording = True
         counted(1)

@@ -11,16 +11,10 @@ from sparsefront_kernels.linear import SparseLinear
 from sparsefront_kernels.tuning import TunedLaunches, launches, store
 from sparsefront_kernels.tuning.store import tuned_kernel
 
-from sparsefront.inference.autotune import Autotuned
-from sparsefront.inference.swap import record_layer
+from sparsefront.inference.autotune import Trial
+from sparsefront.inference.layers import record_layer
 from sparsefront.measure.problems import LayerInput
-from sparsefront.measure.timers import (
-    MOST,
-    assume_launch,
-    launch_in_use,
-    launch_of,
-    untried_launches,
-)
+from sparsefront.measure.timers import MOST, assume_launch, launch_in_use, launch_of, untried_launches
 
 
 @dataclass(frozen=True)
@@ -110,7 +104,7 @@ def test_the_record_holds_the_launch_that_runs(tunable):
     """Timed now, in an earlier process or never: no key of a stored stage tells it."""
     layer = layer_with(tunable)
     received = LayerInput(Problem(10, 6, 8, torch.float32, torch.device("cpu")), (2, 5, 6))
-    tuned = Autotuned("dense_linear", modules={"some_kernel": layer}, errors={"some_kernel": 0.0})
+    tuned = Trial("dense_linear", modules={"some_kernel": layer}, errors={"some_kernel": 0.0})
     assert record_layer(layer, tuned, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 0}
     untried_launches(layer, layer(torch.randn(10, 6))).keep(Launch(3), 1.5)
     assert record_layer(layer, tuned, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 3}

@@ -75,7 +75,7 @@ def test_other_shapes_are_rejected(folder: Path, pair_classes: DataInfo):
 
 
 def test_bad_settings_are_rejected():
-    with pytest.raises(InvalidSetting, match="size=huge: must be one of tiny, base, large or null"):
+    with pytest.raises(InvalidSetting, match="size=huge: must be 'tiny', 'base' or 'large'"):
         Bert(size="huge")
     with pytest.raises(InvalidSetting, match="excludes path"):
         Bert(size="tiny", path="somewhere")

@@ -169,14 +169,14 @@ def test_checkpoint_round_trip(images: Callable, tmp_path: Path):
 
 
 SETTINGS: dict[str, Callable] = {
-    "variant=vit_h_14: must be vit_b_16 or vit_l_16": lambda images: Vit(variant="vit_h_14"),
+    "variant=vit_h_14: must be 'vit_b_16' or 'vit_l_16'": lambda images: Vit(variant="vit_h_14"),
     "weights=IMAGENET22K: vit_b_16 has IMAGENET1K_V1": lambda images: Vit(weights="IMAGENET22K").check(),
     "exclude each other": lambda images: Vit(weights="DEFAULT", path="weights.pth").check(),
     "path=/no/such.pth: does not exist": lambda images: Vit(path="/no/such.pth").check(),
     "variant=vit_b_16: cuts images into patches of 16 pixels.*image size 8": lambda images: Vit().skeleton(
         images(size=8)
     ),
-    "depth=0: must be a whole number of at least 1": lambda images: VitSmall(depth=0),
+    "depth=0: must be greater than 0": lambda images: VitSmall(depth=0),
     "patch_size=-1": lambda images: VitSmall(patch_size=-1),
     "heads=3: must divide dim=256": lambda images: VitSmall(heads=3),
     "small_images=True: weights DEFAULT belong to the 7x7": lambda images: ResNet50(

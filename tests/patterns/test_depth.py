@@ -329,7 +329,7 @@ def test_finished_run_gives_smaller_network(tmp_path, capsys):
         (["schedule=gradual"], "^schedule=gradual: .* schedule=one_shot"),
         (["allocation=erk"], "^allocation=erk: pattern depth can meet per_layer"),
         (["recipe.ignore=['blocks.[0-2]']"], "^recipe.ignore=given: leaves 1 block"),
-        (["pattern.choose=top"], "^pattern.choose=top: must be even or importance"),
+        (["pattern.choose=top"], "^pattern.choose=top: must be 'even' or 'importance'"),
     ],
 )
 def test_refusals_of_a_run(composed, overrides, message):

@@ -41,16 +41,16 @@ WRONG = [
     *[(Block24, {"granularity": g}, "granularity=") for g in (6, 2, "8x6", 0, "wide")],
     *[(Tile24, {"granularity": g}, "granularity=") for g in (0, 1, "4x4", None)],
     *[(Uniform, {"granularity": g}, "granularity=") for g in (0, 3, 64, "4x4", None)],
-    (Uniform, {"granularity": 1, "aggregate": "max"}, "aggregate=max: must be l2 or rms .the norm"),
-    (Channel, {"axis": "rows"}, "axis=rows: must be one of outputs, inputs, width"),
-    (VectorWise, G | {"distribution": "random"}, "free or balanced"),
+    (Uniform, {"granularity": 1, "aggregate": "max"}, "aggregate=max: must be 'l2' or 'rms' .the norm"),
+    (Channel, {"axis": "rows"}, "axis=rows: must be 'outputs', 'inputs' or 'width'"),
+    (VectorWise, G | {"distribution": "random"}, "'free' or 'balanced'"),
     (BlockWise, G | {"m": 4}, "only a balanced distribution"),
     *[(ShuffledBlock, G | {"search_rounds": r}, "search_rounds=") for r in (-1, 1.5, True, "many", None)],
     *[(TileWise, G | {"element_overlay": delta}, "element_overlay=") for delta in (-0.1, 1.0)],
     *[(TileWise, G | {"apriori_tuning": share}, "apriori_tuning=") for share in (-0.1, 1.1)],
-    (TileWise, G | {"whole_tiles": 1}, "whole_tiles=1: must be true or false"),
-    *[(TileWise, G | {"input_multiple": n}, f"input_multiple={n}: must be a whole number") for n in (0, True, 1.5)],
-    (TileWise, G | {"aggregate": "l2"}, "aggregate=l2: must be one of rms, mean, l2_over_length"),
+    (TileWise, G | {"whole_tiles": 1}, "whole_tiles=1: must be a valid boolean"),
+    *[(TileWise, G | {"input_multiple": n}, f"input_multiple={n}: must be") for n in (0, True, 1.5)],
+    (TileWise, G | {"aggregate": "l2"}, "aggregate=l2: must be 'rms', 'mean' or 'l2_over_length'"),
     *[
         (NM, {"n": n, "m": m}, f"{key}=")
         for n, m, key in ((None, 1, "m"), (None, 65, "m"), (2, None, "n"), (5, 4, "n"), (0, 4, "n"))

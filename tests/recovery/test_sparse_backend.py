@@ -191,7 +191,7 @@ def shared(net):
         ({"recovery": Finetune(quantize=True)}, r"recovery\.backend=sparse: .*quantize"),
         ({"recovery": "sr_ste"}, r"backend=sparse: must be dense \(its update needs gradients of pruned weights"),
         ({"recovery": "none"}, r"backend=sparse: is a setting of recoveries that train"),
-        ({"backend": "fast"}, "backend=fast: must be one of dense, sparse, auto"),
+        ({"backend": "fast"}, "backend=fast: must be 'dense', 'sparse' or 'auto'"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )

@@ -1,4 +1,4 @@
-"""The space of a search: what Hydra's overrides become."""
+"""The space of a search: what Hydra's overrides become; and its objectives with their directions."""
 
 import re
 
@@ -6,8 +6,9 @@ import pytest
 
 pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed: it comes with the extra `sweep`")
 
+from sparsefront.config.settings import field_of
 from sparsefront.errors import InvalidSetting
-from sparsefront.search.space import in_overrides, parse_space
+from sparsefront.search.space import Objective, in_overrides, objective, parse_space
 
 SPACE = ["sparsity=interval(0.5,0.95)", "pattern=n_m,tile_wise", "granularity=range(8,65,8)", "seed=3"]
 
@@ -28,35 +29,53 @@ def test_space():
     ("text", "choices"),
     [("range(0.5,2.5,1)", (0.5, 1.5)), ("range(0,2,0.5)", (0.0, 0.5, 1.0, 1.5)), ("range(10,0,-4)", (10, 6, 2))],
 )
-def test_a_range_that_is_no_row_of_whole_numbers_has_categories(text, choices):
+def test_other_ranges_have_categories(text, choices):
     space, _ = parse_space([f"recipe.weight_decay={text}"])
     assert space["recipe.weight_decay"].choices == choices
-
-
-@pytest.mark.parametrize("text", ["range(10,0)", "range(0,10,0)"])
-def test_a_range_without_a_number_is_rejected(text):
-    with pytest.raises(InvalidSetting, match=f"granularity={re.escape(text)}: holds no number"):
-        parse_space([f"granularity={text}"])
-
-
-def test_a_range_by_its_logarithm_is_rejected():
-    with pytest.raises(
-        InvalidSetting, match=r"granularity=tag\(log, range\(1,9\)\): goes by a logarithm as an interval"
-    ):
-        parse_space(["granularity=tag(log, range(1,9))"])
 
 
 @pytest.mark.parametrize(
     ("text", "allowed"),
     [
         ("interval(0.9,0.5)", "must be finite numbers, the smaller one first"),
-        ("interval(9,5)", "must be finite numbers, the smaller one first"),
         ("interval(0,inf)", "must be finite numbers, the smaller one first"),
         ("tag(log,interval(0,1e-2))", "must begin above 0, as by a logarithm"),
         ("tag(log,int(interval(0,9)))", "must begin above 0, as by a logarithm"),
+        ("tag(log,range(1,9))", "goes by a logarithm as an interval"),
+        ("range(10,0)", "holds no number"),
+        ("range(0,10,0)", "holds no number"),
         ("glob(*)", "cannot be searched: write the options out"),
     ],
 )
-def test_a_space_that_nothing_can_be_drawn_from_is_one_line(text, allowed):
+def test_space_without_values_is_rejected(text, allowed):
     with pytest.raises(InvalidSetting, match=re.escape(f"recipe.lr={text}: {allowed}")):
         parse_space([f"recipe.lr={text}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "direction"),
+    [
+        ("sparse", "sparse", "maximize"),
+        ("val_sparse", "val_sparse", "maximize"),
+        ("speedup", "speedup", "maximize"),
+        ("latency_sparse_ms", "latency_sparse_ms", "minimize"),
+        ("weight_bytes_sparse", "weight_bytes_sparse", "minimize"),
+        ("recover_seconds", "recover_seconds", "minimize"),
+        ("minimize:speedup", "speedup", "minimize"),
+        ("maximize:batch_size", "batch_size", "maximize"),
+    ],
+)
+def test_directions(text, name, direction):
+    assert objective(text) == Objective(name, direction) and field_of(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("batch_size", "optimize=batch_size: does not tell which end is better: write maximize:batch_size or minimize"),
+        ("up:sparse", "optimize=up:sparse: is written as maximize:sparse or minimize:sparse"),
+    ],
+)
+def test_unknown_direction_is_rejected(text, message):
+    with pytest.raises(InvalidSetting, match=f"^{message}"):
+        objective(text)

@@ -39,7 +39,7 @@ def work(root: Path, **settings) -> list[dict]:
 
 @pytest.mark.parametrize("sampler", [TPE, NSGA2], ids=["tpe", "nsgaii"])
 @pytest.mark.parametrize("database", [False, True], ids=["journal", "sqlite"])
-def test_a_study_that_is_gone_on_with_has_the_points_of_one_that_was_not(tmp_path, sampler, database):
+def test_resumed_study_has_the_same_points(tmp_path, sampler, database):
     def at(name: str) -> dict:
         (tmp_path / name).mkdir()
         return {"storage": f"sqlite:///{tmp_path / name}/study.db" if database else None, "sampler": sampler}
@@ -57,7 +57,7 @@ def test_a_study_that_is_gone_on_with_has_the_points_of_one_that_was_not(tmp_pat
     assert work(tmp_path / "parts", **parts) == []
 
 
-def test_a_point_that_a_living_process_works_on_is_left_to_it(tmp_path):
+def test_living_process_keeps_its_point(tmp_path):
     here = study(tmp_path, n_trials=2)
     first, second = here.ask(), study(tmp_path, n_trials=2).ask()
     assert first.number == 0 and second.number == 1 and here.ask() is None
@@ -66,7 +66,7 @@ def test_a_point_that_a_living_process_works_on_is_left_to_it(tmp_path):
     assert here.ask() is None, "a point that failed is not tried again"
 
 
-def test_the_front_holds_the_runs_that_no_other_beats(tmp_path):
+def test_front_holds_the_best_runs(tmp_path):
     here = study(tmp_path, n_trials=3)
     for given in ([0.9, 2.0], [0.8, 3.0], [0.7, 1.0]):
         asked = here.ask()
@@ -92,7 +92,7 @@ while (asked := here.ask()) is not None:
 """
 
 
-def test_several_processes_and_kills_give_each_point_once(tmp_path, programs):
+def test_killed_processes_give_each_point_once(tmp_path, programs):
     command = ["-c", WORKER, str(Path(__file__).parent), str(tmp_path)]
     for asked in ((3, 2), (0, 0)):  # at which each is killed, that point in hand; 0: at none
         workers = [programs.start([*command, str(number)]) for number in asked]
@@ -104,7 +104,7 @@ def test_several_processes_and_kills_give_each_point_once(tmp_path, programs):
     assert {json.loads(line)[0] for line in (tmp_path / "log").read_text().splitlines()} <= set(range(10))
 
 
-def test_what_one_that_slept_tells_of_a_point_that_was_given_to_another_is_passed_over(tmp_path, caplog):
+def test_sleeper_reports_no_replaced_point(tmp_path, caplog):
     here, there = study(tmp_path, n_trials=2), study(tmp_path, n_trials=2)
     asked = here.ask()
     asked.lease.file.unlink()  # it lapsed
@@ -117,7 +117,7 @@ def test_what_one_that_slept_tells_of_a_point_that_was_given_to_another_is_passe
 
 
 @pytest.mark.parametrize("left", [b'{"op_code":8,"worker_', b"\0\0\0\0", b'{"op_code"{"op_code":5}\n'])
-def test_half_a_line_at_the_end_is_dropped_with_a_warning(tmp_path, caplog, left):
+def test_half_a_line_is_dropped(tmp_path, caplog, left):
     whole = work(tmp_path / "whole")
     first = work(tmp_path / "cut", n_trials=3)
     journal = tmp_path / "cut" / "s.journal"
@@ -130,7 +130,7 @@ def test_half_a_line_at_the_end_is_dropped_with_a_warning(tmp_path, caplog, left
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
-def test_a_damaged_line_in_the_middle_is_one_line_with_its_number_and_the_remedy(tmp_path):
+def test_damaged_line_names_number_and_remedy(tmp_path):
     whole = work(tmp_path / "whole")
     work(tmp_path, n_trials=3)
     journal = tmp_path / "s.journal"
@@ -169,3 +169,14 @@ while len(done) < 8:
     here = asked = None  # the end of the process
 print(json.dumps([full, done]))
 """
+
+
+def test_full_disk_loses_no_point(tmp_path, programs):
+    whole = work(tmp_path / "whole")
+    ended = programs.run(["-c", FULL_DISK, str(Path(__file__).parent), str(tmp_path), "300"])
+    full, done = json.loads(ended.stdout)
+    assert full > 10 and [{"number": int(number), **params} for number, params in done.items()] == whole
+    finished = [
+        trial.user_attrs["number"] for trial in study(tmp_path)._study.get_trials() if trial.state.name == "COMPLETE"
+    ]
+    assert sorted(finished) == list(range(8)), "each of them once"

@@ -91,7 +91,7 @@ REFUSED = {
         ["precision=int8", "kernel=reference", "kernel.name=blocked_fp8_reference", *BLOCKS],
         r"^kernel\.name=blocked_fp8_reference: multiplies in fp8",
     ),
-    "unknown": (["precision.mode=fp4"], r"^precision\.mode=fp4: must be one of none, fp8, fp8_static, int8"),
+    "unknown": (["precision.mode=fp4"], r"^precision\.mode=fp4: must be 'none', 'fp8', 'fp8_static' or 'int8'"),
     "no batches": (["precision=fp8_static", "precision.batches=0"], r"^precision\.batches=0: "),
     "dense low": (["measure.dense_low=[fp8_static]"], r"^measure\.dense_low=.*fp8, int8"),
     "dense low twice": (["measure.dense_low=[fp8,fp8]"], r"^measure\.dense_low=\['fp8', 'fp8'\]: names a value twice"),

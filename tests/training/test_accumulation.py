@@ -33,7 +33,7 @@ def loader() -> DataLoader:
 
 
 @pytest.mark.parametrize("accumulated", TOGETHER)
-def test_each_step_is_the_mean_over_its_batches(tmp_path, accumulated):
+def test_step_averages_its_batches(tmp_path, accumulated):
     net, expected = network(), network()
     movement = AccumulateScores(net, [""], Movement())
     fit(

@@ -55,7 +55,7 @@ def test_steps_follow_the_algorithm():
         assert [values[k].item() for values in found] == pytest.approx(expected, abs=1e-6)
 
 
-def test_in_the_end_pruned_weights_go_to_zero_whatever_their_gradients():
+def test_pruned_weights_end_at_zero():
     """At a = 1 nothing of the momentum is left: each weight goes by about the rate, against its sign."""
     scales = torch.tensor([1e-3, 1.0, 1e3])
     parameter = Parameter(torch.tensor([0.5, -0.5, 0.5]))

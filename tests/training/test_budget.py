@@ -2,22 +2,10 @@
 
 import pytest
 import pytorch_lightning as pl
-import torch
+from digit_training import Net, train_digits
+from torch import nn
 
-from sparsefront.data.digits import Digits
-from sparsefront.tasks.classification import ImageClassification
-from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.recipe import Optimization, Recipe
-from sparsefront.training.trainer import TrainerSettings
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = torch.nn.Linear(64, 10)
-
-    def forward(self, x):
-        return self.head(x.flatten(1))
+from sparsefront.training.recipe import Recipe
 
 
 class Watch(pl.Callback):
@@ -29,7 +17,7 @@ class Watch(pl.Callback):
     def on_train_start(self, trainer, module):
         (optimizer,) = trainer.optimizers
         optimizer.register_step_post_hook(self.count_step)
-        module.net.head.register_forward_hook(self.count_rows)
+        module.net[1].register_forward_hook(self.count_rows)
 
     def count_step(self, *_):
         self.steps += 1
@@ -43,21 +31,9 @@ class Watch(pl.Callback):
 
 
 def train(folder, watch, *, epochs, steps=None, accumulate=1, limit=None):
-    settings = TrainerSettings(
-        accelerator="cpu",
-        progress_bar=False,
-        accumulate_grad_batches=accumulate,
-        limit_batches=limit,
-        checkpoint_seconds=0,
-    )
-    data = Digits().data_module(batch_size=200, seed=0, cache_dir=folder)
-    recipe = Recipe(epochs=epochs)
-    curve = Optimization(recipe, lr=0.01, total_steps=steps or epochs * steps_per_epoch(data, settings))
-    task = ImageClassification(Net(), num_classes=10, optimization=curve)
-    return fit(
-        task, data, epochs=epochs, steps=steps, recipe=recipe, trainer=settings, loggers=[], directory=folder,
-        callbacks=(watch,), resume_dir=folder,
-    )  # fmt: skip
+    trainer = {"accumulate_grad_batches": accumulate, "limit_batches": limit, "checkpoint_seconds": 0}
+    net, options = Net(nn.Flatten(), nn.Linear(64, 10)), {"callbacks": (watch,), "resume_dir": folder}
+    return train_digits(net, folder, Recipe(epochs=epochs), steps=steps, batch_size=200, trainer=trainer, **options)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +47,14 @@ def train(folder, watch, *, epochs, steps=None, accumulate=1, limit=None):
     ],
     ids=["whole epochs", "within an epoch", "accumulated", "limited", "accumulated within an epoch"],
 )
-def test_counts_are_those_of_optimizer_and_network(tmp_path, how, steps, epochs, samples):
+def test_counts_match_optimizer_and_network(tmp_path, how, steps, epochs, samples):
     watch = Watch()
     trained = train(tmp_path, watch, **how)
     assert (trained.steps, trained.samples) == (watch.steps, watch.rows) == (steps, samples)
     assert trained.epochs == pytest.approx(epochs) and trained.seconds > 0
 
 
-def test_a_killed_training_counts_all_that_it_took(tmp_path):
+def test_killed_training_counts_all(tmp_path):
     first, second = Watch(dies_in=2), Watch()
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         train(tmp_path, first, epochs=4, steps=25)

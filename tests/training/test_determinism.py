@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 import torch
+from digit_training import train_digits
 from torch import nn
 from torch.utils import deterministic as debugging
 
-from sparsefront.data.digits import Digits
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import compilation
-from sparsefront.training.fit import fit
-from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 BATCHES = 8
@@ -52,22 +50,8 @@ def state() -> tuple[bool, bool, bool]:
     )
 
 
-def train(net: nn.Module, folder: Path, *, deterministic: bool, accelerator: str = "cpu") -> dict[str, torch.Tensor]:
-    trainer = TrainerSettings(
-        accelerator=accelerator, progress_bar=False, limit_batches=BATCHES, deterministic=deterministic
-    )
-    trainer.check()
-    fit(
-        ImageClassification(
-            net, num_classes=10, optimization=Optimization(Recipe(epochs=1), lr=0.1, total_steps=BATCHES)
-        ),
-        Digits().data_module(batch_size=64, seed=0, cache_dir=folder),
-        epochs=1,
-        recipe=Recipe(epochs=1),
-        trainer=trainer,
-        loggers=[],
-        directory=folder,
-    )
+def train(net: nn.Module, folder: Path, **trainer) -> dict[str, torch.Tensor]:
+    train_digits(net, folder, Recipe(epochs=1), lr=0.1, batch_size=64, trainer={"limit_batches": BATCHES} | trainer)
     return {name: value.cpu() for name, value in net.state_dict().items()}
 
 
@@ -85,21 +69,21 @@ def test_only_while_it_trains(tmp_path, wanted):
     assert state() == before
 
 
-def test_an_operation_without_such_an_algorithm_is_named(tmp_path):
+def test_nondeterministic_operation_is_named(tmp_path):
     before = state()
     with pytest.raises(InvalidSetting, match=r"trainer\.deterministic=True: put_.*; use false"):
         train(Accumulates(), tmp_path, deterministic=True)
     assert state() == before
 
 
-def test_stages_of_both_kinds_have_keys_of_their_own():
+def test_deterministic_stages_have_own_keys():
     plain, fixed = TrainerSettings(accelerator="cpu"), TrainerSettings(accelerator="cpu", deterministic=True)
     assert "deterministic" not in plain.cache_key()
     assert fixed.cache_key() == plain.cache_key() | {"deterministic": True}
 
 
 @pytest.mark.gpu
-def test_equal_runs_on_a_gpu_give_equal_weights(tmp_path):
+def test_equal_gpu_runs_give_equal_weights(tmp_path):
     def weights(run: int) -> dict[str, torch.Tensor]:
         pl.seed_everything(0, verbose=False)
         return train(Net(), tmp_path / str(run), deterministic=True, accelerator="gpu")

@@ -21,7 +21,7 @@ def needed(monkeypatch, *, epochs: int, keeps_epochs: bool = True, epoch_weights
     return asked[0] // WEIGHTS
 
 
-def test_what_a_training_writes_in_copies_of_its_weights(monkeypatch):
+def test_bytes_of_a_training(monkeypatch):
     assert needed(monkeypatch, epochs=1) == 1
     assert needed(monkeypatch, epochs=3, keeps_epochs=False) == 1
     assert needed(monkeypatch, epochs=3) == 1 + 2 * 3, "Adam keeps two numbers for each weight"
@@ -31,7 +31,7 @@ def test_what_a_training_writes_in_copies_of_its_weights(monkeypatch):
     assert needed(monkeypatch, epochs=3, epoch_weights=True) == 1 + 3 + 2 * 3
 
 
-def test_a_full_disk_is_told_before_the_first_step(run, monkeypatch):
+def test_full_disk_precedes_the_first_step(run, monkeypatch):
     from sparsefront.artifacts import durable
 
     monkeypatch.setattr(durable, "free_bytes", lambda folder: 1000)

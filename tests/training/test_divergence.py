@@ -5,22 +5,15 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 import torch
+from digit_training import small_net, train_digits
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 
-from sparsefront.data.digits import Digits
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.divergence import Diverged, StopAtDivergence
-from sparsefront.training.fit import fit
-from sparsefront.training.recipe import Optimization, Recipe
-from sparsefront.training.trainer import TrainerSettings
+from sparsefront.training.recipe import Recipe
 
 BATCHES = 12
-
-
-class Net(nn.Sequential):
-    def forward(self, x):  # tasks call networks by the names of their inputs
-        return super().forward(x)
 
 
 class Broken(ImageClassification):
@@ -35,30 +28,18 @@ class Broken(ImageClassification):
         return loss * self.value if self.seen == self.broken_at + 1 else loss
 
 
-def train(folder: Path, *, epochs: int = 3, broken_at: int = -1, value: float = float("nan"), callbacks=(), **recipe):
+def train(folder: Path, *, epochs: int = 3, broken_at: int = -1, value: float = float("nan"), **recipe) -> None:
     pl.seed_everything(0, verbose=False)
-    trainer = TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=BATCHES, checkpoint_seconds=0)
-    settings = Recipe(epochs=epochs, **recipe)
-    net = Net(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
-    optimization = Optimization(settings, lr=settings.lr, total_steps=epochs * BATCHES)
-    task = Broken(net, num_classes=10, optimization=optimization)
-    task.broken_at, task.value = broken_at, value
-    fit(
-        task,
-        Digits().data_module(batch_size=32, seed=0, cache_dir=folder),
-        epochs=epochs,
-        recipe=settings,
-        trainer=trainer,
-        loggers=[],
-        directory=folder,
-        callbacks=callbacks,
-        resume_dir=folder / "unfinished",
-        stage="dense",
+    settings, broken = (
+        Recipe(epochs=epochs, **recipe),
+        type("Task", (Broken,), {"broken_at": broken_at, "value": value}),
     )
-    return task
+    trainer = {"limit_batches": BATCHES, "checkpoint_seconds": 0}
+    options = {"lr": settings.lr, "task": broken, "trainer": trainer, "stage": "dense"}
+    train_digits(small_net(), folder, settings, **options, resume_dir=folder / "unfinished")
 
 
-def test_the_line_names_stage_epoch_step_rate_and_what_to_lower(tmp_path):
+def test_line_names_step_and_remedy(tmp_path):
     """Step 17 of 12 an epoch is in epoch 2; at a constant rate without warm-up it is the peak's."""
     with pytest.raises(Diverged) as stopped:
         train(tmp_path, broken_at=16, decay="constant", warmup=0.0, lr=0.002, gradient_clip=None)
@@ -89,7 +70,7 @@ class Overflows(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def test_steps_that_the_loss_scaler_skips_are_no_divergence():
+def test_skipped_steps_are_no_divergence():
     module = Overflows()
     before = module.net.weight.detach().clone()
     finite = StopAtDivergence(stage="dense", lr_key="recipe.lr", recipe=Recipe(), precision="16-mixed")

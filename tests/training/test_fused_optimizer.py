@@ -5,20 +5,13 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 import torch
+from digit_training import small_net, train_digits
 from torch import nn
 
-from sparsefront.data.digits import Digits
-from sparsefront.tasks.classification import ImageClassification
-from sparsefront.training.fit import fit
-from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 BATCHES = 6
-
-
-class Net(nn.Sequential):
-    def forward(self, x):  # tasks call networks by the names of their inputs
-        return super().forward(x)
 
 
 class Watch(pl.Callback):
@@ -33,24 +26,15 @@ class Watch(pl.Callback):
 def train(folder: Path, precision: str, optimizer: str) -> tuple[dict[str, torch.Tensor], Watch]:
     pl.seed_everything(0, verbose=False)
     recipe, watch = Recipe(epochs=1, gradient_clip=1e-3, optimizer=optimizer), Watch()
-    net = Net(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
-    fit(
-        ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=BATCHES)),
-        Digits().data_module(batch_size=16, seed=0, cache_dir=folder),
-        epochs=1,
-        recipe=recipe,
-        trainer=TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=BATCHES, precision=precision),
-        loggers=[],
-        directory=folder,
-        callbacks=(watch,),
-    )
+    net, trainer = small_net(), {"limit_batches": BATCHES, "precision": precision}
+    train_digits(net, folder, recipe, batch_size=16, trainer=trainer, callbacks=(watch,))
     return net.state_dict(), watch
 
 
 @pytest.mark.parametrize(
     ("precision", "optimizer"), [("32-true", "adamw"), ("bf16-mixed", "adamw"), ("bf16-mixed", "sgd")]
 )
-def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch, precision, optimizer):
+def test_fused_weights_equal_but_for_rounding(tmp_path, monkeypatch, precision, optimizer):
     plain, unfused = train(tmp_path, precision, optimizer)
     monkeypatch.setattr(TrainerSettings, "fuses_optimizer", True)
     fused, watch = train(tmp_path, precision, optimizer)

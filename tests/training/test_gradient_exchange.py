@@ -13,7 +13,7 @@ AFTER = replace(TWO, exchange_gradients="after_backward")
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_every_rank_ends_with_the_bits_of_ddp(bodies, served_ranks, tmp_path, batches):
+def test_ranks_end_with_bits_of_ddp(bodies, served_ranks, tmp_path, batches):
     """Weights and statistics of BatchNorm, also where two batches are accumulated into a step."""
     ends = []
     for trainer in (TWO, AFTER):
@@ -38,6 +38,6 @@ def test_gradients_travel_as_bf16(bodies, served_ranks, tmp_path):
 
 
 @pytest.mark.parametrize(("used", "where"), [("on_rank_0", "on all ranks"), ("from_the_second_step", "in all steps")])
-def test_a_parameter_that_is_used_here_and_there_is_named(bodies, served_ranks, tmp_path, used, where):
+def test_partly_used_parameter_is_named(bodies, served_ranks, tmp_path, used, where):
     with pytest.raises(RuntimeError, match=rf"parameter net\.extra\.(weight|bias) has .* not {where}"):
         on_every_rank(bodies.train_partly, AFTER, getattr(bodies, used), trainer=AFTER, folder=tmp_path, loggers=[])

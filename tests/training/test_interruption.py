@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
+from digit_training import train_digits
 from torch import nn
 
-from sparsefront.data.digits import Digits
 from sparsefront.errors import Terminated
-from sparsefront.tasks.classification import ImageClassification
-from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.recipe import Optimization, Recipe
-from sparsefront.training.trainer import TrainerSettings
+from sparsefront.training.recipe import Recipe
 
 EPOCHS = 2
 
@@ -31,20 +28,14 @@ class Signal(pl.Callback):
 
 
 def train(net: nn.Module, folder: Path, watch: Signal) -> None:
-    settings = TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=2, checkpoint_seconds=0)
-    data = Digits().data_module(batch_size=200, seed=0, cache_dir=folder)
-    recipe = Recipe(epochs=EPOCHS)
-    curve = Optimization(recipe, lr=0.01, total_steps=EPOCHS * steps_per_epoch(data, settings))
-    task = ImageClassification(net, num_classes=10, optimization=curve)
-    fit(
-        task, data, epochs=EPOCHS, recipe=recipe, trainer=settings, loggers=[], directory=folder,
-        callbacks=(watch,), resume_dir=folder,
-    )  # fmt: skip
+    trainer = {"limit_batches": 2, "checkpoint_seconds": 0}
+    options = {"callbacks": (watch,), "resume_dir": folder}
+    train_digits(net, folder, Recipe(epochs=EPOCHS), batch_size=200, trainer=trainer, **options)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 @pytest.mark.parametrize(("number", "end"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
-def test_a_signal_ends_a_training_as_what_it_is(tmp_path, bodies, number, end):
+def test_signal_ends_a_training(tmp_path, bodies, number, end):
     before = signal.getsignal(number)
     with pytest.raises(end):
         train(bodies.digits_net(), tmp_path, Signal(number))
@@ -53,6 +44,6 @@ def test_a_signal_ends_a_training_as_what_it_is(tmp_path, bodies, number, end):
     assert again.epochs == 1, "it goes on after its last finished epoch"
 
 
-def test_the_status_of_a_program_that_sigterm_ended():
+def test_status_after_sigterm():
     """0 would say that all is done: a script would go on with the next command."""
     assert Terminated().code == 143 and str(Terminated()) == "ended by SIGTERM"

@@ -20,7 +20,7 @@ def logits() -> torch.Tensor:
     return torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 
 
-def test_images_have_the_smoothed_cross_entropy_of_pytorch():
+def test_smoothed_loss_is_that_of_pytorch():
     task = ImageClassification(nn.Linear(1, 1), num_classes=3)
     task.label_smoothing = 0.1
     expected = F.cross_entropy(logits(), LABELS, label_smoothing=0.1)
@@ -28,7 +28,7 @@ def test_images_have_the_smoothed_cross_entropy_of_pytorch():
     torch.testing.assert_close(task.loss(logits(), {"labels": LABELS}), F.cross_entropy(logits(), LABELS))
 
 
-def test_the_labels_beside_a_teacher_are_smoothed():
+def test_labels_beside_a_teacher():
     net = nn.Linear(5, 3)
     task = ImageClassification(net, num_classes=3)
     task.net_inputs = lambda batch: {"input": batch["x"]}

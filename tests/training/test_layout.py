@@ -5,22 +5,15 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 import torch
+from digit_training import Net, train_digits
 from torch import nn
 
-from sparsefront.data.digits import Digits
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.compilation import channels_last
-from sparsefront.training.fit import fit
-from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.recipe import Recipe
 from sparsefront.training.trainer import TrainerSettings
 
 BATCHES, FORMAT = 6, torch.channels_last
-
-
-class Net(nn.Sequential):
-    def forward(self, x):  # tasks call networks by the names of their inputs
-        return super().forward(x)
 
 
 class Watch(pl.Callback):
@@ -42,15 +35,8 @@ def train(folder: Path, **settings) -> tuple[dict[str, torch.Tensor], Watch]:
     net = Net(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(96, 10))
     masked = MaskedWeights(net, ["2"])
     masked.set({"2": torch.arange(6 * 4 * 9).view(6, 4, 3, 3) % 3 > 0})
-    fit(
-        ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.1, total_steps=BATCHES)),
-        Digits().data_module(batch_size=16, seed=0, cache_dir=folder),
-        epochs=1,
-        recipe=recipe,
-        trainer=TrainerSettings(**{"accelerator": "cpu"} | settings, progress_bar=False, limit_batches=BATCHES),
-        loggers=[],
-        directory=folder,
-        callbacks=(watch,),
+    train_digits(
+        net, folder, recipe, lr=0.1, batch_size=16, trainer={"limit_batches": BATCHES} | settings, callbacks=(watch,)
     )
     masked.apply()
     masked.check()
@@ -58,7 +44,7 @@ def train(folder: Path, **settings) -> tuple[dict[str, torch.Tensor], Watch]:
     return net.state_dict(), watch
 
 
-def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch):
+def test_laid_weights_equal_but_for_rounding(tmp_path, monkeypatch):
     plain, watch = train(tmp_path)
     assert (
         watch.laid == [False] * 3 and watch.batch.keys() == {"x", "labels"} and watch.batch["x"].dtype == torch.float32
@@ -71,7 +57,7 @@ def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_weights_are_those_of_the_cpu_but_for_rounding(tmp_path):
+def test_gpu_weights_equal_but_for_rounding(tmp_path):
     plain, _ = train(tmp_path)
     laid, watch = train(tmp_path, accelerator="gpu", precision="bf16-mixed")
     assert watch.laid == [True] * 3 and watch.batch["x"].is_cuda
@@ -79,7 +65,7 @@ def test_on_a_gpu_weights_are_those_of_the_cpu_but_for_rounding(tmp_path):
         torch.testing.assert_close(laid[name], plain[name], rtol=0, atol=0.02)
 
 
-def test_only_plain_convolutions_and_for_so_long(tmp_path):
+def test_plain_convolutions_are_laid_meanwhile(tmp_path):
     class Own(nn.Conv2d):
         pass
 

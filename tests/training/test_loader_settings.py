@@ -54,7 +54,7 @@ def test_every_setting_of_the_loader_stays():
     assert loader.worker_init_fn is scale_by_two
 
 
-def test_workers_are_begun_by_the_user_s_function_and_seeded_by_torch():
+def test_workers_keep_function_and_seed():
     found = []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)

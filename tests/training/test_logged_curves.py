@@ -3,15 +3,13 @@
 import csv
 
 import pytest
+from digit_training import Net, train_digits
 from pytorch_lightning.loggers import CSVLogger, WandbLogger
 from torch import nn
 
 from sparsefront.data.digits import Digits
 from sparsefront.results.loggers import LoggedRun, TensorBoardLogging
-from sparsefront.tasks.classification import ImageClassification
-from sparsefront.training.fit import fit
-from sparsefront.training.recipe import Optimization, Recipe
-from sparsefront.training.trainer import TrainerSettings
+from sparsefront.training.recipe import Recipe
 
 STEPS = 20
 
@@ -29,30 +27,13 @@ class Run:
         self.axes[name] = step_metric
 
 
-class Net(nn.Sequential):
-    def forward(self, x):
-        return super().forward(x)
+def train(folder, phase: str, loggers: list, lr: float) -> None:
+    recipe, net = Recipe(epochs=1, decay="constant", warmup=0.0), Net(nn.Flatten(), nn.Linear(64, 10))
+    options = {"trainer": {"limit_batches": STEPS}, "loggers": loggers, "phase": phase}
+    train_digits(net, folder, recipe, lr=lr, digits=Digits(shift=0), **options)
 
 
-def train(folder, phase: str, loggers: list, lr: float, steps: int = STEPS) -> None:
-    recipe = Recipe(epochs=1, decay="constant", warmup=0.0)
-    fit(
-        ImageClassification(
-            Net(nn.Flatten(), nn.Linear(64, 10)),
-            num_classes=10,
-            optimization=Optimization(recipe, lr=lr, total_steps=steps),
-        ),
-        Digits(shift=0).data_module(batch_size=32, seed=0, cache_dir=folder),
-        epochs=1,
-        recipe=recipe,
-        trainer=TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=steps),
-        loggers=loggers,
-        directory=folder,
-        phase=phase,
-    )
-
-
-def test_phases_are_drawn_over_their_own_steps(tmp_path):
+def test_phases_have_their_own_steps(tmp_path):
     run = Run()
     rates = {"dense": 0.25, "continued": 0.5}
     loggers = [

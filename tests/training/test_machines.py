@@ -63,7 +63,7 @@ def wait_until_said(program: Program, words: str) -> None:
     wait_until(lambda: program.text("stdout") == words, program)
 
 
-def test_ranks_of_two_machines_meet_for_one_training_after_another(machines, bodies, tmp_path):
+def test_two_machines_train_twice(machines, bodies, tmp_path):
     first, second = machines
     with leading(first, tmp_path):
         for _ in range(2):
@@ -82,14 +82,14 @@ def test_ranks_of_two_machines_meet_for_one_training_after_another(machines, bod
         ("killed", "machine 1: rank 1 failed: it ended"),
     ],
 )
-def test_a_rank_that_fails_elsewhere_ends_the_training(machines, bodies, tmp_path, how, message):
+def test_rank_failing_elsewhere_ends_the_training(machines, bodies, tmp_path, how, message):
     first, second = machines
     with pytest.raises(RankFailed, match=message), leading(first, tmp_path):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[], shared=tmp_path)
     assert second.wait(600) == 1 and "no room left" in second.text("stderr") or how == "killed"
 
 
-def test_a_machine_does_not_outlive_the_first_one(bodies, programs, tmp_path):
+def test_no_machine_outlives_the_first(bodies, programs, tmp_path):
     """Which is killed while nothing is trained."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -130,7 +130,7 @@ class Marks:
         return Path.touch, (self.marker,)
 
 
-def test_what_the_first_machine_has_not_signed_is_not_read(overheard, tmp_path):
+def test_unsigned_announcement_is_not_read(overheard, tmp_path):
     store, _, heard = overheard
     stranger = pickle.dumps(Marks(tmp_path / "marker"))
     store.set("announced/0", signed(b"a guess".ljust(32), "announced/0", stranger))
@@ -143,7 +143,7 @@ def test_what_the_first_machine_has_not_signed_is_not_read(overheard, tmp_path):
     assert (tmp_path / "marker").exists(), "as it would have been"
 
 
-def test_the_secret_is_readable_by_its_user_alone(tmp_path, monkeypatch):
+def test_secret_is_readable_by_its_user(tmp_path, monkeypatch):
     name, secret = make_secret(tmp_path)
     file = tmp_path / signatures.FOLDER / name
     assert file.stat().st_mode & 0o777 == 0o600 and read_secret(tmp_path, name.encode()) == secret

@@ -23,7 +23,7 @@ def test_curve_follows_its_formula(decay, expected):
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
-def test_momentum_of_sgd_looks_ahead_or_not(nesterov):
+def test_sgd_with_and_without_nesterov(nesterov):
     """Two steps along a constant gradient g: plain momentum moves by lr (1 + 1.9) g, Nesterov's by lr (1.9 + 2.71) g."""
     net = nn.Linear(1, 1, bias=False)
     nn.init.constant_(net.weight, 10.0)
@@ -35,12 +35,12 @@ def test_momentum_of_sgd_looks_ahead_or_not(nesterov):
     assert net.weight.item() == pytest.approx(10 - 0.5 * (1.9 + 2.71 if nesterov else 1 + 1.9))
 
 
-def test_warmup_rises_linearly_and_never_trains_at_zero():
+def test_warmup_rises_linearly_above_zero():
     factors = [learning_rate_factor(s, total_steps=50, warmup_steps=4, decay="linear") for s in range(5)]
     assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
 
 
-def test_the_scheduler_steps_the_real_optimizer_along_the_curve():
+def test_scheduler_steps_along_the_curve():
     net = nn.Linear(3, 2)
     optimization = Optimization(Recipe(warmup=0.0), lr=0.5, total_steps=4)
     built = optimization.build(net)

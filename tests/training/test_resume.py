@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from digit_training import Net, train_digits
 from program_server import Program, ProgramServer
 from torch import nn
 
@@ -20,26 +21,19 @@ from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.training_masks import AccumulateScores, ApplyMasks
 from sparsefront.schedule.gradual import Gradual
-from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training import resume
-from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.recipe import Optimization, Recipe
+from sparsefront.training.recipe import Recipe
 from sparsefront.training.resume import CHECKPOINT, KeepEpochs, random_state, set_random_state
-from sparsefront.training.trainer import TrainerSettings
 
 LAYERS = ["1", "4"]
 EPOCHS, KILLED_AT = 4, (2, 3)  # epoch and batch, from 0
 TESTS = Path(__file__).resolve().parent.parent
 
 
-class Net(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Dropout(0.3), nn.Linear(32, 32), nn.Linear(32, 10)
-        )
-
-    def forward(self, x):  # tasks call networks by the names of their inputs
-        return super().forward(x)
+def net() -> Net:
+    return Net(
+        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Dropout(0.3), nn.Linear(32, 32), nn.Linear(32, 10)
+    )
 
 
 class Killed(Exception):
@@ -76,55 +70,32 @@ class Training:
     """One training of the digits under masks that tighten; `end` is everything that it leaves."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        kill: bool = False,
-        checkpoint: bool = True,
-        checkpoint_seconds: float = 0,
-        workers: int = 0,
-        **recipe,
+        self, folder: Path, *, kill: bool = False, checkpoint_seconds: float = 0, workers: int = 0, **recipe
     ) -> None:
         pl.seed_everything(0, verbose=False)
-        trainer = TrainerSettings(
-            accelerator="cpu",
-            progress_bar=False,
-            accumulate_grad_batches=2,
-            limit_batches=10,
-            checkpoint=checkpoint,
-            checkpoint_seconds=checkpoint_seconds,
-        )
-        data = Digits(shift=1, num_workers=workers).data_module(batch_size=32, seed=0, cache_dir=folder)
-        net = Net()
-        recipe = Recipe(epochs=EPOCHS, **recipe)
-        steps = EPOCHS * steps_per_epoch(data, trainer)
-        masked = MaskedWeights(net, LAYERS)
-        movement = AccumulateScores(net, LAYERS, Movement())
+        trained = net()
+        masked, movement = MaskedWeights(trained, LAYERS), AccumulateScores(trained, LAYERS, Movement())
 
         def masks_at(sparsity, previous):
-            scores = {name: net.get_submodule(name).weight.detach().abs() for name in LAYERS}
-            return make_masks(
-                scores, TileWise(granularity=8), PerLayer(), sparsity, final_sparsity=0.75, previous=previous
-            )
+            scores = {name: trained.get_submodule(name).weight.detach().abs() for name in LAYERS}
+            pattern = TileWise(granularity=8)
+            return make_masks(scores, pattern, PerLayer(), sparsity, final_sparsity=0.75, previous=previous)
 
         masked.set(masks_at(0.0, None))
-        apply_masks = ApplyMasks(
-            masked, schedule=Gradual(updates=6), sparsity=0.75, make_masks=masks_at, total_steps=steps
-        )
-        watch = Watch()
-        self.time = fit(
-            ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=steps)),
-            data,
-            epochs=EPOCHS,
-            recipe=recipe,
+        gradual = {"schedule": Gradual(updates=6), "sparsity": 0.75, "total_steps": EPOCHS * 5}
+        apply_masks, watch = ApplyMasks(masked, make_masks=masks_at, **gradual), Watch()
+        trainer = {"accumulate_grad_batches": 2, "limit_batches": 10, "checkpoint_seconds": checkpoint_seconds}
+        self.time = train_digits(
+            trained,
+            folder,
+            Recipe(epochs=EPOCHS, **recipe),
+            digits=Digits(shift=1, num_workers=workers),
             trainer=trainer,
-            loggers=[],
-            directory=folder,
             callbacks=(apply_masks, movement, watch, *([Kill()] if kill else [])),
             resume_dir=folder,
         )
         self.steps, self.reached = watch.steps, apply_masks.reached
-        self.masks, self.weights, self.sums = masked.masks(), net.state_dict(), movement.sums()
+        self.masks, self.weights, self.sums = masked.masks(), trained.state_dict(), movement.sums()
 
 
 def assert_equal_bits(first: dict, second: dict) -> None:
@@ -138,7 +109,7 @@ def assert_equal_bits(first: dict, second: dict) -> None:
     [{}, {"optimizer": "sgd"}, {"ema": 0.8}, {"workers": 1}],
     ids=["adamw", "momentum", "ema", "loader processes"],
 )
-def test_a_killed_training_ends_with_the_same_bits(tmp_path, settings):
+def test_killed_training_ends_with_equal_bits(tmp_path, settings):
     whole = Training(tmp_path / "whole", **settings)
     with pytest.raises(Killed):
         Training(tmp_path / "killed", kill=True, **settings)
@@ -170,7 +141,7 @@ def training_process(folder: Path, programs: ProgramServer, before: str = "") ->
     return programs.start(["-c", script])
 
 
-def test_a_process_killed_for_real_goes_on(tmp_path, programs):
+def test_killed_process_resumes(tmp_path, programs):
     """SIGKILL leaves nothing but what lies on the disk."""
     process = training_process(tmp_path / "killed", programs, KILLED_AT_CHECKPOINT)
     assert process.wait() == -signal.SIGKILL and (tmp_path / "killed" / "unfinished" / CHECKPOINT).exists()
@@ -204,7 +175,7 @@ def test_checkpoints_keep_their_distance(tmp_path, monkeypatch, seconds, saved):
     assert epochs == saved
 
 
-def test_generators_of_random_numbers_return_to_where_they_were():
+def test_random_states_are_restored():
     def draw():
         return random.random(), np.random.rand(), torch.rand(1).item()
 

@@ -25,7 +25,7 @@ def test_impossible_settings_are_rejected(bad):
     assert rejected.value.key == next(iter(bad))
 
 
-def test_what_changes_the_weights_determines_the_stage():
+def test_settings_of_weights_are_keyed():
     plain = TrainerSettings(accelerator="cpu").cache_key()
     exchange = {"devices": 2, "ddp_comm_hook": "bf16_compress"}
     assert (
@@ -56,7 +56,7 @@ def test_ddp_broadcasts_running_statistics_alone():
 
 
 @pytest.mark.parametrize(("precision", "fused"), [("32-true", True), ("bf16-mixed", True), ("16-mixed", False)])
-def test_an_optimizer_is_fused_where_gradients_need_no_unscaling(monkeypatch, precision, fused):
+def test_optimizer_is_fused_without_unscaling(monkeypatch, precision, fused):
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

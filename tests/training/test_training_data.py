@@ -24,7 +24,7 @@ def rows(loader) -> list[float]:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 6, 7])
-def test_ranks_take_turns_and_all_take_equally_many(world_size, count):
+def test_ranks_take_turns(world_size, count):
     batches = BatchSampler(SequentialSampler(range(4 * count - 1)), 4, drop_last=False)
     shares = [RankBatches(batches, rank, world_size) for rank in range(world_size)]
     taken = [list(share) for share in shares]
@@ -34,7 +34,7 @@ def test_ranks_take_turns_and_all_take_equally_many(world_size, count):
     assert all(batch in list(batches) for batch in in_turn[count:]), "what is taken twice is a batch, too"
 
 
-def test_an_epoch_of_a_single_process_has_every_row_once(data):
+def test_single_process_sees_every_row(data):
     stored = list(TrainingData(data).train_dataloader())
     assert stored[0]["x"].dtype == torch.uint8, "what is left to do is done where the network is"
     batches = list(map(data.part("train").finished, stored))
@@ -44,7 +44,7 @@ def test_an_epoch_of_a_single_process_has_every_row_once(data):
     assert torch.equal(seen.unique(dim=0), every.unique(dim=0)) and not torch.equal(seen, every)
 
 
-def test_the_order_goes_on_where_it_was(data):
+def test_order_resumes(data):
     whole = TrainingData(data)
     loader = whole.train_dataloader()
     first = rows(loader)

@@ -8,36 +8,9 @@ from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.training.recipe import Recipe
 
-REJECTED = {
-    "momentum that never fades": (
-        ["recipe.optimizer=sgd", "recipe.momentum=1"],
-        r"^recipe\.momentum=1(\.0)?: must be a number of at least 0 and below 1",
-    ),
-    "rate of the dense run": (["recipe.lr=1001"], r"^recipe\.lr=1001.*: must be .* at most 1000"),
-    "rate after pruning": (
-        ["recipe.recovery_lr=1e9"],
-        r"^recipe\.recovery_lr=1000000000.*: must be .* at most 1000 or null",
-    ),
-    "model and data": (["model=bert", "model.size=tiny"], "dataset=digits: asks for image_classification; model bert"),
-    "missing data": (["model=resnet50", "dataset=cifar10", "dataset.path=/nowhere"], r"dataset\.path=/nowhere"),
-    "missing model": (
-        ["model=bert", "dataset=glue", "model.path=/nowhere", "dataset.path=/nowhere"],
-        r"(dataset|model)\.path=/nowhere",
-    ),
-    "missing checkpoint": (["model.path=/nowhere/weights.safetensors"], r"model\.path=/nowhere"),
-    "image size": (["model.patch_size=3"], r"model\.patch_size=3: must divide"),
-}
-
-
-@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
-def test_rejected_with_its_key(composed, overrides, message):
-    with pytest.raises(InvalidSetting, match=message):
-        validate(composed(*overrides))
-
-
 TRANSLATION = {
     "no such language": (["dataset.target=fr"], r"^dataset\.target=fr: .* has no train file .* there are de, en"),
-    "no hypothesis": (["dataset.beam=0"], r"^dataset\.beam=0: must be a whole number"),
+    "no hypothesis": (["dataset.beam=0"], r"^dataset\.beam=0: must be greater than"),
     "a batch without room": (
         ["dataset.batch_tokens=100"],
         r"^dataset\.batch_tokens=100: holds no sentence of max_length",
@@ -52,7 +25,10 @@ TRANSLATION = {
         r"^dataset=digits: asks for image_classification; .* translation",
     ),
     "another network": (["model=vit_small"], r"^dataset=multi30k: asks for translation; model vit_small serves image"),
-    "no part": (["measure.parts=[decoder]"], r"^measure\.parts=.*decoder.*: .*encoder, decoder_step, translation"),
+    "no part": (
+        ["measure.parts=[decoder]"],
+        r"^measure\.parts=.*decoder.*: .*'encoder', 'decoder_step' or 'translation'",
+    ),
 }
 
 
@@ -65,14 +41,14 @@ def test_translations_that_cannot_be(composed, tmp_path, overrides, message):
         validate(composed("model=transformer_mt", "dataset=multi30k", *path, *own))
 
 
-def test_a_pair_without_a_recipe_takes_the_default_values(composed, caplog):
+def test_pair_without_recipe_takes_defaults(composed, caplog):
     with caplog.at_level("INFO"):
         experiment = validate(composed("model=resnet50", "recipe.lr=0.5", "pattern=element_wise"))
     assert experiment.recipe == Recipe(lr=0.5) and experiment.choices["recipe"] == "default"
     assert "there is none named resnet50_digits, so that the values of recipe=default hold" in caplog.text
 
 
-def test_a_recipe_of_the_users_own_is_found_in_a_package_too(composed, own_modules):
+def test_own_recipe_in_a_package(composed, own_modules):
     own_modules({"own_conf/recipe/resnet50_digits.yaml": "lr: 0.5\n", "own_conf/__init__.py": ""})
     config = composed("hydra.searchpath=[pkg://own_conf]", "model=resnet50", "pattern=element_wise")
     experiment = validate(config)

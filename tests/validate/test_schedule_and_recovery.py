@@ -8,81 +8,12 @@ import torch
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 
-REJECTED = {
-    "masks that would have to loosen": (
-        ["schedule=gradual", "schedule.initial_sparsity=0.8"],
-        r"schedule\.initial_sparsity=0\.8: must be below the final sparsity=0\.75",
-    ),
-    "weights rewound without epoch weights": (
-        ["recovery=weight_rewind"],
-        r"recipe\.save_epoch_weights=False: .*set recipe\.save_epoch_weights=true",
-    ),
-    "weights rewound too far": (
-        ["recovery=weight_rewind", "recovery.epochs=17", "recipe.save_epoch_weights=true"],
-        r"recovery\.epochs=17: .*16 epochs",
-    ),
-    "a teacher that is not there": (
-        ["recovery=distill", "recovery.teacher=/nowhere/weights.safetensors"],
-        r"recovery\.teacher=/nowhere/weights\.safetensors: does not exist",
-    ),
-    "hidden layers of another network": (
-        ["recovery=distill", "recovery.hidden_states=1", "recovery.hidden_layers=[encoder.layer.0]"],
-        r"recovery\.hidden_layers=\['encoder\.layer\.0'\]: not in the network; its blocks are blocks\.0, blocks\.1",
-    ),
-    "a teacher with more than all weight": (["recovery=distill", "recovery.hardness=2"], r"recovery\.hardness=2"),
-    "rounds that end elsewhere": (
-        ["schedule=iterative", "schedule.levels=[0.25,0.5]"],
-        r"schedule\.levels=\[0\.25, 0\.5\]: must end at sparsity=0\.75",
-    ),
-    "rounds that fall": (["schedule=iterative", "schedule.levels=[0.5,0.25]"], r"schedule\.levels=.*must rise"),
-    "masks lifted before the start": (
-        ["recovery.dense_after=0"],
-        r"^recovery\.dense_after=0.*: must be .*greater than 0",
-    ),
-    "masks lifted at the end": (["recovery.dense_after=1"], r"^recovery\.dense_after=1.*: must be .*below 1"),
-    "masks lifted by what has none to hold": (
-        ["recovery=weight_rewind", "recipe.save_epoch_weights=true", "+recovery.dense_after=0.5"],
-        r"^recovery\.dense_after",
-    ),
-    "masks lifted in rounds": (
-        ["schedule=gradual", "recovery.dense_after=0.5"],
-        r"^recovery\.dense_after=0\.5: .*schedule=one_shot, not of gradual",
-    ),
-    "blocks that do not come back": (
-        ["pattern=depth", "sparsity=0.5", "recovery.dense_after=0.5"],
-        r"^recovery\.dense_after=0\.5: .*pattern=depth takes whole blocks out",
-    ),
-    "kept weights alone, then all": (
-        ["pattern=block_wise", "recovery.backend=auto", "recovery.dense_after=0.5"],
-        r"^recovery\.dense_after=0\.5: .*recovery\.backend=dense, not auto",
-    ),
-    "kernels for lifted masks": (
-        ["kernel=sparse", "recovery.dense_after=0.5"],
-        r"^kernel=sparse: .*recovery\.dense_after leaves a dense network: kernel=auto or none",
-    ),
-    "a low precision of lifted masks": (
-        ["precision=int8", "recovery.dense_after=0.5"],
-        r"^precision=int8: .*recovery\.dense_after leaves a dense network",
-    ),
-    "a search for lifted masks": (
-        ["pattern=mixed", "allocation=latency_search", "allocation.speedup=1.5", "recovery.dense_after=0.5"],
-        r"^allocation=latency_search: .*recovery\.dense_after leaves a dense network",
-    ),
-    "rewind too far": (["recovery=lr_rewind", "recovery.epochs=99"], r"recovery\.epochs=99: .*16 epochs"),
-}
-
 
 @pytest.mark.parametrize("recovery", ["finetune", "distill", "square_head", "cast", "sr_ste", "sparse_swaps"])
 def test_a_rate_at_which_nothing_converges(composed, recovery):
     along = ["recovery.along=finetune"] if recovery == "sparse_swaps" else []
-    with pytest.raises(InvalidSetting, match=r"^recovery\.lr=1001.*: must be .* at most 1000 or null"):
+    with pytest.raises(InvalidSetting, match=r"^recovery\.lr=1001.*: must be .* or equal to 1000"):
         validate(composed("pattern=n_m", f"recovery={recovery}", *along, "recovery.lr=1001"))
-
-
-@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
-def test_rejected_with_its_key(composed, overrides, message):
-    with pytest.raises(InvalidSetting, match=message):
-        validate(composed(*overrides))
 
 
 # Every schedule by every recovery, as design and README have it: what the recovery needs besides, and the schedules that
@@ -108,7 +39,7 @@ def options(group: str) -> set[str]:
     return {file.stem for file in (Path(__file__).parents[2] / "conf" / group).glob("*.yaml")}
 
 
-def test_the_table_has_every_schedule_and_recovery():
+def test_table_is_complete():
     assert {recovery.split()[0] for recovery in GOES_WITH} == options("recovery")
     assert set.union(*(schedules for _, schedules in GOES_WITH.values())) == options("schedule")
 

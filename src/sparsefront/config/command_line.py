@@ -8,7 +8,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, ValueType
+from hydra.core.override_parser.types import Glob
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import CompactHydraException, HydraException
+from hydra.errors import CompactHydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -26,10 +26,21 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.artifacts.durable import denied, full_disk
 from sparsefront.artifacts.lease import LeaseLost
-from sparsefront.config.arguments import GROUPS, normalize_arguments
+from sparsefront.config.arguments import GROUPS
 from sparsefront.config.declared import check_declared
 from sparsefront.config.settings import check_root_types, check_types, options_of, searched_folders
-from sparsefront.config.sweeps import PointLoader, begin_sweep, check_values, count_points, point_check, point_of_sweep
+from sparsefront.config.sweeps import (
+    NOT_COMPOSED,
+    PROGRESS_FILE,
+    PointLoader,
+    begin_sweep,
+    check_values,
+    composition_complaint,
+    count_points,
+    overrides_of_sweep,
+    point_check,
+    point_of_sweep,
+)
 from sparsefront.errors import (
     InvalidSetting,
     Obstacle,
@@ -140,34 +151,17 @@ def check_sweep(config: DictConfig) -> None:
     if not str(config.hydra.sweeper.get("_target_")).endswith(".BasicSweeper"):
         return
     folders = searched_folders(config.hydra.runtime.get("config_sources") or ())
-    for override in _swept(config):
-        key, value = override.get_key_element(), str(override.input_line).partition("=")[2]
+    for override in OverridesParser.create().parse_overrides(overrides_of_sweep(config)):
+        if not override.is_sweep_override():
+            continue
+        key, value, swept = override.get_key_element(), str(override.input_line).partition("=")[2], override.value()
         if not override.is_discrete_sweep():
             raise InvalidSetting(key, value, OPTUNA_ONLY)
-        _require_values(override, key, value, folders)
-
-
-def overrides_of_sweep(config: DictConfig) -> list[str]:
-    """Overrides from the sweeper's configuration, if it has any by key, and from the command line."""
-    params = config.hydra.sweeper.get("params")
-    overrides = [f"{key}={value}" for key, value in params.items()] if OmegaConf.is_dict(params) else []
-    return [*overrides, *config.hydra.overrides.task]
-
-
-def _swept(config: DictConfig) -> Iterator[Override]:
-    for override in OverridesParser.create().parse_overrides(overrides_of_sweep(config)):
-        if override.is_sweep_override():
-            yield override
-
-
-def _require_values(override: Override, key: str, value: str, folders: Sequence[Path]) -> None:
-    pattern: Any = override.value()
-    if override.value_type is not ValueType.GLOB_CHOICE_SWEEP or not isinstance(pattern, Glob):
-        if not any(True for _ in override.sweep_string_iterator()):
+        if isinstance(swept, Glob):
+            if key in GROUPS and not swept.filter(options := options_of(key, folders)):
+                raise InvalidSetting(key, value, f"finds no option of the group; there are {', '.join(options)}")
+        elif not any(True for _ in override.sweep_string_iterator()):
             raise InvalidSetting(key, value, "is no value at all, so that the sweep has no points")
-        return
-    if key in GROUPS and not pattern.filter(options := options_of(key, folders)):
-        raise InvalidSetting(key, value, f"finds no option of the group; there are {', '.join(options)}")
 
 
 # What surrounds a job: one message for bad input or Ctrl-C, a record of each failure, a table after a sweep.
@@ -201,10 +195,11 @@ class _Exit(SystemExit):
     passing = False
 
 
-def normalize_or_exit(arguments: Sequence[str]) -> list[str]:
-    """`normalize_arguments`, except that bad input ends the program with only its message."""
+@contextmanager
+def exit_on_bad_input() -> Iterator[None]:
+    """Context in which bad input ends the program with its message alone; Hydra turns other errors of callbacks into warnings."""
     try:
-        return normalize_arguments(arguments)
+        yield
     except InvalidSetting as error:
         raise SystemExit(str(error)) from error
 
@@ -222,10 +217,10 @@ def report_composition_briefly() -> Iterator[None]:
     Sweep.composing = True
     try:
         yield
-    except (HydraException, OmegaConfBaseException) as error:
+    except NOT_COMPOSED as error:
         if not Sweep.composing:
             raise
-        raise SystemExit(printable(_composition_complaint(error))) from error
+        raise SystemExit(printable(composition_complaint(error))) from error
     finally:
         _composed()
 
@@ -235,17 +230,6 @@ def _composed() -> None:
     if Sweep.composing:
         Sweep.composing = False
         del os.environ[FULL_ERROR]
-
-
-def _composition_complaint(error: Exception) -> str:
-    """Hydra's message as one line; for an unknown option, the options of its group."""
-    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    text = text.partition("; Config search path:")[0].partition("; See https://")[0]
-    text = text.replace(".; ", "; ")
-    text = re.sub(r"(Available options in '[^']*':); ", r"\1 ", text)
-    if isinstance(error.__cause__, OmegaConfBaseException):
-        text = f"{text}: {first_line(error.__cause__)}"
-    return text
 
 
 RESUMES = "what is finished is stored, and the same command resumes from there"
@@ -271,20 +255,22 @@ def job() -> Iterator[Path]:
     Raises:
         BadInput: for an `InvalidSetting`, with its message.
     """
-    directory = Path(HydraConfig.get().runtime.output_dir)
+    hydra = HydraConfig.get()
+    directory = Path(hydra.runtime.output_dir)
     _let_waiting_threads_sleep()
-    _end_with_joblib()
+    if type(multiprocessing.current_process()).__module__.startswith("joblib."):
+        end_with_parent()  # after a kill it would work on for nobody; results of Ray's and Slurm's workers go to the store
+    swept = hydra.mode is RunMode.MULTIRUN
     try:
-        with ignore_output_errors(), occupied(directory), _counted():
+        counted = point_of_sweep(Path(hydra.sweep.dir), hydra.job.num) if swept else nullcontext()
+        with ignore_output_errors(), occupied(directory), counted:
             yield directory
     except BaseException as error:
-        rejected = isinstance(error, InvalidSetting)
         if not isinstance(
             error.__cause__ or error, LeaseLost
-        ):  # the folder belongs to the process that replaced this one
+        ):  # else the folder is of the process that replaced this one
             record_failure(directory, error)
-            if HydraConfig.get().mode is not RunMode.MULTIRUN:  # a sweep lists its points at the end
-                discard_if_empty(directory, log_counts=not rejected)
+            _discard_run(directory, log_counts=not isinstance(error, InvalidSetting))
         if isinstance(error, InvalidSetting):
             bad_input = BadInput(str(error))
             bad_input.passing = error.passing
@@ -292,8 +278,10 @@ def job() -> Iterator[Path]:
         raise
 
 
-def _in_a_sweep() -> bool:
-    return HydraConfig.initialized() and HydraConfig.get().mode is RunMode.MULTIRUN
+def _discard_run(folder: Path, *, log_counts: bool) -> None:
+    """Remove the folder of a single run without a result; a sweep lists its points at its end."""
+    if folder.is_dir() and not (folder.parent / PROGRESS_FILE).exists():
+        discard_if_empty(folder, log_counts=log_counts)
 
 
 def check_groups(config: DictConfig) -> None:
@@ -318,19 +306,22 @@ class Sweep(Callback):
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         _composed()
-        Sweep.single_run = _made(config.results_dir, Path(config.hydra.run.dir))
+        with exit_on_bad_input():
+            make_writable(config.results_dir, Path(config.hydra.run.dir))
+        Sweep.single_run = Path(config.hydra.run.dir)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Raise a job's failure; Hydra would raise it only after all points of a sweep."""
         if job_return.status is not JobStatus.FAILED or not isinstance(job_return._return_value, BadInput):
             return
         job_return.return_value = ended = job_return._return_value.exit()
-        if isinstance(ended, SystemExit) and not _in_a_sweep():
+        swept = HydraConfig.initialized() and HydraConfig.get().mode is RunMode.MULTIRUN
+        if isinstance(ended, SystemExit) and not swept:
             raise ended  # here, before Hydra prints all overrides above the message
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         _composed()
-        try:
+        with exit_on_bad_input():
             check_sweep(config)
             points = count_points(config)
             if points is not None and points > 1:
@@ -338,9 +329,8 @@ class Sweep(Callback):
             Sweep.loader = PointLoader(GlobalHydra.instance().config_loader(), points)
             GlobalHydra.instance().config_loader().load_sweep_config = Sweep.loader
             _check_values(config)
-        except InvalidSetting as error:
-            raise SystemExit(str(error)) from error
-        Sweep.directory = _made(config.results_dir, Path(config.hydra.sweep.dir))
+            make_writable(config.results_dir, Path(config.hydra.sweep.dir))
+        Sweep.directory = Path(config.hydra.sweep.dir)
         begin_sweep(Sweep.directory, points)
 
 
@@ -353,8 +343,8 @@ def sweep_summary() -> Iterator[None]:
     try:
         yield
     finally:
-        if Sweep.single_run is not None and Sweep.single_run.is_dir():
-            discard_if_empty(Sweep.single_run, log_counts=True)
+        if Sweep.single_run is not None:
+            _discard_run(Sweep.single_run, log_counts=True)
         if Sweep.directory is not None and Sweep.directory.is_dir():
             _close_sweep(Sweep.directory)
 
@@ -364,7 +354,7 @@ def _check_values(config: DictConfig) -> None:
     if str(config.hydra.sweeper.get("_target_")).endswith((".BasicSweeper", ".OptunaSweeper")):
         _let_waiting_threads_sleep()
         loader = GlobalHydra.instance().config_loader()
-        for check in (_check_declared_point, check_types):  # the fast one first
+        for check in POINT_CHECKS:
             check_values(overrides_of_sweep(config), point_check(config, loader, check), loader)
 
 
@@ -373,16 +363,13 @@ def compose_point(config: DictConfig, loader: ConfigLoader, overrides: Sequence[
 
     Args:
         config: of the multirun, including Hydra's part.
-        loader: Hydra's.
+        loader: Hydra's, or a `PointLoader`.
     Raises:
         InvalidSetting: a wrong value, or overrides that cannot be composed.
     """
-    try:
-        for check in (_check_declared_point, check_types):
-            point_check(config, loader, check)(overrides)
-        return loader.load_sweep_config(config, list(overrides))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InvalidSetting("point", " ".join(overrides), _composition_complaint(error)) from error
+    for check in POINT_CHECKS:
+        point_check(config, loader, check)(overrides)
+    return loader.load_sweep_config(config, list(overrides))
 
 
 def _check_declared_point(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:
@@ -390,37 +377,14 @@ def _check_declared_point(config: DictConfig, choices: dict[str, str], folders: 
     check_declared(config, choices, folders)
 
 
+POINT_CHECKS = (_check_declared_point, check_types)  # the fast one first
+
+
 def _let_waiting_threads_sleep() -> None:
     """Set variables that OpenMP reads when torch is imported. Spinning threads slow down runs that share cores, such as points
     of a sweep, many times.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-def _end_with_joblib() -> None:
-    """Let a joblib worker end with the sweep that started it: after a kill it would work on for nobody. Workers of Ray and
-    Slurm continue, because their results go to the store.
-    """
-    if type(multiprocessing.current_process()).__module__.startswith("joblib."):
-        end_with_parent()
-
-
-def _made(results_dir: str, folder: Path) -> Path:
-    """Create the folder; if that fails, end the program with one line instead of Hydra's stack trace."""
-    try:
-        make_writable(results_dir, folder)
-    except InvalidSetting as error:
-        # Hydra turns exceptions in callbacks into warnings, except SystemExit.
-        raise SystemExit(str(error)) from error
-    return folder
-
-
-def _counted() -> AbstractContextManager:
-    """Context in which a point of a sweep reports the sweep's progress."""
-    hydra = HydraConfig.get()
-    if hydra.mode is not RunMode.MULTIRUN:
-        return nullcontext()
-    return point_of_sweep(Path(hydra.sweep.dir), hydra.job.num)
 
 
 def _close_sweep(directory: Path) -> None:

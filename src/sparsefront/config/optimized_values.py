@@ -1,5 +1,7 @@
 """Check before training that the record will contain the values that an optimizing sweeper needs."""
 
+import re
+
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
@@ -7,82 +9,33 @@ from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.schema import CONTROLS
 from sparsefront.errors import InvalidSetting
-from sparsefront.results.record import OF_DATASET, SPEEDUPS_LOW, Result
+from sparsefront.results.record import OF_DATASET, Result
 
-# Values missing from records without pruning, without sparse kernels, or on a CPU. A test compares them with real records.
-OF_PRUNED = {
-    "masked",
-    "masked_standard_error",
-    "val_masked",
-    "val_masked_standard_error",
-    "prune_seconds",
-    "recover_seconds",
-    "recovery_seed",
-    "recovery_steps",
-    "recovery_epochs",
-    "recovery_samples",
-    "recovery_samples_per_s",
-}
-OF_BOTH = {
-    *SPEEDUPS_LOW,
-    *("speedup_low_precision_dataset", "speedup_low_precision_dataset_low", "speedup_low_precision_dataset_high"),
-}
-OF_LOW_TIMING = {
-    *("latency_dense_low_ms", "latency_dense_low_p20_ms", "latency_dense_low_p80_ms", "latency_dense_low_dataset_ms"),
-    "throughput_dense_low_samples_per_s",
-    *OF_BOTH,
-}
-OF_DENSE_LOW = {
-    *("dense_low", "dense_low_standard_error", "val_dense_low", "val_dense_low_standard_error"),
-    *OF_LOW_TIMING,
-}
-OF_SPARSE_TIMING = {
-    *("latency_sparse_ms", "latency_sparse_p20_ms", "latency_sparse_p80_ms", "latency_sparse_dataset_ms"),
-    *("speedup", "speedup_low", "speedup_high", "speedup_dataset", "speedup_dataset_low", "speedup_dataset_high"),
-    "throughput_sparse_samples_per_s",
-}
-OF_SPARSE_QUALITY = {"sparse", "sparse_standard_error", "val_sparse", "val_sparse_standard_error"}
-OF_KERNELS = {
-    *OF_SPARSE_QUALITY,
-    *OF_SPARSE_TIMING,
-    *OF_BOTH,
-    *("weight_bytes_sparse", "resident_bytes_sparse", "peak_memory_bytes_sparse"),
-    *("sparse_layer_share", "sparse_flops_share"),
-}
+# Regular expressions of the values missing from records without pruning, without sparse kernels, or on a CPU. A test compares
+# them with real records.
+OF_PRUNED = (
+    r"(val_)?masked(_standard_error)?|(prune|recover)_seconds|recovery_(seed|steps|epochs|samples|samples_per_s)"
+)
+OF_BOTH = r"speedup_low_precision(_dataset)?(_low|_high)?"
+OF_LOW_TIMING = rf"latency_dense_low(_p20|_p80|_dataset)?_ms|throughput_dense_low_samples_per_s|{OF_BOTH}"
+OF_DENSE_LOW = rf"(val_)?dense_low(_standard_error)?|{OF_LOW_TIMING}"
+OF_SPARSE_TIMING = (
+    r"latency_sparse(_p20|_p80|_dataset)?_ms|speedup(_dataset)?(_low|_high)?|throughput_sparse_samples_per_s"
+)
+OF_SHARES = r"sparse_(layer|flops)_share"
+OF_SWAPPED = rf"{OF_SPARSE_TIMING}|{OF_BOTH}|[a-z]+(_memory)?_bytes_sparse|{OF_SHARES}"
+OF_KERNELS = rf"(val_)?sparse(_standard_error)?|{OF_SWAPPED}"
 OF_FORWARD = {f"throughput_{side}_samples_per_s" for side in ("dense", "sparse", "dense_low")}
 OF_DECODE = {  # name -> the corresponding value of a forward
     **{f"tokens_per_s_{side}": f"throughput_{side}_samples_per_s" for side in ("dense", "sparse", "dense_low")},
     **{f"latency_prefill_{side}_ms": f"latency_{side}_ms" for side in ("dense", "sparse")},
     "cache_length": "latency_dense_ms",
 }
-OF_QUANTIZED = {"quantization_error"}
-OF_SHARES = {"sparse_layer_share", "sparse_flops_share"}
-OF_TIMING = {
-    "latency_dense_ms",
-    "latency_dense_p20_ms",
-    "latency_dense_p80_ms",
-    "latency_dense_dataset_ms",
-    "fused_dense_latency_ms",
-    "throughput_dense_samples_per_s",
-    "resident_bytes_dense",
-    "gpu_clock_mhz",
-    "peak_memory_bytes_dense",
-    "repeats",
-    "samples_per_repeat",
-    "warmup_rounds",
-    "autotune_seconds",
-    *OF_LOW_TIMING,
-}
-OF_CONTROL = {
-    part.format(control): control
-    for control in CONTROLS
-    for part in ("{}", "{}_standard_error", "{}_seconds", "val_{}", "val_{}_standard_error")
-}
-OF_SEARCH = {"latency_predicted_ms"}
-OF_STRUCTURED = {"weights_left", "theoretical_flops_left"}
-OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
-OF_UNLABELED = {"recovery_unlabeled_samples"}
-OF_TRAINING_GPU = {"recovery_gpu_busy_share"}
+OF_TIMING = (
+    r"(fused_dense_latency|latency_dense(_p20|_p80|_dataset)?)_ms|throughput_dense_samples_per_s|(resident|peak_memory)_bytes_dense"
+    rf"|gpu_clock_mhz|repeats|samples_per_repeat|warmup_rounds|autotune_seconds|{OF_LOW_TIMING}"
+)
+OF_CONTROL = rf"(?:val_)?({'|'.join(CONTROLS)})(?:_standard_error|_seconds)?"
 
 
 def optimizing_sweeper() -> str | None:
@@ -126,7 +79,7 @@ def require_found(result: Result, names: tuple[str, ...]) -> None:
 
 def _why_absent(name: str, experiment: Experiment) -> str | None:
     """Why the record will lack a value; None if it will have it, according to the configuration."""
-    if name in (OF_DECODE if (mode := experiment.measure.mode) == "forward" else OF_FORWARD):
+    if name in (OF_DECODE if (mode := experiment.measure.mode) != "decode" else OF_FORWARD):
         return f"a run with measure.mode={mode} does not measure {name}"
     why = _why_not_measured(alike := OF_DECODE.get(name, name), experiment)
     return None if why is None else why.replace(f"measure {alike}", f"measure {name}")
@@ -136,37 +89,57 @@ def _why_not_measured(name: str, experiment: Experiment) -> str | None:
     if not experiment.continues_to("report"):
         return f"there will be no record: stages ends with {experiment.stages[-1]}"
     low, on_cpu = experiment.precision.is_low, experiment.measure.torch_device.type == "cpu"
-    dense = OF_PRUNED | OF_SHARES if low else OF_PRUNED | OF_KERNELS
-    if not experiment.pattern.prunes and name in dense:
-        return f"a run with pattern={experiment.pattern.name} does not measure {name}"
-    measured_dense = experiment.leaves_dense and name in OF_SPARSE_QUALITY
-    if not (experiment.swaps or measured_dense) and experiment.pattern.prunes and name in OF_KERNELS:
-        without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
-        without = "recovery.dense_after, which leaves a dense network," if experiment.leaves_dense else without
-        return f"a run with {without} does not measure {name}"
-    if experiment.pattern.takes_blocks and name in OF_SHARES:
-        return f"a run with pattern={experiment.pattern.name}, which leaves a dense network, does not measure {name}"
-    if not experiment.measure.latency and name in OF_TIMING:
-        return f"a run with measure.latency=false does not measure {name}"
-    if name in OF_QUANTIZED and not (low and experiment.pattern.prunes):
-        return f"a run whose sparse network is in 16 bits, as with precision=none, does not measure {name}"
-    if name in OF_DENSE_LOW and not experiment.dense_low:
-        return f"a run without measure.dense_low does not measure {name}"
-    if on_cpu and (name in OF_LOW_TIMING or (low and name in OF_SPARSE_TIMING)):
-        return f"a CPU, which has references alone in low precision, does not measure {name}"
-    if experiment.measure.lengths == "fixed" and name in OF_DATASET:
-        return f"a run with measure.lengths=fixed does not measure {name}"
-    if (control := OF_CONTROL.get(name, experiment.control)) != experiment.control:
-        idle = "trains nothing" if control == "dense_continued" else "has no teacher"
-        return f"a run without control={control}, or whose recovery {idle}, does not measure {name}"
-    if not isinstance(experiment.allocation, LatencySearch) and name in OF_SEARCH:
-        return f"a run without allocation=latency_search does not predict {name}"
-    if experiment.shrinking is None and name in OF_STRUCTURED:
-        return f"a run with structured=none does not count {name}"
-    if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
-        return f"a run with measure.device=cpu does not measure {name}"
-    if not experiment.trainer.on_gpu and name in OF_TRAINING_GPU:
-        return f"a run that trains on a CPU does not measure {name}"
-    if not experiment.unlabeled and name in OF_UNLABELED:
-        return f"a run without dataset.unlabeled=true does not count {name}"
-    return None
+    prunes, pattern, measure = experiment.pattern.prunes, experiment.pattern.name, experiment.measure
+    without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
+    if experiment.leaves_dense:
+        without = "recovery.dense_after, which leaves a dense network,"
+    control = match[1] if (match := re.fullmatch(OF_CONTROL, name)) else experiment.control
+    idle = "trains nothing" if control == "dense_continued" else "has no teacher"
+    of_dense = f"{OF_PRUNED}|{OF_SHARES if low else OF_KERNELS}"
+    of_kernels = OF_SWAPPED if experiment.leaves_dense else OF_KERNELS
+    searches = isinstance(experiment.allocation, LatencySearch)
+    rules = (  # whether the record lacks these values, and why
+        (not prunes, of_dense, f"a run with pattern={pattern} does not measure"),
+        (prunes and not experiment.swaps, of_kernels, f"a run with {without} does not measure"),
+        (
+            experiment.pattern.takes_blocks,
+            OF_SHARES,
+            f"a run with pattern={pattern}, which leaves a dense network, does not measure",
+        ),
+        (not measure.latency, OF_TIMING, "a run with measure.latency=false does not measure"),
+        (
+            not (low and prunes),
+            "quantization_error",
+            "a run whose sparse network is in 16 bits, as with precision=none, does not measure",
+        ),
+        (not experiment.dense_low, OF_DENSE_LOW, "a run without measure.dense_low does not measure"),
+        (
+            on_cpu,
+            f"{OF_LOW_TIMING}|{OF_SPARSE_TIMING}" if low else OF_LOW_TIMING,
+            "a CPU, which has references alone in low precision, does not measure",
+        ),
+        (
+            measure.lengths == "fixed",
+            "|".join(OF_DATASET),
+            "a run with measure.lengths=fixed does not measure",
+        ),
+        (
+            control != experiment.control,
+            OF_CONTROL,
+            f"a run without control={control}, or whose recovery {idle}, does not measure",
+        ),
+        (not searches, "latency_predicted_ms", "a run without allocation=latency_search does not predict"),
+        (
+            experiment.shrinking is None,
+            "weights_left|theoretical_flops_left",
+            "a run with structured=none does not count",
+        ),
+        (on_cpu, "gpu_clock_mhz|peak_memory_bytes_(dense|sparse)", "a run with measure.device=cpu does not measure"),
+        (not experiment.trainer.on_gpu, "recovery_gpu_busy_share", "a run that trains on a CPU does not measure"),
+        (
+            not experiment.unlabeled,
+            "recovery_unlabeled_samples",
+            "a run without dataset.unlabeled=true does not count",
+        ),
+    )
+    return next((f"{why} {name}" for lacks, names, why in rules if lacks and re.fullmatch(names, name)), None)

@@ -5,7 +5,7 @@ Importing this module registers them with Hydra and OmegaConf. It imports neithe
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -13,24 +13,6 @@ from omegaconf import MISSING, Container, DictConfig, OmegaConf
 
 from sparsefront.options import program_command
 
-# each a folder of conf/ from which conf/config.yaml selects one option
-GROUPS = (
-    "model",
-    "dataset",
-    "structured",
-    "pattern",
-    "importance",
-    "allocation",
-    "schedule",
-    "recovery",
-    "recipe",
-    "kernel",
-    "precision",
-    "measure",
-    "report",
-    "trainer",
-    "logger",
-)
 CONTROLS = ("dense_continued", "dense_distilled")
 STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 
@@ -64,6 +46,10 @@ class Config:
     report: Any = MISSING
     trainer: Any = MISSING
     logger: Any = MISSING
+
+
+GROUPS = tuple(key.name for key in fields(Config) if key.default == MISSING)
+"""Each is a folder of conf/ from which conf/config.yaml selects one option."""
 
 
 def run_label(*, _root_: Container) -> str:

@@ -2,29 +2,27 @@
 
 Needs neither torch nor Lightning, so that errors are reported quickly."""
 
-import importlib
 import importlib.util
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, Field, ValidationError
 
 from sparsefront.config.schema import CONTROLS, GROUPS, STAGES, Config
-from sparsefront.errors import InvalidSetting, UnknownKey, closest, did_you_mean, first_line, keys_of
-from sparsefront.options import TARGET, program_command, target_values, trusted_class
+from sparsefront.errors import InvalidSetting, UnknownKey, closest, first_line, keys_of, unknown_key
+from sparsefront.options import TARGET, class_named, program_command, target_values
 from sparsefront.results.record import result_fields
 from sparsefront.settings_class import (
     Fraction,
     OneOrMore,
     checked_arguments,
     checked_values,
-    describe_type,
     parameters_of,
     rejection,
 )
@@ -86,10 +84,10 @@ def typed_settings(
         raw_value = OmegaConf.to_container(node, resolve=False).get(key)
         raise InvalidSetting(f"{group}.{key}", raw_value, first_line(error)) from error
     values = {key: value for key, value in values.items() if key not in KEYS_OF_THE_RUN.get(group, ())}
-    target = _target_class(group, values.pop(TARGET), base, trust)
+    target = class_named(values.pop(TARGET), base, trust=trust, key=f"{group}.{TARGET}", taker=group)
     if trust is not None:
         for nested in target_values(values):  # such as candidates of a pattern
-            trusted_class(nested, base, trust=trust, key=f"{group}.{TARGET}")
+            class_named(nested, base, trust=trust, key=f"{group}.{TARGET}")
     with keys_of(group):
         # A user's class that is not a settings class would accept any type.
         return target, checked_arguments(target, values, taker=group)
@@ -99,46 +97,6 @@ def nothing_chosen(group: str, node: Any) -> InvalidSetting:
     """The error for a group without an option."""
     listed = f"{program_command('run')} --help lists them"
     return InvalidSetting(group, node, f"choose an option of the group: {group}=NAME; {listed}")
-
-
-def _target_class(group: str, name: Any, base: type, trust: Sequence[str] | None) -> type:
-    """Import the class named by `_target_`, possibly from a user's package."""
-    key = f"{group}.{TARGET}"
-    if not isinstance(name, str):
-        raise InvalidSetting(key, name, "must be the full name of a class, package.module.Class")
-    target = _imported(key, name) if trust is None else trusted_class(name, base, trust=trust, key=key)
-    if missing := [*sorted(getattr(target, "__abstractmethods__", ())), *_unset_class_variables(target)]:
-        raise InvalidSetting(key, name, f"does not define {', '.join(missing)}, which {group} needs")
-    if not issubclass(target, base):
-        raise InvalidSetting(key, name, f"must derive from {base.__module__}.{base.__name__}")
-    return target
-
-
-def _imported(key: str, name: str) -> type:
-    """Import a class from any package."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        # Unlike Hydra's get_class, without several lines of advice, and with the errors of failing imports.
-        target = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # raised by the user's module
-        said = first_line(error)
-        reason = said if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {said}"
-        remedy = "name a class as package.module.Class; its package must be installed, or its folder be on PYTHONPATH"
-        raise InvalidSetting(key, name, f"cannot be imported ({reason}); {remedy}") from error
-    if not isinstance(target, type):
-        raise InvalidSetting(key, name, "is no class; package.module.Class is expected")
-    return target
-
-
-def _unset_class_variables(target: type) -> list[str]:
-    """ClassVars that a base class declares without a value and no subclass sets: `name`, `kinds`."""
-    declared = {
-        name
-        for base in target.__mro__
-        for name, hint in vars(base).get("__annotations__", {}).items()
-        if "ClassVar" in str(hint)
-    }
-    return sorted(name for name in declared if not hasattr(target, name))
 
 
 # Options of a configuration group: their files, and which of them accept a key that the chosen one does not.
@@ -203,22 +161,6 @@ ROOT_TYPES = {
 }
 
 
-def require_root_type(key: str, value: Any, typed: str) -> None:
-    """Check the type of a root key's value; the text "5" is accepted for an integer.
-
-    Args:
-        value: as parsed by Hydra.
-        typed: as written by the user.
-    Raises:
-        InvalidSetting: a wrong type; says what is allowed.
-    """
-    try:
-        OmegaConf.structured(Config)[key] = value
-    except OmegaConfBaseException as error:
-        hints = get_type_hints(Config) | ROOT_TYPES
-        raise InvalidSetting(key, typed, f"must be {describe_type(hints[key])}") from error
-
-
 def check_types(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:
     """Check each value of a configuration by its own type and range, without combinations and without building anything.
 
@@ -278,11 +220,7 @@ def check_root(config: DictConfig) -> None:
     known = [f.name for f in fields(Config)]
     for key in config:
         if key not in known:
-            raise InvalidSetting(
-                str(key),
-                config[key],
-                f"unknown key; {did_you_mean(str(key), list(known))}the root takes {', '.join(known)}",
-            )
+            raise unknown_key(str(key), config[key], str(key), known, "the root")
     check_root_types(config)
     names = [field.name for field in result_fields()]
     for name in map(field_of, config.optimize):

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,16 +21,19 @@ from hydra.core.override_parser.types import IntervalSweep, Override, OverrideTy
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from sparsefront.artifacts.bounded_files import parse_json_bounded, read_text_bounded
 from sparsefront.config.settings import check_types, searched_folders
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, Obstacle, first_line, yaml_complaint
 from sparsefront.processes import gc_disabled
 
 # Check the values of a sweep, each by its type and range, before the first point begins.
 
 Check = Callable[[Sequence[str]], None]
 TELL_EVERY_S = 10.0
+# Raised for overrides and files that are no configuration.
+NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, OSError)
 log = logging.getLogger(__name__)
 
 
@@ -99,6 +103,8 @@ class PointLoader:
     Args:
         loader: Hydra's, whose result this equals.
         points: of the sweep, for messages; None if only its sweeper knows.
+    Raises, when called:
+        Obstacle: overrides that cannot be composed.
     """
 
     def __init__(self, loader: ConfigLoader, points: int | None) -> None:
@@ -118,8 +124,8 @@ class PointLoader:
                 self._composed[others] = self._compose(master_config, list(others))
             point = copy.deepcopy(self._composed[others])
             self._set(values, point)
-        except HydraException:  # says what is wrong with all of them
-            return self._compose(master_config, list(sweep_overrides))
+        except NOT_COMPOSED as error:
+            raise Obstacle(" ".join(sweep_overrides), None, composition_complaint(error)) from error
         hydra, tasks = point.hydra, [override for override in overrides if not override.is_hydra_override()]
         hydra.overrides.task = [str(override.input_line) for override in tasks]
         hydra.job.override_dirname = get_overrides_dirname(tasks, **hydra.job.config.override_dirname)
@@ -139,6 +145,24 @@ class PointLoader:
             self._told = time.monotonic()
             of = "" if self._points is None else f" of a sweep of {self._points}"
             print(f"checking points{of} before the first one begins: {self._number} so far", flush=True)
+
+
+def composition_complaint(error: Exception) -> str:
+    """Hydra's message as one line, without its advice; for a file that is no YAML, the place."""
+    if isinstance(error, YAMLError):
+        return f"is no YAML: {yaml_complaint(error)}"
+    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    text = text.partition("; Config search path:")[0].partition("; See https://")[0]
+    text = re.sub(r"(Available options in '[^']*':); ", r"\1 ", text.replace(".; ", "; "))
+    cause = error.__cause__
+    return f"{text}: {first_line(cause)}" if isinstance(cause, OmegaConfBaseException) else text
+
+
+def overrides_of_sweep(config: DictConfig) -> list[str]:
+    """Overrides from the sweeper's configuration, if it has any by key, and from the command line."""
+    params = config.hydra.sweeper.get("params")
+    overrides = [f"{key}={value}" for key, value in params.items()] if OmegaConf.is_dict(params) else []
+    return [*overrides, *config.hydra.overrides.task]
 
 
 def _split(overrides: Sequence[str], loader: ConfigLoader) -> tuple[list[str], dict[str, list[str]]]:
@@ -205,9 +229,8 @@ def count_points(config: DictConfig) -> int | None:
         return sweeper.n_trials
     if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
         return None
-    texts = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     values = {}
-    for override in OverridesParser.create().parse_overrides([*texts, *config.hydra.overrides.task]):
+    for override in OverridesParser.create().parse_overrides(overrides_of_sweep(config)):
         if override.value_type is ValueType.GLOB_CHOICE_SWEEP:  # over the options in a folder
             return None
         swept = override.is_sweep_override()

@@ -1,7 +1,7 @@
 """All checks before anything is downloaded or trained: root keys, single groups, and combinations."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from sparsefront.config.settings import (
     searched_folders,
 )
 from sparsefront.data.text_dataset import TextDataset
-from sparsefront.errors import InvalidSetting, did_you_mean, first_line
+from sparsefront.errors import InvalidSetting, did_you_mean, first_line, keys_of
 from sparsefront.inference.precision import MULTIPLE, unsupported_reason
 from sparsefront.measure.decode import int8_unavailable_reason
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, require_cache
@@ -48,202 +48,7 @@ from sparsefront.pruning.structured import Structured
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.search.space import require_choosable
 
-# Combinations of training lengths.
-
 log = logging.getLogger(__name__)
-
-
-def check_checkpoint(experiment: Experiment) -> None:
-    """With 0 epochs, require a checkpoint to use as the dense network.
-
-    Raises:
-        InvalidSetting: the model starts from random weights.
-    """
-    if experiment.recipe.epochs == 0 and experiment.model.checkpoint is None:
-        allowed = (
-            f"takes a finished checkpoint as the dense network, and model {experiment.choices['model']} starts from random "
-            "weights: name a checkpoint (model.path, or another model), or train at least 1 epoch"
-        )
-        raise InvalidSetting("recipe.epochs", 0, allowed)
-
-
-def with_possible_control(experiment: Experiment) -> Experiment:
-    """Drop the control if no training follows pruning, so that sweeps over recoveries or with pattern=dense work. Without a
-    teacher, dense_distilled becomes dense_continued.
-    """
-    if experiment.control is None:
-        return experiment
-    if (recovery := experiment.continued_recovery) is not None:
-        if experiment.control != "dense_distilled" or recovery.has_teacher:
-            return experiment
-        log.info("control=dense_distilled: recovery=%s has no teacher, so that this is dense_continued", recovery.name)
-        return replace(experiment, control="dense_continued")
-    why = f"recovery={experiment.recovery.name}" if experiment.pattern.prunes else f"pattern={experiment.pattern.name}"
-    log.info("control=%s: skipped, %s trains nothing that the dense network could match", experiment.control, why)
-    return replace(experiment, control=None)
-
-
-def with_labels(experiment: Experiment) -> Experiment:
-    """Leave out rows without a label if nothing is recovered, so that sweeps with pattern=dense work.
-
-    Raises:
-        InvalidSetting: the recovery has no teacher for these rows, or the control learns from labels.
-    """
-    if not experiment.unlabeled:
-        return experiment
-    recovery = experiment.recovery
-    if not experiment.pattern.prunes:
-        log.info("dataset.unlabeled=true: skipped, pattern=%s recovers nothing", experiment.pattern.name)
-        return replace(experiment, dataset=experiment.dataset.labeled())
-    if not recovery.has_teacher:
-        allowed = (
-            f"adds rows without a label, and recovery={recovery.name} has no teacher: distill, square_head or cast"
-        )
-        raise InvalidSetting("dataset.unlabeled", True, allowed)
-    if experiment.control == "dense_continued":
-        allowed = "learns from labels, and dataset.unlabeled=true adds rows without: dense_distilled"
-        raise InvalidSetting("control", experiment.control, allowed)
-    return experiment
-
-
-def check_stored_teacher(experiment: Experiment) -> None:
-    """Logits are stored by row: a row's inputs must be the same in every batch, and its prediction of one size.
-
-    Raises:
-        InvalidSetting: `recovery.store_teacher` with images, which are augmented, or another task.
-    """
-    dataset, choices = experiment.dataset, experiment.choices
-    is_fixed = isinstance(dataset, TextDataset) and dataset.info.kind == "sequence_classification"
-    if experiment.recovery.store_teacher and not is_fixed:
-        allowed = f"needs texts with one label each, whose inputs never change; dataset {choices['dataset']} has others"
-        raise InvalidSetting("recovery.store_teacher", True, allowed)
-
-
-# Combinations without timing.
-
-
-def note_untimed_lengths(experiment: Experiment) -> None:
-    """Log a line if the data's own lengths are requested but nothing is timed, as in a study that times only its first seed;
-    the record says so too.
-    """
-    if experiment.measure.lengths == "fixed":
-        return
-    if not experiment.measure.latency:
-        log.info("measure.lengths=dataset: skipped, measure.latency=false times nothing")
-    elif not experiment.continues_to("measure"):
-        log.info("measure.lengths=dataset: skipped, stages ends with %s, before measure", experiment.stages[-1])
-
-
-def check_untimed(experiment: Experiment) -> None:
-    """Kernels are chosen by their times.
-
-    Raises:
-        InvalidSetting: kernels should be swapped in, but `measure.latency` is false.
-    """
-    if experiment.swaps and not experiment.measure.latency:
-        allowed = "kernels are chosen by timing them: add kernel=none, or leave it true"
-        raise InvalidSetting("measure.latency", False, allowed)
-
-
-def check_swapped(experiment: Experiment) -> None:
-    """A dense network in 16 bits has no layer for a sparse kernel; in sweeps over patterns it is simply dense.
-
-    Raises:
-        InvalidSetting: sparse kernels are required nevertheless.
-    """
-    kernel, pattern = experiment.kernel, experiment.pattern
-    if kernel.mode == "sparse" and not (experiment.sweep or pattern.prunes or experiment.precision.is_low):
-        allowed = f"swaps kernels for pruned layers in, and pattern={pattern.name} prunes none: kernel=auto or none"
-        raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
-
-
-def check_decode(experiment: Experiment) -> None:
-    """Decoding needs a language model in 16 bits, and an allocation that does not measure.
-
-    Raises:
-        InvalidSetting: `measure.mode=decode` with another model, precision or allocation, or a cache that is too small.
-    """
-    measure, info, choices = experiment.measure, experiment.dataset.info, experiment.choices
-    if measure.mode != "decode":
-        return
-    if info.kind != "causal_lm":
-        allowed = f"generates text: dataset {choices['dataset']} asks for {info.kind}, not causal_lm"
-        raise InvalidSetting("measure.mode", measure.mode, allowed)
-    if experiment.precision.is_low:
-        raise InvalidSetting("precision", experiment.precision.mode, "is none with measure.mode=decode")
-    if isinstance(experiment.allocation, MeasuringAllocation):
-        raise InvalidSetting("allocation", choices["allocation"], "times whole forwards, not measure.mode=decode")
-    longest = experiment.model.longest_sequence(info)
-    for prompt in (length or info.sequence_length for length in measure.sequence_lengths):
-        assert prompt is not None  # text always has one
-        require_cache(prompt, length := measure.cache_length_for(prompt), key="measure.cache_length")
-        if longest is not None and length > longest:
-            allowed = f"holds {length} tokens, and model {choices['model']} takes at most {longest}: a shorter "
-            key, value = ("sequence_length", prompt) if measure.cache_length is None else ("cache_length", length)
-            raise InvalidSetting(f"measure.{key}", value, f"{allowed}{key}")
-    if measure.dense_low is None and measure.torch_device.type == "cuda" and (why := int8_unavailable_reason()):
-        log.warning("measure.dense_low=[%s] is left out: %s", INT8_WEIGHT_ONLY, why)
-
-
-def check_left_dense(experiment: Experiment) -> None:
-    """A network with lifted masks uses no sparse kernels.
-
-    Raises:
-        InvalidSetting: kernels, low precision of kernels, or a measuring allocation are configured nevertheless.
-    """
-    if not experiment.leaves_dense:
-        return
-    kernel, choices = experiment.kernel, experiment.choices
-    left = "recovery.dense_after leaves a dense network"
-    if not kernel.dense_allowed and not kernel.swaps_nothing:
-        raise InvalidSetting("kernel", choices["kernel"], f"swaps kernels in, and {left}: kernel=auto or none")
-    if experiment.precision.is_low:
-        raise InvalidSetting("precision", experiment.precision.mode, f"is that of kernels, and {left}: precision=none")
-    if isinstance(experiment.allocation, MeasuringAllocation):
-        raise InvalidSetting("allocation", choices["allocation"], f"goes by times of kernels, and {left}")
-
-
-# Combinations with low precision.
-
-
-def check_precision(experiment: Experiment) -> None:
-    """Check that the device supports the precision, and that a pruned network has kernels for it.
-
-    Raises:
-        InvalidSetting: an unsupported GPU, fp32 weights on it, or a pruned network that is measured without kernels.
-    """
-    precision, measure, kernel = experiment.precision, experiment.measure, experiment.kernel
-    device, dtype = measure.torch_device, measure.torch_dtype
-    precision.check(device, dtype)
-    for low in measure.dense_low or ():
-        why = int8_unavailable_reason() if low == INT8_WEIGHT_ONLY else unsupported_reason(low, device, dtype)
-        if why is not None:
-            raise InvalidSetting("measure.dense_low", measure.dense_low, why)
-    if kernel.name is not None and (own := labeled(kernel.name)[0].precision) not in ("none", precision.of_dense):
-        raise InvalidSetting("kernel.name", kernel.name, f"multiplies in {own}: add precision={own}")
-    if not precision.is_low:
-        return
-    if experiment.pattern.prunes and not experiment.swaps and "measure" in experiment.stages:
-        key, value = ("kernel", experiment.choices["kernel"]) if kernel.swaps_nothing else ("stages", "without swap")
-        allowed = f"swaps nothing in, and precision={precision.mode} is that of kernels"
-        raise InvalidSetting(key, value, f"{allowed}: kernel=auto; pattern=dense is the dense network in it")
-
-
-def check_quantizable(experiment: Experiment, net: nn.Module, layers: Iterable[str]) -> None:
-    """Check that at least one layer supports the low precision.
-
-    Args:
-        net: may be on the meta device.
-        layers: its prunable layers.
-    """
-    if not experiment.precision.is_low:
-        return
-    shapes = [layer.weight.shape for name in layers if isinstance(layer := net.get_submodule(name), nn.Linear)]
-    if not any(n % MULTIPLE == k % MULTIPLE == 0 for n, k in shapes):
-        allowed = f"runs no layer of model {experiment.choices['model']}: Linears of multiples of {MULTIPLE} it would"
-        raise InvalidSetting("precision", experiment.precision.mode, f"{allowed}; convolutions stay in 16 bits")
-
-
 BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS}
 
 
@@ -291,24 +96,29 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
         sweep=_sweep_name(),
         **parts,
     )
-    _check_devices(experiment)
-    _check_timed_lengths(experiment)
-    note_untimed_lengths(experiment)
-    check_untimed(experiment)
+    for group in ("trainer", "logger", "report"):
+        _call(group, getattr(experiment, group).check)
+    _check_combinations(experiment)
     if trust is None:  # records of earlier versions hold what was accepted then
-        check_swapped(experiment)
+        pattern, kernel = experiment.pattern, experiment.kernel
+        if kernel.mode == "sparse" and not (experiment.sweep or pattern.prunes or experiment.precision.is_low):
+            allowed = f"swaps kernels for pruned layers in, and pattern={pattern.name} prunes none: kernel=auto or none"
+            raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
         require_choosable(experiment.optimize, optimizing_sweeper() or "a sweeper")
-    check_decode(experiment)
-    check_left_dense(experiment)
-    check_precision(experiment)
-    check_checkpoint(experiment)
+    _check_timed_inputs(experiment)
+    if experiment.measure.mode == "decode":
+        _check_decode(experiment)
+    _check_precision(experiment)
     _check_structured(experiment)
-    check_stored_teacher(experiment)
     _check_recovery(experiment)
-    experiment = with_possible_control(with_labels(experiment))
+    experiment = _with_possible_control(_with_labels(experiment))
     _check_pattern(experiment)
     require_optimized_values(experiment)
-    return _at_commits(experiment)
+    # hub branches as commits, so that what is loaded, recorded and part of keys is the same
+    model = _call("model", experiment.model.at_commit)
+    return replace(
+        experiment, model=model, dataset=_call("dataset", experiment.dataset.at_commit, experiment.cache_dir / "data")
+    )
 
 
 def _choices() -> dict[str, str]:
@@ -351,12 +161,6 @@ def _call(group: str, check: Any, *arguments: Any) -> Any:
         raise error.within(group) from error
 
 
-def _check_devices(experiment: Experiment) -> None:
-    _call("trainer", experiment.trainer.check)
-    _call("logger", experiment.logger.check)
-    _call("report", experiment.report.check)
-
-
 def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> None:
     _call("dataset", lambda: dataset.split_version)
     _call("dataset", dataset.check)
@@ -368,28 +172,140 @@ def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> 
     _call("model", model.check)
 
 
-def _at_commits(experiment: Experiment) -> Experiment:
-    """Resolve hub branches to commits, so that what is loaded, recorded and part of keys is the same."""
-    return replace(
-        experiment,
-        model=_call("model", experiment.model.at_commit),
-        dataset=_call("dataset", experiment.dataset.at_commit, experiment.cache_dir / "data"),
+def _check_combinations(experiment: Experiment) -> None:
+    """Check settings of several groups that contradict each other, without building anything."""
+    choices, recovery, kernel, precision = (
+        experiment.choices,
+        experiment.recovery,
+        experiment.kernel,
+        experiment.precision,
     )
+    measure, dataset, measuring = (
+        experiment.measure,
+        experiment.dataset,
+        isinstance(experiment.allocation, MeasuringAllocation),
+    )
+    if measure.lengths != "fixed" and not (measure.latency and experiment.continues_to("measure")):
+        why = (
+            f"stages ends with {experiment.stages[-1]}, before measure"
+            if measure.latency
+            else "measure.latency=false times nothing"
+        )
+        log.info("measure.lengths=dataset: skipped, %s", why)  # the record says so too
+    if experiment.swaps and not measure.latency:
+        raise InvalidSetting(
+            "measure.latency", False, "kernels are chosen by timing them: add kernel=none, or leave it true"
+        )
+    if experiment.leaves_dense:
+        left = "recovery.dense_after leaves a dense network"
+        if not kernel.dense_allowed and not kernel.swaps_nothing:
+            raise InvalidSetting("kernel", choices["kernel"], f"swaps kernels in, and {left}: kernel=auto or none")
+        if precision.is_low:
+            raise InvalidSetting("precision", precision.mode, f"is that of kernels, and {left}: precision=none")
+        if measuring:
+            raise InvalidSetting("allocation", choices["allocation"], f"goes by times of kernels, and {left}")
+    if measuring and kernel.swaps_nothing and experiment.pattern.prunes:
+        allowed = f"swaps no kernel in: nothing gets faster, so that allocation={choices['allocation']} finds nothing"
+        raise InvalidSetting("kernel", choices["kernel"], allowed)
+    if experiment.recipe.epochs == 0 and experiment.model.checkpoint is None:
+        allowed = (
+            f"takes a finished checkpoint as the dense network, and model {choices['model']} starts from random "
+            "weights: name a checkpoint (model.path, or another model), or train at least 1 epoch"
+        )
+        raise InvalidSetting("recipe.epochs", 0, allowed)
+    # Logits are stored by row: a row's inputs must be the same in every batch, and its prediction of one size.
+    is_fixed = isinstance(dataset, TextDataset) and dataset.info.kind == "sequence_classification"
+    if recovery.store_teacher and not is_fixed:
+        allowed = f"needs texts with one label each, whose inputs never change; dataset {choices['dataset']} has others"
+        raise InvalidSetting("recovery.store_teacher", True, allowed)
 
 
-def _check_timed_lengths(experiment: Experiment) -> None:
-    """Check that the network supports every timed sequence length; for images one is ignored, several are rejected."""
-    info, measure = experiment.dataset.info, experiment.measure
+def _with_possible_control(experiment: Experiment) -> Experiment:
+    """Drop the control if no training follows pruning, so that sweeps over recoveries or with pattern=dense work. Without a
+    teacher, dense_distilled becomes dense_continued.
+    """
+    if experiment.control is None:
+        return experiment
+    if (recovery := experiment.continued_recovery) is not None:
+        if experiment.control != "dense_distilled" or recovery.has_teacher:
+            return experiment
+        log.info("control=dense_distilled: recovery=%s has no teacher, so that this is dense_continued", recovery.name)
+        return replace(experiment, control="dense_continued")
+    why = f"recovery={experiment.recovery.name}" if experiment.pattern.prunes else f"pattern={experiment.pattern.name}"
+    log.info("control=%s: skipped, %s trains nothing that the dense network could match", experiment.control, why)
+    return replace(experiment, control=None)
+
+
+def _with_labels(experiment: Experiment) -> Experiment:
+    """Leave out rows without a label if nothing is recovered, so that sweeps with pattern=dense work."""
+    recovery = experiment.recovery
+    if not experiment.unlabeled:
+        return experiment
+    if not experiment.pattern.prunes:
+        log.info("dataset.unlabeled=true: skipped, pattern=%s recovers nothing", experiment.pattern.name)
+        return replace(experiment, dataset=experiment.dataset.labeled())
+    if not recovery.has_teacher:
+        allowed = (
+            f"adds rows without a label, and recovery={recovery.name} has no teacher: distill, square_head or cast"
+        )
+        raise InvalidSetting("dataset.unlabeled", True, allowed)
+    if experiment.control == "dense_continued":
+        allowed = "learns from labels, and dataset.unlabeled=true adds rows without: dense_distilled"
+        raise InvalidSetting("control", experiment.control, allowed)
+    return experiment
+
+
+def _check_decode(experiment: Experiment) -> None:
+    """Decoding needs a language model in 16 bits, an allocation that does not measure, and a cache that is large enough."""
+    measure, info, choices = experiment.measure, experiment.dataset.info, experiment.choices
+    if info.kind != "causal_lm":
+        allowed = f"generates text: dataset {choices['dataset']} asks for {info.kind}, not causal_lm"
+        raise InvalidSetting("measure.mode", measure.mode, allowed)
+    if experiment.precision.is_low:
+        raise InvalidSetting("precision", experiment.precision.mode, "is none with measure.mode=decode")
+    if isinstance(experiment.allocation, MeasuringAllocation):
+        raise InvalidSetting("allocation", choices["allocation"], "times whole forwards, not measure.mode=decode")
+    longest = experiment.model.longest_sequence(info)
+    for prompt in (length or info.sequence_length for length in measure.sequence_lengths):
+        assert prompt is not None  # text always has one
+        require_cache(prompt, length := measure.cache_length_for(prompt), key="measure.cache_length")
+        if longest is not None and length > longest:
+            allowed = f"holds {length} tokens, and model {choices['model']} takes at most {longest}: a shorter "
+            key, value = ("sequence_length", prompt) if measure.cache_length is None else ("cache_length", length)
+            raise InvalidSetting(f"measure.{key}", value, f"{allowed}{key}")
+    if measure.dense_low is None and measure.torch_device.type == "cuda" and (why := int8_unavailable_reason()):
+        log.warning("measure.dense_low=[%s] is left out: %s", INT8_WEIGHT_ONLY, why)
+
+
+def _check_precision(experiment: Experiment) -> None:
+    """Check that the device supports the precision, and that a pruned network has kernels for it."""
+    precision, measure, kernel = experiment.precision, experiment.measure, experiment.kernel
+    device, dtype = measure.torch_device, measure.torch_dtype
+    precision.check(device, dtype)
+    for low in measure.dense_low or ():
+        why = int8_unavailable_reason() if low == INT8_WEIGHT_ONLY else unsupported_reason(low, device, dtype)
+        if why is not None:
+            raise InvalidSetting("measure.dense_low", measure.dense_low, why)
+    if kernel.name is not None and (own := labeled(kernel.name)[0].precision) not in ("none", precision.of_dense):
+        raise InvalidSetting("kernel.name", kernel.name, f"multiplies in {own}: add precision={own}")
+    if precision.is_low and experiment.pattern.prunes and not experiment.swaps and "measure" in experiment.stages:
+        key, value = ("kernel", experiment.choices["kernel"]) if kernel.swaps_nothing else ("stages", "without swap")
+        allowed = f"swaps nothing in, and precision={precision.mode} is that of kernels"
+        raise InvalidSetting(key, value, f"{allowed}: kernel=auto; pattern=dense is the dense network in it")
+
+
+def _check_timed_inputs(experiment: Experiment) -> None:
+    """Check that the network supports every timed length or image size. For images one length is ignored."""
+    info, measure, data = experiment.dataset.info, experiment.measure, experiment.choices["dataset"]
     key, lengths = "measure.sequence_length", measure.sequence_lengths
-    _check_timed_image_size(experiment)
+    if measure.image_size is not None:
+        _check_timed_image_size(experiment, measure.image_size)
     if measure.parts and info.kind != "translation":
-        data = experiment.choices["dataset"]
         raise InvalidSetting("measure.parts", measure.parts, f"is for translation; {data} asks for {info.kind}: use []")
     if info.sequence_length is None:
         if len(lengths) > 1:
             raise InvalidSetting(key, measure.sequence_length, "images have no length to time: leave it null")
         if measure.lengths == "dataset":
-            data = experiment.choices["dataset"]
             raise InvalidSetting("measure.lengths", measure.lengths, f"is for text; {data} holds images: use fixed")
         return
     longest = _call("model", experiment.model.longest_sequence, info)
@@ -398,12 +314,9 @@ def _check_timed_lengths(experiment: Experiment) -> None:
         raise InvalidSetting(key, measure.sequence_length, f"model {model} takes at most {longest} tokens")
 
 
-def _check_timed_image_size(experiment: Experiment) -> None:
+def _check_timed_image_size(experiment: Experiment, size: int) -> None:
     """Check on the meta device that the network supports images of this size."""
-    info, size = experiment.dataset.info, experiment.measure.image_size
-    if size is None:
-        return
-    key, model = "measure.image_size", experiment.choices["model"]
+    info, key, model = experiment.dataset.info, "measure.image_size", experiment.choices["model"]
     if info.image_size is None:
         raise InvalidSetting(key, size, f"is for images; {experiment.choices['dataset']} holds text: leave it null")
     net = _call("model", experiment.model.skeleton, info)
@@ -415,6 +328,14 @@ def _check_timed_image_size(experiment: Experiment) -> None:
     except (RuntimeError, ValueError, AssertionError) as error:
         why = f"model {model} for images of {info.image_size} pixels cannot take these ({first_line(error)})"
         raise InvalidSetting(key, size, f"{why}; leave it null or set dataset.image_size") from error
+
+
+def _check_quantizable(experiment: Experiment, net: nn.Module, layers: Sequence[str]) -> None:
+    """Check that at least one layer supports the low precision. `net`: may be on the meta device."""
+    shapes = [layer.weight.shape for name in layers if isinstance(layer := net.get_submodule(name), nn.Linear)]
+    if not any(n % MULTIPLE == k % MULTIPLE == 0 for n, k in shapes):
+        allowed = f"runs no layer of model {experiment.choices['model']}: Linears of multiples of {MULTIPLE} it would"
+        raise InvalidSetting("precision", experiment.precision.mode, f"{allowed}; convolutions stay in 16 bits")
 
 
 def _check_structured(experiment: Experiment) -> None:
@@ -465,10 +386,9 @@ def _smaller(net: nn.Module, shrinking: Experiment, prunable: Sequence[str]) -> 
     ):
         if removed_count:
             for name in hidden_layers:
-                if inside(name, tie.outputs) and not inside(name, [tie.inputs]):
-                    allowed = (
-                        f"has fewer outputs than in the teacher, because {tie.outputs[0]} becomes narrower: name blocks"
-                    )
+                if inside(name, list(tie.outputs)) and not inside(name, list(tie.inputs)):
+                    narrower = next(iter(tie.outputs))
+                    allowed = f"has fewer outputs than in the teacher, because {narrower} becomes narrower: name blocks"
                     raise InvalidSetting("recovery.hidden_layers", name, allowed)
             remove_units(net, tie, torch.arange(tie.count) >= removed_count)
     return net
@@ -519,7 +439,8 @@ def _check_pattern(experiment: Experiment) -> None:
     if experiment.shrinking is not None:
         net = _smaller(net, experiment.shrinking, prunable)
         prunable = _call("model", prunable_layers, experiment.model, net)
-    check_quantizable(experiment, net, prunable)
+    if experiment.precision.is_low:
+        _check_quantizable(experiment, net, prunable)
     if not pattern.prunes:
         return
     ignored = experiment.recipe.ignored(prunable)
@@ -532,12 +453,7 @@ def _check_pattern(experiment: Experiment) -> None:
     _call("report", experiment.report.check_layers, plan.pruned_shapes)
     if isinstance(pattern, Depth):
         return
-    if isinstance(experiment.allocation, MeasuringAllocation) and experiment.kernel.swaps_nothing:
-        allowed = (
-            f"swaps no kernel in: nothing gets faster, so that allocation={experiment.allocation.name} finds nothing"
-        )
-        raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
-    try:
+    with keys_of("kernel"):
         experiment.kernel.check_against(
             pattern=pattern,
             sparsity=experiment.sparsity,
@@ -546,5 +462,3 @@ def _check_pattern(experiment: Experiment) -> None:
             dtype=experiment.measure.torch_dtype,
             precision=experiment.precision.of_dense or "none",
         )
-    except InvalidSetting as error:
-        raise error.within("kernel") from error

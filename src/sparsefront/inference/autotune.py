@@ -1,7 +1,8 @@
 """Autotune one layer: check every kernel that can run it for correctness, then time it."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import exclusive, yield_gpu
 from sparsefront.inference.network_modules import SparseConv2d
+from sparsefront.inference.precision import Precision
 from sparsefront.measure.correctness import CorrectnessCheck
 from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.speedup import DENSE_CONV2D, DENSE_LINEAR
-from sparsefront.measure.timers import Check, time_layer, unchecked
+from sparsefront.measure.timers import Check, KernelTime, time_layer, unchecked
 
 # Candidates of a layer: every family that can store its mask, every kernel that supports its problem.
 
@@ -117,24 +119,75 @@ def find_candidates(
         wants: (kernel, layout) -> whether to try it at all.
         low: low-precision kernels, which are tried before 16-bit ones.
     """
-    formats: dict[str, SparseFormat | str] = {}  # family -> format, or why it cannot store the mask
-    usable, unsupported = [], {}
-    kernels = (*low, *entries())
-    kernel_layouts = ((kernel, layout) for kernel in kernels for layout in kernel.layouts if wants(kernel, layout))
-    for kernel, layout in kernel_layouts:
-        if kernel.family not in formats:
-            formats[kernel.family] = _to_family(kernel.family, canonical, mask)
-        stored = formats[kernel.family]
-        if isinstance(stored, str):
-            unsupported[kernel.label(layout)] = stored
-        elif (reason := kernel.unsupported_reason(stored, replace(problem, layout=layout))) is not None:
-            unsupported[kernel.label(layout)] = reason
-        else:
-            usable.append(Candidate(kernel, layout, stored))
-    return Candidates(without_slower(usable, unsupported), unsupported)
+    kernels = ((kernel, [[own for own in kernel.layouts if wants(kernel, own)]]) for kernel in (*low, *entries()))
+    report = collect_candidates(kernels, partial(_in_family, canonical, mask), problem)
+    return Candidates(without_slower(report.usable, report.unsupported), report.unsupported)
 
 
-def _to_family(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | str:
+def low_dense_candidates(
+    weight: Tensor,
+    problem: Problem,
+    precision: Precision,
+    *,
+    plain: bool,
+    reason: Callable[[KernelEntry, SparseFormat, Problem], str | None] = KernelEntry.unsupported_reason,
+) -> Candidates:
+    """Low-precision kernels that can multiply by a dense weight [N, K], and why others cannot.
+
+    Args:
+        plain: whether references run.
+    """
+    kernels = [kernel for kernel in precision.kernels() if (kernel.family, kernel.is_reference) == ("dense", plain)]
+    rows = ((kernel, [["row_major"]]) for kernel in kernels)
+    return collect_candidates(rows, lambda family: dense_format(weight), problem, reason)
+
+
+def dense_format(weight: Tensor) -> DenseFormat:
+    return DenseFormat((weight.shape[0], weight.shape[1]), weight)
+
+
+def try_all(label: str) -> str | None:
+    """A `why_not` that tries every kernel."""
+    return None
+
+
+def collect_candidates(
+    kernels: Iterable[tuple[KernelEntry, Sequence[Sequence[str]]]],
+    make_format: Callable[[str], SparseFormat | str],
+    problem: Problem,
+    reason: Callable[[KernelEntry, SparseFormat, Problem], str | None] = KernelEntry.unsupported_reason,
+    why_not: Callable[[str], str | None] = try_all,
+) -> Candidates:
+    """Usable kernels in this order, and label -> reason for the others.
+
+    Args:
+        kernels: each with groups of layouts; of these the first in which it can run counts.
+        make_format: family -> the weight in its format, or why it cannot be stored so; called once for each family.
+        reason: (kernel, weight, problem in its layout) -> why it cannot run, or None.
+        why_not: label -> why not to try it, or None; the weight is not converted for kernels that are not tried.
+    """
+    make_format = functools.cache(make_format)
+    usable: list[Candidate] = []
+    unsupported: dict[str, str] = {}
+    for kernel, groups in kernels:
+        for layouts in groups:
+            before = len(usable)
+            for layout in layouts:
+                if (why := why_not(kernel.label(layout))) is None:
+                    stored = make_format(kernel.family)
+                    if not isinstance(stored, str):
+                        why = reason(kernel, stored, replace(problem, layout=layout))
+                        usable += [Candidate(kernel, layout, stored)] * (why is None)
+                    else:
+                        why = stored
+                if why is not None:
+                    unsupported[kernel.label(layout)] = why
+            if len(usable) > before:
+                break
+    return Candidates(usable, unsupported)
+
+
+def _in_family(canonical: SparseFormat, mask: Tensor, family: str) -> SparseFormat | str:
     if family == canonical.family:
         return canonical
     if family == DenseFormat.family:
@@ -142,12 +195,18 @@ def _to_family(family: str, canonical: SparseFormat, mask: Tensor) -> SparseForm
     if family not in TAKES_ANY_PATTERN:
         families = dict.fromkeys((canonical.family, *TAKES_ANY_PATTERN))
         return f"these masks are stored as {', '.join(families)}, not as {family}"
-    orders = {}
+    return as_family(family, canonical, canonical.to_dense(), mask)
+
+
+def as_family(
+    family: str, canonical: SparseFormat, weight: Tensor, mask: Tensor, **parameters: Any
+) -> SparseFormat | str:
+    """A weight, stored as `canonical`, in another family, or why that does not support its mask."""
     if family in READS_IN_ORDER and (order := getattr(canonical, "input_order", None)) is not None:
-        orders["input_order"] = order
+        parameters["input_order"] = order
     try:
-        return FORMATS[family].from_dense(canonical.to_dense(), mask, **orders)
-    except ValueError as error:  # the format does not support the mask's structure
+        return FORMATS[family].from_dense(weight, mask, **parameters)
+    except (ValueError, TypeError) as error:  # another structure, or the format needs more parameters of the pattern
         return str(error)
 
 
@@ -162,12 +221,12 @@ def fast_kernels(latencies_us: Mapping[str, float]) -> list[str]:
 
 
 @dataclass
-class Autotuned:
-    """The result of autotuning one layer.
+class Trial:
+    """Kernels of one product, built, checked and timed next to each other.
 
     Args:
         dense: name of the dense layer: dense_linear or dense_conv2d.
-        modules: kernel -> the layer that calls it; only kernels whose result is correct.
+        modules: kernel -> the module that calls it; only kernels whose result is correct.
         errors: kernel -> relative error against the fp64 product, in low precision that of the quantized operands.
         quantization_errors: low-precision kernel -> relative error against the fp64 product of the unquantized operands.
         unsupported: kernel -> why it cannot be used.
@@ -190,8 +249,39 @@ class Autotuned:
             return sparse
         return sparse if self.latencies_us[sparse] < self.latencies_us[self.dense] else None
 
+    def check(
+        self, kernel: str, make: Callable[[], nn.Module], evaluate: Callable[[nn.Module], tuple[float, str | None]]
+    ) -> bool:
+        """Build a kernel's module and check it; returns whether it is correct, else the reason makes it unsupported.
+
+        Args:
+            evaluate: the check: module -> relative error, and why it is wrong or None.
+        """
+        try:
+            module = make()
+            error, reason = evaluate(module)
+        except Exception as raised:  # a kernel may fail in any way; others remain, and the result reports the reason
+            reason = failure_reason(raised)
+        if reason is None:
+            self.modules[kernel], self.errors[kernel] = module, error
+        else:
+            self.reject(kernel, reason)
+        return reason is None
+
+    def time(self, kernel: str, timer: Callable[[], KernelTime]) -> KernelTime | None:
+        """Time a kernel, whose error is then that of the launch parameters in use; None where that makes it unsupported."""
+        try:
+            timed = timer()
+        except Exception as raised:  # a kernel may fail in any way; others remain
+            self.reject(kernel, failure_reason(raised))
+            return None
+        self.latencies_us[kernel] = timed.latency_us
+        if timed.relative_error is not None:
+            self.errors[kernel] = timed.relative_error
+        return timed
+
     def reject(self, kernel: str, reason: str) -> None:
-        """Make a correct kernel unsupported."""
+        """Make a kernel unsupported."""
         self.unsupported[kernel] = reason
         for known in (self.modules, self.errors, self.quantization_errors, self.latencies_us, self.notes):
             known.pop(kernel, None)
@@ -232,7 +322,7 @@ class TimedLayers:
         near = [one for one in self._known[likeness] if abs(one["density"] - density) <= ALIKE]
         return (near[0]["latencies_us"], likeness not in self._new) if near else ({}, False)
 
-    def add(self, likeness: str, density: float, tuned: Autotuned, device: torch.device) -> None:
+    def add(self, likeness: str, density: float, tuned: Trial, device: torch.device) -> None:
         """Remember a layer whose kernels were all timed."""
         if tuned.latencies_us:
             self._new.add(likeness)
@@ -255,7 +345,7 @@ def autotune_layer(
     timed: bool = True,
     adds_shortcut: bool | None = None,
     x_scale: float | None = None,
-) -> Autotuned:
+) -> Trial:
     """Check every candidate; on a CUDA device time the correct ones and the dense layer.
 
     Args:
@@ -264,12 +354,21 @@ def autotune_layer(
         adds_shortcut: for a convolution followed by ReLU, whether a shortcut is added in between; None: no ReLU follows.
         x_scale: static input scale of low-precision candidates.
     """
-    tuned = Autotuned(dense_name(layer), unsupported=dict(candidates.unsupported))
+    tuned = Trial(dense_name(layer), unsupported=dict(candidates.unsupported))
     amax = None if x_scale is None else x_scale * LARGEST["fp8"]
     check = CorrectnessCheck(layer, received.input_shape, amax)
     for candidate in candidates.usable:
         yield_gpu(layer.weight.device)
-        _check(tuned, check, layer, candidate, x_scale if candidate.entry.precision != "none" else None)
+        make: Callable[[], SparseLayer]
+        if isinstance(layer, nn.Conv2d):
+            make = partial(SparseConv2d, candidate.entry, candidate.format, layer, candidate.layout)
+        else:
+            scale = x_scale if candidate.entry.precision != "none" else None
+            make = partial(SparseLinear, candidate.entry, candidate.format, layer.bias, candidate.layout, scale)
+        if tuned.check(candidate.label, make, check.evaluate):
+            quantization_error = check.quantization_error(tuned.modules[candidate.label])
+            if quantization_error is not None:
+                tuned.quantization_errors[candidate.label] = quantization_error
     if layer.weight.is_cuda and timed:
         time_candidates(tuned, layer, check.x, check.evaluate)
         if isinstance(layer, nn.Conv2d) and adds_shortcut is not None:
@@ -277,7 +376,7 @@ def autotune_layer(
     return tuned
 
 
-def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor, check: Check = unchecked) -> None:
+def time_candidates(tuned: Trial, layer: nn.Linear | nn.Conv2d, x: Tensor, check: Check = unchecked) -> None:
     """Time the dense layer and the correct kernels, and record their times in `tuned`.
 
     Convolutions are timed with channels-last images, as in the swapped network; for the dense one the faster of both memory
@@ -292,27 +391,24 @@ def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor, c
         dense = [time_layer(layer, x)]
         if images:
             dense.append(time_layer(copy.deepcopy(layer).to(memory_format=torch.channels_last), by_channel))
-        times = {tuned.dense: min(dense, key=lambda timed: timed.latency_us)}
+        fastest_dense = min(dense, key=lambda timed: timed.latency_us)
+        times = {tuned.dense: tuned.time(tuned.dense, lambda: fastest_dense)}
         for kernel, module in list(tuned.modules.items()):
-            fastest_us = min(timed.latency_us for timed in times.values())
-            try:
-                times[kernel] = time_layer(module, by_channel, at_most_us=HOPELESS * fastest_us, check=check)
-            except Exception as raised:  # a kernel may fail in any way; others remain
-                tuned.reject(kernel, failure_reason(raised))
+            at_most_us = HOPELESS * min(tuned.latencies_us.values())
+            times[kernel] = tuned.time(
+                kernel, partial(time_layer, module, by_channel, at_most_us=at_most_us, check=check)
+            )
     for kernel, timed in times.items():
-        tuned.latencies_us[kernel] = timed.latency_us
-        if timed.relative_error is not None:
-            tuned.errors[kernel] = timed.relative_error
-        if timed.eager_because is not None:
+        if timed is not None and timed.eager_because is not None:
             tuned.note(kernel, f"timed launch by launch: {timed.eager_because}")
-        for launch, why in timed.left_out.items():
+        for launch, why in ({} if timed is None else timed.left_out).items():
             tuned.note(kernel, f"without {launch}: {why}")
     for kernel, module in tuned.modules.items():
         if isinstance(module, SparseConv2d) and (copies := module.copies_because(by_channel)) is not None:
             tuned.note(kernel, f"what pixels see is copied into rows first: {copies}")
 
 
-def add_epilogue_times(tuned: Autotuned, layer: nn.Conv2d, x: Tensor, *, adds_shortcut: bool) -> None:
+def add_epilogue_times(tuned: Trial, layer: nn.Conv2d, x: Tensor, *, adds_shortcut: bool) -> None:
     """Add the time of the ReLU after the convolution to each kernel: little if the kernel fuses it, else a separate pass.
 
     Args:
@@ -345,29 +441,3 @@ class _Epilogue(nn.Module):
 
     def forward(self, y: Tensor, shortcut: Tensor | None = None) -> Tensor:
         return y.relu() if shortcut is None else y + shortcut
-
-
-def _check(
-    tuned: Autotuned,
-    check: CorrectnessCheck,
-    layer: nn.Linear | nn.Conv2d,
-    candidate: Candidate,
-    x_scale: float | None,
-) -> None:
-    kernel = candidate.label
-    held = candidate.entry, candidate.format
-    module: SparseLayer
-    try:
-        if isinstance(layer, nn.Conv2d):
-            module = SparseConv2d.replacing(layer, *held, candidate.layout)
-        else:
-            module = SparseLinear.replacing(layer, *held, candidate.layout, x_scale)
-        error, reason = check.evaluate(module)
-    except Exception as raised:  # a kernel may fail in any way; others remain, and the result reports the reason
-        reason = failure_reason(raised)
-    if reason is not None:
-        tuned.unsupported[kernel] = reason
-    else:
-        tuned.modules[kernel], tuned.errors[kernel] = module, error
-        if (quantised := check.quantization_error(module)) is not None:
-            tuned.quantization_errors[kernel] = quantised

@@ -1,6 +1,6 @@
 """Which kernels a run may use: the fastest, the fastest sparse one, none, the reference, or a forced one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -93,20 +93,32 @@ class KernelChoice:
 
         Callers check afterwards whether its family can store the mask, and whether the kernel can run.
         """
+        if self.name is not None and (asked := labeled(self.name)[1]) is not None:
+            return layout == asked and self.allows(kernel, canonical, device)
+        # a dense low-precision kernel may be faster than a sparse one
+        dense = kernel.precision != "none" and self.dense_allowed and not self.runs_plain(device)
+        also = (*TAKES_ANY_PATTERN, *["dense"] * dense)
+        return layout in LAYER_LAYOUTS and self.allows(kernel, canonical, device, also)
+
+    def allows(self, kernel: KernelEntry, canonical: str, device: torch.device, also: Sequence[str] = ()) -> bool:
+        """Whether to try this kernel, in some layout, for a weight stored as family `canonical`.
+
+        Args:
+            also: other families that may store it; on a CPU only in low precision, since there each pattern runs the reference
+                of the family that is measured on a GPU.
+        """
         if self.name is not None:
-            entry, asked = labeled(self.name)
-            return kernel.name == entry.name and (layout in LAYER_LAYOUTS if asked is None else layout == asked)
-        if layout not in LAYER_LAYOUTS:
-            return False
-        plain = self.mode == "reference" or device.type == "cpu"
+            return kernel.name == labeled(self.name)[0].name
+        plain = self.runs_plain(device)
         if kernel.is_reference != plain:
             return False
         if self.family is not None:
             return kernel.family == self.family
-        if kernel.precision != "none" and kernel.family == "dense" and self.dense_allowed and not plain:
-            return True  # a dense low-precision kernel may be faster than a sparse one
-        also = () if plain and kernel.precision == "none" else TAKES_ANY_PATTERN
-        return kernel.family in (canonical, *also)
+        return kernel.family == canonical or (kernel.family in also and not (plain and kernel.precision == "none"))
+
+    def runs_plain(self, device: torch.device) -> bool:
+        """Whether references run."""
+        return self.mode == "reference" or device.type == "cpu"
 
     def check_against(
         self,

@@ -83,7 +83,7 @@ class Precision:
         if n % MULTIPLE or k % MULTIPLE:
             return f"its weight is [N, K] = [{n}, {k}]: {self.name} needs multiples of {MULTIPLE}"
         if dtype == torch.float64:
-            return "float64 is not quantised"
+            return "float64 is not quantized"
         if self.name != "fp8_static":
             return None
         amax = {name: self.calibration.get(name, math.nan) for name in layers}

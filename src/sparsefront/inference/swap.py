@@ -1,14 +1,12 @@
 """Swap sparse kernels into a pruned network: `sf.swap`, and the swap of each layer."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from sparsefront_kernels import KernelEntry, labeled
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
@@ -16,26 +14,26 @@ from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
 from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
 from sparsefront.gpu import shared
-from sparsefront.inference.autotune import (
-    Autotuned,
-    TimedLayers,
-    autotune_layer,
-    dense_name,
-    fast_kernels,
-    find_candidates,
-    most_promising,
-)
+from sparsefront.inference.autotune import TimedLayers
 from sparsefront.inference.benchmark import step_inputs
 from sparsefront.inference.choice import KernelChoice, kernel_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
-from sparsefront.inference.fusion.timed_products import TimedProducts
+from sparsefront.inference.fusion.product_choice import TimedProducts
+from sparsefront.inference.layers import (
+    joined_problem,
+    observed_linears,
+    precision_of,
+    quantize_others,
+    record_layer,
+    stays_dense,
+    try_layer,
+    try_low_dense,
+)
 from sparsefront.inference.libraries import build_libraries
-from sparsefront.inference.low_precision import NOTHING, observed_linears, precision_of, quantize_others, try_low_dense
 from sparsefront.inference.network_modules import (
     SparseConv2d,
     disable_fast_path,
-    join_groups,
     recorded_outputs,
     reject_lost_outputs,
     release_formats,
@@ -50,10 +48,10 @@ from sparsefront.inference.precision import (
     network_dtype,
     require_supported,
 )
-from sparsefront.inference.recurrent import STEPS, swap_lstms
+from sparsefront.inference.recurrent import swap_lstms
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
-from sparsefront.inference.whole_network import StoredSwap, SwapSnapshot, swap_key
-from sparsefront.masks.weight_view import as_matrix, like_weight
+from sparsefront.inference.whole_network import Decision, StoredSwap, SwapSnapshot, swap_key
+from sparsefront.masks.weight_view import like_weight
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
     checked_before,
@@ -62,9 +60,8 @@ from sparsefront.measure.correctness import (
     network_error_limit,
     output_error,
 )
-from sparsefront.measure.end_to_end import set_left_dense
+from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, set_left_dense
 from sparsefront.measure.execution_mode import suppress_treespec_warning
-from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import (
     LayerInput,
     counted_flops,
@@ -74,7 +71,6 @@ from sparsefront.measure.problems import (
 )
 from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, timed_work, too_late
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.timers import launch_in_use
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import (
     ReadTensors,
@@ -85,14 +81,7 @@ from sparsefront.networks import (
     unwrapped,
 )
 from sparsefront.progress import bar, counted
-from sparsefront.pruning.layers import (
-    KEEPS_ALL,
-    UNREACHED,
-    dense_weights,
-    in_groups,
-    layer_unsupported_reason,
-    nested_tensor_reason,
-)
+from sparsefront.pruning.layers import dense_weights, nested_tensor_reason
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow_layers
 from sparsefront.tasks.plain_task import (
@@ -163,14 +152,14 @@ def swap_layers(
             if reason is not None:
                 dense_layers[name] = reason
             continue
-        reason = narrower.get(name) or _stays_dense(layer, export, name, choice, called=name in problems)
+        reason = narrower.get(name) or stays_dense(layer, export, name, choice, called=name in problems)
         reason = reason or nested_tensor_reason(net, name)
         received = problems.get(name)
         if reason is None:
-            received, adds_sum = _joined_problem(layer, problems[name]), relu_after.get(name)
+            received, adds_sum = joined_problem(layer, problems[name]), relu_after.get(name)
             late = None if plan is not None else too_late(name, LAYER)
             with timed_work(LAYER) if late is None else nullcontext():
-                tuned = _try(
+                tuned = try_layer(
                     layer, export, name, received, choice, plan, precision, timed_layers, late, adds_shortcut=adds_sum
                 )
         else:
@@ -229,132 +218,6 @@ def _fuse(
     formats = {name: export.format(name) for name in pruned}
     masks = {name: export.masks[name] for name, record in records if record.family != "dense"}
     return fuse_blocks(net, formats, masks, inputs, choice, plan=plan, timed=timed, precision=precision)
-
-
-def _stays_dense(
-    layer: nn.Module, export: PackedWeights, name: str, choice: KernelChoice, *, called: bool
-) -> str | None:
-    """Why no kernel is tried for a layer, or None."""
-    if choice.swaps_nothing:
-        return NOTHING
-    if export.manifest.layers[name].density == 1:
-        return KEEPS_ALL
-    if export.manifest.layers[name].family == "dense":
-        return f"pattern {export.manifest.pattern} is stored dense"
-    if (reason := layer_unsupported_reason(layer)) is not None:
-        return reason
-    return None if called else UNREACHED
-
-
-def _joined_problem(layer: nn.Module, received: LayerInput) -> LayerInput:
-    """The layer's input, with K over all groups of a convolution: see `join_groups`."""
-    if not isinstance(layer, nn.Conv2d):
-        return received
-    return replace(received, problem=replace(received.problem, k=received.problem.k * layer.groups))
-
-
-def _try(
-    layer: nn.Linear | nn.Conv2d,
-    export: PackedWeights,
-    name: str,
-    received: LayerInput,
-    choice: KernelChoice,
-    plan: FusionPlan | None,
-    precision: Precision,
-    timed_layers: TimedLayers | None,
-    late: str | None,
-    *,
-    adds_shortcut: bool | None,
-) -> Autotuned:
-    """Check and time the kernels of one layer.
-
-    Args:
-        timed_layers: under a time budget: layers that are built, called and stored like one of them only time the kernels that
-            were fast there, or none if an earlier search timed it. None: all are timed.
-        late: why nothing is timed, or None.
-    """
-    device = layer.weight.device
-    stored, mask = export.format(name).to(device=device, dtype=layer.weight.dtype), export.masks[name].to(device)
-    if isinstance(layer, nn.Conv2d) and in_groups(layer):
-        stored, mask = join_groups(stored, as_matrix(mask), layer.groups, layer.weight[0, 0].numel())
-    wants = partial(choice.wants, canonical=stored.family, device=device)
-    if plan is not None:
-        planned = plan.layers.get(name, dense_name(layer))
-        if planned in (dense_name(layer), STEPS):  # recurrent steps are swapped after all layers
-            return Autotuned(dense_name(layer), unsupported={"the others": "dense was chosen before"})
-        wants = partial(_is_planned, *labeled(planned))
-    low, x_scale = precision.kernels(), None
-    reasons: dict[str, str] = {}
-    if isinstance(layer, nn.Conv2d):
-        low = ()
-    elif (reason := precision.unsupported_layer([name], stored.shape, stored.dtype)) is not None:
-        reasons = {kernel.name: reason for kernel in low if wants(kernel, "row_major")}
-        low = ()
-    else:
-        x_scale = precision.x_scale([name])
-    density = export.manifest.layers[name].density
-    shape = (
-        repr(layer),
-        received,
-        stored.family,
-        stored.meta(),
-        adds_shortcut,
-    )  # meta: kernels ask for blocks of some sizes
-    known, earlier = ({}, False) if timed_layers is None else timed_layers.find(repr(shape), density, device)
-    fast, timed = fast_kernels(known), plan is None and late is None and not earlier
-    if fast:
-        reasons["the others"] = f"not tried: {fast[0]} was faster in a layer like this one"
-        wants = partial(_was_fast, fast if timed else fast[:1], wants)
-    candidates = find_candidates(stored, mask, received.problem, wants, low)
-    candidates.unsupported.update(reasons)
-    if late is not None and not fast:
-        candidates = most_promising(candidates, density, late, dense_allowed=choice.dense_allowed)
-    tuned = autotune_layer(layer, candidates, received, timed=timed, adds_shortcut=adds_shortcut, x_scale=x_scale)
-    if not timed and tuned.modules:
-        tuned.latencies_us = {kernel: us for kernel, us in known.items() if kernel in (tuned.dense, *tuned.modules)}
-    elif timed_layers is not None and not fast:
-        timed_layers.add(repr(shape), density, tuned, device)
-    if fast and not tuned.modules:  # what was fast for similar weights may not support these
-        return _try(layer, export, name, received, choice, plan, precision, None, late, adds_shortcut=adds_shortcut)
-    return tuned
-
-
-def _was_fast(
-    fast: Collection[str], wants: Callable[[KernelEntry, str], bool], kernel: KernelEntry, layout: str
-) -> bool:
-    return kernel.label(layout) in fast and wants(kernel, layout)
-
-
-def _is_planned(planned: KernelEntry, planned_layout: str | None, kernel: KernelEntry, layout: str) -> bool:
-    return kernel.name == planned.name and layout == (planned_layout or planned.layouts[0])
-
-
-def record_layer(
-    layer: nn.Module, tuned: Autotuned, chosen: str | None, received: LayerInput | None, *, density: float
-) -> LayerSwap:
-    """The report of a layer.
-
-    Args:
-        chosen: kernel of one of the autotuned modules; None = the dense layer stays.
-    """
-    runs, family, launch = layer, "dense", {}
-    if chosen is not None:
-        runs = tuned.modules[chosen]
-        assert isinstance(runs, SparseLayer) and received is not None  # it was tuned
-        family, launch = runs.format.family, launch_in_use(runs, received.problem)
-    return LayerSwap(
-        kernel=chosen or tuned.dense,
-        family=family,
-        density=density,
-        weight_bytes=stored_bytes(runs),
-        latency_us=tuned.latencies_us.get(chosen or tuned.dense),
-        candidates=tuned.latencies_us,
-        unsupported=tuned.unsupported,
-        notes=tuned.notes,
-        launch=launch,
-        relative_error=None if chosen is None else tuned.errors[chosen],
-        quantization_error=None if chosen is None else tuned.quantization_errors.get(chosen),
-    )
 
 
 def _require_forced_kernel_runs(choice: KernelChoice, layers: Mapping[str, LayerSwap]) -> None:
@@ -481,20 +344,25 @@ def swap(
     search, choice, net = SearchTime(seconds, tell), kernel_choice(kernel), unwrapped(net)
     _require_swappable(net, masks)
     require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
-    arguments: dict[str, Any] = {"kernel": choice, "packed": packed, "precision": precision, "calibration": calibration}
     require_instance("settings", settings, Measure)
+    chosen_precision = Precision(precision, calibration or {})
+    if packed is not None and not hasattr(packed, "manifest"):
+        raise InvalidSetting("packed", type(packed).__name__, "is PackedWeights, such as what sf.save returns, or None")
     settings, inputs = settings or Measure(), named_inputs_on(net, example_inputs)
     called = step_inputs(net, inputs, settings)
+    require_supported(chosen_precision, next(iter(called.values())).device, network_dtype(net))
+    arguments = net, masks, called, choice, packed, chosen_precision
     if device_of(net).type != "cuda" or choice.swaps_nothing:
-        return swap_network(net, masks, called, **arguments)
-    before = SwapSnapshot.of(net) if choice.dense_allowed else None
+        return _swap_network(*arguments)
+    compares = choice.dense_allowed
+    before = SwapSnapshot.of(net, compared=compares)
     with searching(search), suppress_treespec_warning():
-        what = "kernels, then the whole network beside the dense one" if before else "kernels"
+        what = "kernels, then the whole network beside the dense one" if before and compares else "kernels"
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
         device, compared = device_of(net), (settings.mode, settings.execution_modes, settings.variants)
-        key = swap_key(net, masks, inputs, arguments | {"compared": compared})
+        key = swap_key(net, masks, inputs, (choice, precision, calibration, compared))
         stored = StoredSwap.of(key, device) if reuse else None
         if stored is not None and stored.left_out:
             tell(
@@ -502,12 +370,14 @@ def swap(
             )
             stored = None
         known = nullcontext() if stored is None else checked_before()
-        with search.part(1.0 if before is None else KERNELS_SHARE, "kernels"), known:
-            report = swap_network(net, masks, called, **arguments, plan=None if stored is None else stored.plan)
+        with search.part(KERNELS_SHARE if before and compares else 1.0, "kernels"), known:
+            report = _swap_network(*arguments, None if stored is None else stored.plan)
         left_out = tuple(search.left_out)
         decision = None if stored is None else stored.decision
         changed = report.sparse_flops_share or report.fusion.rewritten or has_low_precision(net)
-        if before is not None and decision is None and changed:
+        if before is not None and not compares and report.sparse_flops_share == 0 and changed:
+            decision = Decision(NO_LAYER_IS_SPARSE, NO_LAYER_IS_SPARSE, low=has_low_precision(net))
+        elif before is not None and decision is None and compares and changed:
             with search.spending(NETWORKS):
                 decision = before.compare(inputs, settings, report.precision)
         if stored is None:
@@ -517,50 +387,14 @@ def swap(
             report = replace(report, whole_network=decision.text)
             decision.apply(net, inputs, settings)
             if decision.why_dense is not None and before is not None:
-                why = f'{decision.why_dense}; kernel="sparse" keeps its kernels'
-                report = before.undo(report, why, inputs, low=decision.low)
+                keeps = decision.why_dense != NO_LAYER_IS_SPARSE
+                why = decision.why_dense + '; kernel="sparse" keeps its kernels' * keeps
+                report = before.undo(report, why, called, low=decision.low)
         tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
     return replace(report, seconds=search.taken)
 
 
 KERNELS_SHARE = 0.5  # of the search's time; the rest is for whole networks
-
-
-def swap_network(
-    net: nn.Module,
-    masks: Mapping[str, Tensor],
-    example_inputs: object,
-    *,
-    kernel: str | KernelChoice = "auto",
-    packed: PackedWeights | None = None,
-    precision: str = "none",
-    calibration: Mapping[str, float] | None = None,
-    plan: FusionPlan | None = None,
-) -> SwapReport:
-    """`swap` by layers and blocks, without timing the whole network.
-
-    Args:
-        plan: of an earlier swap of these weights, which is repeated without timing.
-    """
-    choice, net = kernel_choice(kernel), unwrapped(net)
-    chosen = Precision(precision, calibration or {})
-    _require_swappable(net, masks)
-    if packed is not None and not hasattr(packed, "manifest"):
-        raise InvalidSetting("packed", type(packed).__name__, "is PackedWeights, such as what sf.save returns, or None")
-    smaller = _blocks_removed(masks)
-    if smaller:  # the remaining network is dense
-        masks, packed = Masks(masks_left(net, masks)), None
-    inputs = named_inputs_on(net, example_inputs)
-    device = next(iter(inputs.values())).device
-    require_supported(chosen, device, network_dtype(net))
-    with shared(device), restore_modes_on_error(net):
-        report = _swap(net, Masks.of(masks), inputs, choice, packed, chosen, plan)
-    return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
-
-
-def _blocks_removed(masks: object) -> bool:
-    """Whether the masks belong to a network from which blocks were removed."""
-    return isinstance(masks, Masks) and masks.spec.blocks is not None
 
 
 def _require_swappable(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
@@ -574,6 +408,28 @@ def _require_swappable(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
         weight = layer_weight(net.get_submodule(name)).detach()
         if revived := int(weight.masked_fill(like_weight(mask, weight).to(weight.device), 0.0).count_nonzero()):
             raise ValueError(f"{name}: {revived} pruned weights are not zero; apply the masks first")
+
+
+def _swap_network(
+    net: nn.Module,
+    masks: Mapping[str, Tensor],
+    inputs: dict[str, Tensor],
+    choice: KernelChoice,
+    packed: PackedWeights | None,
+    precision: Precision,
+    plan: FusionPlan | None = None,
+) -> SwapReport:
+    """`swap` by layers and blocks, without timing the whole network.
+
+    Args:
+        plan: of an earlier swap of these weights, which is repeated without timing.
+    """
+    smaller = isinstance(masks, Masks) and masks.spec.blocks is not None
+    if smaller:  # without its blocks the remaining network is dense
+        masks, packed = Masks(masks_left(net, masks)), None
+    with shared(next(iter(inputs.values())).device), restore_modes_on_error(net):
+        report = _swap(net, Masks.of(masks), inputs, choice, packed, precision, plan)
+    return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
 
 def _swap(
@@ -609,22 +465,23 @@ def _swap(
         )
     reject_lost_outputs(net, recorded)
     release_formats(net)
-    quantised = has_low_precision(net)
+    quantized = has_low_precision(net)
     with torch.inference_mode():
         outputs = floating_tensors(net(**inputs))
         error = output_error(outputs, expected)
-        if quantised:
+        if quantized:
             report, limit = replace(report, quantization_error=error), LOW_PRECISION_ERROR_LIMIT
             with emulation(net):
                 error = output_error(outputs, net(**inputs))
     if not error <= limit:
-        likewise = ", quantised likewise" * quantised
+        likewise = ", quantized likewise" * quantized
         raise RuntimeError(
             f"the swapped network disagrees with the masked one{likewise}: relative error {error:.1e}, at most "
             f"{limit:.0e} is rounding; nothing is measured"
         )
     report = report.counting(flops, weights, read.names, others)
-    set_left_dense(net, architecture if report.sparse_flops_share == 0 and not quantised else None)
+    runs_in = precision.name if quantized else "none"
+    set_left_dense(net, architecture if report.sparse_flops_share == 0 else None, runs_in)
     return report
 
 

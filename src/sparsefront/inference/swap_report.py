@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sparsefront.inference.autotune import Autotuned
+from sparsefront.inference.autotune import Trial
 from sparsefront.inference.choice import DENSE, is_dense, is_low
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
 from sparsefront.inference.precision import IN_16_BITS, Precision
@@ -113,7 +113,7 @@ class SwapReport:
 
     @property
     def plan(self) -> FusionPlan:
-        """All choices, with which `swap_network` repeats this swap without timing."""
+        """All choices, with which `sf.swap` repeats this swap without timing."""
         blocks = self.fusion.plan
         inside = {
             *self.fusion.product_of,
@@ -267,9 +267,9 @@ def fused_precision(product: ProductReport, precision: Precision) -> str:
     return precision.name if is_low(product.kernel) else why_16_bits(product, precision)
 
 
-def why_16_bits(chosen: ProductReport | LayerSwap | Autotuned, precision: Precision) -> str:
+def why_16_bits(chosen: ProductReport | LayerSwap | Trial, precision: Precision) -> str:
     """Why an autotuned layer runs no low-precision kernel."""
-    if isinstance(chosen, Autotuned):
+    if isinstance(chosen, Trial):
         kernel, family, times = chosen.dense, "dense", chosen.latencies_us
     else:
         kernel, family, times = chosen.kernel, chosen.family, chosen.candidates

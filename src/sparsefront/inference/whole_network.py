@@ -96,25 +96,27 @@ def _settings(net: nn.Module, settings: Measure) -> Measure:
 
 
 class SwapSnapshot:
-    """A snapshot of a masked network before a swap, to time next to the swapped one and to restore.
+    """A snapshot of a masked network before a swap, to restore it and, if it is `compared`, to time it next to the swapped one.
 
     Keeps its weights on the device while it is alive.
     """
 
-    def __init__(self, net: nn.Module) -> None:
-        """Raises any exception of a network that cannot be copied."""
+    def __init__(self, net: nn.Module, *, compared: bool) -> None:
+        """Raises any exception of a compared network that cannot be copied."""
         self._net = net
         self._states = [(module, _copied(vars(module))) for module in net.modules()]
         self._strided = {tensor: tensor.is_contiguous() for tensor in net.parameters()}
         # swapping convolutions changes the memory format of weights; other weights do not change
         has_images = any(isinstance(module, nn.Conv2d) for module in net.modules())
-        self._dense = copy.deepcopy(net) if has_images else copy_sharing_weights(net)
+        self._dense = net
+        if compared:
+            self._dense = copy.deepcopy(net) if has_images else copy_sharing_weights(net)
 
     @classmethod
-    def of(cls, net: nn.Module) -> Self | None:
-        """The snapshot, or None where the network cannot be copied."""
+    def of(cls, net: nn.Module, *, compared: bool) -> Self | None:
+        """The snapshot, or None where the network has to be copied and cannot be."""
         try:
-            return cls(net)
+            return cls(net, compared=compared)
         except Exception as error:  # copying a network may fail in any way
             log.warning(
                 "the whole network is not compared with the dense one, it cannot be copied: %s", failure_reason(error)
@@ -128,12 +130,13 @@ class SwapSnapshot:
             inputs, settings: as in `sf.benchmark`.
             precision: in which the dense network is timed too, if it is low.
         """
-        if was_left_dense(self._net, self._dense):
+        left_dense = was_left_dense(self._net, self._dense)
+        if left_dense == "none":
             return Decision(NO_LAYER_IS_SPARSE, NO_LAYER_IS_SPARSE)
         try:
             low = {}
             with suppress(DoesNotApply):
-                if precision.is_low and settings.mode == "forward":
+                if precision.is_low and settings.mode != "decode":
                     low[precision.name] = fused_dense_graph(self._dense, inputs, precision.name, precision.calibration)
             measured = _settings(self._net, settings)
             timed = time_networks(self._dense.eval(), self._net, inputs, measured, fuse=fused_dense_graph, low=low)
@@ -147,8 +150,9 @@ class SwapSnapshot:
         dense = f"{dense_ms:.3f} ms dense{f' in {precision.name}' if is_low else ''}"
         text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense}"
         ways = f"{timed.execution.name} and {rival.execution.name}"
-        versions = timed.execution.versions if settings.mode == "forward" else ()
-        return Decision(f"{text}, as {ways}", why_dense(sparse_ms, dense_ms) and text, versions, is_low)
+        versions = timed.execution.versions if settings.mode != "decode" else ()
+        why = NO_LAYER_IS_SPARSE if left_dense else why_dense(sparse_ms, dense_ms) and text
+        return Decision(f"{text}, as {ways}", why, versions, is_low)
 
     def undo(self, report: SwapReport, why: str, inputs: dict[str, Tensor], *, low: bool) -> SwapReport:
         """The report after the swap is undone: the masked network runs dense, with the same module and parameter objects.
@@ -159,7 +163,7 @@ class SwapSnapshot:
         """
         self._restore()
         report = kept_dense(report, self._net, why)
-        set_left_dense(self._net, None if low else architecture_text(self._net))
+        set_left_dense(self._net, architecture_text(self._net), report.precision.name if low else "none")
         if low:
             precisions = report.low_precision_layers | rewrite_dense(self._net, inputs, report.precision)
             report = replace(report, low_precision_layers=precisions)
@@ -214,12 +218,11 @@ class StoredSwap:
 known_swaps = SearchCache("swaps", ("sparsefront.inference.swap",))
 
 
-def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, given: Mapping[str, object]) -> str:
+def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, options: object) -> str:
     """The key under which a swap is stored; raises as `named_inputs_on`.
 
     Args:
-        given: the other arguments of the call.
+        options: the other arguments of the call.
     """
     inputs = inputs_in_words(named_inputs_on(net, example_inputs))
-    settings = repr({name: value for name, value in given.items() if name != "packed"})
-    return "\n".join((architecture_text(net), tensors_digest(masks), inputs, settings))
+    return "\n".join((architecture_text(net), tensors_digest(masks), inputs, repr(options)))

@@ -2,11 +2,13 @@
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
+from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
 from sparsefront.allocation.assignment import ROW_MAJOR, ChoiceTable, Item, Option
@@ -14,9 +16,10 @@ from sparsefront.allocation.base import Measured
 from sparsefront.inference.autotune import autotune_layer, dense_name, find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_dense, fused_dense_graph
-from sparsefront.inference.fusion.calls import Unfusable
-from sparsefront.inference.fusion.plan import LAYOUTS
-from sparsefront.inference.fusion.product_choice import Layers, ProductTimes
+from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_blocks
+from sparsefront.inference.fusion.plan import LAYOUTS, ProductReport
+from sparsefront.inference.fusion.prepared_block import BlockCaptures
+from sparsefront.inference.fusion.product_choice import ProductChooser
 from sparsefront.latency_search.evaluating import CandidateMasks
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.end_to_end import find_dense, set_decided_versions, time_against_dense, time_alone
@@ -105,6 +108,63 @@ class Timing:
         """The settings without max_autotune, which takes as long as all other modes together, unless it is the only mode."""
         modes = [mode for mode in self.settings.execution_modes if not mode.startswith("max_autotune")]
         return replace(self.settings, execution_modes=modes or self.settings.execution_modes)
+
+
+# Times of products as the fusion pass builds them, without building a network for each candidate.
+
+Layers = tuple[str, ...]
+
+
+class ProductTimes:
+    """Times products as the fusion pass would build them: joined, with their epilogues and layouts.
+
+    Args:
+        net: with dense weights, in eval mode, on the device and in the dtype that are measured; unchanged.
+        inputs: keyword arguments of the net, the batch that is measured.
+        choice: which kernels may run.
+    Attributes:
+        chains: container -> its blocks that can be rewritten, in order.
+        products: block -> names in the network of the Linears of each product, with all products dense.
+    """
+
+    def __init__(self, net: nn.Module, inputs: Mapping[str, Any], choice: KernelChoice) -> None:
+        self._net, self._choice = net, choice
+        self._captures = BlockCaptures()
+        self._chooser = ProductChooser(choice, on_cpu=True)
+        all_chains = find_chains(net)
+        blocks = [name for names in all_chains.values() for name in names]
+        self._calls, self._rows = observe_blocks(net, blocks, inputs)
+        self.products: dict[str, list[Layers]] = {}
+        for name in blocks:
+            try:
+                prepared = self._captures.prepare(net, name, self._calls.get(name), self._rows, {}, {})
+            except Unfusable:
+                continue
+            self.products[name] = [spec.weight.layers for spec in prepared.specs]
+        rewritten = {chain: [name for name in names if name in self.products] for chain, names in all_chains.items()}
+        self.chains = {chain: names for chain, names in rewritten.items() if names}
+
+    def group(self, block: str) -> Hashable:
+        """The key of the block's group of equal blocks."""
+        return self._captures.groups[block]
+
+    def of(
+        self, block: str, formats: Mapping[str, SparseFormat], masks: Mapping[str, Tensor], layout: str
+    ) -> list[ProductReport]:
+        """The fastest kernel of each product of a block, with its time.
+
+        Args:
+            formats, masks: of its pruned Linears, as in `fuse_blocks`; the others are dense.
+            layout: of the residual stream.
+        Raises:
+            Unfusable: no kernel is correct, or the block cannot be rewritten with these masks.
+        """
+        prepared = self._captures.prepare(self._net, block, self._calls[block], self._rows, formats, masks)
+        feature_major = layout == "feature_major"
+        return [
+            self._chooser.choose(spec, self._rows[spec.weight.layers[0]], feature_major=feature_major).report
+            for spec in prepared.specs
+        ]
 
 
 # Times of single layers outside of rewritten blocks, and of products inside, under a candidate.

@@ -53,27 +53,10 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def prefill(self, prompt: Tensor) -> Tensor:
-        """Fill the cache from its start; returns logits [B, V] of the token after the prompt.
-
-        If a kernel takes few rows only, the prompt is processed in chunks as large as it takes.
-
-        Raises:
-            ValueError: the network's own, if it fails for the whole prompt and for single tokens.
-        """
-        positions, size = torch.arange(prompt.shape[1], device=prompt.device), prompt.shape[1]
-        first_error: ValueError | None = None
-        while True:
-            try:
-                pieces = zip(prompt.split(size, 1), positions.split(size), strict=True)
-                logits = [self._logits(*piece, place * size) for place, piece in enumerate(pieces)][-1]
-            except ValueError as error:  # more rows than a kernel takes
-                first_error = first_error or error
-                if size == 1:
-                    raise first_error from error
-                size //= 2
-            else:
-                self.position.fill_(prompt.shape[1])
-                return logits
+        """Fill the cache from its start; returns logits [B, V] of the token after the prompt."""
+        logits = self._logits(prompt, torch.arange(prompt.shape[1], device=prompt.device), 0)
+        self.position.fill_(prompt.shape[1])
+        return logits
 
     def advance(self) -> None:
         """Move to the next position.
@@ -271,7 +254,7 @@ def time_prefill(dense: nn.Module, sparse: nn.Module | None, prompt: Tensor, set
         return Prefilled(not_timed={"dense": failure_reason(error)})
     try:
         timed = time_pair(of_dense, Prefill(Decoder(sparse, prompt, length)).eval(), inputs, settings)
-    except (RuntimeError, ValueError) as error:  # kernels for few rows take no prompt
+    except RuntimeError as error:
         alone = time_alone(of_dense, inputs, settings).latency
         return Prefilled(alone, not_timed={"sparse": failure_reason(error)})
     return Prefilled(timed.dense.latency, timed.sparse)

@@ -14,18 +14,13 @@ from torch import Tensor, nn
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import clock_under_load, exclusive, shared, yield_gpu
 from sparsefront.measure.attention import math_path_report
-from sparsefront.measure.execution_mode import (
-    SEPARATOR,
-    NothingRuns,
-    fastest_execution_mode,
-    within_recompile_limit,
-)
+from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode, within_recompile_limit
 from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuilt_execution
 from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.search_time import NOT_TRIED, SearchTime, current, part, searching
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
-from sparsefront.measure.timers import LatencySummary, summarise, time_interleaved
+from sparsefront.measure.timers import LatencySummary, summarize, time_interleaved
 from sparsefront.measure.variants import DoesNotApply, Fuse, copy_sharing_weights
 from sparsefront.models.linears import as_linears
 from sparsefront.networks import architecture_text
@@ -151,7 +146,7 @@ def time_pair(
     low: Mapping[str, nn.Module] | None = None,
 ) -> EndToEnd:
     """Find the fastest way to run each network, then time all in turn. A network that a swap left dense (`set_left_dense`) is
-    not timed apart from the dense one: zeros in its weights alone would give it a speedup.
+    not timed apart from the dense one in its precision: zeros in its weights alone would give it a speedup.
 
     Args:
         dense, sparse: in eval mode, on the inputs' device, in `settings.torch_dtype`.
@@ -163,28 +158,37 @@ def time_pair(
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
     _forget_compiled(inputs)
-    networks, left_dense = {"dense": (dense, fuse)}, was_left_dense(sparse, dense)
-    if not left_dense:
+    low, left_dense = low or {}, was_left_dense(sparse, dense)
+    networks = {"dense": (dense, fuse)}
+    if left_dense not in ("none", *low):
         has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
         networks["sparse"] = (sparse, None if has_kernels else fuse)
     executions = _find_executions(networks, inputs, settings)
-    fastest_low = _find_low(low or {}, inputs, settings)
+    fastest_low = _find_low(low, inputs, settings)
+    sides = {"none": "dense"} | ({} if fastest_low is None else {fastest_low[0]: "dense_low"})
+    side_run = sides.get(left_dense or "", "sparse")
+    if side_run == "sparse" and "sparse" not in executions:  # another low precision is faster
+        executions["sparse"] = find_execution(sparse, inputs, settings)
     calls = {} if fastest_low is None else {"dense_low": fastest_low[2]}
     for side, execution in executions.items():
         calls |= _versions(side, execution)
     samples_ms, clock_mhz = _time(calls, inputs, settings)
     timed = _fastest_version("dense", executions["dense"], samples_ms, inputs)
-    ours = timed if left_dense else _fastest_version("sparse", executions["sparse"], samples_ms, inputs)
-    samples_ms["sparse"] = ours.samples_ms["dense" if left_dense else "sparse"]
     timed = replace(timed, clock_mhz=clock_mhz, versions=executions["dense"].versions)
     timed = _with_low(timed, fastest_low, samples_ms)
+    ours: DenseTiming | LowTiming = timed.low if side_run == "dense_low" and timed.low is not None else timed
+    all_samples_ms = timed.samples_ms
+    if side_run == "sparse":
+        ours = fastest = _fastest_version("sparse", executions["sparse"], samples_ms, inputs)
+        all_samples_ms = all_samples_ms | {"sparse": fastest.samples_ms["sparse"]}
+    samples_ms = all_samples_ms | {"sparse": all_samples_ms[side_run]}
     return EndToEnd(
         dense=timed,
         sparse=ours.latency,
-        speedup=speedup_of(timed.samples_ms["dense"], samples_ms["sparse"]),
+        speedup=speedup_of(samples_ms["dense"], samples_ms["sparse"]),
         execution=ours.execution,
-        samples_ms=timed.samples_ms | {"sparse": samples_ms["sparse"]},
-        left_dense=left_dense,
+        samples_ms=samples_ms,
+        left_dense=side_run != "sparse",
     )
 
 
@@ -203,7 +207,7 @@ def time_against_dense(
     """
     execution = find_execution(net, inputs, settings)
     samples_ms, _ = _time(_versions("dense", dense) | {"sparse": execution}, inputs, settings)
-    return summarise(sum(samples_ms["sparse"], [])), _fastest_version("dense", dense, samples_ms, inputs).latency
+    return summarize(sum(samples_ms["sparse"], [])), _fastest_version("dense", dense, samples_ms, inputs).latency
 
 
 def time_size(
@@ -380,27 +384,32 @@ def set_decided_versions(
     vars(net).setdefault(DECIDED, {})[_conditions(inputs, settings, fuse)] = tuple(versions)
 
 
-# Attribute of a swapped network without a sparse layer -> `architecture_text` before the swap.
+# Attribute of a swapped network without a sparse layer -> `architecture_text` before the swap, and the precision it runs in.
 LEFT_DENSE = "_left_dense"
 NO_LAYER_IS_SPARSE = "no layer is sparse: the dense network is what runs"
 
 
-def set_left_dense(net: nn.Module, architecture: str | None) -> None:
-    """Make `time_pair` report the dense network of this architecture for this one, in which a swap left no layer sparse; None:
-    some layer is.
+def set_left_dense(net: nn.Module, architecture: str | None, precision: str = "none") -> None:
+    """Make `time_pair` report the dense network of this architecture, in this precision if that is timed, for this one, in which
+    a swap left no layer sparse; None: some layer is.
     """
-    vars(net)[LEFT_DENSE] = architecture
+    vars(net)[LEFT_DENSE] = None if architecture is None else (architecture, precision)
 
 
-def was_left_dense(net: nn.Module, dense: nn.Module) -> bool:
-    """Whether this network, or the one that it is a part of, runs what the dense one does."""
+def was_left_dense(net: nn.Module, dense: nn.Module) -> str | None:
+    """The precision in which this network, or the one that it is a part of, runs what the dense one does; None: it does not."""
     others = dict(dense.named_modules())
     for name, module in net.named_modules():
-        if (architecture := vars(module).get(LEFT_DENSE)) is not None and name in others:
-            as_pruned = copy_sharing_weights(others[name])
-            as_linears(as_pruned, copies=True)
-            return architecture == architecture_text(as_pruned)
-    return False
+        if (left := vars(module).get(LEFT_DENSE)) is not None and name in others:
+            return left[1] if left[0] == pruned_architecture(others[name]) else None
+    return None
+
+
+def pruned_architecture(dense: nn.Module) -> str:
+    """`architecture_text` of a network as it is when it was pruned."""
+    as_pruned = copy_sharing_weights(dense)
+    as_linears(as_pruned, copies=True)
+    return architecture_text(as_pruned)
 
 
 # Results of earlier searches, of other points of a sweep and other processes too: network, inputs and settings -> `_to_store`.
@@ -453,7 +462,7 @@ def _with_low(
     if low is None:
         return dense
     samples = {"dense_low": samples_ms["dense_low"]}
-    timed = LowTiming(*low, summarise(sum(samples["dense_low"], [])))
+    timed = LowTiming(*low, summarize(sum(samples["dense_low"], [])))
     return replace(dense, low=timed, samples_ms=dense.samples_ms | samples)
 
 
@@ -462,7 +471,7 @@ def _fastest_version(
 ) -> DenseTiming:
     """Report the faster of a network's two timed versions under the name `side`, whatever the short timings said."""
     timed = {name: samples_ms[name] for name in (side, f"fused_{side}") if name in samples_ms}
-    latencies = {name: summarise(sum(samples, [])) for name, samples in timed.items()}
+    latencies = {name: summarize(sum(samples, [])) for name, samples in timed.items()}
     latency, fused = latencies[side], latencies.get(f"fused_{side}", latencies[side]) if execution.fused else None
     if execution.fused and fused is not None and fused.median_ms < latency.median_ms:
         execution, latency = replace(execution.fused, fused=execution.fused), fused

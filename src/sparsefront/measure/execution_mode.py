@@ -22,7 +22,7 @@ from sparsefront.measure.correctness import (
     output_error,
 )
 from sparsefront.measure.graph_capture import record
-from sparsefront.measure.timers import summarise, time_interleaved
+from sparsefront.measure.timers import summarize, time_interleaved
 from sparsefront.models.recurrent import SplitLSTM
 
 # torch.compile that lets other processes time on the GPU while it traces and generates code, which takes seconds.
@@ -41,9 +41,7 @@ def within_recompile_limit(device: torch.device) -> AbstractContextManager[None]
     if device.type != "cuda":
         return nullcontext()
     return torch._dynamo.config.patch(
-        recompile_limit=MOST_RECOMPILES,
-        accumulated_recompile_limit=MOST_RECOMPILES,
-        fail_on_recompile_limit_hit=True,
+        recompile_limit=MOST_RECOMPILES, accumulated_recompile_limit=MOST_RECOMPILES, fail_on_recompile_limit_hit=True
     )
 
 
@@ -219,7 +217,7 @@ def fastest_execution_mode(
     if not ready:
         raise NothingRuns(not_timed)
     taken = time_interleaved(ready, device=device, warmup=TRIAL_WARMUP, samples=TRIAL_SAMPLES)
-    medians_ms = {name: summarise(samples).median_ms for name, samples in taken.items()}
+    medians_ms = {name: summarize(samples).median_ms for name, samples in taken.items()}
     fastest = min(medians_ms, key=medians_ms.__getitem__)
     return FastestMode(fastest, net, ready[fastest], medians_ms, not_timed)
 

@@ -14,15 +14,9 @@ from torch import Tensor, nn
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import yield_gpu
 from sparsefront.measure.attention import BACKENDS
-from sparsefront.measure.execution_mode import (
-    SEPARATOR,
-    FastestMode,
-    NothingRuns,
-    fastest_execution_mode,
-    is_compiled,
-)
+from sparsefront.measure.execution_mode import SEPARATOR, FastestMode, NothingRuns, fastest_execution_mode, is_compiled
 from sparsefront.measure.search_time import AUTOTUNE, COMPILE, VARIANT, timed_work, too_late
-from sparsefront.measure.timers import summarise, time_interleaved
+from sparsefront.measure.timers import summarize, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
 from sparsefront.progress import SEARCH, spent_on
 
@@ -266,7 +260,7 @@ class ExecutionSearch:
         """Time both in turn: a GPU that has warmed up since would make the later one look slow."""
         calls = {"found": found.call, "fastest": fastest.call}
         taken = time_interleaved(calls, device=self.device, warmup=TURN_WARMUP, samples=TURN_SAMPLES)
-        medians_ms = {name: summarise(samples).median_ms for name, samples in taken.items()}
+        medians_ms = {name: summarize(samples).median_ms for name, samples in taken.items()}
         return medians_ms["found"] < medians_ms["fastest"]
 
     def _too_late(self, what: str, kind: str) -> str | None:
@@ -279,7 +273,7 @@ class ExecutionSearch:
         calls = {candidate_name(one.name, form.variants): one.call for form, one in self.found}
         if len(calls) > 1:
             taken = time_interleaved(calls, device=self.device, warmup=FINAL_WARMUP, samples=FINAL_SAMPLES)
-            self.medians_ms |= {name: summarise(samples).median_ms for name, samples in taken.items()}
+            self.medians_ms |= {name: summarize(samples).median_ms for name, samples in taken.items()}
         ordered = sorted(self.found, key=lambda one: self.medians_ms[candidate_name(one[1].name, one[0].variants)])
         executions = [Execution(one, form.variants, self.medians_ms, self.not_timed) for form, one in ordered]
         fused = next((one for one in executions if FUSED_GRAPH in one.variants), None)

@@ -99,10 +99,7 @@ def _is_host_to_device(source: Tensor, target: torch.device) -> bool:
 
 
 def _recorded(
-    calls: Sequence[Callable[[], Any]],
-    device: torch.device,
-    warmup: int,
-    copies: CopiedBefore | None = None,
+    calls: Sequence[Callable[[], Any]], device: torch.device, warmup: int, copies: CopiedBefore | None = None
 ) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
     around: list[AbstractContextManager[Any]] = [] if copies is None else [copies, _ConstantsViaCpu()]
     with torch.cuda.device(device), ExitStack() as entered:

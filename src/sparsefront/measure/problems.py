@@ -62,7 +62,7 @@ def observed_problems(net: nn.Module, layers: Iterable[str]) -> Iterator[dict[st
         received, weight = first_argument(args, kwargs), layer_weight(modules[name])
         n, k = weight.shape[0], weight[0].numel()
         m = floating_tensors(output)[0].numel() // n  # a subclass may return more than its product
-        if name not in seen or m > seen[name].problem.m:
+        if m > (seen[name].problem.m if name in seen else 0):  # an expert may get no row
             problem = Problem(m=m, k=k, n=n, dtype=received.dtype, device=received.device)
             # nn.TransformerEncoder makes nested tensors of padded inputs, which have rows and no shape
             seen[name] = LayerInput(problem, (m, k) if received.is_nested else tuple(received.shape))
@@ -275,12 +275,7 @@ class SameSize:
 
 
 def batches_by_size(
-    task: Any,
-    batches: Iterable[dict[str, Tensor]],
-    *,
-    longest: int | None,
-    device: torch.device,
-    dtype: torch.dtype,
+    task: Any, batches: Iterable[dict[str, Tensor]], *, longest: int | None, device: torch.device, dtype: torch.dtype
 ) -> list[SameSize]:
     """Group batches of text by size (rows, tokens), in order of first appearance.
 

@@ -58,13 +58,13 @@ def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]
     Returns:
         fields of the result. The interval is that of `speedup_of`, for sums over all batches: one size gives the same.
     """
-    from sparsefront.measure.timers import summarise  # late, as torch below: a comparison needs the names above alone
+    from sparsefront.measure.timers import summarize  # late, as torch below: a comparison needs the names above alone
 
     total = sum(batches for batches, _ in timed)
     sides = [side for side in ("dense", "dense_low", "sparse") if all(side in samples for _, samples in timed)]
     fields = {
         f"latency_{side}_dataset_ms": sum(
-            batches * summarise(sum(samples[side], [])).median_ms for batches, samples in timed
+            batches * summarize(sum(samples[side], [])).median_ms for batches, samples in timed
         )
         / total
         for side in sides

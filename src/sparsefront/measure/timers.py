@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from sparsefront_kernels import Problem, cuda_library
 from sparsefront_kernels.sparse_layer import SparseLayer
-from sparsefront_kernels.tuning.launches import ALONE, Tunable
+from sparsefront_kernels.tuning.launches import ALONE, TunedLaunches
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
@@ -69,7 +69,7 @@ class LatencySummary:
         return asdict(self)
 
 
-def summarise(samples_ms: list[float]) -> LatencySummary:
+def summarize(samples_ms: list[float]) -> LatencySummary:
     """Median, 20th and 80th percentile (linear interpolation) of one or more samples."""
     values = torch.tensor(samples_ms, dtype=torch.float64)
     p20, median, p80 = torch.quantile(values, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)).tolist()
@@ -185,7 +185,7 @@ class LaunchChoice:
         candidates: the most promising first.
     """
 
-    tunable: Tunable
+    tunable: TunedLaunches
     packed: object
     problem: Problem
     candidates: Sequence[Any]

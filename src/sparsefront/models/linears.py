@@ -1,8 +1,8 @@
 """Rebuild layers with other weight storage as Linears, so that they can be pruned and swapped.
 
-transformers' `Conv1D` (GPT-2) stores [K, N], `nn.MultiheadAttention` packs three weights into one parameter, `nn.LSTM` has
-its own weights, and torchvision's Swin attention reads the weights of its Linears without calling them. Outputs are equal
-up to rounding.
+transformers' `Conv1D` (GPT-2) stores [K, N], its experts are 3-D, `nn.MultiheadAttention` packs three weights into one
+parameter, `nn.LSTM` has its own weights, and torchvision's Swin attention reads the weights of its Linears without calling
+them. Outputs are equal up to rounding.
 """
 
 from collections.abc import Collection
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.models.attention import PROJECTIONS, WindowAttention, replace_modules, split_multihead_attention
+from sparsefront.models.experts import SplitExperts, are_experts
 from sparsefront.models.recurrent import SplitLSTM, unsplit_reason
 from sparsefront.networks import has_forward_hooks
 
@@ -57,8 +58,9 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies:
     Returns:
         the names of the replaced modules.
     """
+    packed = nn.MultiheadAttention | nn.LSTM
     if not any(
-        _is_conv1d(module) or _is_window_attention(module) or isinstance(module, nn.MultiheadAttention | nn.LSTM)
+        _is_conv1d(module) or _is_window_attention(module) or are_experts(module) or isinstance(module, packed)
         for module in net.modules()
     ):
         return []
@@ -74,6 +76,9 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies:
             return _linear_of(module, copies)
         if _is_window_attention(module):
             return WindowAttention(module)
+        if are_experts(module):
+            selected = layers is None or any(layer.startswith(f"{name}.0.") for layer in layers)
+            return SplitExperts(module) if selected else None
         if isinstance(module, nn.LSTM):
             selected = layers is None or any(layer.startswith((f"{name}.ih_l", f"{name}.hh_l")) for layer in layers)
             return SplitLSTM(module) if selected and unsplit_reason(module) is None else None

@@ -15,7 +15,7 @@ from sparsefront.masks.groups import Boundaries, Groups, select_in_layer
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.networks import require_finite
 from sparsefront.options import TARGET as CLASS
-from sparsefront.options import option_classes, target_values, trusted_class
+from sparsefront.options import class_named, option_classes, target_values
 from sparsefront.settings_class import checked_arguments
 
 # `granularity`: the size of a group of weights that is kept or pruned together.
@@ -398,9 +398,9 @@ def from_record(record: Mapping[str, Any], *, trust: Iterable[str] = ()) -> Patt
     """
     trusted = tuple(trust)
     settings = {key: value for key, value in record.items() if key != CLASS}
-    kind = trusted_class(record.get(CLASS), Pattern, trust=trusted)
+    kind = class_named(record.get(CLASS), Pattern, trust=trusted)
     for nested in target_values(settings):
-        trusted_class(nested, Pattern, trust=trusted)
+        class_named(nested, Pattern, trust=trusted)
     made: Pattern = kind(**checked_arguments(kind, settings))
     return made
 

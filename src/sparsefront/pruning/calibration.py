@@ -1,5 +1,6 @@
 """Calibration: the batches, layer inputs and gradients that scores are computed from."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.gpu import yield_gpu
 from sparsefront.importance.base import Importance, float_matrices
-from sparsefront.masks.weight_view import pixel_rows
+from sparsefront.masks.weight_view import as_matrix, pixel_rows
+from sparsefront.models.experts import DOWN, ExpertLinear
 from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode, layer_weight
 from sparsefront.patterns.base import Pattern
+from sparsefront.progress import counted
 from sparsefront.pruning.block_by_block import BlockRun, chain_of_blocks, inside, run_blocks
 from sparsefront.pruning.masked_weights import masked, sharing_layers
 from sparsefront.tasks.base import Batch, Task
@@ -35,6 +38,7 @@ from sparsefront.tasks.plain_task import (
     tensors_first,
 )
 
+log = logging.getLogger(__name__)
 MasksOf = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
 # In networks with two texts (encoder and decoder), the attention mask of a batch belongs to the encoder's text only.
@@ -164,13 +168,23 @@ def in_order_of_use(forward: Callable[[Any], Any], batch: Any, modules: dict[str
     groups: list[list[str]] = []
     seen: set[str] = set()
     last: list[Tensor] = []
+    of_experts: dict[tuple[str, bool], list[str]] = {}
 
     def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name in seen:
             return
         seen.add(name)
         x = first_argument(args, kwargs)
-        if last and last[0] is x:
+        if isinstance(modules[name], ExpertLinear):  # experts beside each other cannot change each other's inputs
+            owner, _, role = name.rsplit(".", 2)
+            at = owner, role in DOWN
+            if at in of_experts:
+                of_experts[at].append(name)
+                return
+            groups.append([name])
+            of_experts[at] = groups[-1]
+            last[:] = [x]
+        elif last and last[0] is x:
             groups[-1].append(name)
         else:
             groups.append([name])
@@ -217,10 +231,30 @@ def score_weights(
     weights = {name: layer_weight(task.net.get_submodule(name)).detach() for name in layers}
     calibration = NetworkCalibration(task, layers, open_loader, accumulator, masks_of=masks_of, device=device)
     scores = importance.scores(weights, calibration)
+    _score_unreached_experts(task.net, weights, scores, importance.name)
     for names in sharing_layers(task.net, layers).values():
         if len(names) > 1:
             scores.update(dict.fromkeys(names, torch.stack([scores[name] for name in names]).mean(0)))
     return scores
+
+
+def _score_unreached_experts(
+    net: nn.Module, weights: Mapping[str, Tensor], scores: dict[str, Tensor], importance: str
+) -> None:
+    """Score experts that no calibration token reached, whose scores are all 0, by magnitude, in the unit of the others."""
+    magnitudes = {layer: as_matrix(weight).float().abs() for layer, weight in weights.items()}
+    experts = [layer for layer in weights if isinstance(net.get_submodule(layer), ExpertLinear)]
+    unreached = [layer for layer in experts if not scores[layer].any() and magnitudes[layer].any()]
+    if not unreached:
+        return
+    others = [layer for layer in scores if layer not in unreached]
+    total = sum(float(magnitudes[layer].sum()) for layer in others)
+    unit = sum(float(scores[layer].sum()) for layer in others) / total if total else 1.0
+    for layer in unreached:
+        scores[layer] = magnitudes[layer].to(scores[layer].device) * (unit or 1.0)
+    text = "prune: no calibration token reaches %s of experts (%s%s): magnitude scores them instead of %s"
+    more = f" and {len(unreached) - 1} more" if len(unreached) > 1 else ""
+    log.warning(text, counted(len(unreached), "layer"), unreached[0], more, importance)
 
 
 class NetworkCalibration:
@@ -264,7 +298,12 @@ class NetworkCalibration:
                     loss = self._task.loss(self._forward(batch), batch)
                     require_gradient(loss)
                     gradients = torch.autograd.grad(loss, weights, allow_unused=True)
-                yield dict(zip(self._modules, gradients, strict=True))
+                yield {
+                    name: torch.zeros_like(module.weight)
+                    if gradient is None and isinstance(module, ExpertLinear)  # it got no token
+                    else gradient
+                    for (name, module), gradient in zip(self._modules.items(), gradients, strict=True)
+                }
 
     def input_sums(self, batches: int, statistic: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         """See `Calibration`.

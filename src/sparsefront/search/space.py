@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from sparsefront.errors import InvalidSetting, first_line, keys_of
 from sparsefront.results.columns import MORE_IS_BETTER, is_quality
 from sparsefront.results.field_types import alternatives
 from sparsefront.results.record import result_fields
-from sparsefront.settings_class import checked_values, settings_class
+from sparsefront.settings_class import checked_values, parameters_of, require_known, settings_class
 from sparsefront.tasks.outcomes import lower_is_better
 
 if TYPE_CHECKING:
@@ -122,10 +122,8 @@ def search_settings(settings: Mapping[str, Any]) -> SearchSettings:
     Raises:
         InvalidSetting: one is unknown or wrong, or the sampler does not accept its settings.
     """
-    known = [field.name for field in fields(SearchSettings)]
-    for key in settings.keys() - set(known):
-        raise InvalidSetting(f"{SWEEPER_KEY}.{key}", settings[key], f"is no setting; there are {', '.join(known)}")
     with keys_of(SWEEPER_KEY):
+        require_known(parameters_of(SearchSettings), settings, SWEEPER_KEY)
         checked = SearchSettings(**settings)
     _require_sampler(checked.sampler)
     return checked

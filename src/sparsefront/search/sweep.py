@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -17,7 +17,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from sparsefront.artifacts.durable import full_disk, whole_file
-from sparsefront.artifacts.lease import Lease, LeaseLost, do_alone, held_alone, hold_alone
+from sparsefront.artifacts.lease import Lease, LeaseLost, do_alone, hold_alone
 from sparsefront.errors import InvalidSetting, Obstacle, first_line, printable
 from sparsefront.options import program_command, shortened
 from sparsefront.results.run_folder import FRONT_FILE
@@ -45,11 +45,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SUFFIX = ".journal"
-BLOCK = 2**16  # bytes read at once, from the end
 
 
 def open_journal(journal: Path, before_each_line: Callable[[], None]) -> "JournalStorage":
-    """Optuna's storage in a journal file, created if missing; an incomplete last line is cut off.
+    """Optuna's storage in a journal file, created if missing. The caller holds the study's lease whenever it appends.
 
     Args:
         before_each_line: raises if nothing may be appended.
@@ -61,91 +60,62 @@ def open_journal(journal: Path, before_each_line: Callable[[], None]) -> "Journa
     from optuna.storages.journal import JournalFileBackend
 
     if journal.exists():
-        with held_alone(journal):
-            _require_sound(journal)
+        _require_sound(journal)
     return JournalStorage(JournalFileBackend(str(journal), lock_obj=_Lock(journal, before_each_line)))
 
 
 class _Lock:
-    """Lock for appending a line. Optuna's own lock stays for half a minute if its holder is killed."""
+    """Optuna's lock for appending a line. The study's lease keeps others away; Optuna's own would wait half a minute for a killed
+    process.
+    """
 
     def __init__(self, journal: Path, before_each_line: Callable[[], None]) -> None:
         self._journal, self._before_each_line = journal, before_each_line
 
     def acquire(self) -> bool:
-        self._held = held_alone(self._journal)
-        self._lease = self._held.__enter__()
-        try:
-            self._before_each_line()
-            cut_half_line(self._journal)
-        except BaseException:
-            self._held.__exit__(None, None, None)
-            raise
+        self._before_each_line()
+        cut_half_line(self._journal)
         return True
 
     def release(self) -> None:
-        try:
-            with suppress(LeaseLost):  # an incomplete line now belongs to another process
-                self._lease.require()
-                cut_half_line(self._journal)  # the disk was full
-        finally:
-            self._held.__exit__(None, None, None)
+        pass
 
 
 def cut_half_line(journal: Path) -> None:
-    """Truncate a journal after its last complete line; the caller holds its lock."""
-    with suppress(FileNotFoundError), journal.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        whole = _end_of_last_line(file, size)
-        if whole < size:
-            _cut(file, journal, whole, size)
-
-
-def _end_of_last_line(file: BinaryIO, size: int) -> int:
-    """Offset after the last newline; 0 where there is none."""
-    end = size
-    while end > 0:
-        start = max(0, end - BLOCK)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
+    """Truncate a journal after its last complete line."""
+    with journal.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read() not in (b"\n", b""):
+            _cut(journal, journal.read_bytes().rfind(b"\n") + 1)
 
 
 def _require_sound(journal: Path) -> None:
     """Raise Obstacle for a damaged line; a damaged last line, which no process has read, is cut off instead."""
-    cut_half_line(journal)
-    with journal.open("rb+") as file:
+    with journal.open("rb") as file:
         lines = file.readlines()
-        damaged = [number for number, line in enumerate(lines, start=1) if not _is_record(line)]
-        if damaged and damaged[0] == len(lines):
-            size = file.tell()
-            _cut(file, journal, size - len(lines[-1]), size)
-        elif damaged:
-            before = damaged[0] - 1
-            raise Obstacle(
-                f"{journal}, line {damaged[0]}",
-                None,
-                f"is damaged, so this study cannot be read: keep the {before} lines before it (head -n {before}), and what they"
-                " lack is asked for again, its finished runs shown from the store; or name another hydra.sweeper.study",
-            )
+    damaged = next((number for number, line in enumerate(lines) if not _is_record(line)), None)
+    if damaged is not None and damaged == len(lines) - 1:
+        _cut(journal, sum(map(len, lines[:-1])))
+    elif damaged is not None:
+        remedy = f"keep the {damaged} lines before it (head -n {damaged}), and what they lack is asked for again, its"
+        allowed = f"is damaged, so this study cannot be read: {remedy} finished runs shown from the store; or"
+        allowed += " name another hydra.sweeper.study"
+        raise Obstacle(f"{journal}, line {damaged + 1}", None, allowed)
 
 
 def _is_record(line: bytes) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        return line.endswith(b"\n") and isinstance(json.loads(line), dict)
     except ValueError:
         return False
 
 
-def _cut(file: BinaryIO, journal: Path, whole: int, size: int) -> None:
-    file.truncate(whole)
-    os.fsync(file.fileno())
+def _cut(journal: Path, whole: int) -> None:
+    dropped = journal.stat().st_size - whole
+    os.truncate(journal, whole)
     why = "left by a full disk or a killed process"
     message = f"%s ended in half a line, {why}: its %d bytes were dropped, and what they said is done again"
-    log.warning(message, journal, size - whole)
+    log.warning(message, journal, dropped)
 
 
 # A study that several processes work on, whose points survive killed processes.
@@ -396,7 +366,10 @@ class Study:
             began = NUMBER in trial.user_attrs and trial.number not in asked_again
             if began and all(self.space.get(key) == distribution for key, distribution in trial.distributions.items()):
                 attributes = {NUMBER: trial.user_attrs[NUMBER], AGAIN: trial.number}
-                self._study.enqueue_trial(trial.params, user_attrs=attributes)
+                point = (
+                    trial.system_attrs.get(ENQUEUED, {}) | trial.params
+                )  # one asked again may not have all its values yet
+                self._study.enqueue_trial(point, user_attrs=attributes)
             self._study._storage.set_trial_user_attr(trial._trial_id, ABANDONED, True)
             self._study.tell(trial.number, state=TrialState.FAIL)
             lease.release()

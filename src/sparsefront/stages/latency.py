@@ -10,14 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.config.experiment import Experiment
+from sparsefront.measure.accuracy import first_samples
 from sparsefront.measure.decode import Prefilled
 from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair, time_size
 from sparsefront.measure.execution_mode import NothingRuns, is_compiled
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import dataset_size_text, size_text
+from sparsefront.measure.serving import serve_networks
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
-from sparsefront.measure.timers import summarise
+from sparsefront.measure.timers import summarize
 from sparsefront.results.record import OF_DATASET
 from sparsefront.stages.bench import EvalContext
 from sparsefront.tasks.decoding import DecoderStep, Decoding, SourceEncoder, TranslationNetwork, WholeTranslation
@@ -112,6 +114,20 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
     return {"dataset_lengths": lengths} | (latency_over_batches(timed) if whole else {}), samples
 
 
+def serving(bench: EvalContext, ways: Ways) -> dict[str, Any]:
+    """Group `serving` of a measurement with mode=serve, with lengths of the reporting split; empty with another mode."""
+    settings = bench.experiment.measure
+    if settings.mode != "serve":
+        return {}
+    lengths: list[int | None] = []
+    for batch in first_samples(bench.data.test_dataloader(), settings.evaluate_limit):
+        inputs = bench.task.net_inputs(batch)
+        mask = inputs.get("attention_mask")
+        rows = [bench.sequence_length] * len(next(iter(inputs.values()))) if mask is None else mask.sum(1).tolist()
+        lengths += [None if length is None else min(int(length), bench.sequence_length or length) for length in rows]
+    return {"serving": serve_networks(ways, bench.inputs, lengths, settings)}
+
+
 def part_latency(
     bench: EvalContext, dense: nn.Module, sparse: nn.Module | None = None
 ) -> tuple[list[dict[str, Any]], Samples]:
@@ -201,13 +217,13 @@ def timing_fields(
     """
     fields: dict[str, float | None] = {"fused_dense_latency_ms": None}
     for side in ("dense", "dense_low", "sparse"):
-        taken = summarise(sum(samples[side], [])) if side in samples else None
+        taken = summarize(sum(samples[side], [])) if side in samples else None
         for end, value in (("", "median_ms"), ("_p20", "p20_ms"), ("_p80", "p80_ms")):
             fields[f"latency_{side}{end}_ms"] = None if taken is None else getattr(taken, value)
         if count is not None and taken is not None:
             fields[rate.format(side)] = count / taken.median_ms * 1e3
     if fused and "dense" in samples:
-        fields["fused_dense_latency_ms"] = summarise(sum(samples.get("fused_dense", samples["dense"]), [])).median_ms
+        fields["fused_dense_latency_ms"] = summarize(sum(samples.get("fused_dense", samples["dense"]), [])).median_ms
     for side, name in SPEEDUP_OVER.items():
         fields |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
         if {side, "sparse"} <= samples.keys():

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -10,7 +11,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -117,7 +118,7 @@ def abort() -> None:
 # is rank 0 and continues with what it trained.
 
 log = logging.getLogger(__name__)
-READY_TIMEOUT_S = 300  # to import torch on a busy node
+START_LIMIT = "SPARSEFRONT_START_SECONDS"  # environment variable
 REPORT_WAIT_S = 5  # a failed rank reports its reason shortly after the others notice
 LOOK_EVERY_S = 1.0  # between checks for other nodes' failures
 STARTED_BY = multiprocessing.get_context("spawn")  # fork breaks CUDA and locks
@@ -173,31 +174,47 @@ def other_ranks_running(
         numbers = ", ".join(map(str, range(1, trainer.num_nodes)))
         others_at = f"NODE_RANK={numbers} at MASTER_ADDR={host} MASTER_PORT={elsewhere.port}"
         log.info("waiting for the same command on the other machines, %s, for at most %g minutes", others_at, minutes)
+    with _started(group.ranks_here[1:], group, body, arguments) as others:
+        try:
+            for other in others:
+                other.wait_until_ready(start_limit_s())
+            with member(0, group, store), _watched(others, group, elsewhere):
+                try:
+                    yield
+                except InvalidSetting:  # every rank raises the same one
+                    raise
+                except Exception as error:  # any type: after an abort, torch complains about a missing process group
+                    _raise_if_another_failed_first(others, elsewhere, time.time(), error)
+                    raise
+            for other in others:
+                other.wait_until_done()
+        except BaseException as error:
+            if elsewhere is not None:
+                elsewhere.fail(f"{type(error).__name__}: {error}")
+            raise
+
+
+@contextmanager
+def _started(ranks: Iterable[int], group: RankGroup, body: Callable, arguments: tuple) -> Iterator[list["OtherRank"]]:
+    """Context of ranks in processes of this node, which end with it."""
     scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
-    others: list[OtherRank] = []
+    started: list[OtherRank] = []
     try:
-        for rank in group.ranks_here[1:]:
-            others.append(OtherRank(rank, group, body, arguments, scratch / f"rank_{rank}"))
-        for other in others:
-            other.wait_until_ready()
-        with member(0, group, store), _watched(others, group, elsewhere):
-            try:
-                yield
-            except InvalidSetting:  # every rank raises the same one
-                raise
-            except Exception as error:  # any type: after an abort, torch complains about a missing process group
-                _raise_if_another_failed_first(others, elsewhere, time.time(), error)
-                raise
-        for other in others:
-            other.wait_until_done()
-    except BaseException as error:
-        if elsewhere is not None:
-            elsewhere.fail(f"{type(error).__name__}: {error}")
-        raise
+        for rank in ranks:
+            started.append(OtherRank(rank, group, body, arguments, scratch / f"rank_{rank}"))
+        yield started
     finally:
-        for other in others:
-            other.end()
+        for rank in started:
+            rank.end()
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def start_limit_s() -> float:
+    """Seconds in which a process must have imported what it needs: `SPARSEFRONT_START_SECONDS`, as it depends on the machine."""
+    text = os.environ.get(START_LIMIT, "1800")
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) == 0:
+        raise InvalidSetting(START_LIMIT, text, "must be a number of seconds greater than 0")
+    return float(text)
 
 
 class OtherRank:
@@ -211,10 +228,10 @@ class OtherRank:
             self.process.start()
         theirs.close()  # so that EOF is seen when the process ends
 
-    def wait_until_ready(self) -> None:
-        """Wait until it has imported what it needs, before anything depends on it."""
-        if not self._reports.poll(READY_TIMEOUT_S):
-            raise RankFailed(f"rank {self.rank} did not start within {READY_TIMEOUT_S} s")
+    def wait_until_ready(self, limit_s: float) -> None:
+        """Wait until it has imported what it needs, before anything depends on it; a dead one is noticed at once."""
+        if not self._reports.poll(limit_s):
+            raise RankFailed(f"rank {self.rank} did not start within {limit_s:g} s; {START_LIMIT} is the limit")
         self.raise_if_failed()
 
     def wait_until_done(self) -> None:
@@ -230,7 +247,7 @@ class OtherRank:
                     return report
             return None
         except EOFError:
-            self.process.join(READY_TIMEOUT_S)
+            self.process.join(COLLECTIVE_TIMEOUT.total_seconds())
             if self.process.exitcode == 0:
                 return None
             return _Report(f"it ended with exit code {self.process.exitcode}", "", 0.0)
@@ -360,33 +377,24 @@ def lend_ranks(machine: Machine, shared: Path) -> None:
         raise RankFailed(failure)
 
 
-def _train(training: Training, machine: Machine, told: Announcements) -> str | None:
+def _train(training: Training, machine: Machine, feed: Announcements) -> str | None:
     """Run this node's ranks to their end; returns why they, or another node's, failed."""
     trainer = training.trainer
     group = RankGroup(trainer.world_size, training.port, trainer.on_gpu, machine.host, machine.index, trainer.num_nodes)
-    scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
-    ranks: list[OtherRank] = []
     try:
-        for rank in group.ranks_here:
-            ranks.append(OtherRank(rank, group, training.body, training.arguments, scratch / f"rank_{rank}"))
-        running = list(ranks)
-        while running:
-            wait([rank.process.sentinel for rank in running], LISTEN_EVERY_S)
-            alive = [
-                rank for rank in running if rank.process.is_alive()
-            ]  # before the processes' status: an ended one has reported everything
-            for rank in running:
-                rank.raise_if_failed()
-            running = alive
-            if running and (elsewhere := told.failure()) is not None:
-                return elsewhere
+        with _started(group.ranks_here, group, training.body, training.arguments) as running:
+            while running:
+                wait([rank.process.sentinel for rank in running], LISTEN_EVERY_S)
+                # before the processes' status: an ended one has reported everything
+                alive = [rank for rank in running if rank.process.is_alive()]
+                for rank in running:
+                    rank.raise_if_failed()
+                running = alive
+                if running and (elsewhere := feed.failure()) is not None:
+                    return elsewhere
     except RankFailed as error:
-        told.fail(f"machine {machine.index}: {error}")
+        feed.fail(f"machine {machine.index}: {error}")
         return str(error)
     except RuntimeError as error:
         raise RankFailed(f"{machine.host}, which leads, is gone: {error}") from error
-    finally:
-        for rank in ranks:
-            rank.end()
-        shutil.rmtree(scratch, ignore_errors=True)
     return None

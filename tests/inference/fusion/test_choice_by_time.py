@@ -11,15 +11,14 @@ from sparsefront_kernels.gathered.sm90 import PERSISTENT
 
 from sparsefront.inference import autotune
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion import products as candidates
-from sparsefront.inference.fusion import timed_products
 from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.inference.fusion.product_choice import ProductChooser
+from sparsefront.inference.fusion.product_choice import ProductChooser, equal_work
 from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
-from sparsefront.inference.fusion.timed_products import equal_work
 from sparsefront.measure.search_time import SearchTime, searching
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -69,10 +68,10 @@ def test_other_layouts_are_tried_where_that_of_the_product_cannot_run(runs, expe
     weight = torch.eye(8)
     held = ProductWeight(("layer",), (8,), weight, None, weight != 0, FORMATS["csr"].from_dense(weight, weight != 0))
     problem = Problem(4, 8, 8, torch.float32, torch.device("cpu"), "feature_to_row")
-    usable, unsupported = candidates.sparse_candidates(held, problem, KernelChoice())
-    assert {candidate.layout for candidate in usable} == set(expected)
+    report = candidates.sparse_candidates(held, problem, KernelChoice())
+    assert {candidate.layout for candidate in report.usable} == set(expected)
     not_tried = set(kernel.layouts) - {"feature_to_row"} if "feature_to_row" in runs else set()
-    assert unsupported.keys() == {kernel.label(one) for one in set(kernel.layouts) - set(runs) - not_tried}
+    assert report.unsupported.keys() == {kernel.label(one) for one in set(kernel.layouts) - set(runs) - not_tried}
 
 
 @pytest.mark.parametrize("faster", ["feature_major", "row_major"])
@@ -138,7 +137,7 @@ def with_lighter_second_block(bert, sparsity):
 @pytest.mark.parametrize(("dense_us", "beside"), [(14.0, True), (16.0, False)])
 def test_nearly_equal_products_time_only_what_was_fast_in_the_first(dense_us, beside, bert, clock, caplog, monkeypatch):
     """Each is still checked, and says which product it was compared with."""
-    monkeypatch.setattr(timed_products, "NEARLY", 3.0)
+    monkeypatch.setattr(product_choice, "NEARLY", 3.0)
     clock.products_us["dense_linear"] = dense_us
     with caplog.at_level("INFO"):
         _, report = fused(with_lighter_second_block(bert, 0.75), KernelChoice("auto"))
@@ -157,7 +156,7 @@ def test_nearly_equal_products_time_only_what_was_fast_in_the_first(dense_us, be
 
 def test_a_kernel_that_is_wrong_where_it_should_be_fast_leaves_the_others(bert, clock, monkeypatch):
     """Those that were not tried are tried then."""
-    monkeypatch.setattr(timed_products, "NEARLY", 3.0)
+    monkeypatch.setattr(product_choice, "NEARLY", 3.0)
     pruned = with_lighter_second_block(bert, 0.75)
     evaluate = FusedCorrectnessCheck.evaluate
 
@@ -209,7 +208,7 @@ def later(monkeypatch, tmp_path):
     """later(): as a process that begins, on a machine with a GPU."""
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "some GPU")
-    forget = lambda: monkeypatch.setattr(timed_products.known_products, "_here", {})  # noqa: E731
+    forget = lambda: monkeypatch.setattr(product_choice.known_products, "_here", {})  # noqa: E731
     forget()
     return forget
 
@@ -230,15 +229,15 @@ def test_later_searches_time_no_product_again(bert, clock, later):
 def test_stored_products_are_those_that_were_timed(later):
     launches = {"gathered_sm90_feature_major": (PERSISTENT,), "dense_linear": ()}
     problem = Problem(64, 512, 256, torch.float16, torch.device("cuda"), "feature_major")
-    work = timed_products.Work("layer", problem, (problem, "gelu"), [320, 192], 16)
-    timed = timed_products.TimedProduct(work, {"dense_linear": 9.0}, launches, {"csr_sm90": "too slow"})
-    timed_products.TimedProducts("all").add(timed)
+    work = product_choice.Work("layer", problem, (problem, "gelu"), [320, 192], 16)
+    timed = product_choice.TimedProduct(work, {"dense_linear": 9.0}, launches, {"csr_sm90": "too slow"})
+    product_choice.TimedProducts("all").add(timed)
     later()
     near = replace(work, name="another", lengths=[320, 200])
-    assert timed_products.TimedProducts("all").equal(near) == timed
-    assert timed_products.TimedProducts("all").dense_us(near) == 9.0
-    assert timed_products.TimedProducts("a few").equal(near) is None, "other kernels may have been faster"
-    assert timed_products.TimedProducts("all").equal(replace(near, place=(problem, "relu"))) is None
+    assert product_choice.TimedProducts("all").equal(near) == timed
+    assert product_choice.TimedProducts("all").dense_us(near) == 9.0
+    assert product_choice.TimedProducts("a few").equal(near) is None, "other kernels may have been faster"
+    assert product_choice.TimedProducts("all").equal(replace(near, place=(problem, "relu"))) is None
 
 
 @pytest.mark.parametrize("usually", [(), ("gathered_reference",)])

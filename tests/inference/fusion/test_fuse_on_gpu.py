@@ -21,12 +21,7 @@ from sparsefront.patterns.vector_wise import VectorWise
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
-PATTERNS = {
-    "tile_wise": TileWise(64),
-    "vector_wise": VectorWise(32),
-    "block_wise": BlockWise(64),
-    "n_m": NM(2, 4),
-}
+PATTERNS = {"tile_wise": TileWise(64), "vector_wise": VectorWise(32), "block_wise": BlockWise(64), "n_m": NM(2, 4)}
 
 
 def tokens(batch, length, padded):

@@ -4,17 +4,13 @@ import copy
 
 import pytest
 import torch
-from sparsefront_kernels.norm import (
-    add_layer_norm_columns_reference,
-    layer_norm,
-    layer_norm_columns_reference,
-)
+from sparsefront_kernels.norm import add_layer_norm_columns_reference, layer_norm, layer_norm_columns_reference
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 from sparsefront_kernels.tuning import store
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import fused as fused_norm
 from sparsefront.inference.fusion import norms as norm_choice
+from sparsefront.inference.fusion import placement as fused_norm
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.norms import NormChooser
 from sparsefront.measure.timers import KernelTime

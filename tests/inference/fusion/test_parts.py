@@ -8,7 +8,7 @@ from sparsefront_kernels import entry
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import fused, product_choice
+from sparsefront.inference.fusion import placement, product_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionParts
 from sparsefront.measure.correctness import output_error
@@ -53,7 +53,7 @@ def test_norms_add_what_kernels_cannot(request, monkeypatch, network, by_norms, 
 @pytest.mark.parametrize(("network", "by_norms"), [("bert", [1, 3]), ("vit", [1])])
 def test_norms_of_rows(request, monkeypatch, network, by_norms, fuses):
     """Where their kernel runs, they add what products cannot, with the bias left to the product."""
-    for module in (fused, product_choice):
+    for module in (placement, product_choice):
         monkeypatch.setattr(module, "rows_unsupported_reason", lambda *args, **vectors: None)
     reference = entry("gathered_reference")
     monkeypatch.setattr(product_choice, "labeled", lambda label: (replace(reference, fuses_epilogue=fuses), None))

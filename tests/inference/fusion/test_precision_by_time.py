@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import fused as fused_module
-from sparsefront.inference.fusion import product_choice
+from sparsefront.inference.fusion import placement, product_choice
 from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.precision import Precision
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.block_wise import BlockWise
@@ -18,11 +18,7 @@ FP8 = Precision("fp8")
 
 @pytest.fixture
 def fp8_clock(clock):
-    clock.products_us |= {
-        "blocked_reference": 10.0,
-        "blocked_fp8_reference": 12.0,
-        "dense_fp8_reference": 15.0,
-    }
+    clock.products_us |= {"blocked_reference": 10.0, "blocked_fp8_reference": 12.0, "dense_fp8_reference": 15.0}
     return clock
 
 
@@ -62,12 +58,12 @@ def test_the_baseline_runs_in_fp8_wherever_it_can(bert, fp8_clock):
 
 def test_norms_of_rows_quantise_for_the_products_behind_them(bert, monkeypatch):
     """Query, key and value, and the product into the hidden layer, read e4m3 of the norm; the next sum reads the norm itself."""
-    for module in (fused_module, product_choice):
+    for module in (placement, product_choice):
         monkeypatch.setattr(module, "rows_unsupported_reason", lambda *args, **vectors: None)
     pruned = bert(BlockWise("64x128"))
     plain = copy.deepcopy(pruned.net)
     report = fuse_dense(pruned.net, pruned.inputs[0], precision=FP8)
-    blocks = [block for block in pruned.net.modules() if isinstance(block, fused_module.FusedBlock)]
+    blocks = [block for block in pruned.net.modules() if isinstance(block, FusedBlock)]
     asked = [(norm.keep_norm, norm.keep_sums, norm.quantized) for block in blocks for norm in block.norms]
     assert len(report.rewritten) == len(blocks) > 0
     assert asked == [(True, False, True), (True, False, False)] * len(blocks)  # the next block quantises the second

@@ -21,9 +21,10 @@ from sparsefront.inference.fusion.calls import (
     observe_blocks,
     observe_traced_calls,
 )
-from sparsefront.inference.fusion.fused import FusedBlock, FusedResidualNorm, FusedRowNorm
+from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.fused_product import activation_in_layout
 from sparsefront.inference.fusion.norms import NormChooser, observed_norms
+from sparsefront.inference.fusion.placement import FusedResidualNorm, FusedRowNorm
 from sparsefront.inference.fusion.plan import (
     ALL_PARTS,
     LAYOUTS,
@@ -34,9 +35,8 @@ from sparsefront.inference.fusion.plan import (
     ProductReport,
 )
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, storage_key
-from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
-from sparsefront.inference.fusion.timed_products import TimedProducts
-from sparsefront.inference.low_precision import called_linears, quantize_linears
+from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser, TimedProducts
+from sparsefront.inference.layers import called_linears, quantize_linears
 from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
 from sparsefront.inference.precision import IN_16_BITS, Precision, emulation, network_dtype, require_supported
 from sparsefront.measure.correctness import (
@@ -422,14 +422,14 @@ class BlockPass:
                 self.report.unsupported[name] = f"cannot run when rewritten: {failure_reason(raised)}"
                 self.report.faster_dense.pop(name, None)
                 return
-            error = quantised = output_error(output, original(*call.args, **call.kwargs))
+            error = quantized = output_error(output, original(*call.args, **call.kwargs))
             if low := has_low_precision(block):
                 with emulation(block):
                     error = output_error(output, block(*call.args, **call.kwargs))
         dtype = torch.bfloat16 if low else next(iter(block.product_of.values())).format.dtype
-        if not error <= NETWORK_ERROR_LIMIT[dtype] or (low and not quantised <= LOW_PRECISION_ERROR_LIMIT):
+        if not error <= NETWORK_ERROR_LIMIT[dtype] or (low and not quantized <= LOW_PRECISION_ERROR_LIMIT):
             self.report.unsupported[name] = f"computes something else when rewritten: relative error {error:.1e}"
-            self.report.unsupported[name] += f", {quantised:.1e} with quantisation" * low
+            self.report.unsupported[name] += f", {quantized:.1e} with quantization" * low
             self.report.faster_dense.pop(name, None)
             return
         self.report.unsupported.pop(name, None)  # from a variant that was not chosen
@@ -443,7 +443,7 @@ class BlockPass:
         residual_norms += sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
         launches = (*(str(norm.launch) for norm in norms), *("cuda_rows" for _ in of_rows))
         norms_there = len(block.norms), error, residual_norms, launches
-        self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantised if low else None)
+        self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantized if low else None)
 
     @torch.no_grad()
     def _check_original_code(self, name: str, block: FusedBlock, output: Any, call: BlockCall) -> None:
@@ -536,10 +536,7 @@ def fuse_dense(
 
 
 def fused_dense_graph(
-    net: nn.Module,
-    inputs: dict[str, Tensor],
-    precision: str = "none",
-    calibration: Mapping[str, float] | None = None,
+    net: nn.Module, inputs: dict[str, Tensor], precision: str = "none", calibration: Mapping[str, float] | None = None
 ) -> nn.Module:
     """A copy of a network whose encoder blocks are rewritten with every product dense: a `variants.Fuse`.
 

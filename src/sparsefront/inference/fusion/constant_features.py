@@ -9,13 +9,14 @@ import torch
 from sparsefront_kernels import SparseFormat
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.format import GatheredFormat
 from torch import Tensor, fx
 
 from sparsefront.inference.fusion.sites import (
     ProductSite,
     ProductWeight,
+    complement,
     is_feature_major,
     outputs_in_tiles,
     read_name,
@@ -227,9 +228,7 @@ def _stored_rows(stored: SparseFormat, weight: Tensor, mask: Tensor, kept: Tenso
     if not kept[inside].all():
         raise ValueError("gathered: a tile would lose an output")
     order = place[inside]
-    rest = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
-    rest[order] = False
-    return tiled(stored, weight, mask, torch.cat([order, rest.nonzero().flatten()]))
+    return tiled(stored, weight, mask, torch.cat([order, complement(order, len(weight))]))
 
 
 def _columns(down: ProductWeight, kept: Tensor, read: Tensor) -> ProductWeight:
@@ -238,13 +237,8 @@ def _columns(down: ProductWeight, kept: Tensor, read: Tensor) -> ProductWeight:
     if down.stored is None or down.mask is None:
         return replace(down, weight=weight)
     mask = (down.mask & read)[:, kept]
-    made: SparseFormat
-    if isinstance(down.stored, GatheredFormat):
-        stored = down.stored
-        inside = outputs_in_tiles(stored)
-        others = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
-        others[inside] = False
-        made = tiled(stored, weight, mask, torch.cat([inside, others.nonzero().flatten()]))
-    else:
-        made = rebuild(down.stored, weight, mask)
-    return replace(down, weight=weight, mask=mask, stored=made)
+    if not isinstance(down.stored, GatheredFormat):
+        return replace(down, weight=weight, mask=mask, stored=rebuild(down.stored, weight, mask))
+    inside = outputs_in_tiles(down.stored)
+    order = torch.cat([inside, complement(inside, len(weight))])
+    return replace(down, weight=weight, mask=mask, stored=tiled(down.stored, weight, mask, order))

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from sparsefront_kernels import Problem
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.gpu import yield_gpu
+from sparsefront.inference.autotune import Trial
 from sparsefront.inference.fusion.calls import BlockCall
-from sparsefront.inference.fusion.fused import FusedBlock, FusedNorm
+from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion.placement import FusedNorm
 from sparsefront.inference.fusion.plan import NormReport
 from sparsefront.measure.timers import LaunchChoice, time_layer
 from sparsefront.networks import before_forward
@@ -54,6 +57,11 @@ class NormTrial:
 
     def candidate(self, launch: NormLaunch) -> "NormCandidate":
         return NormCandidate(launch, self.vectors, self.eps, self.problem.keep_sums)
+
+    def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
+        """`wrong_reason` of a candidate as the check of a `Trial`, which tells no error."""
+        assert isinstance(candidate, NormCandidate)
+        return 0.0, self.wrong_reason(candidate.launch)
 
     @torch.no_grad()
     def wrong_reason(self, launch: NormLaunch) -> str | None:
@@ -216,24 +224,19 @@ class NormChooser:
         if problem in self._timed or LAUNCHES.measured(problem, product):
             return
         yield_gpu(self.device)
-        trial = NormTrial(seen.norm, problem, self.device)
-        candidates = LAUNCHES.candidates(problem, product)
-        reasons = {launch: trial.unsupported_reason(launch) for launch in candidates}
-        takes = [launch for launch, reason in reasons.items() if reason is None]
-        unsupported = {str(launch): reason for launch, reason in reasons.items() if reason is not None}
-        times: dict[NormLaunch, float] = {}
-        for launch in takes if len(takes) > 1 else ():
-            try:
-                reason = trial.wrong_reason(launch)
-                if reason is None:
-                    times[launch] = time_layer(trial.candidate(launch), *trial.operands).latency_us
-                    continue
-            except Exception as raised:  # a kernel may fail in any way; others remain, and the report has the reason
-                reason = failure_reason(raised)
-            unsupported[str(launch)] = reason
-            log.warning("norm %s: %s is left out: %s", problem, launch, reason)
-        self._timed[problem] = {str(launch): time for launch, time in times.items()}, unsupported
+        norm = NormTrial(seen.norm, problem, self.device)
+        candidates = {str(launch): launch for launch in LAUNCHES.candidates(problem, product)}
+        reasons = {name: norm.unsupported_reason(launch) for name, launch in candidates.items()}
+        takes = [name for name, reason in reasons.items() if reason is None]
+        trial = Trial("", unsupported={name: reason for name, reason in reasons.items() if reason is not None})
+        for name in takes if len(takes) > 1 else ():
+            if trial.check(name, partial(norm.candidate, candidates[name]), norm.evaluate):
+                trial.time(name, partial(time_layer, trial.modules[name], *norm.operands))
+            if name in trial.unsupported:
+                log.warning("norm %s: %s is left out: %s", problem, name, trial.unsupported[name])
+        self._timed[problem] = times, _ = trial.latencies_us, trial.unsupported
         if times:
             best = min(times, key=times.__getitem__)
-            LaunchChoice(LAUNCHES, problem, product, takes).keep(best, times[best])
+            launches = [candidates[name] for name in takes]
+            LaunchChoice(LAUNCHES, problem, product, launches).keep(candidates[best], times[best])
             log.info("norm %s: %s, %.1f us", problem, best, times[best])

@@ -1,38 +1,368 @@
-"""Choose a correct kernel for each product, on a GPU the fastest at its real shape and layouts."""
+"""Choose a correct kernel for each product, on a GPU the fastest at its real shape and layouts.
+
+Equal products share their times, nearly equal ones only time the kernels that were fast in one of them. Under a time budget the
+times are stored, so that no later search times a product again, in later processes on such a GPU too.
+"""
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
-from sparsefront_kernels import SparseFormat, labeled
+from sparsefront_kernels import Problem, SparseFormat, labeled
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked_2_4.format import Blocked24Format
+from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.gathered_2_4.format import Gathered24Format
 from sparsefront_kernels.norm.rows import rows_unsupported_reason
-from torch import Tensor, nn
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from sparsefront_kernels.quantized.quantize import LARGEST
+from torch import Tensor
 
-from sparsefront.errors import failure_reason
-from sparsefront.gpu import exclusive
-from sparsefront.inference.autotune import untimed_rank
-from sparsefront.inference.choice import DENSE, KernelChoice, is_dense
-from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_blocks
-from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.gpu import exclusive, yield_gpu
+from sparsefront.inference.autotune import Candidate, Trial, try_all, untimed_rank
+from sparsefront.inference.choice import DENSE, KernelChoice, is_dense, is_low
+from sparsefront.inference.fusion.calls import Unfusable
+from sparsefront.inference.fusion.fused_product import FusedProduct, in_layout, layout_name
 from sparsefront.inference.fusion.plan import ProductReport
-from sparsefront.inference.fusion.prepared_block import BlockCaptures, ProductSpec
+from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.products import (
-    Candidate,
-    ProductTuning,
+    FusedCorrectnessCheck,
     dense_candidate,
-    low_dense_candidates,
+    low_dense_products,
     sparse_candidates,
-    try_all,
     try_only,
 )
-from sparsefront.inference.fusion.timed_products import MOST_LAUNCHES, SLOWER, TimedProduct, TimedProducts, Work
+from sparsefront.inference.fusion.sites import stored_parameters
 from sparsefront.inference.precision import IN_16_BITS, Precision
+from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.search_time import LAYER, timed_work, too_late
-from sparsefront.measure.timers import KernelTime, launch_of, time_layer, time_on_any_device
+from sparsefront.measure.timers import (
+    KernelTime,
+    assume_launch,
+    forget_launch,
+    launch_in_use,
+    launch_of,
+    time_layer,
+    time_on_any_device,
+)
+from sparsefront.progress import counted
+
+SHORT = 16  # kept inputs: tiles that differ by at most this, or by at most a block, count as equal
+TOLERANCE = 0.05  # relative, of a tile's length and of their sum: up to this, work counts as equal
+NEARLY = 0.25  # relative, of outputs, inputs and kept weights: up to this, the same kernels are fast
+# Times the fastest sparse kernel: slower ones are not timed in nearly equal products, and cut short in others.
+SLOWER = 1.5
+MOST_LAUNCHES = 2  # of a product to try in nearly equal ones, if the second was about as fast
+
+
+def work_grain(stored: SparseFormat | None) -> int:
+    """Difference in kept inputs at which two tiles still count as equal: at least a whole block."""
+    return max(SHORT, stored.block[1]) if isinstance(stored, BlockedFormat | Blocked24Format) else SHORT
+
+
+def tile_lengths(stored: SparseFormat) -> list[int]:
+    """Work per tile, descending: kept inputs of each tile or row of blocks; for other formats the number of values."""
+    counts: Tensor
+    if isinstance(stored, GatheredFormat):
+        counts = stored.tile_offsets.diff()
+    elif isinstance(stored, Gathered24Format):
+        counts = stored.tile_offsets.diff() * 4
+    elif isinstance(stored, BlockedFormat | Blocked24Format):
+        counts = stored.row_pointers.diff() * stored.block[1]
+    else:
+        other: Any = stored  # other formats have `values`
+        return [other.values.numel()]
+    return counts.sort(descending=True).values.tolist()
+
+
+@dataclass(frozen=True)
+class Work:
+    """The properties of a product that determine the speed of its kernels.
+
+    Args:
+        name: of the product.
+        place: rows, dtype, layout, epilogue, precision and storage, the same for nearly equal products.
+        lengths: kept inputs of its tiles, descending; empty where it is dense.
+        grain: see `work_grain`.
+    """
+
+    name: str
+    problem: Problem
+    place: tuple
+    lengths: Sequence[int]
+    grain: int
+
+    @classmethod
+    def of(cls, spec: ProductSpec, problem: Problem, precision: str = "none") -> "Work":
+        stored = spec.weight.stored
+        held = None if stored is None else repr(stored_parameters(stored))
+        epilogue = (spec.activation, spec.residual, spec.weight.bias is not None)
+        place = (replace(problem, n=1, k=1), *epilogue, precision, held)
+        lengths = [] if stored is None else tile_lengths(stored)
+        return cls("+".join(spec.weight.layers), problem, place, lengths, work_grain(stored))
+
+    @property
+    def dense(self) -> tuple:
+        """Key of products with the same time when dense."""
+        return self.problem, self.place[:-1]
+
+    def is_equal_to(self, other: "Work") -> bool:
+        return (self.problem, self.place) == (other.problem, other.place) and equal_work(
+            self.lengths, other.lengths, self.grain
+        )
+
+    def size_ratio(self, other: "Work") -> float:
+        """Largest ratio, at least 1, between outputs, inputs or kept weights; infinite for another place or dense work."""
+        if self.place != other.place or not (self.lengths and other.lengths):
+            return float("inf")
+        pairs = [(self.problem.n, other.problem.n), (self.problem.k, other.problem.k)]
+        pairs.append((max(1, sum(self.lengths)), max(1, sum(other.lengths))))
+        return max(max(one, two) / min(one, two) for one, two in pairs)
+
+
+@dataclass(frozen=True)
+class TimedProduct:
+    """Times of one distinct product.
+
+    Args:
+        latencies_us: kernel -> microseconds.
+        launches: kernel -> its launch parameters, the fastest first.
+        unsupported: kernel -> why it cannot be used, or was not tried.
+        like: the nearly equal product whose slow kernels were not timed again; None: all kernels were timed.
+    """
+
+    work: Work
+    latencies_us: Mapping[str, float]
+    launches: Mapping[str, Sequence[Any]]
+    unsupported: Mapping[str, str]
+    like: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.work.name
+
+    def to_json(self) -> dict[str, Any]:
+        content = {name: getattr(self, name) for name in ("latencies_us", "unsupported", "like")}
+        launches = {name: [asdict(launch) for launch in few] for name, few in self.launches.items()}
+        problem, lengths = self.work.problem, list(self.work.lengths)
+        return {"name": self.name, "n": problem.n, "k": problem.k, "lengths": lengths, "launches": launches} | content
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any], other: Work) -> "TimedProduct":
+        """From a product in the same place as `other`."""
+        problem = replace(other.problem, n=content["n"], k=content["k"])
+        work = replace(other, name=content["name"], problem=problem, lengths=content["lengths"])
+        launches = {name: _launches(name, few) for name, few in content["launches"].items()}
+        return cls(work, content["latencies_us"], launches, content["unsupported"], content["like"])
+
+    def fastest(self, *, dense_allowed: bool, low: bool = False) -> str | None:
+        """The fastest allowed kernel; with `low` the fastest low-precision one, if there is any."""
+        allowed = [name for name in self.latencies_us if dense_allowed or not is_dense(name)]
+        allowed = [name for name in allowed if low and is_low(name)] or allowed
+        return min(allowed or self.latencies_us, key=self.latencies_us.__getitem__, default=None)
+
+    def why_not(self, kernel: str) -> str | None:
+        """Why a nearly equal product need not time this kernel, or None."""
+        sparse = [time for name, time in self.latencies_us.items() if not is_dense(name)]
+        if not sparse:
+            return None
+        if kernel not in self.latencies_us:
+            return f"not tried: it was none of the kernels that ran {self.name}, which is nearly equal"
+        ratio = self.latencies_us[kernel] / min(sparse)
+        if ratio <= SLOWER:
+            return None
+        return f"not tried: it took {ratio:.1f} times as long as the fastest in {self.name}, which is nearly equal"
+
+
+def _launches(label: str, parameters: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+    kernel, layout = labeled(label)
+    launch_type = getattr(kernel.tunable_in(layout or kernel.layouts[0]), "launch_type", None)
+    return () if launch_type is None else tuple(launch_type(**one) for one in parameters)
+
+
+known_products = SearchCache("products", ("sparsefront.inference.fusion.product_choice",))
+
+
+@dataclass
+class TimedProducts:
+    """All products that one swap timed, and those of earlier searches.
+
+    Args:
+        stored_as: which kernels were allowed, under which times are stored; None: they are not.
+        timings: number of timings of a product with a kernel.
+    """
+
+    stored_as: str | None = None
+    products: list[TimedProduct] = field(default_factory=list)
+    timings: int = 0
+    _dense_us: dict[tuple, float] = field(default_factory=dict)
+    _of_place: dict[tuple, list[TimedProduct]] = field(default_factory=dict)
+
+    def equal(self, work: Work) -> TimedProduct | None:
+        """The product whose times also hold for this one, if any."""
+        self._load(work)
+        return next((known for known in self.products if work.is_equal_to(known.work)), None)
+
+    def nearly_equal(self, work: Work) -> TimedProduct | None:
+        """The most similar product among those timed with all their kernels, if it is nearly equal."""
+        whole = [known for known in self.products if known.like is None]
+        nearest = min(whole, key=lambda known: work.size_ratio(known.work), default=None)
+        return nearest if nearest is not None and work.size_ratio(nearest.work) <= 1 + NEARLY else None
+
+    def dense_us(self, work: Work) -> float | None:
+        """Dense time of another product with this shape and epilogue: zeros do not change a dense kernel's time."""
+        self._load(work)
+        return self._dense_us.get(work.dense)
+
+    def add(self, timed: TimedProduct) -> TimedProduct:
+        self._load(timed.work)
+        self._of_place[timed.work.place].append(timed)
+        self._note(timed)
+        if self.stored_as is not None:
+            content = {"products": [one.to_json() for one in self._of_place[timed.work.place]]}
+            known_products.keep(self._key(timed.work), content, timed.work.problem.device)
+        return timed
+
+    def _load(self, work: Work) -> None:
+        """Add the stored products of this place, once."""
+        if work.place in self._of_place:
+            return
+        stored = None if self.stored_as is None else known_products.get(self._key(work), work.problem.device)
+        loaded = self._of_place[work.place] = []
+        with suppress(LookupError, TypeError, ValueError):  # a file that was edited by hand
+            loaded += [TimedProduct.from_json(one, work) for one in (stored or {"products": []})["products"]]
+        for timed in loaded:
+            self._note(timed)
+
+    def _note(self, timed: TimedProduct) -> None:
+        self.products.append(timed)
+        if DENSE in timed.latencies_us:
+            self._dense_us[timed.work.dense] = timed.latencies_us[DENSE]
+
+    def _key(self, work: Work) -> str:
+        return repr((self.stored_as, work.place, work.grain))
+
+    def summary(self) -> str:
+        narrowed = sum(known.like is not None for known in self.products)
+        return (
+            f"{counted(len(self.products), 'product')} timed, {narrowed} only with the kernels that were fast in a nearly equal "
+            f"one; {self.timings} times of a product with a kernel"
+        )
+
+
+def equal_work(one: Sequence[int], other: Sequence[int], grain: int) -> bool:
+    """Whether tile lengths, both descending, agree within the tolerance, each one and in sum."""
+    if len(one) != len(other) or abs(sum(one) - sum(other)) > max(grain, TOLERANCE * max(sum(one), sum(other))):
+        return False
+    return all(abs(a - b) <= max(grain, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True))
+
+
+# The choice.
+
+
+class ProductTuning:
+    """Builds and checks the candidates of one product.
+
+    Attributes:
+        unsupported: kernel -> why it cannot be used, or was not tried.
+        launches: kernel -> launches that were fast for a similar product; the first is used until others are timed.
+    """
+
+    def __init__(self, spec: ProductSpec, m: int, feature_major: bool, precision: Precision = IN_16_BITS) -> None:
+        (n, k), like = spec.weight.weight.shape, spec.weight.weight
+        layout = layout_name(
+            x_feature_major=feature_major and spec.x_stream, y_feature_major=feature_major and spec.y_stream
+        )
+        self.spec, self.name = spec, "+".join(spec.weight.layers)
+        self.problem = Problem(m, k, n, like.dtype, like.device, layout)
+        self.precision = precision
+        reason = precision.unsupported_layer(spec.weight.layers, (n, k), like.dtype)
+        self.x_scale = None if reason is not None else precision.x_scale(spec.weight.layers)
+        amax = None if self.x_scale is None else self.x_scale * LARGEST["fp8"]
+        self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major, amax=amax)
+        self.unsupported: dict[str, str] = {}
+        self.launches: Mapping[str, Sequence[Any]] = {}
+        self.trial = Trial(DENSE)
+        self._made: FusedProduct | None = None
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """Operands for timing, with all rows; on a CPU the check uses only the first of them."""
+        few = self.check.operands
+        repeats = -(-self.problem.m // len(few[0]))
+        if repeats == 1:
+            return few
+        return tuple(self._laid_out_like(operand, operand.repeat(repeats, 1)[: self.problem.m]) for operand in few)
+
+    @staticmethod
+    def _laid_out_like(few: Tensor, rows: Tensor) -> Tensor:
+        return in_layout(rows, feature_major=few.stride(0) == 1 and few.stride(1) != 1)
+
+    def product(self, candidate: Candidate) -> FusedProduct | None:
+        """The product with this kernel; None where it fails or is wrong."""
+        name, trial = candidate.label, self.trial
+        if name not in trial.modules and name not in trial.unsupported:
+            yield_gpu(self.problem.device)
+            if not trial.check(name, partial(self._make, candidate), self.check.evaluate) and self._made is not None:
+                forget_launch(self._made, self.problem)
+        if name in trial.unsupported:
+            self.unsupported[name] = trial.unsupported[name]
+        return trial.modules.get(name)  # type: ignore[return-value]  # all of them are
+
+    def _make(self, candidate: Candidate) -> FusedProduct:
+        self._made = None
+        self._made = FusedProduct(
+            candidate.entry,
+            candidate.format,
+            self.spec.weight.bias,
+            kernel_layout=candidate.layout,
+            activation=self.spec.activation,
+            x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
+            y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
+            x_scale=self.x_scale if candidate.entry.precision != "none" else None,
+        )
+        if launches := self.launches.get(candidate.label, ()):
+            assume_launch(self._made, self.problem, launches[0])
+        return self._made
+
+    def time(self, product: FusedProduct, timer: Callable[[], KernelTime]) -> KernelTime | None:
+        """Time a product; None where that fails."""
+        timed = self.trial.time(product.kernel_name, timer)
+        if timed is None:
+            self.unsupported[product.kernel_name] = self.trial.unsupported[product.kernel_name]
+        return timed
+
+    def report(self, product: FusedProduct, times: TimedProduct | None) -> ProductReport:
+        spec, problem = self.spec, self.problem
+        latencies = {} if times is None else dict(times.latencies_us)
+        return ProductReport(
+            layers=spec.weight.layers,
+            kernel=product.kernel_name,
+            family=product.format.family,
+            m=problem.m,
+            k=problem.k,
+            n=problem.n,
+            density=spec.density,
+            layout=problem.layout,
+            activation=spec.activation,
+            residual=spec.residual,
+            weight_bytes=stored_bytes(product),
+            vanished_inputs=spec.vanished_inputs,
+            vanished_outputs=spec.vanished_outputs,
+            latency_us=latencies.get(product.kernel_name),
+            candidates=latencies,
+            unsupported=self.unsupported,
+            launch=launch_in_use(product, problem),
+            relative_error=self.trial.errors[product.kernel_name],
+            quantization_error=self.check.quantization_error(product),
+            timed_as=None if times is None or times.name == self.name else times.name,
+            timed_like=None if times is None else times.like,
+        )
 
 
 @dataclass(frozen=True)
@@ -163,17 +493,19 @@ class ProductChooser:
     ) -> list[Candidate]:
         """Allowed candidates; `why_not` gives the reason not to try a kernel, or None."""
         weight, problem = tuning.spec.weight, tuning.problem
-        dense, unsupported = low_dense_candidates(weight, problem, self.choice, self.precision)
+        low = low_dense_products(weight, problem, self.choice, self.precision)
+        dense, unsupported = low.usable, low.unsupported
         if self.dense or weight.stored is None or (kernel is not None and is_dense(kernel)):
             tuning.unsupported = unsupported
             dense.append(dense_candidate(weight))
             planned = [candidate for candidate in dense if candidate.label == kernel]
             return planned or (dense if kernel is None else dense[-1:])
         if kernel is not None:
-            sparse, unusable = sparse_candidates(weight, problem, self.choice, try_only(kernel), self.precision)
-            tuning.unsupported = {label: why for label, why in unusable.items() if label == kernel}
-            return sparse
-        sparse, tuning.unsupported = sparse_candidates(weight, problem, self.choice, why_not, self.precision)
+            planned_one = sparse_candidates(weight, problem, self.choice, try_only(kernel), self.precision)
+            tuning.unsupported = {label: why for label, why in planned_one.unsupported.items() if label == kernel}
+            return planned_one.usable
+        every = sparse_candidates(weight, problem, self.choice, why_not, self.precision)
+        sparse, tuning.unsupported = every.usable, every.unsupported
         if not (self.choice.dense_allowed and self.times_on(problem.device)):
             # if no kernel can run, dense does; if they were only not tried, the caller asks again
             return sparse if sparse or why_not is not try_all else [*dense, dense_candidate(weight)]
@@ -205,15 +537,11 @@ class ProductChooser:
         with exclusive(tuning.problem.device):
             for product in products:
                 name = product.kernel_name
-                try:
-                    time = self._time(product, tuning, SLOWER * fastest_us)
-                except Exception as raised:  # a kernel may fail in any way; others remain
-                    tuning.reject(name, failure_reason(raised))
+                time = tuning.time(product, partial(self._time, product, tuning, SLOWER * fastest_us))
+                if time is None:
                     continue
                 self.timed.timings += 1
                 latencies[name] = time.latency_us
-                if time.relative_error is not None:
-                    tuning.update_error(name, time.relative_error)
                 in_use = launch_of(product, tuning.problem)
                 launches[name] = time.launches[:MOST_LAUNCHES] or ((in_use,) if in_use is not None else ())
                 if not is_dense(name):
@@ -233,60 +561,3 @@ def _row_norm_adds(spec: ProductSpec) -> bool:
     """Whether the kernel of row-major norms supports this product's output."""
     weight = spec.weight.weight
     return rows_unsupported_reason(len(weight), weight.dtype, weight.device) is None
-
-
-# Times of block products under many masks, for a latency search that does not build a network for each of them.
-
-Layers = tuple[str, ...]
-
-
-class ProductTimes:
-    """Times products as the fusion pass would build them: joined, with their epilogues and layouts.
-
-    Args:
-        net: with dense weights, in eval mode, on the device and in the dtype that are measured; unchanged.
-        inputs: keyword arguments of the net, the batch that is measured.
-        choice: which kernels may run.
-    Attributes:
-        chains: container -> its blocks that can be rewritten, in order.
-        products: block -> names in the network of the Linears of each product, with all products dense.
-    """
-
-    def __init__(self, net: nn.Module, inputs: Mapping[str, Any], choice: KernelChoice) -> None:
-        self._net, self._choice = net, choice
-        self._captures = BlockCaptures()
-        self._chooser = ProductChooser(choice, on_cpu=True)
-        all_chains = find_chains(net)
-        blocks = [name for names in all_chains.values() for name in names]
-        self._calls, self._rows = observe_blocks(net, blocks, inputs)
-        self.products: dict[str, list[Layers]] = {}
-        for name in blocks:
-            try:
-                prepared = self._captures.prepare(net, name, self._calls.get(name), self._rows, {}, {})
-            except Unfusable:
-                continue
-            self.products[name] = [spec.weight.layers for spec in prepared.specs]
-        rewritten = {chain: [name for name in names if name in self.products] for chain, names in all_chains.items()}
-        self.chains = {chain: names for chain, names in rewritten.items() if names}
-
-    def group(self, block: str) -> Hashable:
-        """The key of the block's group of equal blocks."""
-        return self._captures.groups[block]
-
-    def of(
-        self, block: str, formats: Mapping[str, SparseFormat], masks: Mapping[str, Tensor], layout: str
-    ) -> list[ProductReport]:
-        """The fastest kernel of each product of a block, with its time.
-
-        Args:
-            formats, masks: of its pruned Linears, as in `fuse_blocks`; the others are dense.
-            layout: of the residual stream.
-        Raises:
-            Unfusable: no kernel is correct, or the block cannot be rewritten with these masks.
-        """
-        prepared = self._captures.prepare(self._net, block, self._calls[block], self._rows, formats, masks)
-        feature_major = layout == "feature_major"
-        return [
-            self._chooser.choose(spec, self._rows[spec.weight.layers[0]], feature_major=feature_major).report
-            for spec in prepared.specs
-        ]

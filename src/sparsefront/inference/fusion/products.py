@@ -1,28 +1,31 @@
-"""Kernels of fused products: candidates, correctness check, and tuning."""
+"""Kernels of fused products: the candidates, and the check that they are correct."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry, labeled
+from sparsefront_kernels import KernelEntry, Problem, SparseFormat, entries, entry
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.dense.format import DenseFormat
-from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
-from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
+from sparsefront_kernels.epilogue import ACTIVATIONS
+from sparsefront_kernels.quantized.quantize import Quantized, quantize
 from torch import Tensor, nn
 
-from sparsefront.errors import failure_reason
-from sparsefront.gpu import yield_gpu
-from sparsefront.inference.autotune import Candidate, without_slower
+from sparsefront.inference.autotune import (
+    Candidate,
+    Candidates,
+    as_family,
+    collect_candidates,
+    dense_format,
+    low_dense_candidates,
+    try_all,
+    without_slower,
+)
 from sparsefront.inference.choice import DENSE, KernelChoice
-from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct, in_layout, layout_name
-from sparsefront.inference.fusion.plan import ProductReport
+from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct, in_layout
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import ProductWeight
-from sparsefront.inference.fusion.timed_products import TimedProduct
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.correctness import (
     error_of_parts,
@@ -31,9 +34,7 @@ from sparsefront.measure.correctness import (
     rows_to_compare,
     scale_to_amax,
 )
-from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.search_time import CHECKS, spending
-from sparsefront.measure.timers import assume_launch, forget_launch, launch_in_use
 
 # Candidate kernels of a product: in its layouts, or in others plus the cost of changing the layout.
 
@@ -42,36 +43,32 @@ ALSO_STORED_AS = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
 
 
 def dense_candidate(weight: ProductWeight) -> Candidate:
-    return Candidate(
-        entry(DENSE), "row_major", DenseFormat((weight.weight.shape[0], weight.weight.shape[1]), weight.weight)
-    )
+    return Candidate(entry(DENSE), "row_major", dense_format(weight.weight))
 
 
-def low_dense_candidates(
+def low_dense_products(
     weight: ProductWeight, problem: Problem, choice: KernelChoice, precision: Precision
-) -> tuple[list[Candidate], dict[str, str]]:
-    """Low-precision dense kernels that can run the weight, and label -> reason for the others."""
-    kernels = [kernel for kernel in precision.kernels() if kernel.family == "dense"]
-    kernels = [kernel for kernel in kernels if kernel.is_reference == _is_plain(problem.device, choice)]
-    dense = dense_candidate(weight).format
-    reasons = {kernel: _low_reason(kernel, dense, weight, problem, precision) for kernel in kernels}
-    usable = [Candidate(kernel, "row_major", dense) for kernel, reason in reasons.items() if reason is None]
-    return usable, {kernel.name: reason for kernel, reason in reasons.items() if reason is not None}
+) -> Candidates:
+    """Low-precision dense kernels that can run the weight, and why others cannot."""
+    plain, reason = choice.runs_plain(problem.device), partial(_unsupported_reason, weight, problem.layout, precision)
+    return low_dense_candidates(weight.weight, problem, precision, plain=plain, reason=reason)
 
 
-def _low_reason(
-    kernel: KernelEntry, stored: SparseFormat, weight: ProductWeight, problem: Problem, precision: Precision
+def _unsupported_reason(
+    weight: ProductWeight,
+    layout: str,
+    precision: Precision,
+    kernel: KernelEntry,
+    stored: SparseFormat,
+    problem: Problem,
 ) -> str | None:
-    """Why a low-precision kernel cannot run a product, or None."""
-    if problem.layout != "row_major":
-        return f"takes row-major activations, not {problem.layout}"
-    reason = precision.unsupported_layer(weight.layers, (problem.n, problem.k), problem.dtype)
+    """Why a kernel cannot run a product whose operands are in `layout`, or None."""
+    reason = None
+    if kernel.precision != "none" and layout != "row_major":
+        reason = f"takes row-major activations, not {layout}"
+    elif kernel.precision != "none":
+        reason = precision.unsupported_layer(weight.layers, (problem.n, problem.k), problem.dtype)
     return reason or kernel.unsupported_reason(stored, problem)
-
-
-def try_all(label: str) -> str | None:
-    """A `why_not` that tries every kernel."""
-    return None
 
 
 def try_only(wanted: str | None) -> Callable[[str], str | None]:
@@ -85,83 +82,45 @@ def sparse_candidates(
     choice: KernelChoice,
     why_not: Callable[[str], str | None] = try_all,
     precision: Precision = IN_16_BITS,
-) -> tuple[list[Candidate], dict[str, str]]:
-    """Usable kernels in the registry's order, low precision first, and label -> reason for other wanted ones.
+) -> Candidates:
+    """Usable kernels in the registry's order, low precision first, in the product's layout or else in others; and why others
+    cannot run.
 
     Args:
         problem: with the product's layout.
-        why_not: label -> why not to try it, or None; the weight is not converted for kernels that are not tried.
+        why_not: label -> why not to try it, or None.
         precision: of low-precision kernels to try next to 16-bit ones.
     """
-    usable: list[Candidate] = []
-    unsupported: dict[str, str] = {}
     if weight.stored is None:
-        return usable, unsupported
-    formats: dict[str, SparseFormat | str] = {weight.family: weight.stored}
-
-    def unsupported_reason(kernel: KernelEntry, layout: str) -> str | None:
-        if kernel.family not in formats:
-            formats[kernel.family] = _to_family(kernel.family, weight)
-        stored = formats[kernel.family]
-        if isinstance(stored, str):
-            return stored
-        if kernel.precision != "none":
-            return _low_reason(kernel, stored, weight, problem, precision)
-        return kernel.unsupported_reason(stored, replace(problem, layout=layout))
-
-    for kernel in (*precision.kernels(), *entries()):
-        if not _allowed(kernel, weight.family, problem.device, choice):
-            continue
-        for layouts in _layouts_to_try(kernel, problem.layout):
-            reasons = {
-                layout: why_not(kernel.label(layout)) or unsupported_reason(kernel, layout) for layout in layouts
-            }
-            unsupported |= {kernel.label(layout): reason for layout, reason in reasons.items() if reason is not None}
-            if runs := [layout for layout, reason in reasons.items() if reason is None]:
-                stored = formats[kernel.family]
-                assert not isinstance(stored, str)  # else no layout would be usable
-                usable += [Candidate(kernel, layout, stored) for layout in runs]
-                break
-    if choice.name is None:
-        usable = without_slower(usable, unsupported)
-    return usable, unsupported
-
-
-def _layouts_to_try(kernel: KernelEntry, layout: str) -> Iterator[list[str]]:
-    """The product's layout if the kernel supports it; then, for the case that it cannot run, the kernel's other layouts."""
-    yield [own for own in kernel.layouts if own == layout]
-    yield [other for other in kernel.layouts if other != layout]
-
-
-def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: KernelChoice) -> bool:
+        return Candidates([], {})
+    also = ALSO_STORED_AS.get(weight.family, ())
+    kernels = (
+        (kernel, sorted_by(kernel.layouts, problem.layout))
+        for kernel in (*precision.kernels(), *entries())
+        if choice.allows(kernel, weight.family, problem.device, also)
+    )
+    reason = partial(_unsupported_reason, weight, problem.layout, precision)
+    report = collect_candidates(kernels, partial(_in_family, weight), problem, reason, why_not)
     if choice.name is not None:
-        return kernel.name == labeled(choice.name)[0].name
-    plain = _is_plain(device, choice)
-    if kernel.is_reference != plain:
-        return False
-    if choice.family is not None:
-        return kernel.family == choice.family
-    # on a CPU 2:4 runs the family that is measured on a GPU
-    also = () if plain and kernel.precision == "none" else ALSO_STORED_AS.get(canonical, ())
-    return kernel.family in (canonical, *also)
+        return report
+    return Candidates(without_slower(report.usable, report.unsupported), report.unsupported)
 
 
-def _is_plain(device: torch.device, choice: KernelChoice) -> bool:
-    return choice.mode == "reference" or device.type == "cpu"
+def sorted_by(layouts: Sequence[str], layout: str) -> list[list[str]]:
+    """The product's layout if the kernel supports it; then, for the case that it cannot run, the kernel's other layouts."""
+    return [[own for own in layouts if own == layout], [other for other in layouts if other != layout]]
 
 
-def _to_family(family: str, weight: ProductWeight) -> SparseFormat | str:
-    parameters: dict[str, Any] = {}
-    if family == "gathered":
-        if not isinstance(weight.stored, BlockedFormat):
-            return f"these masks are stored as {weight.family}, not as gathered"
-        parameters = {"tile": weight.stored.block[0], "drop_empty_outputs": False}
-    elif (order := getattr(weight.stored, "input_order", None)) is not None:
-        parameters = {"input_order": order}
-    try:
-        return FORMATS[family].from_dense(weight.weight, weight.mask, **parameters)
-    except (ValueError, TypeError) as error:  # another structure, or the format needs more parameters of the pattern
-        return str(error)
+def _in_family(weight: ProductWeight, family: str) -> SparseFormat | str:
+    stored, mask = weight.stored, weight.mask
+    assert stored is not None and mask is not None  # see `sparse_candidates`
+    if family == stored.family:
+        return stored
+    if family != "gathered":
+        return as_family(family, stored, weight.weight, mask)
+    if not isinstance(stored, BlockedFormat):
+        return f"these masks are stored as {weight.family}, not as gathered"
+    return as_family(family, stored, weight.weight, mask, tile=stored.block[0], drop_empty_outputs=False)
 
 
 # Correctness check of fused products, epilogue included, against fp64 with the masked weight.
@@ -217,7 +176,7 @@ class FusedCorrectnessCheck:
         if not error <= limit:
             return error, f"relative error {error:.1e} against the fp64 product, more than {limit:.0e}"
         if self._quantizes_output(candidate) and (share := self._outlier_fraction(candidate)) > 0:  # type: ignore[arg-type]
-            return error, f"quantises {share:.1%} for the next product by more than a step beside the fp64 product"
+            return error, f"quantizes {share:.1%} for the next product by more than a step beside the fp64 product"
         return error, None
 
     @torch.no_grad()
@@ -281,114 +240,3 @@ class FusedCorrectnessCheck:
 
 def _is_low(candidate: nn.Module) -> bool:
     return isinstance(candidate, FusedProduct) and candidate.precision != "none"
-
-
-class ProductTuning:
-    """Builds and checks the candidates of one product.
-
-    Attributes:
-        unsupported: kernel -> why it cannot be used, or was not tried.
-        launches: kernel -> launches that were fast for a similar product; the first is used until others are timed.
-    """
-
-    def __init__(self, spec: ProductSpec, m: int, feature_major: bool, precision: Precision = IN_16_BITS) -> None:
-        (n, k), like = spec.weight.weight.shape, spec.weight.weight
-        layout = layout_name(
-            x_feature_major=feature_major and spec.x_stream, y_feature_major=feature_major and spec.y_stream
-        )
-        self.spec, self.name = spec, "+".join(spec.weight.layers)
-        self.problem = Problem(m, k, n, like.dtype, like.device, layout)
-        self.precision = precision
-        reason = precision.unsupported_layer(spec.weight.layers, (n, k), like.dtype)
-        self.x_scale = None if reason is not None else precision.x_scale(spec.weight.layers)
-        amax = None if self.x_scale is None else self.x_scale * LARGEST["fp8"]
-        self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major, amax=amax)
-        self.unsupported: dict[str, str] = {}
-        self.launches: Mapping[str, Sequence[Any]] = {}
-        self._products: dict[str, tuple[FusedProduct, float]] = {}
-        self._failed: dict[str, str] = {}
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        """Operands for timing, with all rows; on a CPU the check uses only the first of them."""
-        few = self.check.operands
-        repeats = -(-self.problem.m // len(few[0]))
-        if repeats == 1:
-            return few
-        return tuple(self._laid_out_like(operand, operand.repeat(repeats, 1)[: self.problem.m]) for operand in few)
-
-    @staticmethod
-    def _laid_out_like(few: Tensor, rows: Tensor) -> Tensor:
-        return in_layout(rows, feature_major=few.stride(0) == 1 and few.stride(1) != 1)
-
-    def product(self, candidate: Candidate) -> FusedProduct | None:
-        """The product with this kernel; None where it fails or is wrong."""
-        name = candidate.label
-        if name not in self._products and name not in self._failed:
-            yield_gpu(self.problem.device)
-            self._try(name, candidate)
-        if name in self._failed:
-            self.unsupported[name] = self._failed[name]  # `unsupported` may be a new dict by now
-            return None
-        return self._products[name][0]
-
-    def _try(self, name: str, candidate: Candidate) -> None:
-        product = None
-        try:
-            product = FusedProduct(
-                candidate.entry,
-                candidate.format,
-                self.spec.weight.bias,
-                kernel_layout=candidate.layout,
-                activation=self.spec.activation,
-                x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
-                y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
-                x_scale=self.x_scale if candidate.entry.precision != "none" else None,
-            )
-            if launches := self.launches.get(name, ()):
-                assume_launch(product, self.problem, launches[0])
-            error, reason = self.check.evaluate(product)
-        except Exception as raised:  # a kernel may fail in any way; others remain, and the report has the reason
-            reason = failure_reason(raised)
-        if reason is not None:
-            self.reject(name, reason)
-            if product is not None:
-                forget_launch(product, self.problem)
-        elif product is not None:
-            self._products[name] = (product, error)
-
-    def reject(self, name: str, reason: str) -> None:
-        """Make a kernel unsupported."""
-        self.unsupported[name] = self._failed[name] = reason
-        self._products.pop(name, None)
-
-    def update_error(self, name: str, error: float) -> None:
-        """Set the relative error of a kernel with its current launch parameters."""
-        self._products[name] = self._products[name][0], error
-
-    def report(self, product: FusedProduct, times: TimedProduct | None) -> ProductReport:
-        spec, problem = self.spec, self.problem
-        latencies = {} if times is None else dict(times.latencies_us)
-        return ProductReport(
-            layers=spec.weight.layers,
-            kernel=product.kernel_name,
-            family=product.format.family,
-            m=problem.m,
-            k=problem.k,
-            n=problem.n,
-            density=spec.density,
-            layout=problem.layout,
-            activation=spec.activation,
-            residual=spec.residual,
-            weight_bytes=stored_bytes(product),
-            vanished_inputs=spec.vanished_inputs,
-            vanished_outputs=spec.vanished_outputs,
-            latency_us=latencies.get(product.kernel_name),
-            candidates=latencies,
-            unsupported=self.unsupported,
-            launch=launch_in_use(product, problem),
-            relative_error=self._products[product.kernel_name][1],
-            quantization_error=self.check.quantization_error(product),
-            timed_as=None if times is None or times.name == self.name else times.name,
-            timed_like=None if times is None else times.like,
-        )

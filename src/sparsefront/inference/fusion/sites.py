@@ -360,12 +360,12 @@ def _joined_tiles(parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, 
         assert part.stored is None or isinstance(part.stored, GatheredFormat)  # all formats are equal: see `join`
         inside = torch.arange(count, device=weight.device) if part.stored is None else outputs_in_tiles(part.stored)
         missing = -inside.numel() % like.tile
-        others = _complement(inside, count)
+        others = complement(inside, count)
         if missing > others.numel() and place < len(placed) - 1:
             raise ValueError("gathered: a narrow tile would mix layers")
         order.append(torch.cat([inside, others[:missing]]) + first)
     tiles = torch.cat(order)
-    return tiled(like, weight, mask, torch.cat([tiles, _complement(tiles, len(weight))]))
+    return tiled(like, weight, mask, torch.cat([tiles, complement(tiles, len(weight))]))
 
 
 def _check_whole_tiles(parts: Sequence[ProductWeight], like: SparseFormat) -> None:
@@ -383,7 +383,7 @@ def _starts(parts: Sequence[ProductWeight]) -> list[int]:
     return [sum(counts[:place]) for place in range(len(parts))]
 
 
-def _complement(index: Tensor, count: int) -> Tensor:
+def complement(index: Tensor, count: int) -> Tensor:
     """The indices below `count` that are not in `index`, ascending."""
     absent = torch.ones(count, dtype=torch.bool, device=index.device)
     absent[index] = False
