@@ -16,7 +16,14 @@ from torch.utils._pytree import tree_map_only
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.recurrent import GateLinear, unsplit_reason
-from sparsefront.networks import ReadTensors, before_forward, has_forward_hooks, in_eval_mode, layer_weight
+from sparsefront.networks import (
+    PrunableLayer,
+    ReadTensors,
+    before_forward,
+    has_forward_hooks,
+    in_eval_mode,
+    layer_weight,
+)
 from sparsefront.patterns.base import Pattern, label
 from sparsefront.patterns.width import Tie, find_ties, units_to_prune, untied_reasons
 
@@ -237,7 +244,7 @@ NAMED_AT_MOST = 8
 def choose_layers(
     net: nn.Module, layers: Layers | None, inputs: dict[str, Tensor] | None
 ) -> tuple[list[str], dict[str, str]]:
-    """Select the Linear and Conv2d layers that `layers` describes, in network order.
+    """Select the Linear, Conv1d and Conv2d layers that `layers` describes, in network order.
 
     Args:
         layers: None = all but the first convolution and the heads (`heads`) that the inputs reach.
@@ -262,7 +269,7 @@ def choose_layers(
             raise InvalidSetting("layers", pattern, "is a name, a glob pattern, a list of them, or a predicate")
         matches = [pattern] if pattern in weighted else fnmatch.filter(weighted, pattern)
         if not matches:
-            raise InvalidSetting("layers", pattern, f"finds no Linear or Conv2d layer; there are {_few(weighted)}")
+            raise InvalidSetting("layers", pattern, f"finds no Linear or convolution; there are {_few(weighted)}")
         chosen.update(dict.fromkeys(matches))
     if not patterns:
         raise InvalidSetting("layers", layers, f"names no layer; there are {_few(weighted)}")
@@ -270,8 +277,8 @@ def choose_layers(
 
 
 def weighted_layers(net: nn.Module) -> list[str]:
-    """Names of all Linear and Conv2d modules in network order; a module with two parents is listed once."""
-    return [name for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    """Names of all Linear, Conv1d and Conv2d modules in network order; a module with two parents is listed once."""
+    return [name for name, module in net.named_modules() if isinstance(module, PrunableLayer)]
 
 
 def weight_of(net: nn.Module, name: str) -> Tensor:
@@ -298,7 +305,7 @@ def _read_layers(net: nn.Module, layers: Iterable[str], inputs: dict[str, Tensor
 
 def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | None) -> tuple[list[str], dict[str, str]]:
     called = weighted if inputs is None else called_layers(net, inputs)
-    convolutions = [name for name in called if isinstance(net.get_submodule(name), nn.Conv2d)]
+    convolutions = [name for name in called if isinstance(net.get_submodule(name), nn.Conv1d | nn.Conv2d)]
     uncalled = [name for name in weighted if name not in called]
     read = set() if inputs is None or not uncalled else _read_layers(net, uncalled, inputs)
     reasons = {name: READ if name in read else UNREACHED for name in uncalled}
@@ -307,7 +314,7 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
     reasons |= dict.fromkeys(_last_layer(net, called) if inputs is None else heads(net, inputs), HEAD)
     chosen = [name for name in weighted if name not in reasons]
     if not chosen:
-        left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no Conv2d"
+        left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no convolution"
         kinds = Counter((weight.kind, weight.why) for weight in dense_weights(net, set(reasons)))
         left_out += "".join(f"; {count} {kind}: {why}" for (kind, why), count in kinds.items())
         advice = "; name those to prune" if any(_could_be_pruned(net, name) for name in reasons) else ""
@@ -389,7 +396,7 @@ def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
 def _could_be_pruned(net: nn.Module, name: str) -> bool:
     """Whether a layer has its own weight that no module of another kind, such as an embedding, reads too."""
     module = net.get_submodule(name)
-    others = (other for other in net.modules() if not isinstance(other, nn.Linear | nn.Conv2d))
+    others = (other for other in net.modules() if not isinstance(other, PrunableLayer))
     return has_own_weight(module) and all(
         parameter is not module.weight for other in others for parameter in other._parameters.values()
     )
@@ -437,7 +444,7 @@ def layer_unsupported_reason(layer: nn.Module) -> str | None:
     name = type(layer).__name__
     kind = next((kind for kind in METHODS if isinstance(layer, kind)), None)
     if kind is None:
-        return f"a {name} is neither Linear nor Conv2d"
+        return f"no kernel is there for a {name}, which is neither Linear nor Conv2d"
     for method in METHODS[kind]:
         if method in vars(layer) or getattr(type(layer), method) is not getattr(kind, method):
             return f"a {name} with a {method} of its own may compute something else than {kind.__name__}"
@@ -514,7 +521,7 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
             kind = nn.utils.parametrize.type_before_parametrizations(module).__name__
             computed = module.parametrizations.items()
             weights += [own for own, made in computed if any(map(_is_weight, made._parameters.values()))]
-        if isinstance(module, nn.Linear | nn.Conv2d):
+        if isinstance(module, PrunableLayer):
             if name not in known:
                 dense.append(DenseWeight(name, kind, unchosen))
             if not has_own_weight(module):
@@ -524,7 +531,7 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
             dense.append(DenseWeight(name, kind, _why_no_kernel(name, module, kind)))
             continue
         for own in weights:
-            why = f"a parameter of {kind} itself, and not the weight of a Linear or Conv2d"
+            why = f"a parameter of {kind} itself, and not the weight of a Linear or convolution"
             dense.append(DenseWeight(f"{name}.{own}".removeprefix("."), kind, why))
     return dense
 
@@ -544,8 +551,7 @@ def count_weights(net: nn.Module) -> int:
         id(parameter): parameter.numel()
         for module in net.modules()
         for own, parameter in module._parameters.items()
-        if parameter is not None
-        and (_is_weight(parameter) or (own == "weight" and isinstance(module, nn.Linear | nn.Conv2d)))
+        if parameter is not None and (_is_weight(parameter) or (own == "weight" and isinstance(module, PrunableLayer)))
     }
     return sum(weights.values())
 
