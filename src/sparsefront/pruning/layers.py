@@ -20,6 +20,7 @@ from sparsefront.networks import (
     PrunableLayer,
     ReadTensors,
     before_forward,
+    first_argument,
     has_forward_hooks,
     in_eval_mode,
     layer_weight,
@@ -335,7 +336,7 @@ def _last_layer(net: nn.Module, layers: Sequence[str]) -> list[str]:
 
 
 def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
-    """The Linear and Conv2d layers that give an output of the network: all that reaches it goes through them.
+    """The layers that give an output of the network: all that reaches it goes through them, and no other layer reads them.
 
     The last Linear of a block is none, because a residual connection reaches the output beside it. Followed in the autograd
     graph of one forward without side effects; its tensors are not stored, and nothing is computed backward.
@@ -358,6 +359,19 @@ def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
     def cut_after(layer: str | None) -> Callable[..., Any]:
         return lambda module, args, output: cut(layer, output)
 
+    def origins(tensor: Any) -> set[str | None]:
+        """Where the parts of the graph before a tensor start."""
+        starts, seen, nodes = set(), set(), [getattr(tensor, "grad_fn", None)]
+        while nodes:
+            node = nodes.pop()
+            if node in cuts:
+                starts.add(cuts[node])
+            elif node is not None and node not in seen:
+                seen.add(node)
+                nodes += [before for before, _ in node.next_functions]
+        return starts
+
+    read: set[str | None] = set()
     others = [
         module
         for module in net.modules()
@@ -367,30 +381,22 @@ def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
     ]
     hooks = [module.register_forward_hook(cut_after(name)) for name, module in weighted.items()]
     hooks += [module.register_forward_hook(cut_after(None)) for module in others]
+    nothing_saved = torch.autograd.graph.saved_tensors_hooks(lambda x: None, lambda x: x)
+    reads = before_forward(weighted, lambda name, args, kwargs: read.update(origins(first_argument(args, kwargs))))
     try:
-        with (
-            in_eval_mode(net),
-            torch.enable_grad(),
-            torch.autograd.graph.saved_tensors_hooks(lambda x: None, lambda x: x),
-        ):
+        with in_eval_mode(net), torch.enable_grad(), nothing_saved, reads:
             output = net(**tree_map_only(Tensor, partial(cut, None), inputs))
     finally:
         for hook in hooks:
             hook.remove()
     tensors = [output] if isinstance(output, Tensor) else output.values() if isinstance(output, Mapping) else output
-    layers: dict[str, None] = {}
-    for tensor in tensors if isinstance(tensors, Iterable) else []:
-        origins, seen, nodes = set(), set(), [getattr(tensor, "grad_fn", None)]
-        while nodes:
-            node = nodes.pop()
-            if node in cuts:
-                origins.add(cuts[node])
-            elif node is not None and node not in seen:
-                seen.add(node)
-                nodes += [before for before, _ in node.next_functions]
-        if len(origins) == 1 and (layer := origins.pop()) is not None:
-            layers[layer] = None
-    return [layer for layer in layers if not isinstance(weighted[layer], GateLinear)]
+    starts = [origins(tensor) for tensor in tensors] if isinstance(tensors, Iterable) else []
+    alone = dict.fromkeys(next(iter(start)) for start in starts if len(start) == 1)
+    return [
+        layer
+        for layer in alone
+        if layer is not None and layer not in read and not isinstance(weighted[layer], GateLinear)
+    ]
 
 
 def _could_be_pruned(net: nn.Module, name: str) -> bool:
