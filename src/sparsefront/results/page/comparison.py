@@ -181,6 +181,7 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
         "metric": {"scale": group.metric.scale, "unit": group.metric.unit, "sign": group.metric.sign},
         "picked_by": None if group.offers_no_choice else group.picked_by,
         "points": points,
+        "on_cpu": group.device == "cpu",
         "unlike": {
             places[id(result)]: unlike[result.identity.run_id]
             for unlike in [unlike_the_rest(group.results)]
