@@ -37,7 +37,8 @@ def _call(name: str, value: object) -> list[str]:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
             words.append("*")
         default = parameter.default
-        text = getattr(default, "__name__", None) or ("..." if str(default).startswith("<") else repr(default))
+        hidden = isinstance(default, Path) or str(default).startswith("<")  # paths differ from machine to machine
+        text = getattr(default, "__name__", None) or ("..." if hidden else repr(default))
         text = "..." if "<lambda>" in text else text
         words.append(parameter.name if default is parameter.empty else f"{parameter.name}={text}")
     return textwrap.wrap(f"sf.{name}({', '.join(words)})", 110, subsequent_indent="    ", break_long_words=False)
