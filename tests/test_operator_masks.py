@@ -35,13 +35,6 @@ def test_every_granularity_is_stored(pattern, granularity, sparsity):
     assert weight.values.numel() == kept, "the density of what is stored is that of the mask"
 
 
-def test_scattered_outputs_of_tile_wise():
-    _, weight = stored(pattern_masks(128), 1024, 512, 0.75)
-    outputs = weight.output_index
-    assert len(outputs) == 512 and outputs.diff().max() > 1, "1 - sqrt(0.25) of the outputs are gone"
-    assert len(weight.tile_offsets.diff().unique()) > 1
-
-
 def test_weights_of_a_checkpoint(tmp_path):
     path = tmp_path / "model.safetensors"
     weights = {name: torch.randn(128, 96) for name in ("b.weight", "a.weight")}

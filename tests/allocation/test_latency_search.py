@@ -194,9 +194,3 @@ def test_wrong_tables(tmp_path: Path, content: str | bytes, message: str):
     with pytest.raises(InvalidSetting, match=message) as raised:
         read_table(str(file))
     assert raised.value.key == "table"
-
-
-def test_layer_that_is_not_there(table_of):
-    table = read_table(table_of({name: {0: 2.0, 0.5: 1.0} for name in "abcde"}))
-    with pytest.raises(InvalidSetting, match="no times of layer f, .*it has a, b, c and 2 more"):
-        table.levels("f", 0.9)

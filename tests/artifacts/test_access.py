@@ -1,4 +1,4 @@
-"""A cache of several users: files follow the umask, and what another one keeps to themselves is told in one line.
+"""Files of several users follow the umask, and a folder that is closed is named.
 
 A second name for a file takes the place of what was there, and is never written through.
 
@@ -10,24 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from other_users import said_without_privileges
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from whole_calls import get_or_make
 
 from sparsefront.artifacts import durable
 from sparsefront.artifacts.durable import below, below_with_links, link_or_copy, require_readable, save_tensors
-from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import Obstacle
-
-
-def store(root: Path) -> ArtifactStore:
-    return ArtifactStore(root, reuse=True, runnable=("dense",))
-
-
-def write(folder: Path) -> None:
-    (folder / "inner").mkdir()
-    (folder / "inner" / "content.txt").write_text("content")
 
 
 @pytest.fixture
@@ -55,30 +43,6 @@ def test_tensors_replace_a_file_and_are_not_written_through_its_other_name(tmp_p
     os.link(old, other)
     save_tensors(old, {"weight": torch.ones(1)})
     assert load_file(other)["weight"] == 0 and load_file(old)["weight"] == 1 and old.stat().st_mode & 0o777 == 0o644
-
-
-@pytest.mark.parametrize("part", ["", "inner", "inner/content.txt"], ids=["stage", "folder in it", "file in it"])
-def test_a_stage_of_another_user_is_told_with_its_owner_and_the_remedy(tmp_path, part):
-    made = get_or_make(store(tmp_path), "dense", {}, write).path
-    closed = made / part
-    closed.chmod(0)
-    remedy = f"`chmod -R a+rX {made}` by {durable._name(os.geteuid())} shares it; or name another cache_dir"
-
-    def finds() -> str:
-        with pytest.raises(Obstacle) as told:
-            get_or_make(store(tmp_path), "dense", {}, write)
-        return str(told.value)
-
-    try:
-        said = said_without_privileges(finds)
-    finally:
-        closed.chmod(0o755)
-    which = "it" if closed == made else closed
-    assert (
-        said
-        == f"{made}: cannot be read, since {which} belongs to {durable._name(os.geteuid())} with mode 000: {remedy}"
-    )
-    assert store(tmp_path).find("dense", {}).reused, "nothing of it was touched"
 
 
 def test_a_folder_above_that_is_closed_is_the_one_that_its_owner_must_open(tmp_path, monkeypatch):

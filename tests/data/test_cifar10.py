@@ -22,18 +22,29 @@ def test_training_images_are_augmented(tiny, opened) -> None:
     assert holds_black == {"train": True, "val": False, "test": False}
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"x_train": np.zeros((2, 32, 32, 3), np.uint8), "y_train": np.zeros(2)}, "has no x_test, y_test"),
-        (dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), np.zeros((4, 3, 32, 32), np.uint8)), "are expected"),
-    ],
-)
-def test_npz_of_another_form(tmp_path: Path, arrays: dict, message: str) -> None:
+IMAGES, NAMES = np.zeros((4, 32, 32, 3), np.uint8), ("x_train", "y_train", "x_test", "y_test")
+
+
+def with_labels(labels: np.ndarray) -> dict[str, np.ndarray]:
+    return dict(zip(NAMES, (IMAGES, labels) * 2, strict=True))
+
+
+UNUSABLE = {
+    "no test part": (dict(zip(NAMES[:2], (IMAGES, np.zeros(4)))), "has no x_test, y_test"),
+    "channels first": (dict.fromkeys(NAMES, IMAGES.transpose(0, 3, 1, 2)), "are expected"),
+    "too large": (with_labels(np.arange(4) + 7), "int64 from 7 to 10: whole numbers from 0 to 9"),
+    "negative": (with_labels(np.arange(4) - 1), "int64 from -1 to 2"),
+    "fractions": (with_labels(np.arange(4) / 2), "float64 from 0.0 to 1.5"),
+    "text": (with_labels(np.array(list("abcd"))), "<U1: whole numbers"),
+    "objects": (with_labels(np.array([None] * 4)), "cannot be read as an .npz: .*objects"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "message"), UNUSABLE.values(), ids=UNUSABLE)
+def test_unusable_npz(tmp_path: Path, opened, arrays: dict, message: str) -> None:
     np.savez(tmp_path / "images.npz", **arrays)
-    data = Cifar10(path=str(tmp_path / "images.npz")).data_module(batch_size=2, seed=0, cache_dir=tmp_path)
     with pytest.raises(InvalidSetting, match=message):
-        data.setup()
+        opened(Cifar10(path=str(tmp_path / "images.npz"))).part("test")
 
 
 def halved(file: Path) -> None:
@@ -58,25 +69,6 @@ def test_a_damaged_npz_is_named(tiny, opened, damage) -> None:
     ) as rejected:
         opened(settings).part("train")
     assert "\n" not in str(rejected.value)
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (np.arange(4) + 7, "int64 from 7 to 10: whole numbers from 0 to 9"),
-        (np.arange(4) - 1, "int64 from -1 to 2"),
-        (np.arange(4) / 2, "float64 from 0.0 to 1.5"),
-        (np.array(list("abcd")), "<U1: whole numbers"),
-        (np.array([None] * 4), "cannot be read as an .npz: .*objects"),
-    ],
-    ids=["too large", "negative", "fractions", "text", "objects"],
-)
-def test_labels_that_are_no_classes(tmp_path: Path, labels: np.ndarray, message: str) -> None:
-    images = np.zeros((4, 32, 32, 3), np.uint8)
-    np.savez(tmp_path / "images.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
-    data = Cifar10(path=str(tmp_path / "images.npz")).data_module(batch_size=2, seed=0, cache_dir=tmp_path)
-    with pytest.raises(InvalidSetting, match=message):
-        data.part("test")
 
 
 def jpeg_record(label: int, gray: int, side: int = 32) -> bytes:
@@ -131,22 +123,13 @@ def test_a_damaged_jpeg_edition_is_named(tmp_path: Path, opened, content: bytes,
         Cifar10(path=str(tmp_path)).check()
 
 
-@pytest.fixture
-def torchvision_folder(tmp_path: Path) -> Path:
+def test_another_digest_is_not_unpickled(tmp_path: Path, opened) -> None:
     batches = tmp_path / "root" / "cifar-10-batches-py"
     batches.mkdir(parents=True)
-    noise = np.random.RandomState(0)
-    for name in [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]:
-        content = {"data": noise.randint(0, 256, (20, 3072), dtype=np.uint8), "labels": list(range(10)) * 2}
-        (batches / name).write_bytes(pickle.dumps(content))
-    (batches / "batches.meta").write_bytes(pickle.dumps({"label_names": list("abcdefghij")}))
-    return tmp_path / "root"
-
-
-def test_another_digest_is_not_unpickled(torchvision_folder: Path, tmp_path: Path) -> None:
-    data = Cifar10(path=str(torchvision_folder)).data_module(batch_size=10, seed=0, cache_dir=tmp_path)
+    for name in ("batches.meta", "test_batch", *(f"data_batch_{number}" for number in range(1, 6))):
+        (batches / name).write_bytes(pickle.dumps({"labels": list(range(10))}))
     with pytest.raises(InvalidSetting, match="incomplete or damaged.*set dataset.path"):
-        data.setup()
+        opened(Cifar10(path=str(tmp_path / "root"))).setup()
 
 
 def reject(*_: object, **__: object) -> None:

@@ -50,18 +50,19 @@ def arrays(count: int, **changes: np.ndarray) -> dict[str, np.ndarray]:
     return {"images": np.zeros((count, 64, 64, 3), np.uint8), "labels": np.zeros(count, np.uint8)} | changes
 
 
-@pytest.mark.parametrize(
-    ("val", "settings", "message"),
-    [
-        (None, {}, "has no val.npz; it must be a folder with train.npz and val.npz"),
-        (arrays(4), {}, "val.npz has 4 of 10000 labels: is a part of the archive missing"),
-        ({"labels": arrays(4)["labels"]}, {"complete": False}, "val.npz has no array images"),
-        (arrays(4, labels=np.full(4, 200, np.uint8)), {"complete": False}, "up to 200; it must be .* labels below 200"),
-        (arrays(4, images=np.zeros((4, 32, 32, 3), np.uint8)), {"complete": False}, "holds images of uint8 .4, 32,"),
-        (arrays(4, labels=np.zeros(4)), {"complete": False}, "holds labels of float64"),
-    ],
-)
-def test_unusable_files_are_named(tmp_path: Path, opened, val, settings, message) -> None:
+PART = {"complete": False}
+UNUSABLE = {
+    "no file": (None, {}, "has no val.npz; it must be a folder with train.npz and val.npz"),
+    "a part": (arrays(4), {}, "val.npz has 4 of 10000 labels: is a part of the archive missing"),
+    "no images": ({"labels": arrays(4)["labels"]}, PART, "val.npz has no array images"),
+    "classes": (arrays(4, labels=np.full(4, 200, np.uint8)), PART, "up to 200; it must be .* labels below 200"),
+    "sizes": (arrays(4, images=np.zeros((4, 32, 32, 3), np.uint8)), PART, "holds images of uint8 .4, 32, 32"),
+    "fractions": (arrays(4, labels=np.zeros(4)), PART, "holds labels of float64"),
+}
+
+
+@pytest.mark.parametrize(("val", "settings", "message"), UNUSABLE.values(), ids=UNUSABLE)
+def test_unusable_archives_are_named(tmp_path: Path, val, settings, message) -> None:
     np.savez(tmp_path / "train.npz", **arrays(8))
     if val is not None:
         np.savez(tmp_path / "val.npz", **val)

@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.export import packed_layers
 from sparsefront.export.checkpoint import plain_state_dict, read_export, write_export
 from sparsefront.export.packed_layers import Manifest
 from sparsefront.masks.weight_view import as_matrix, like_weight
@@ -170,33 +169,3 @@ def test_convolutions_of_earlier_versions(version, tmp_path):
 def set_version(directory, version):
     manifest = directory / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": version}))
-
-
-def test_weights_are_packed_where_they_lie(monkeypatch):
-    """On a GPU, which is made up here; on the CPU where that cannot be."""
-
-    class OnGpu:
-        device = torch.device("cuda")
-
-        def __init__(self, tensor):
-            self.tensor = tensor
-
-        def cpu(self):
-            return self.tensor
-
-        def to(self, device):
-            return self
-
-    seen, stored = [], OnGpu("stored")
-
-    def checked_and_stored(name, weight, mask, *more):
-        seen.append((weight, mask))
-        if len(seen) == 2:
-            raise RuntimeError("Expected all tensors to be on the same device")
-        return (mask, stored, "storage") if isinstance(weight, OnGpu) else (mask, weight, "storage")
-
-    monkeypatch.setattr(packed_layers, "_check_and_store", checked_and_stored)
-    weight, mask = OnGpu("weight"), OnGpu("mask")
-    for expected in (("mask", stored, "storage"), ("mask", "weight", "storage")):  # the second one fails there
-        assert packed_layers._pack_on_own_device("layer", weight, mask) == expected
-    assert seen == [(weight, mask), (weight, mask), ("weight", "mask")]

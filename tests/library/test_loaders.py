@@ -15,18 +15,6 @@ from sparsefront.tasks import plain_task
 TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False)
 
 
-class Stream:
-    """Counts how many batches are read of it."""
-
-    def __init__(self, batches=range(10**9)) -> None:
-        self.read, self.batches = 0, batches
-
-    def __iter__(self):
-        for _ in self.batches:
-            self.read += 1
-            yield torch.randn(4, 8), torch.randint(0, 4, (4,))
-
-
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8))
@@ -124,14 +112,3 @@ def test_unusable_loaders_are_refused(monkeypatch):
     )
     with pytest.raises(InvalidSetting, match="train_dataloader=Ones: importance=taylor scores weights during"):
         sf.recover(net, masks, Ones(ROWS, batch_size=4), F.cross_entropy, epochs=1, trainer=TRAINER)
-
-
-@pytest.mark.parametrize(
-    "stream",
-    [Stream, lambda: itertools.cycle([(torch.zeros(4, 8), torch.zeros(4))]), lambda: iter(Stream())],
-    ids=["iterable", "cycle", "generator"],
-)
-def test_endless_stream_is_refused(stream, monkeypatch):
-    monkeypatch.setattr(plain_task, "MOST_BATCHES", 50)
-    with pytest.raises(InvalidSetting, match="train_dataloader=.*limit_batches"):
-        recovered(stream(), epochs=1)

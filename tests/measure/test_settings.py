@@ -39,6 +39,8 @@ def test_the_gpu_must_exist(no_gpu):
     ("key", "value"),
     [
         ("device", "tpu"),
+        ("rates", [10.0]),
+        ("p99_ms", 0),
         ("dtype", "int8"),
         ("dtype", "fp16"),
         ("batch_size", 0),

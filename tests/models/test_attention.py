@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torchvision.models.swin_transformer import ShiftedWindowAttention
+from transformers import MPNetConfig, MPNetForSequenceClassification
 
-from sparsefront.models.attention import SelfAttention, WindowAttention, split_multihead_attention
+from sparsefront.models.attention import SelfAttention, WindowAttention, fused_attention, split_multihead_attention
 from sparsefront.models.linears import as_linears
 
 
@@ -86,3 +88,35 @@ def test_windows_of_swin(size: tuple[int, int], shift: int):
         assert as_linears(net) == ["0"] and isinstance(net[0], WindowAttention)
         assert relative_error(net(x), expected) < 1e-6
     assert net[0].state_dict().keys() == given.state_dict().keys()
+
+
+@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+@pytest.mark.parametrize(("training", "dropout"), [(True, 0.0), (False, 0.1)], ids=["training", "evaluation"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_fused_attention_of_mpnet(device: str, training: bool, dropout: float, padded: bool):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    net = MPNetForSequenceClassification(MPNetConfig(vocab_size=50, **sizes, **rates)).to(device).train(training)
+    nn.init.normal_(net.mpnet.encoder.relative_attention_bias.weight)
+    ids = torch.randint(5, 50, (4, 16), device=device)
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[1, 9:] = mask[3, 1:] = 0
+
+    def run() -> list[Tensor]:
+        net.zero_grad()
+        logits = net(input_ids=ids, attention_mask=mask).logits
+        (logits**2).sum().backward()
+        return [logits, *(one.grad for one in net.parameters() if one.grad is not None)]
+
+    plain = run()
+    assert len(plain) > 50
+    with fused_attention(net):
+        assert "forward" in vars(net.mpnet.encoder.layer[2].attention.attn)
+        fused = run()
+        states = net(input_ids=ids, attention_mask=mask, output_hidden_states=True, output_attentions=True)
+        assert len(tree_leaves((states.hidden_states, states.attentions))) == 4 + 3
+    assert not any("forward" in vars(part) for part in net.modules())
+    for ours, theirs in zip(fused, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

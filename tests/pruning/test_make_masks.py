@@ -3,8 +3,6 @@
 A schedule whose masks do not nest: every one is made by all steps of the pattern, to its own sparsity.
 """
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torn_blocks import TornBlocks
@@ -65,43 +63,24 @@ def test_pattern_that_breaks_its_masks():
         make_masks(importance((8, 16)), TornBlocks(4), PerLayer(), 0.5)
 
 
-@dataclass(frozen=True)
-class Returning(ElementWise):
-    """A pattern of somebody's own whose step returns something else than a mask."""
-
-    returned: str = "float"
-
-    def steps(self, sparsity, shape, final_sparsity=None):
-        (step,) = super().steps(sparsity, shape, final_sparsity)
-        return (ReturningStep(step, self.returned),)
-
-
-class ReturningStep:
-    def __init__(self, step, returned: str):
-        self.step, self.returned, self.target = step, returned, step.target
-
-    def groups(self, importance, mask):
-        return self.step.groups(importance, mask)
-
-    def to_mask(self, kept, importance, mask):
-        made = self.step.to_mask(kept, importance, mask)
-        return {"float": made.float(), "transposed": made.T, "flat": made.flatten(), "nothing": None}[self.returned]
-
-
-@pytest.mark.parametrize("allocation", [PerLayer(), GlobalThreshold(), Erk()], ids=lambda one: one.name)
 @pytest.mark.parametrize(
-    ("returned", "given"),
+    ("change", "returned"),
     [
-        ("float", r"torch\.float32 \[8, 16\]"),
-        ("transposed", r"torch\.bool \[16, 8\]"),
-        ("flat", r"torch\.bool \[128\]"),
-        ("nothing", "NoneType"),
+        (lambda mask: mask.float(), r"torch\.float32 \[8, 16\]"),
+        (lambda mask: mask.T, r"torch\.bool \[16, 8\]"),
+        (lambda mask: mask.flatten(), r"torch\.bool \[128\]"),
+        (lambda mask: None, "NoneType"),
     ],
 )
-def test_step_that_makes_no_mask(returned, given, allocation):
-    message = rf"^pattern=ReturningStep: to_mask returns {given}, where a mask is bool \[8, 16\], as the weight$"
-    with pytest.raises(InvalidSetting, match=message):
-        make_masks(importance((8, 16)), Returning(returned), allocation, 0.5)
+def test_step_that_makes_no_mask(monkeypatch, change, returned):
+    """A pattern of somebody's own whose step returns something else than a mask."""
+    kind = type(ElementWise().steps(0.5, (8, 16))[0])
+    to_mask = kind.to_mask
+    monkeypatch.setattr(kind, "to_mask", lambda self, *given: change(to_mask(self, *given)))
+    message = rf"^pattern={kind.__name__}: to_mask returns {returned}, where a mask is bool \[8, 16\], as the weight$"
+    for allocation in (PerLayer(), GlobalThreshold()):
+        with pytest.raises(InvalidSetting, match=message):
+            make_masks(importance((8, 16)), ElementWise(), allocation, 0.5)
 
 
 STAGES = [0.4375, 0.5775, 0.75]  # 25, 35 and 50 % of the outputs, and of the inputs of each tile

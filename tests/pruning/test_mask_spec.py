@@ -10,7 +10,6 @@ import torch
 
 from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.global_threshold import GlobalThreshold
-from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import Permutation
 from sparsefront.patterns.element_wise import ElementWise
@@ -33,33 +32,8 @@ class Given(PerLayerAllocation):
         return self.of
 
 
-@dataclass(frozen=True)
-class EvenInputsFirst(NM):
-    """2:4 over an order of inputs: the even ones, then the odd ones."""
-
-    def find_permutation(self, importance, sparsity):
-        inputs = torch.arange(importance.shape[1])
-        return Permutation(inputs=torch.cat([inputs[::2], inputs[1::2]]))
-
-
 def scores(n: int = 6, k: int = 8, seed: int = 0) -> torch.Tensor:
     return torch.rand(n, k, generator=torch.Generator().manual_seed(seed))
-
-
-def test_permuted_pattern_holds_in_its_order():
-    importance, pattern = {"a": scores()}, EvenInputsFirst(m=4)
-    spec = fix_spec(importance, pattern, PerLayer(), 0.5)
-    mask = make_masks(importance, pattern, PerLayer(), 0.5)["a"]
-    for half in (mask[:, ::2], mask[:, 1::2]):
-        assert (half.sum(dim=1) == 2).all()
-    pattern.check(mask, 0.5, spec.permutation("a"))
-    assert torch.equal(mask, pattern.mask(importance["a"], 0.5))
-    uneven = torch.zeros(1, 8, dtype=torch.bool)
-    uneven[0, [0, 1, 4, 5]] = True  # two of the even and two of the odd inputs
-    pattern.check(uneven, 0.5, pattern.find_permutation(uneven, 0.5))
-    uneven[0, [1, 2]] = torch.tensor([False, True])
-    with pytest.raises(ValueError, match="keeps 3 of 4"):
-        pattern.check(uneven, 0.5, pattern.find_permutation(uneven, 0.5))
 
 
 def test_sparsities_of_layers():

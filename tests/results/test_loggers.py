@@ -5,8 +5,13 @@ A finished point that is shown again reaches W&B too, as the same run and withou
 A comparison goes to W&B as a run of its own: tables that hold every point, fronts and runs, and the page.
 """
 
+import json
 import os
+import re
+import subprocess
+import sys
 import types
+from pathlib import Path
 
 import pytest
 from quick_settings import QUICK
@@ -22,6 +27,7 @@ from sparsefront.results.loggers import (
     WandbLogging,
     log_result,
     read_wandb_results,
+    summary_of,
 )
 from sparsefront.results.record import Result
 from sparsefront.results.store import write_result_json
@@ -34,7 +40,9 @@ from sparsefront.results.record import Result
 folder = Path(sys.argv[1])
 for number in range(2):
     output_dir, config = folder / str(number), {"a": {"b": [1, None]}}
-    loggers = WandbLogging().build(LoggedRun(run_name="test", output_dir=output_dir, group="sweep", config=config))
+    loggers = WandbLogging().build(
+        LoggedRun(run_name="test", output_dir=output_dir, group="sweep", config=config, tags=["debug"])
+    )
     loggers[0].log_metrics({"train/loss": 1.0}, step=0)
     log_result(loggers, Result.from_json((folder / "row.json").read_text()))
 """
@@ -60,6 +68,16 @@ def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, m
         assert list((tmp_path / str(number) / "wandb").glob("offline-run-*/run-*.wandb"))
         assert list((tmp_path / str(number) / "wandb").glob("offline-run-*/files/media/table/summary_table*.json"))
     assert not (tmp_path / "wandb").exists(), "nothing is written outside the folders of the runs"
+    (folder,) = (tmp_path / "0" / "wandb").glob("offline-run-*")
+    program = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--summary", "--json", str(folder)]
+    shown = subprocess.run(program, env=home, capture_output=True, text=True)
+    if shown.returncode != 0:
+        pytest.skip(f"wandb cannot read its file back: {shown.stderr}")
+    record = json.loads(shown.stdout)
+    assert record["config"]["a"] == {"b": [1, None]}
+    read = {name: value for name, value in record["summary"].items() if name in summary_of(make_result())}
+    assert read == summary_of(make_result()) and read["accuracy/points_lost"] == pytest.approx(1.0)
+    assert Result.from_json(record["summary"][RESULT_KEY]) == make_result()
 
 
 def test_settings_that_cannot_work_are_rejected(no_account, monkeypatch):
@@ -148,7 +166,7 @@ def test_the_result_that_wandb_was_given_comes_back(no_account, monkeypatch, mak
     )
     log_result([WandbLogger(experiment=run)], make_result())
     assert logged["summary_table"].columns[0] == "run_id" and finished == [0]
-    assert run.summary["latency_sparse_ms"] == 3.5
+    assert run.summary["cpu_latency/sparse_ms"] == 3.5 and "latency/sparse_ms" not in run.summary
     edited = make_result(sparse=0.99, record_sha256="0" * 64).to_json()
     others = [
         types.SimpleNamespace(id="b", state="running", summary={}),
@@ -228,7 +246,11 @@ def test_a_point_shown_again_is_the_same_run_and_in_it_once(composed, monkeypatc
         assert len(run.logged) == trained and Result.from_json(run.summary[RESULT_KEY]) == result
     assert [session["resume"] for session in run.sessions] == ["allow"] * 3
     assert {session["job_type"] for session in run.sessions} == {"run"}
-    assert all(session["tags"] == ["vit_small", "digits", "n_m", "finetune"] for session in run.sessions)
+    assert all(session["tags"] == ["vit_small", "digits", "n_m", "finetune", "debug"] for session in run.sessions)
+    session = run.sessions[0]
+    choices = {"model": "vit_small", "dataset": "digits", "pattern": "n_m", "recovery": "finetune", "seed": 0}
+    assert (choices | {"granularity": None}).items() <= session["config"].items() and "sparsity" in session["config"]
+    assert session["name"] == f"{session['group']}-seed0" and session["group"].startswith("vit_small-digits-n_m")
     curves = {name for values in run.logged for name in values if not name.startswith("summary_table")}
     assert {"dense/val/accuracy", "dense/step", "recover/val/accuracy", "recover/step"} <= curves
     assert {name.partition("/")[0] for name in curves} == {"dense", "recover"}
@@ -313,3 +335,12 @@ def test_a_comparison_is_no_run_that_lacks_a_result(monkeypatch, results):
     monkeypatch.setattr(wandb, "Api", lambda timeout: types.SimpleNamespace(runs=lambda path: runs))
     reading = read_wandb_results(entity=None, project="mine")
     assert len(reading.results) == 1 and not reading.problems
+
+
+def test_latencies_of_a_gpu_and_a_cpu_have_names_of_their_own(make_result):
+    names = {device: {*summary_of(make_result(latency_device=device))} for device in ("cpu", "cuda")}
+    assert {"latency/speedup", "accuracy/sparse"} <= names["cuda"] and "latency/speedup" not in names["cpu"]
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text().partition("## Comparing in W&B")[2]
+    known = {*summary_of(make_result(latency_device="cuda", val_sparse=0.9))}
+    panels = set(re.findall(r"`((?:accuracy|latency)/\w+)`", page))
+    assert panels and panels <= known, "names on the page are those of the summary"

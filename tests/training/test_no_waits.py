@@ -33,7 +33,7 @@ def text(padded: bool) -> SplitData:
     lengths = torch.arange(2 * STEPS) % 7 + 9 if padded else torch.full((2 * STEPS,), LENGTH)
     starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     tokens = torch.arange(int(starts[-1]), dtype=torch.int32) % 50
-    columns = {"labels": torch.arange(2 * STEPS) % 2}
+    columns = {"labels": torch.arange(2 * STEPS) % 2, "labeled": torch.arange(2 * STEPS) % 3 > 0}
     rows = EncodedText({"input_ids": tokens, "token_type_ids": torch.zeros_like(tokens)}, starts, columns)
     return SplitData(
         lambda split: TextPart(rows, 0, None, LENGTH) if split == "train" else NoRows(), batch_size=2, seed=0

@@ -140,23 +140,21 @@ def changed(value: Any) -> Any:
     return "other" if value is None else f"{value}0"
 
 
-@pytest.mark.parametrize("forged", [nulls, other_values])
-def test_forged_fields_are_not_verified(verify, finished, stored, forged):
-    content = json.loads((finished / "row.json").read_text())
-    unnamed, named = {}, {}
-    for name, value in forged(content):
-        item = FIELDS[name]
-        if value == content[item.group][name]:
-            continue
-        status, line = verify(partial(set_field, item, value))
-        if status == 0 or (status == 3 and topic_of(item) not in line.partition("not verified: ")[2].split(", ")):
-            unnamed[name] = (value, line)
-        elif status == 3:
-            named[name] = (value, line)
-    print(forged.__name__, stored, "unnamed", len(unnamed), unnamed, "named", len(named), list(named))
-    assert unnamed == {}
-    if "cache" in stored:
-        assert len(named) <= 0 if forged is nulls else 10, named
+def test_forged_fields_are_not_verified(verify, finished, stored):
+    content, has_cache = json.loads((finished / "row.json").read_text()), "cache" in stored
+    for forged in (nulls, other_values) if has_cache else (other_values,):
+        unnamed, topics = {}, {}
+        for name, value in forged(content):
+            item = FIELDS[name]
+            if value == content[item.group][name]:
+                continue
+            status, line = verify(partial(set_field, item, value))
+            if status == 0 or (status == 3 and topic_of(item) not in line.partition("not verified: ")[2].split(", ")):
+                unnamed[name] = (value, line)
+            elif status == 3:
+                topics[name] = (value, line)
+        assert unnamed == {}
+        assert not has_cache or len(topics) <= (0 if forged is nulls else 10), topics
 
 
 def set_field(item: ResultField, value: Any, folder: Path, content: Content) -> None:

@@ -42,6 +42,7 @@ TABLES = (".json",)
 _READER = f"{sys.version_info[:2]} {hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}"
 
 
+@cache
 def code_digest(*roots: str, without: tuple[str, ...] = BOOKKEEPING, kernels: bool = False) -> str:
     """Digest of all that modules import: Python code; of packages that are not ours also native sources next to it, and the
     versions of other libraries.
@@ -176,14 +177,37 @@ def read_python(code: bytes) -> PythonSource:
 @gc_disabled()
 def _parsed(code: bytes) -> PythonSource:
     try:
-        tree = _WithoutText().visit(ast.parse(code))
+        tree = ast.parse(code)
+        imports = [name for statement in _code_of(tree) for name in _imported(statement).values()]
+        digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     except (SyntaxError, ValueError, RecursionError):
         return PythonSource(hashlib.sha256(code).hexdigest(), (), None)
-    imports = {name: None for node in ast.walk(tree) for name in _imported(node).values()}
+    if b"import_module" in code:  # importlib.import_module("module")
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) == "import_module"]
+        modules = [call.args[0].value for call in calls if call.args and isinstance(call.args[0], ast.Constant)]
+        imports += [module for module in modules if isinstance(module, str)]
     exports = {name: origin for statement in tree.body for name, origin in _imported(statement).items()}
     only_imports = "*" not in exports and all(map(_re_exports, tree.body))
-    digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    return PythonSource(digest, tuple(imports), exports if only_imports else None)
+    return PythonSource(digest, tuple(dict.fromkeys(imports)), exports if only_imports else None)
+
+
+def _code_of(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements in a node, from which docstrings, other lone strings and what only type checkers read are removed."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        parts = getattr(node, field, ())
+        if isinstance(parts, list):
+            parts[:] = [left for part in parts for left in _without_text(part)]
+            for part in parts:
+                yield part
+                yield from _code_of(part)
+
+
+def _without_text(statement: ast.AST) -> list:
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return [] if isinstance(statement.value.value, str) else [statement]
+    if isinstance(statement, ast.If) and _name(statement.test) == "TYPE_CHECKING":
+        return [left for part in statement.orelse for left in _without_text(part)]
+    return [statement]
 
 
 def _re_exports(statement: ast.stmt) -> bool:
@@ -192,37 +216,20 @@ def _re_exports(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) or (assigned is not None and _name(assigned).startswith("__"))
 
 
-class _WithoutText(ast.NodeTransformer):
-    """Removes docstrings, other lone strings, and what only type checkers read."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return None if is_text else self.generic_visit(node)
-
-    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        self.generic_visit(node)
-        return node.orelse if _name(node.test) == "TYPE_CHECKING" else node
-
-
 def _name(node: ast.expr) -> str:
     """The last part of a dotted name; "" for any other expression."""
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def _imported(node: ast.AST) -> dict[str, str]:
-    """Local name -> dotted name of what a statement imports, or a call of `import_module("module")`."""
+    """Local name -> dotted name of what a statement imports."""
     if isinstance(node, ast.Import):
         return {alias.name: alias.name for alias in node.names}
-    if isinstance(node, ast.ImportFrom):
-        start = "." * node.level + (f"{node.module}." if node.module else "")
-        return {
-            alias.asname or alias.name: start.removesuffix(".") if alias.name == "*" else start + alias.name
-            for alias in node.names
-        }
-    if isinstance(node, ast.Call) and _name(node.func) == "import_module" and node.args:
-        first = node.args[0]
-        return {"": first.value} if isinstance(first, ast.Constant) and isinstance(first.value, str) else {}
-    return {}
+    if not isinstance(node, ast.ImportFrom):
+        return {}
+    package = "." * node.level + (node.module or "")
+    start = f"{package}." if node.module else package
+    return {alias.asname or alias.name: package if alias.name == "*" else start + alias.name for alias in node.names}
 
 
 # CUDA and C++ sources, headers, and data tables of a package.

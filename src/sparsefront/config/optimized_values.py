@@ -80,7 +80,7 @@ def require_found(result: Result, names: tuple[str, ...]) -> None:
 def _why_absent(name: str, experiment: Experiment) -> str | None:
     """Why the record will lack a value; None if it will have it, according to the configuration."""
     mode, measure, pattern = experiment.measure.mode, experiment.measure, experiment.pattern
-    if name in (OF_DECODE if mode == "forward" else OF_FORWARD):
+    if name in (OF_DECODE if mode != "decode" else OF_FORWARD):
         return f"a run with measure.mode={mode} does not measure {name}"
     if not experiment.continues_to("report"):
         return f"there will be no record: stages ends with {experiment.stages[-1]}"

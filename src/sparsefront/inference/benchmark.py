@@ -229,7 +229,7 @@ def step_inputs(
     net: nn.Module, inputs: dict[str, Tensor], settings: Measure, argument: str = "net"
 ) -> dict[str, Tensor]:
     """What one timed forward is called with: with mode=decode one token [B, 1] per row of the prompt."""
-    if settings.mode == "forward":
+    if settings.mode != "decode":
         return inputs
     require_decoder(net, argument)
     if list(inputs) != ["input_ids"] or inputs["input_ids"].dim() != 2:

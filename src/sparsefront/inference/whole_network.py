@@ -136,7 +136,7 @@ class SwapSnapshot:
         try:
             low = {}
             with suppress(DoesNotApply):
-                if precision.is_low and settings.mode == "forward":
+                if precision.is_low and settings.mode != "decode":
                     low[precision.name] = fused_dense_graph(self._dense, inputs, precision.name, precision.calibration)
             measured = _settings(self._net, settings)
             timed = time_networks(self._dense.eval(), self._net, inputs, measured, fuse=fused_dense_graph, low=low)
@@ -150,7 +150,7 @@ class SwapSnapshot:
         dense = f"{dense_ms:.3f} ms dense{f' in {precision.name}' if is_low else ''}"
         text = f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense}"
         ways = f"{timed.execution.name} and {rival.execution.name}"
-        versions = timed.execution.versions if settings.mode == "forward" else ()
+        versions = timed.execution.versions if settings.mode != "decode" else ()
         why = NO_LAYER_IS_SPARSE if left_dense else why_dense(sparse_ms, dense_ms) and text
         return Decision(f"{text}, as {ways}", why, versions, is_low)
 

@@ -5,7 +5,7 @@ from dataclasses import field
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.attention import BACKENDS
@@ -36,9 +36,13 @@ class Measure:
 
     Args:
         mode: forward times a whole forward pass; decode times a language model's generation with a static KV cache: a step of
-            one token per row and, separately, the prefill of the prompt; see `measure.decode`.
+            one token per row and, separately, the prefill of the prompt; see `measure.decode`. serve times forwards and then
+            serves requests as they arrive, see `measure.serving`, in serving.json of the run's folder.
         device: auto (a CUDA GPU where there is one), cpu or cuda.
         dtype: auto (fp16 on CUDA, fp32 on a CPU), fp32, fp16 or bf16: of weights and activations, accuracy included.
+        rates: requests per second of mode=serve, tried in this order; served for `serve_seconds` each.
+        wait_ms: how long mode=serve waits for a fuller batch; `batch_size` is the largest.
+        p99_ms: the 99th percentile within which mode=serve counts requests per second.
         batch_size: samples per timed forward, and per batch of an evaluation. In a list the first value gives the result's
             latency, the others points of its curve.
         sequence_length: tokens per sample in the timed forward, or per prompt with mode=decode; null = the dataset's. May be a
@@ -67,7 +71,11 @@ class Measure:
         InvalidSetting: a value that cannot be used, or a device that is missing.
     """
 
-    mode: Literal["forward", "decode"] = "forward"
+    mode: Literal["forward", "decode", "serve"] = "forward"
+    rates: ListOf[PositiveFloat] = field(default_factory=list)
+    wait_ms: NonNegativeFloat = 2.0
+    p99_ms: PositiveFloat = 20.0
+    serve_seconds: PositiveFloat = 10.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", Dtype] = "auto"
     batch_size: Sizes = 32
@@ -109,7 +117,14 @@ class Measure:
     def _check_mode(self) -> None:
         """Check settings that only one mode takes."""
         low = self.dense_low or ()
-        if self.mode == "forward":
+        if (self.mode == "serve") != bool(self.rates):
+            allowed = (
+                "gives mode=serve its requests per second" if self.mode == "serve" else "is of mode=serve: leave it []"
+            )
+            raise InvalidSetting("rates", self.rates, allowed)
+        if self.mode == "serve" and not self.latency:
+            raise InvalidSetting("latency", self.latency, "times nothing: true with mode=serve")
+        if self.mode != "decode":
             if self.cache_length is not None:
                 raise InvalidSetting("cache_length", self.cache_length, "is of mode=decode: leave it null")
             if INT8_WEIGHT_ONLY in low:
@@ -122,6 +137,11 @@ class Measure:
         for length in self.sequence_lengths:
             if length is not None:
                 require_cache(length, self.cache_length_for(length), key="cache_length")
+
+    @property
+    def fingerprinted(self) -> tuple[str, ...]:
+        """Settings that change nothing in this mode, left out of the keys of stored measurements."""
+        return () if self.mode == "serve" else ("rates", "wait_ms", "p99_ms", "serve_seconds")
 
     def cache_length_for(self, prompt_length: int) -> int:
         """Tokens that the cache holds for a prompt of this length."""

@@ -6,12 +6,16 @@ projection, so a sparse layer would be silently bypassed. `replace_multihead_att
 """
 
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 PROJECTIONS = ("q", "k", "v")
 
@@ -20,7 +24,6 @@ class SelfAttention(nn.Module):
     """Multi-head softmax(Q Kᵀ / √d) V over one sequence, through PyTorch's fused attention.
 
     Args:
-        dropout: on the attention weights, during training only.
         dropout: on the attention weights, in training only.
     Raises:
         ValueError: heads do not divide width.
@@ -270,3 +273,70 @@ class WindowAttention(nn.Module):
         region = self._windows((3 * sides[0][:, None] + sides[1])[None, :, :, None])
         apart = region != region.transpose(1, 2)
         return torch.zeros_like(apart, dtype=x.dtype).masked_fill(apart, -100.0)
+
+
+# MPNet's attention, which transformers computes step by step.
+
+
+@contextmanager
+def fused_attention(net: nn.Module, *, wanted: bool = True) -> Iterator[None]:
+    """Context in which the attention of MPNet runs in one kernel, in training and evaluation.
+
+    transformers adds relative positions and mask to the scores of each layer, in several passes over [B, heads, L, L] in
+    fp32. Here they are added to each other once, in the dtype of the products. Results differ by rounding, and dropout
+    draws other numbers.
+
+    Args:
+        net: modules other than transformers' `MPNetEncoder` are not changed.
+        wanted: False changes nothing.
+    """
+    mpnet = sys.modules.get("transformers.models.mpnet.modeling_mpnet")
+    encoders = [part for part in net.modules() if wanted and mpnet is not None and type(part) is mpnet.MPNetEncoder]
+    changed: list[nn.Module] = []
+    try:
+        for encoder in encoders:
+            attentions = [layer.attention.attn for layer in encoder.layer]
+            for module, forward in ((encoder, _encode), *((one, _attend) for one in attentions)):
+                module.forward = partial(forward, module, module.forward)
+                changed.append(module)
+        yield
+    finally:
+        for module in changed:
+            del module.forward
+
+
+def _encode(
+    encoder: Any, plain: Callable[..., Any], hidden: Tensor, attention_mask: Tensor | None = None, **settings: Any
+) -> Any:
+    """The blocks of MPNet on `hidden` [B, L, width]; `attention_mask` is added to the scores [B, heads, L, L]."""
+    if settings.get("output_attentions") or settings.get("output_hidden_states"):
+        return plain(hidden, attention_mask, **settings)
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    bias = encoder.compute_position_bias(hidden[:1]).to(dtype)
+    if attention_mask is not None:
+        bias = bias + attention_mask.clamp(min=torch.finfo(dtype).min).to(dtype)
+    bias = bias.expand(len(hidden), *bias.shape[1:])
+    for layer in encoder.layer:
+        hidden = layer(hidden, None, bias)[0]
+    output = sys.modules[type(encoder).__module__].BaseModelOutput  # type: ignore[attr-defined]
+    return output(last_hidden_state=hidden) if settings.get("return_dict") else (hidden,)
+
+
+def _attend(
+    attention: Any,
+    plain: Callable[..., Any],
+    hidden: Tensor,
+    attention_mask: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **settings: Any,
+) -> tuple[Tensor, ...]:
+    """One attention of MPNet; `position_bias` [B, heads, L, L] includes the mask."""
+    if attention_mask is not None or settings.get("output_attentions"):
+        return plain(hidden, attention_mask, position_bias, **settings)
+    projections = attention.q, attention.k, attention.v
+    q, k, v = (part(hidden).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2) for part in projections)
+    dropout = attention.dropout.p if attention.training else 0.0
+    with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # the others give the bias no gradient
+        mixed = F.scaled_dot_product_attention(q, k, v, position_bias, dropout_p=dropout)
+    return (attention.o(mixed.transpose(1, 2).flatten(2)),)

@@ -1,6 +1,7 @@
 """Distillation: losses, hidden states, and the callbacks that run the teacher."""
 
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.attention import fused_attention
 from sparsefront.pruning.calibration import in_encoder, real_positions
 from sparsefront.tasks.base import TEACHER_LOGITS, Batch, Task, mean_counted, with_square_mask
 from sparsefront.training.graphs import HiddenStates
@@ -37,6 +39,7 @@ class TeacherCallback(pl.Callback, ABC):
         self.teacher = None if teacher is None else teacher.eval().requires_grad_(False)
         self.hidden_layers = hidden_layers or []
         self.learnt_layers = self.hidden_layers if learnt_layers is None else learnt_layers
+        self._undo = ExitStack()
 
     @abstractmethod
     def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
@@ -53,6 +56,7 @@ class TeacherCallback(pl.Callback, ABC):
         module.objective, module.states = self.objective, self._learnt
         if self.teacher is not None:
             self._taught = HiddenStates(self.teacher.to(module.device), self.hidden_layers)
+            self._undo.enter_context(fused_attention(self.teacher, wanted=module.device.type == "cuda"))
             module.teacher = (self.teacher, self._taught)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
@@ -63,6 +67,7 @@ class TeacherCallback(pl.Callback, ABC):
         self._learnt.remove()
         if self.teacher is not None:
             self._taught.remove()
+        self._undo.close()
         module.objective = module.states = module.teacher = None
 
     def objective(self, task: Task, output: Any, batch: Batch) -> Tensor:

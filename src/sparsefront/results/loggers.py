@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.options import require_package
+from sparsefront.results.candidates import points_lost
 from sparsefront.results.record import Result
 from sparsefront.results.store import Reading, unedited
 from sparsefront.settings_class import settings_class
@@ -165,6 +166,10 @@ class WandbLogging(Logging):
         again |= {"job_type": RUN_JOB, "tags": [tag[:MOST_TAG] for tag in run.tags]}
         folder = str(run.output_dir)
         started = self.start_run(name=run.run_name, dir=folder, group=run.group, config=run.config, **again)
+        if getattr(started, "offline", False):
+            log.info("W&B: kept offline; wandb sync %s", Path(started.dir).parent)
+        elif getattr(started, "url", None):
+            log.info("W&B: %s", started.url)
         return [WandbLogger(experiment=started, save_dir=folder, log_model=False)]
 
     def start_run(self, **start: Any) -> Any:
@@ -202,14 +207,15 @@ class WandbLogging(Logging):
         return setting if setting in ("online", "offline", "disabled") else "offline"
 
 
-def log_result(loggers: "Sequence[Logger]", result: Result, *, again: bool = False) -> None:
+def log_result(loggers: "Sequence[Logger]", result: Result, *, again: bool = False, files: Sequence[Path] = ()) -> None:
     """Send the result to every logger and close it: numbers as metrics; for W&B a summary table and the summary.
 
     Args:
+        files: pictures and pages for W&B, as far as they are there.
         again: an earlier result is shown again. A W&B run that has it is not changed; another one only gets the summary,
             which replaces the existing one, so that nothing is duplicated.
 
-    The summary of a W&B run has every field under its name, and the whole result as JSON under `row`, which
+    The summary of a W&B run has the numbers of `summary_of`, and the whole result as JSON under `row`, which
     `compare.py source=wandb` reads.
     """
     for logger in loggers:
@@ -218,11 +224,31 @@ def log_result(loggers: "Sequence[Logger]", result: Result, *, again: bool = Fal
             logger.log_metrics(numbers)
             logger.save()
         else:
-            _log_to_wandb(run, result, again)
+            _log_to_wandb(run, result, again, files)
     close_loggers(loggers)
 
 
-def _log_to_wandb(run: Any, result: Result, again: bool) -> None:
+def summary_of(result: Result) -> dict[str, float | str]:
+    """Numbers that W&B compares, without those that were not measured. Latencies of a CPU are `cpu_latency/...`."""
+    metric, speed = result.quality.metric_name or "quality", result.speed
+    latency = "cpu_latency" if speed.latency_device == "cpu" else "latency"
+    sides = ("dense", "masked", "sparse")
+    values: dict[str, float | str | None] = {
+        **{f"{metric}/{side}": result.value_of(side) for side in sides},
+        **{f"{metric}/held_out_{side}": result.value_of(f"val_{side}") for side in sides},
+        f"{metric}/points_lost": points_lost(result),
+        **{f"{latency}/{side}_ms": result.value_of(f"latency_{side}_ms") for side in ("dense", "dense_low", "sparse")},
+        **{f"{latency}/{name}": result.value_of(name) for name in ("speedup", "speedup_low", "speedup_high")},
+        f"{latency}/device": result.identity.gpu or speed.latency_device,
+        "size/weight_bytes": result.size.weight_bytes_sparse,
+        "size/peak_memory_bytes": result.size.peak_memory_bytes_sparse,
+        "size/sparsity_achieved": result.sparsity.sparsity_achieved,
+        "cost/recover_seconds": result.cost.recover_seconds,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _log_to_wandb(run: Any, result: Result, again: bool, files: Sequence[Path]) -> None:
     import wandb
 
     text = result.to_json()
@@ -230,8 +256,11 @@ def _log_to_wandb(run: Any, result: Result, again: bool) -> None:
         return
     flat = {name: value for name, value in result.flat().items() if value is not None}
     if not again:
-        run.log({"summary_table": wandb.Table(columns=list(flat), data=[list(flat.values())])})
-    run.summary.update({**flat, RESULT_KEY: text})
+        shown: dict[str, Any] = {"summary_table": wandb.Table(columns=list(flat), data=[list(flat.values())])}
+        for file in filter(Path.is_file, files):
+            shown[file.stem] = wandb.Html(str(file)) if file.suffix == ".html" else wandb.Image(str(file))
+        run.log(shown)
+    run.summary.update({**summary_of(result), RESULT_KEY: text})
 
 
 def close_loggers(loggers: "Sequence[Logger]", *, failed: bool = False) -> None:

@@ -63,7 +63,7 @@ class EvalContext:
             device=self.device,
             dtype=self.dtype,
         )
-        if self.experiment.measure.mode == "forward":
+        if self.experiment.measure.mode != "decode":
             return replace(self, inputs=inputs)
         prompt = inputs["input_ids"]
         return replace(self, inputs={"input_ids": prompt[:, :1]}, prompt=prompt)

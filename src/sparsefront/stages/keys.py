@@ -207,8 +207,20 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "code": [source_of(find_module(module)[0]).digest for module in record],
     }
     return StageKeys(
-        teacher=_teacher(experiment, dense),
-        **{key: value for key, value in locals().items() if key in StageKeys.__dataclass_fields__},
+        dense,
+        _teacher(experiment, dense),
+        structure,
+        prune,
+        choice_times,
+        choice_table,
+        recover,
+        export,
+        swap,
+        dense_quality,
+        control,
+        control_quality,
+        measure,
+        result,
     )
 
 

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.config.experiment import Experiment
+from sparsefront.measure.accuracy import first_samples
 from sparsefront.measure.decode import Prefilled
 from sparsefront.measure.end_to_end import DenseTiming, time_alone, time_pair, time_size
 from sparsefront.measure.execution_mode import NothingRuns, is_compiled
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import dataset_size_text, size_text
+from sparsefront.measure.serving import serve_networks
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import SPEEDUP_OVER, latency_over_batches, speedup_of
 from sparsefront.measure.timers import summarize
@@ -110,6 +112,20 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
         samples |= {f"{side} {dataset_size_text(entry)}": values for side, values in taken.items()}
     whole = all(taken for _, taken in timed)
     return {"dataset_lengths": lengths} | (latency_over_batches(timed) if whole else {}), samples
+
+
+def serving(bench: EvalContext, ways: Ways) -> dict[str, Any]:
+    """Group `serving` of a measurement with mode=serve, with lengths of the reporting split; empty with another mode."""
+    settings = bench.experiment.measure
+    if settings.mode != "serve":
+        return {}
+    lengths: list[int | None] = []
+    for batch in first_samples(bench.data.test_dataloader(), settings.evaluate_limit):
+        inputs = bench.task.net_inputs(batch)
+        mask = inputs.get("attention_mask")
+        rows = [bench.sequence_length] * len(next(iter(inputs.values()))) if mask is None else mask.sum(1).tolist()
+        lengths += [None if length is None else min(int(length), bench.sequence_length or length) for length in rows]
+    return {"serving": serve_networks(ways, bench.inputs, lengths, settings)}
 
 
 def part_latency(

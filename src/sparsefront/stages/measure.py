@@ -55,6 +55,7 @@ from sparsefront.stages.latency import (
     dataset_latency,
     latency_curve,
     part_latency,
+    serving,
     timing_fields,
     untimed_fields,
     with_prefill,
@@ -385,7 +386,8 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
     parts, of_parts = part_latency(bench, net)
     speed |= {"curve": curve, "parts": parts} | of_dataset
     samples_ms |= on_curve | there | of_parts
-    return {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}, samples_ms
+    groups = {"speed": speed, "size": _size("dense", net, bench), "kernels": {}}
+    return groups | serving(bench, ways), samples_ms
 
 
 def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, Any], Samples, SplitQuality]:
@@ -407,9 +409,10 @@ def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, A
     size = _size("dense", dense_net, bench) | _size("sparse", low.net, bench)
     of_dataset, there = dataset_latency(bench, ways)
     parts, of_parts = part_latency(bench, dense_net, low.net)
+    served = serving(bench, ways)
     curve, on_curve = latency_curve(bench, lambda point: sparse_speed(point, dense_net, made(point)))
     speed |= {"curve": curve, "parts": parts} | of_dataset
-    return {"speed": speed, "size": size, "kernels": {}}, samples_ms | on_curve | there | of_parts, quality
+    return {"speed": speed, "size": size, "kernels": {}} | served, samples_ms | on_curve | there | of_parts, quality
 
 
 def _side_by_side(
@@ -452,10 +455,12 @@ def _side_by_side(
     }
     of_dataset, there = dataset_latency(bench, ways)
     parts, of_parts = part_latency(bench, dense_net, sparse.net)
+    served = serving(bench, ways)
     del sparse, ways  # free their memory for the networks of the curve
     curve, on_curve = latency_curve(bench, at)
     speed |= {"curve": curve, "parts": parts} | of_dataset
-    return {"speed": speed, "size": size, "kernels": kernels}, samples_ms | on_curve | there | of_parts, quality
+    groups = {"speed": speed, "size": size, "kernels": kernels} | served
+    return groups, samples_ms | on_curve | there | of_parts, quality
 
 
 def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None]:

@@ -106,7 +106,7 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
     inputs = shape_inputs(
         info,
         batch_size=measure.batch_sizes[0],
-        sequence_length=measure.sequence_lengths[0] if measure.mode == "forward" else 1,
+        sequence_length=measure.sequence_lengths[0] if measure.mode != "decode" else 1,
         image_size=measure.image_size,
     )
     try:

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+
 from sparsefront.artifacts.content_digest import digest, file_digest
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import require_all
@@ -36,7 +38,7 @@ from sparsefront.results.record import (
     record_digest,
 )
 from sparsefront.results.run_folder import link_checkpoint
-from sparsefront.results.run_report import write_report
+from sparsefront.results.run_report import PAGE_FILE, PLOT_FILE, write_report
 from sparsefront.results.store import RESULT_FILE, STORE_FILE, append_result, write_result_json
 from sparsefront.results.tables import print_run
 from sparsefront.stages.bench import OUTCOMES, TEXTS
@@ -48,21 +50,27 @@ from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
 from sparsefront.training.fit import steps_per_epoch
 
 log = logging.getLogger(__name__)
+SERVING = "serving.json"  # of mode=serve, next to the result
 TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # groups whose choices become W&B tags
+CHOICE_GROUPS = (*TAG_GROUPS, "importance", "allocation", "schedule", "kernel")
 
 
 @contextmanager
 def open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
     """The loggers of this run, with the id of its result; marked as failed if the run fails."""
     low = [experiment.precision.mode] if experiment.precision.is_low else []
+    groups = [group for group in CHOICE_GROUPS if experiment.pattern.prunes or group in ("model", "dataset", "pattern")]
+    choices = {group: experiment.choices[group] for group in groups}
+    tags = [choices[group] for group in TAG_GROUPS if group in choices]
+    choices |= {"granularity": getattr(experiment.pattern, "granularity", None), "precision": experiment.precision.mode}
     run = LoggedRun(
-        run_name=experiment.name,
+        run_name=f"{experiment.name}-seed{experiment.seed}",
         output_dir=experiment.output_dir,
-        group=experiment.sweep,
-        config=experiment.settings | {"sparsity": experiment.sparsity, "seed": experiment.seed},
+        group=experiment.sweep or experiment.name,
+        # plain values, by which W&B groups and filters
+        config=choices | {name: getattr(experiment, name) for name in ("sparsity", "seed", "settings")},
         run_id=digest(keys.measure),
-        tags=[experiment.choices[group] for group in TAG_GROUPS if experiment.pattern.prunes or group != "recovery"]
-        + low,
+        tags=tags + low + ["debug"] * bool(HydraConfig.get().runtime.choices.get("debug")),
     )
     loggers = experiment.logger.build(run)
     try:
@@ -94,10 +102,12 @@ def run(
             result = _compose(experiment, dense, pruned, recovered, exported, measured).with_values(control[0])
             for file in (measured.path / SAMPLES, *measured.path.glob(TEXTS)):
                 shutil.copy(file, new.folder / file.name)
+            if (served := measured.read_json(MEASUREMENTS).get("serving")) is not None:
+                (new.folder / SERVING).write_text(json.dumps(served, indent=2), encoding="utf-8")
             save_outcomes(new.folder / OUTCOMES, load_outcomes(measured.path / OUTCOMES) | control[1])
             write_result_json(new.folder / RESULT_FILE, _sealed(result, new.folder))
     result = _publish(experiment, finished, pruned, recovered)
-    log_result(loggers, result)
+    log_result(loggers, result, files=[experiment.output_dir / name for name in (PLOT_FILE, PAGE_FILE)])
     return result
 
 
@@ -141,7 +151,8 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     result = Result.from_json((finished.path / RESULT_FILE).read_text(encoding="utf-8"))
     directory = experiment.output_dir
     require_all()  # after a suspend, a restarted run may own the folder now
-    for file in (finished.path / SAMPLES, finished.path / OUTCOMES, *finished.path.glob(TEXTS)):
+    beside = (*finished.path.glob(TEXTS), *finished.path.glob(SERVING))
+    for file in (finished.path / SAMPLES, finished.path / OUTCOMES, *beside):
         with whole_file(directory / file.name) as copy:
             shutil.copyfile(file, copy)
     masks = _pruned_layers(experiment, result, pruned, recovered) if experiment.report.mask_pictures else None
@@ -151,6 +162,7 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
         folder = experiment.cache_dir / result.identity.checkpoint
         checkpoint = link_checkpoint(newest(folder) or folder, directory)
     files = [write_result_json(directory / RESULT_FILE, result), *files]  # last: a folder with a result is complete
+    files += [file for file in [directory / SERVING] if file.is_file()]
     files += _added_to(experiment.results_dir / STORE_FILE, result)
     print_run(result, files, checkpoint=checkpoint, is_point=experiment.sweep is not None)
     sparsity = result.sparsity

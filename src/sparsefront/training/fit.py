@@ -18,6 +18,7 @@ from torch import Tensor
 from sparsefront import distributed
 from sparsefront.errors import Terminated
 from sparsefront.gpu import BusyShare, shared, yield_gpu
+from sparsefront.models.attention import fused_attention
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.average_weights import AverageWeights
@@ -84,7 +85,8 @@ class CountBudget(pl.Callback):
         self._batches_per_epoch = int(trainer.num_training_batches)
         self._samples += _rows(batch)
         if isinstance(batch, Mapping) and LABELED in batch:
-            self._unlabeled = (self._unlabeled or 0) + (~batch[LABELED]).sum()
+            unlabeled = (~batch[LABELED]).sum()
+            self._unlabeled = unlabeled if self._unlabeled is None else self._unlabeled + unlabeled
         if self.steps == self.ends_after:
             trainer.should_stop = True
 
@@ -206,6 +208,7 @@ def fit(
         BusyShare(device) as busy,
         deterministic_algorithms(trainer.deterministic),
         channels_last(task.net, wanted=trainer.lays_channels_last),
+        fused_attention(task.net, wanted=trainer.on_gpu and not trainer.deterministic),
     ):
         lightning = trainer.build(
             epochs=epochs,

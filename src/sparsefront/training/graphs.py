@@ -171,6 +171,7 @@ class GraphedForward:
         self._net, self._forward, self._states, self._trains = net, forward, states, trains
         self._seen: dict[Hashable, HostCopies] = {}
         self._graphs: dict[Hashable, _Graph] = {}
+        self._modules: list[nn.Module] = []
         self._weights: tuple[int, ...] = ()  # their addresses
         self._copies = False  # whether it copies from the CPU
         self.failed = False
@@ -180,12 +181,16 @@ class GraphedForward:
         if self.failed or not self._net.training == torch.is_grad_enabled() == self._trains:
             return self._forward(*values, **named)
         flat_inputs, structure = tree_flatten((values, named))
-        parameters = [one for one in self._net.parameters() if one.requires_grad or not self._trains]
+        if not self._modules:  # the walk through a network takes milliseconds
+            self._modules = list(self._net.modules())
+        owned = (one for module in self._modules for one in module._parameters.values() if one is not None)
+        parameters = [one for one in dict.fromkeys(owned) if one.requires_grad or not self._trains]
         weights = tuple(parameter.data_ptr() for parameter in parameters)
         if self._weights != weights:
             self._seen, self._graphs, self._weights = {}, {}, weights
         listens = self._states is not None and self._states.listening
-        key = _key(flat_inputs, structure, self._net), listens
+        device = parameters[0].device.type if parameters else "cpu"
+        key = _key(flat_inputs, structure, self._modules, device), listens
         graph = self._graphs.get(key)
         if graph is None:
             if key not in self._seen or len(self._graphs) >= MOST_GRAPHS or not parameters:
@@ -222,7 +227,7 @@ class GraphedForward:
         return output, states
 
 
-def _key(given: Sequence[Any], structure: Any, net: nn.Module) -> Hashable:
+def _key(given: Sequence[Any], structure: Any, modules: Sequence[nn.Module], device: str) -> Hashable:
     """The cache key of a graph: sizes, non-tensor arguments, autocast dtype, and which modules train."""
     described = tuple(
         (tuple(one.shape), one.stride(), one.dtype, one.device, one.requires_grad)
@@ -230,9 +235,8 @@ def _key(given: Sequence[Any], structure: Any, net: nn.Module) -> Hashable:
         else repr(one)
         for one in given
     )
-    device = next(net.parameters()).device.type
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    return described, str(structure), autocast, tuple(module.training for module in net.modules())
+    return described, str(structure), autocast, tuple(module.training for module in modules)
 
 
 class _Graph:

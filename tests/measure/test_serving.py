@@ -1,0 +1,108 @@
+"""`measure.mode=serve`: an open loop with dynamic batching, and energy."""
+
+import json
+import time
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.measure.execution_mode import FastestMode
+from sparsefront.measure.fastest import Execution
+from sparsefront.measure.serving import FEWEST_REQUESTS, PaddedBatches, Request, joules, poisson, serve
+from sparsefront.measure.settings import Measure
+
+LIMITS = {"largest_batch": 4, "wait_s": 0.001, "give_up_s": 0.1}
+
+
+def test_arrivals_are_random_and_repeatable():
+    requests = poisson(1000, 10, [5, 7], seed=0)
+    assert requests == poisson(1000, 10, [5, 7], seed=0) != poisson(1000, 10, [5, 7], seed=1)
+    assert abs(len(requests) - 10_000) < 500  # five standard deviations
+    assert {request.length for request in requests} == {5, 7}
+    assert requests == sorted(requests, key=lambda request: request.arrival_s)
+
+
+def test_each_request_is_served_once_in_order():
+    batches = []
+    requests = poisson(2000, 0.2, [None], seed=0)
+    served = serve(batches.append, requests, rate=2000, **LIMITS | {"give_up_s": 1000})
+    assert [request for batch in batches for request in batch] == requests
+    assert max(map(len, batches)) <= 4 and served.not_reached is None
+    assert 0 < served.p50_ms <= served.p95_ms <= served.p99_ms
+    assert served.requests == len(requests) and 1 <= served.mean_batch <= 4
+
+
+def test_a_rate_out_of_reach_is_no_latency():
+    batches = []
+
+    def slow(batch: list[Request]) -> None:
+        batches.append(batch)
+        time.sleep(0.05)
+
+    requests = poisson(1000, 5, [None], seed=0)
+    served = serve(slow, requests, rate=1000, **LIMITS)
+    assert served.not_reached.startswith("the queue grew: a request waited ")
+    assert served.p99_ms is None and served.served_per_s is None
+    assert sum(map(len, batches)) < len(requests), "the rest is not served"
+
+
+def test_few_requests_have_no_p99():
+    served = serve(lambda batch: None, poisson(100, 0.1, [None], seed=0), rate=100, **LIMITS | {"give_up_s": 1000})
+    assert served.p99_ms is None and f"at least {FEWEST_REQUESTS}" in served.not_reached
+
+
+def test_a_failure_of_the_network_is_raised():
+    def fail(batch: list[Request]) -> None:
+        raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        serve(fail, poisson(1000, 0.1, [None], seed=0), rate=1000, **LIMITS)
+
+
+class Recorder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[list[int], list[int]]] = []
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        self.calls.append(([*input_ids.shape], attention_mask.sum(1).tolist()))
+        return input_ids.float()
+
+
+def test_batches_are_padded_to_prepared_sizes():
+    net, inputs = Recorder(), {name: torch.ones(6, 40, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+    run = PaddedBatches(net, Execution(FastestMode("eager", net, lambda: None)), inputs, [3, 70], Measure(batch_size=6))
+    assert run.rows == [1, 2, 4, 6] and run.lengths == [64, 128]
+    net.calls.clear()
+    run([Request(0.0, 3), Request(0.0, 70), Request(0.0, 9)])
+    run([Request(0.0, 64)])
+    assert net.calls == [([4, 128], [3, 70, 9, 1]), ([1, 64], [64])]
+
+
+def test_energy_of_a_cpu_is_null_with_the_reason():
+    report = joules(lambda: None, torch.device("cpu"))
+    assert report == {"joules_per_call": None, "idle_watts": None, "no_energy": "a CPU"}
+
+
+def test_refusal_of_nvml_is_the_reason(monkeypatch):
+    nvml = MagicMock()
+    nvml.nvmlInit_v2.return_value = nvml.nvmlDeviceGetHandleByUUID.return_value = 0
+    nvml.nvmlDeviceGetTotalEnergyConsumption.return_value = 3
+    nvml.nvmlErrorString.return_value = b"Not Supported"
+    monkeypatch.setattr("ctypes.CDLL", lambda name: nvml)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("Properties", (), {"uuid": "a"}))
+    assert joules(lambda: None, torch.device("cuda"))["no_energy"] == "NVML: Not Supported"
+
+
+def test_a_run_that_serves_has_its_own_file(run, tmp_path):
+    from hydra.core.hydra_config import HydraConfig
+
+    settings = ["measure.mode=serve", "measure.rates=[400]", "measure.serve_seconds=1", "measure.batch_size=4"]
+    run("debug=tiny", "granularity=16", *settings)
+    served = json.loads((Path(HydraConfig.get().runtime.output_dir) / "serving.json").read_text())
+    assert served["device"] == "cpu" and served["gpu"] is None and "nothing about a GPU" in served["note"]
+    assert [one["rate"] for side in ("dense", "sparse") for one in served[side]["rates"]] == [400, 400]
+    assert served["sparse"]["no_energy"] == "a CPU" and served["largest_batch"] == 4
