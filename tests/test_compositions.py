@@ -50,6 +50,9 @@ def test_both_prunings_are_saved_as_one(how, tmp_path, caplog):
         sf.save(tmp_path / "again", given, left)
         sf.swap(given, left, {"input_ids": IDS}, tell=len)
         torch.testing.assert_close(given(IDS).logits, expected)
+    for folder in (tmp_path, tmp_path / "again"):
+        opened, left = sf.from_pretrained(folder)
+        assert torch.equal(opened(IDS).logits, expected) and left.sparsity == masks.sparsity
     sf.load(tmp_path / "again", original := bert())
     assert torch.equal(original(IDS).logits, expected)
     other = bert(hidden_size=32)

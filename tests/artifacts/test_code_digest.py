@@ -207,3 +207,12 @@ def test_editable_installs_count_by_source_and_others_by_version(own_modules, tm
     assert not counts_by_version("edited") and counts_by_version("settled")
     assert "settled" not in import_closure(["edited.part"])
     assert {*import_closure(["settled"])} == {"settled", "settled.part"}, "a root is followed wherever it lies"
+
+
+def test_discovered_modules_are_imported():
+    files = import_closure(["sparsefront_kernels.registry"])
+    assert {
+        "sparsefront_kernels.csr.format",
+        "sparsefront_kernels.csr.entries",
+        "sparsefront_kernels.csr.sm90",
+    } <= files.keys()
