@@ -126,6 +126,7 @@ def test_structured_alone_is_that_pattern(structured, alone, composed):
         ("structured=depth structured.sparsity=0.05", "^structured.sparsity=0.05: rounds to none of 4 blocks"),
         ("structured=depth model.depth=1", "^structured=depth: takes whole blocks"),
         ("structured=width structured.sparsity=0.0001", "^structured.sparsity=0.0001: rounds to no change"),
+        ("structured=experts", "^structured=experts: takes whole experts, and this network has no mixture"),
         ("structured=width pattern=depth", "^pattern=depth: makes a smaller dense network, and so does structured"),
         ("structured=depth pattern=channel pattern.axis=width", "^pattern=channel: makes a smaller dense network"),
         ("structured=width recovery=sr_ste pattern=n_m", "^recovery=sr_ste: starts from the dense weights"),

@@ -282,6 +282,9 @@ def _left(net: nn.Module, spec: MaskSpec) -> dict[str, Tensor]:
     state = net.state_dict()
     if spec.blocks is None or spec.structure or not has_blocks(net, spec.blocks):
         return state
+    if any(hasattr(net.get_submodule(block.rpartition(".")[0]), "removed") for block in spec.blocks):
+        remove_blocks(smaller := copy.deepcopy(net), spec.blocks)  # routers change, too
+        return smaller.state_dict()
     return {left: tensor for name, tensor in state.items() if (left := spec.name_left(name)) is not None}
 
 
