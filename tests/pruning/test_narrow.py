@@ -9,7 +9,11 @@ import transformers
 from torch import nn
 
 import sparsefront as sf
+from experiments.networks.networks import NETWORKS as MANY
+from experiments.networks.networks import Tiny
+from experiments.networks.table import outputs
 from sparsefront.errors import InvalidSetting
+from sparsefront.measure.correctness import output_error
 from sparsefront.models.attention import replace_multihead_attention
 from sparsefront.models.vit_small import VisionTransformer, VitSmall
 from sparsefront.patterns.channel import Channel
@@ -94,6 +98,109 @@ def prunable(net: nn.Module) -> list[str]:
 
 def sf_layers(net: nn.Module) -> list[str]:
     return [name for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+
+
+class Gated(nn.Module):
+    """Written by hand: a fused gate, a layer that is called between others, and two that make the same units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate_up, self.down = nn.Linear(8, 32), nn.Linear(32, 48), nn.Linear(24, 32)
+        self.out = nn.Linear(32, 4)
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.out(torch.tanh(x + 0.5 * self.down(gate.sigmoid() * up)))
+
+
+class Depends(Gated):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else super().forward(x)
+
+
+def mobilenet() -> nn.Module:
+    from torchvision.models import MobileNetV2
+
+    return MobileNetV2(num_classes=4, width_mult=0.25)
+
+
+GROUPED = {
+    "num_key_value_heads": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 1,
+    "vocab_size": 50,
+}
+OTHERS = {
+    "Gated": Tiny("own", Gated, lambda: (torch.randn(2, 8),)),
+    "MobileNetV2": Tiny("torchvision", mobilenet, lambda: (torch.randn(2, 3, 32, 32),)),
+    "Phi-3": Tiny(
+        "transformers",
+        lambda: transformers.Phi3ForCausalLM(transformers.Phi3Config(pad_token_id=0, intermediate_size=64, **GROUPED)),
+        lambda: TOKENS,
+    ),
+    "NomicBERT": Tiny(
+        "transformers", lambda: text(transformers.NomicBertConfig, transformers.NomicBertModel), lambda: TOKENS
+    ),
+    "depends on values": Tiny("own", Depends, lambda: (torch.randn(2, 8),)),
+}
+UNTIED = {  # parts of names of layers that stay
+    **dict.fromkeys(
+        "ModernBERT BART GPT-2 OPT Llama GPT-J Mixtral ResNet VGG MobileNetV3 NomicBERT".split(),
+        (),
+    ),
+    "Gated": ("first",),  # the head reads its units
+    "Swin": ("reduction",),
+    "SAM, encoder": ("neck",),
+    "MobileNetV2": ("features.1.conv.1",),
+    "EfficientNet": ("features.1.0",),
+    "T5": ("Attention",),
+    "DeBERTa-v2": ("attention",),
+    "Phi-3": ("self_attn",),
+    "DeepLabV3": ("classifier", "downsample"),
+    "LSTM": None,
+    "depends on values": None,
+}
+
+
+@pytest.mark.parametrize("sparsity", [0.25, 0.5])
+@pytest.mark.parametrize("name", UNTIED)
+def test_ties_of_many_networks_are_found(name, sparsity):
+    torch.manual_seed(0)
+    tiny = (OTHERS | MANY)[name]
+    net, inputs = tiny.make().eval(), tiny.inputs()
+    for norm in (part for part in net.modules() if isinstance(part, nn.BatchNorm2d)):
+        nn.init.normal_(norm.bias), nn.init.normal_(norm.running_mean)
+    if UNTIED[name] is None:
+        with pytest.raises(InvalidSetting, match="fits no prunable layer .*its graph cannot be traced"):
+            sf.prune(net, WIDTH, sparsity, example_inputs=inputs)
+        return
+    masks = sf.prune(net, WIDTH, sparsity, example_inputs=inputs, tell=len)
+    untied = [layer for layer, why in masks.ignored.items() if "no tied layers found" in why]
+    assert all(any(part in layer for part in UNTIED[name]) for layer in untied), untied
+    assert masks.sparsity == pytest.approx(sparsity, abs=0.02)
+    expected, count = outputs(net, inputs), sum(p.numel() for p in net.parameters())
+    sf.narrow(net, masks)
+    assert output_error(outputs(net, inputs), expected) <= 1e-5
+    assert sum(p.numel() for p in net.parameters()) < count - 0.9 * sum(int((~mask).sum()) for mask in masks.values())
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "MobileNetV2", "Swin"])
+def test_narrowed_networks_are_pruned_again_saved_and_loaded(name, tmp_path):
+    torch.manual_seed(0)
+    tiny = (OTHERS | MANY)[name]
+    net, inputs = tiny.make().eval(), tiny.inputs()
+    whole = copy.deepcopy(net)
+    narrowed = sf.narrow(net, sf.prune(net, WIDTH, 0.5, example_inputs=inputs, tell=len))
+    masks = sf.prune(net, "element_wise", 0.5, example_inputs=inputs, tell=len)
+    sf.save(tmp_path, net, masks)
+    sf.load(tmp_path, whole)
+    assert output_error(outputs(whole, inputs), outputs(net, inputs)) == 0
+    assert (narrowed.not_in_config is None) == (name == "Llama")
+    if name == "Llama":
+        again = type(net).from_pretrained(tmp_path).eval()
+        assert output_error(outputs(again, inputs), outputs(net, inputs)) == 0
 
 
 @pytest.mark.parametrize("family", NETWORKS)

@@ -1,7 +1,4 @@
-"""Which stages a change makes again: all that depend on it, and no others.
-
-Which stages an edited source makes again: those that it can change, and no others.
-"""
+"""Which stages a change of a setting or a source makes again: those that depend on it, and no others."""
 
 import importlib.metadata
 from dataclasses import asdict
@@ -19,6 +16,7 @@ from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.stages.keys import stage_keys
 
+ON_CPU = ("trainer=cpu", "measure.device=cpu")
 CHANGES = {
     "seed=1": ALL,
     "model.dim=128": ALL,
@@ -69,11 +67,26 @@ def digests(config) -> dict[str, str]:
     return {stage: digest(content) for stage, content in asdict(stage_keys(validate(config))).items()}
 
 
+def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    return {stage for stage in before if before[stage] != after[stage]}
+
+
+@pytest.fixture(scope="module")
+def computed() -> dict[str, str]:
+    return {}
+
+
+@pytest.fixture
+def unedited(composed, computed) -> dict[str, str]:
+    """Digests of the default settings and of the sources as they are, computed once."""
+    if not computed:
+        computed |= digests(composed(*ON_CPU))
+    return computed
+
+
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_makes_anew_what_depends_on_it(composed, change):
-    on_cpu = ["trainer=cpu", "measure.device=cpu"]
-    before, after = digests(composed(*on_cpu)), digests(composed(*on_cpu, *change.split()))
-    assert {stage for stage in before if before[stage] != after[stage]} == CHANGES[change]
+def test_a_setting_changes_what_depends_on_it(composed, unedited, change):
+    assert changed(unedited, digests(composed(*ON_CPU, *change.split()))) == CHANGES[change]
 
 
 TEXT = ("model=bert", "model.size=tiny", "dataset=glue")
@@ -91,20 +104,17 @@ PHOTOGRAPHS = ("model=torchvision", "dataset=imagenet")
         ("pillow", (), set()),
     ],
 )
-def test_another_version_of_a_library_makes_anew_what_it_computes(
-    composed, tmp_path, monkeypatch, library, settings, expected
-):
+def test_a_library_changes_what_it_computes(composed, tmp_path, monkeypatch, library, settings, expected):
     write = {TEXT: partial(write_glue, task="sst2"), PHOTOGRAPHS: write_imagenet}.get(settings)
     data = [] if write is None else [f"dataset.path={write(tmp_path / 'data')}"]
-    overrides = ["trainer=cpu", "measure.device=cpu", *settings, *data]
+    overrides = [*ON_CPU, *settings, *data]
     before, installed = digests(composed(*overrides)), importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == library else installed(name))
     after = digests(composed(*overrides))
-    assert {stage for stage in before if before[stage] != after[stage]} == expected
+    assert changed(before, after) == expected
 
 
 KERNELS, SPARSEFRONT = (Path(package.__file__).parent for package in (sparsefront_kernels, sparsefront))
-ON_CPU = ("trainer=cpu", "measure.device=cpu")
 
 ADDED = ("\n\n\n", "\n\nADDED = 1\n\n\n")  # after the imports, or between two definitions
 EDITS = {
@@ -143,29 +153,15 @@ WITHOUT_EFFECT = {
 }
 
 
-def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
-    return {stage for stage in before if before[stage] != after[stage]}
-
-
-@pytest.fixture(scope="module")
-def unedited() -> dict[str, str]:
-    """Digests of the sources as they are, filled in by the first test that asks."""
-    return {}
-
-
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_makes_anew_what_it_can_change(composed, edit, unedited, name):
+def test_an_edit_changes_what_depends_on_it(composed, unedited, edit, name):
     file, old, new, expected = EDITS[name]
-    if not unedited:
-        unedited |= digests(composed(*ON_CPU))
     edit(file, old, new)
     assert changed(unedited, digests(composed(*ON_CPU))) == expected
 
 
-def test_edits_that_can_change_nothing_make_nothing_anew(composed, edit, unedited):
+def test_edits_without_effect_change_nothing(composed, unedited, edit):
     """All at once: the digests are the unedited ones only where none of them counts."""
-    if not unedited:
-        unedited |= digests(composed(*ON_CPU))
     for change in WITHOUT_EFFECT.values():
         edit(*change)
     assert changed(unedited, digests(composed(*ON_CPU))) == set()
@@ -189,43 +185,37 @@ class Mine(VitSmall):
     drop: float = 0.0
     stem: str | None = None
 """
-PLACES = {
-    "a single module": ("my_pattern.py", "my_scores.py", "my_pattern.Mine", "my_scores"),
-    "a package": ("mine/pattern.py", "mine/deep/scores.py", "mine.pattern.Mine", "mine.deep.scores"),
-    "a package that re-exports": ("mine/pattern.py", "mine/deep/scores.py", "mine.Mine", ".deep.scores"),
-}
-INIT = "from mine.pattern import Mine\nfrom mine.others import Other\n"
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_users_own_pattern_counts_with_all_that_it_imports(composed, own_modules, place):
-    pattern, scores, target, helper = PLACES[place]
+def test_own_code_counts_with_its_imports(composed, own_modules):
+    """Named by a package that re-exports it. A new option, or one beside it, changes no key."""
     folder = own_modules(
         {
-            pattern: PATTERN.format(helper=helper),
-            scores: "SCALE = 1\n",
-            "mine/__init__.py": INIT if target == "mine.Mine" else "",
+            "mine/__init__.py": "from mine.pattern import Mine\nfrom mine.others import Other\n",
+            "mine/pattern.py": PATTERN.format(helper=".deep.scores"),
             "mine/deep/__init__.py": "",
+            "mine/deep/scores.py": "SCALE = 1\n",
             "mine/others.py": "class Other: ...\n",
         }
     )
-    user = [*ON_CPU, "pattern=block_wise", f"pattern._target_={target}"]
-
-    def after(file: str, content: str) -> set[str]:
-        before = digests(composed(*user))
+    user = [*ON_CPU, "pattern=block_wise", "pattern._target_=mine.Mine"]
+    own = (folder / "mine/pattern.py").read_text()
+    before = digests(composed(*user))
+    for file, content, expected in (
+        ("mine/pattern.py", own.replace("A user's", "My own").replace("# of the scores", "# of all"), set()),
+        ("mine/new_pattern.py", own, set()),
+        ("mine/others.py", "class Other: size = 1\n", set()),
+        ("mine/pattern.py", own + "    def extra(self): ...\n", FROM_PRUNE),
+        ("mine/deep/scores.py", "SCALE = 2\n", FROM_PRUNE),
+        ("mine/search.cu", "int best;\n", FROM_PRUNE),
+    ):
         own_modules({file: content})
-        return changed(before, digests(composed(*user)))
-
-    own = (folder / pattern).read_text()
-    assert after(pattern, own.replace("A user's", "My own").replace("# of the scores", "# of all")) == set()
-    assert after(f"{Path(pattern).parent}/new_pattern.py", own) == set()
-    assert after("mine/others.py", "class Other: size = 1\n") == set()
-    assert after(pattern, own + "    def extra(self): ...\n") == FROM_PRUNE
-    assert after(scores, "SCALE = 2\n") == FROM_PRUNE
-    assert after(f"{Path(pattern).parent}/search.cu", "int best;\n") == FROM_PRUNE
+        after = digests(composed(*user))
+        assert changed(before, after) == expected, file
+        before = after
 
 
-def test_a_table_that_a_user_names_counts_by_content_and_no_key_holds_a_path(composed, own_modules, tmp_path):
+def test_a_table_counts_by_its_content(composed, own_modules, tmp_path):
     own_modules({"my_pattern.py": PATTERN.format(helper="my_scores"), "my_scores.py": "SCALE = 1\n"})
     user = [*ON_CPU, "pattern=block_wise", "pattern._target_=my_pattern.Mine"]
     table = tmp_path / "table.csv"

@@ -223,12 +223,10 @@ def find_damage(folder: Path, expected: Checksums) -> str | None:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        size = path.stat().st_size
-        if size != stored["bytes"]:
+        if (size := path.stat().st_size) != stored["bytes"]:
             return f"{name} has {size} bytes instead of {stored['bytes']}"
-    for name, stored in expected.items():
         try:
-            content = file_digest(folder / name)
+            content = file_digest(path)
         except OSError as error:
             return f"{name} cannot be read ({error.strerror})"
         if content != stored["sha256"]:

@@ -333,11 +333,10 @@ def unreadable(path: Path, *, otherwise: str) -> Obstacle | None:
     """
     if (part := _first_denied(path)) is None:
         return None
-    try:
+    whose, mode = "another user", ""
+    with suppress(OSError):  # vanished meanwhile
         status = part.stat()
         whose, mode = _name(status.st_uid), f" with mode {status.st_mode & 0o777:03o}"
-    except OSError:  # vanished meanwhile
-        whose, mode = "another user", ""
     which = "it" if part == path else str(part)
     change = f"chmod a+rx {part}" if part in path.absolute().parents else f"chmod -R a+rX {path}"
     remedy = f"`{change}` by {whose} shares it; or {otherwise}"
@@ -360,18 +359,13 @@ def denied(error: PermissionError, *, otherwise: str) -> Obstacle:
 
 def _first_denied(path: Path) -> Path | None:
     """The first unreadable folder on the path, else the first unreadable file or folder below it."""
-    above = path.absolute().parents
-    if (closed := next((folder for folder in reversed(above) if not os.access(folder, os.X_OK)), None)) is not None:
-        return closed if os.path.lexists(closed) else None
-    mode = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
-    if not os.access(path, mode):
-        return path if path.exists() else None
-    for parent, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            inside = Path(parent, name)
-            mode = os.R_OK | os.X_OK if name in folders else os.R_OK
-            if not os.access(inside, mode) and inside.exists():
-                return inside
+    for folder in reversed(path.absolute().parents):
+        if not os.access(folder, os.X_OK):
+            return folder if os.path.lexists(folder) else None
+    inside = (Path(parent, name) for parent, *names in os.walk(path) for name in (*names[0], *names[1]))
+    for part in (path, *inside):
+        if not os.access(part, os.R_OK | os.X_OK if part.is_dir() else os.R_OK) and part.exists():
+            return part
     return None
 
 

@@ -32,7 +32,6 @@ from sparsefront.errors import InvalidSetting, printable
 from sparsefront.progress import counted
 from sparsefront.results.terminal import add_row, print_table, table_console
 
-DAY_S = 86400.0
 MOST_RUNS = 20  # lines of the table of runs, unless all are requested
 
 

@@ -386,10 +386,9 @@ def _smaller(net: nn.Module, shrinking: Experiment, prunable: Sequence[str]) -> 
     ):
         if removed_count:
             for name in hidden_layers:
-                if inside(name, tie.outputs) and not inside(name, [tie.inputs]):
-                    allowed = (
-                        f"has fewer outputs than in the teacher, because {tie.outputs[0]} becomes narrower: name blocks"
-                    )
+                if inside(name, list(tie.outputs)) and not inside(name, list(tie.inputs)):
+                    narrower = next(iter(tie.outputs))
+                    allowed = f"has fewer outputs than in the teacher, because {narrower} becomes narrower: name blocks"
                     raise InvalidSetting("recovery.hidden_layers", name, allowed)
             remove_units(net, tie, torch.arange(tie.count) >= removed_count)
     return net

@@ -432,11 +432,11 @@ def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any])
 
 def _call(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[[], Any]:
     """A call of the layer on cloned tensors."""
-    own, cloned_keywords = [_cloned(part) for part in args], {name: _cloned(part) for name, part in keywords.items()}
+    own, cloned_keywords = [_clone(part) for part in args], {name: _clone(part) for name, part in keywords.items()}
     return lambda: layer(*own, **cloned_keywords)
 
 
-def _cloned(operand: Any) -> Any:
+def _clone(operand: Any) -> Any:
     return operand.clone() if isinstance(operand, Tensor) else operand
 
 

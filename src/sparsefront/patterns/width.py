@@ -5,21 +5,23 @@ layer that computes it and a column of the layer that reads it; so is a channel 
 Biases of pruned units are never read. The result is a narrower dense network with the same function (`pruning.narrow`).
 """
 
+import copy
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.groups import Groups, group_score, keep_best
 from sparsefront.patterns.base import Pattern
 
-NO_TIES = "no tied layers found: it is neither in an attention nor in a feed-forward block that is known"
+NO_TIES = "no tied layers found: its units reach more than layers to prune and operations on each, or its graph cannot be traced"
 Shapes = Mapping[str, tuple[int, int]]
 Select = Callable[[Mapping[str, Groups], Mapping[str, int], float], dict[str, Tensor]]
 """Ranks the groups of all layers together; see `GlobalAllocation.select`."""
@@ -30,100 +32,108 @@ class Tie:
     """Units (heads, hidden features, channels) that are kept or pruned in several layers at once.
 
     Args:
-        outputs: layers that compute the units; unit i is their outputs i * size to (i + 1) * size - 1.
-        inputs: the layer that reads them, in the same order.
+        outputs: layers that compute the units -> sizes of their segments: of consecutive outputs, the first count * sizes[0]
+            belong to the units in turn, sizes[0] to each, and so on. (d, d, d) is a fused query, key and value.
+        inputs: layers that read them -> the same of their inputs (of one tap of a convolution).
         count: number of units.
-        size: outputs per unit: the head dimension, or 1 for features and channels.
         attention: module that stores the number of heads; None for features and channels.
-        heads: name of that attribute.
-        norms: batch norms between outputs and inputs.
+        heads: name of that attribute; empty if it has none.
+        of_unit: heads of a unit: more than one where they share a key and a value.
+        head_dim: size of a head.
+        between: batch norms and depthwise convolutions between outputs and inputs.
+        tables: parameters of the attention with a column for each head.
     """
 
-    outputs: tuple[str, ...]
-    inputs: str
+    outputs: Mapping[str, tuple[int, ...]]
+    inputs: Mapping[str, tuple[int, ...]]
     count: int
-    size: int = 1
     attention: str | None = None
     heads: str = ""
-    norms: tuple[str, ...] = ()
+    of_unit: int = 1
+    head_dim: int = 0
+    between: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
 
     @property
     def layers(self) -> tuple[str, ...]:
-        return *self.outputs, self.inputs
+        return *self.outputs, *self.inputs
+
+    @property
+    def reader(self) -> str:
+        """The first layer that reads the units: a name for the tie in files."""
+        return next(iter(self.inputs))
 
     def weights_of_unit(self, shapes: Shapes) -> int:
         """Number of weights in one unit; `shapes`: layer -> [N, K]."""
         return sum(math.prod(shapes[layer]) for layer in self.layers) // self.count
 
 
-# Known blocks, recognized by the names of their submodules.
+def features_of(units: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The bool [features] of units, bool [count], in segments of these sizes."""
+    return torch.cat([units.repeat_interleave(size) for size in sizes])
+
+
+# Attentions, recognized by the names of their projections; everything else about them follows from shapes.
 
 
 class _Attention(NamedTuple):
-    """Paths below a module: the three input projections, the output projection, and the attributes with the head counts."""
+    """Paths below a module: the projections (one if they are fused), the output projection, and the module with the settings."""
 
-    outputs: tuple[str, str, str]
+    outputs: tuple[str, ...]
     inputs: str
-    owner: str
-    heads: str
-    size: str | None
+    owner: str = ""
 
 
 ATTENTIONS = (
-    _Attention(
-        ("self.query", "self.key", "self.value"), "output.dense", "self", "num_attention_heads", "attention_head_size"
-    ),  # BERT, RoBERTa
-    _Attention(
-        ("attention.query", "attention.key", "attention.value"),
-        "output.dense",
-        "attention",
-        "num_attention_heads",
-        "attention_head_size",
-    ),
-    _Attention(("q", "k", "v"), "o", "", "num_attention_heads", "attention_head_size"),  # MPNet
-    _Attention(("q_lin", "k_lin", "v_lin"), "out_lin", "", "n_heads", "attention_head_size"),  # DistilBERT
-    _Attention(("q_proj", "k_proj", "v_proj"), "o_proj", "", "num_attention_heads", "head_dim"),  # ViT
-    _Attention(("q", "k", "v"), "out", "", "heads", None),  # our own
+    _Attention(("self.query", "self.key", "self.value"), "output.dense", "self"),  # BERT, RoBERTa
+    _Attention(("attention.query", "attention.key", "attention.value"), "output.dense", "attention"),
+    _Attention(("q", "k", "v"), "o"),  # MPNet
+    _Attention(("q_lin", "k_lin", "v_lin"), "out_lin"),  # DistilBERT
+    *(_Attention(("q_proj", "k_proj", "v_proj"), out) for out in ("o_proj", "out_proj", "dense")),  # ViT, OPT, Phi
+    _Attention(("q", "k", "v"), "out"),  # our own
+    _Attention(("c_attn",), "c_proj"),  # GPT-2
+    *(_Attention((fused,), out) for fused, out in (("qkv", "proj"), ("Wqkv", "Wo"))),  # timm, SAM, ModernBERT
 )
-# In these packages, attention reads only the number of heads from the module and everything else from tensor shapes.
-PACKAGES_OF_ATTENTIONS = ("transformers", "sparsefront")
+COUNTS_OF_HEADS = ("num_attention_heads", "num_heads", "n_heads", "heads")
+SIZES_OF_HEADS = ("attention_head_size", "head_dim")
+TABLES = ("relative_position_bias_table", "relative_position_bias.relative_position_bias_table")
+# In these packages, attention reads only these attributes from the module and everything else from tensor shapes.
+PACKAGES_OF_ATTENTIONS = ("transformers", "sparsefront", "timm")
 FEED_FORWARDS = (
     (("intermediate.dense",), "output.dense"),
     (("lin1",), "lin2"),
     (("fc1",), "fc2"),
     (("gate_proj", "up_proj"), "down_proj"),
+    (("w1", "w3"), "w2"),  # an expert of Mixtral
+    (("wi",), "wo"),  # T5
+    (("wi_0", "wi_1"), "wo"),
+    (("ffn",), "ffn_output"),  # ALBERT
 )
-RESIDUAL_BLOCKS = (("conv1", "bn1", "conv2"), ("conv2", "bn2", "conv3"))
-PACKAGES_OF_RESIDUAL_BLOCKS = ("torchvision", "timm")
-# Modules in which feature i of the output depends on feature i of the input only.
-ELEMENTWISE = (
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Hardswish, nn.Tanh, nn.Sigmoid, nn.Softplus),
-    *(nn.Identity, nn.Dropout, nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
-)
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 def find_ties(net: nn.Module, layers: Iterable[str]) -> list[Tie]:
-    """Find the ties among these layers of a network, in module order; a tie counts only if it contains no other layer.
+    """Find the ties among these layers of a network; a tie counts only if it contains no other layer.
+
+    Heads of attentions first, then features of feed-forward blocks, then what the graphs of modules show (`_traced`).
 
     Args:
         net: may be on the meta device: only names and shapes are read.
         layers: names of Linear and Conv2d layers.
     """
     among = set(layers)
-    users = Counter(id(own) for module in net.modules() for own in module._parameters.values())
+    modules = dict(net.named_modules())
+    users = Counter(id(own) for module in modules.values() for own in module._parameters.values())
     ties: list[Tie] = []
     makes: set[str] = set()
     reads: set[str] = set()
-    for name, module in net.named_modules():
-        for tie in (*_heads(name, module), *_features(name, module), *_of_residual_block(name, module)):
-            parts = [net.get_submodule(layer) for layer in tie.layers]
-            shared = any(users[id(part._parameters.get("weight"))] > 1 for part in parts)
-            if shared or not among.issuperset(tie.layers) or makes & set(tie.outputs) or tie.inputs in reads:
-                continue
-            makes.update(tie.outputs)
-            reads.add(tie.inputs)
-            ties.append(tie)
+    by_name = (tie for name, module in modules.items() for tie in (*_heads(name, module), *_features(name, module)))
+    for tie in chain(by_name, _traced("", net)):
+        shared = any(users[id(modules[layer]._parameters.get("weight"))] > 1 for layer in tie.layers)
+        if shared or not among.issuperset(tie.layers) or makes & set(tie.outputs) or reads & set(tie.inputs):
+            continue
+        makes.update(tie.outputs)
+        reads.update(tie.inputs)
+        ties.append(tie)
     return ties
 
 
@@ -133,88 +143,74 @@ def _heads(name: str, module: nn.Module) -> Iterator[Tie]:
     for kind in ATTENTIONS:
         owner = _part(module, kind.owner)
         projections = [_part(module, path) for path in (*kind.outputs, kind.inputs)]
-        heads = getattr(owner, kind.heads, None)
-        if owner is None or not isinstance(heads, int) or any(type(layer) is not nn.Linear for layer in projections):
+        if owner is None or not all(isinstance(layer, nn.Linear) for layer in projections):
             continue
-        *made, read = projections
-        width = made[0].out_features  # type: ignore[union-attr]
-        size = width // heads if kind.size is None else getattr(owner, kind.size, 0)
-        sides = {read.in_features, *(layer.out_features for layer in made)}  # type: ignore[union-attr]
-        if heads > 1 and sides == {heads * size} and _has_nothing_per_head(owner, projections):
-            outputs = tuple(_below(name, path) for path in kind.outputs)
+        *made, read = (layer.weight.shape for layer in projections)  # type: ignore[union-attr]
+        attribute = next((one for one in COUNTS_OF_HEADS if isinstance(vars(owner).get(one), int)), "")
+        size = next((own for one in SIZES_OF_HEADS if isinstance(own := getattr(owner, one, None), int)), 0)
+        heads, fused = getattr(owner, attribute, 0), len(made) == 1
+        width = read[1]
+        size = size or (width // heads if heads else 0)
+        if not size or width % size or (fused and made[0][0] != 3 * width):
+            continue
+        units = width // size if fused else made[1][0] // size  # of keys and values
+        of_unit = width // size // units if units else 0
+        sizes = ((of_unit * size,), (size,), (size,)) if not fused else ((size, size, size),)
+        fits = [shape[0] == units * sum(own) for shape, own in zip(made, sizes, strict=True)]
+        tables = tuple(one for one in TABLES if getattr(_parameter(owner, one), "shape", (0,))[-1] == units)
+        if units < 2 or not all(fits) or width != units * of_unit * size or heads not in (0, units * of_unit):
+            continue
+        if _has_nothing_per_head(owner, projections, size, tables):
+            outputs = {_below(name, path): own for path, own in zip(kind.outputs, sizes, strict=True)}
+            inputs = {_below(name, kind.inputs): (of_unit * size,)}
             attention = _below(name, kind.owner)
-            yield Tie(outputs, _below(name, kind.inputs), heads, size, attention, kind.heads)
+            yield Tie(outputs, inputs, units, attention, attribute, of_unit, size, tables=tables)
+            return
 
 
-def _has_nothing_per_head(owner: nn.Module, projections: Sequence[nn.Module | None]) -> bool:
-    """Whether only the projections have weights and `forward` takes no relative positions, whose bias would be per head.
-    MPNet's `position_bias` is allowed: `pruning.narrow` selects its heads.
+def _has_nothing_per_head(
+    owner: nn.Module, projections: Sequence[nn.Module | None], size: int, tables: Collection[str]
+) -> bool:
+    """Whether only the projections have weights, but for norms over the `size` features of a head and `tables`, and `forward`
+    takes no relative positions, whose bias would be per head. MPNet's `position_bias` is allowed: `pruning.narrow` selects its
+    heads.
     """
     others = [part for part in owner.children() if not any(part is projection for projection in projections)]
-    asked = inspect.signature(type(owner).forward).parameters
-    return not (
-        any(True for part in others for _ in part.parameters())
-        or list(owner.parameters(recurse=False))
-        or any(argument.startswith("rel") for argument in asked)
-    )
+    own = [
+        parameter
+        for key, parameter in owner._parameters.items()
+        if parameter is not None
+        and key not in tables
+        and not (key.startswith("rel_pos") and parameter.shape[-1] == size)
+    ]
+    with_heads = {id(_parameter(owner, table)) for table in tables}
+    own += [
+        parameter
+        for part in others
+        for parameter in part.parameters()
+        if parameter.numel() != size and id(parameter) not in with_heads
+    ]
+    forward = inspect.signature(type(owner).forward).parameters
+    gives_bias = "has_relative_attention_bias" in vars(owner)  # T5's, to the next layer
+    return not own and not gives_bias and not any(argument.startswith("rel") for argument in forward)
 
 
 def _features(name: str, module: nn.Module) -> Iterator[Tie]:
-    if isinstance(module, nn.Sequential):
-        yield from _in_sequence(name, module)
-        return
     encoder = isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
     for outputs, inputs in ((("linear1",), "linear2"),) if encoder else FEED_FORWARDS:
         made, read = [_part(module, path) for path in outputs], _part(module, inputs)
-        if any(type(layer) is not nn.Linear for layer in (*made, read)):
+        if not all(isinstance(layer, nn.Linear) and _is_plain_layer(layer) for layer in (*made, read)):
             continue
         beside = _part(module, outputs[0].rpartition(".")[0])
         assert beside is not None and isinstance(read, nn.Linear)
+        width, hidden = read.in_features, read.out_features
         others = [part for part in beside.children() if not any(part is layer for layer in (*made, read))]
-        if not encoder and any(True for part in others for _ in part.parameters()):
+        sides = {side for part in others for parameter in part.parameters() for side in parameter.shape}
+        if not encoder and (width in sides or (sides and width == hidden)):
             continue  # for example a norm over the hidden features
-        if {layer.out_features for layer in made} == {read.in_features}:  # type: ignore[union-attr]
-            yield Tie(tuple(_below(name, path) for path in outputs), _below(name, inputs), read.in_features)
-
-
-def _in_sequence(name: str, module: nn.Sequential) -> Iterator[Tie]:
-    """Consecutive layers of one type with only elementwise modules and batch norms in between."""
-    if type(module).forward is not nn.Sequential.forward:
-        return
-    before, made, norms = "", None, []  # type: ignore[var-annotated]
-    for child, part in module._modules.items():
-        if type(part) in (nn.Linear, nn.Conv2d):
-            if made is not None and type(made) is type(part) and _width(made) == _read_width(part):
-                yield Tie((_below(name, before),), _below(name, child), _width(made), norms=tuple(norms))
-            before, made, norms = child, part, []
-        elif isinstance(part, BATCH_NORMS):
-            norms.append(_below(name, child))
-        elif not isinstance(part, ELEMENTWISE):
-            made = None
-
-
-def _of_residual_block(name: str, module: nn.Module) -> Iterator[Tie]:
-    """Channels inside a residual block with batch norms; its first inputs and last outputs belong to the whole network."""
-    if type(module).__module__.partition(".")[0] not in PACKAGES_OF_RESIDUAL_BLOCKS:
-        return
-    known = {*sum(RESIDUAL_BLOCKS, ()), "bn3", "downsample"}
-    if any(list(part.parameters()) for child, part in module.named_children() if child not in known):
-        return
-    for made, norm, read in RESIDUAL_BLOCKS:
-        layers = _part(module, made), _part(module, read)
-        if any(type(layer) is not nn.Conv2d for layer in layers) or not isinstance(_part(module, norm), BATCH_NORMS):
-            continue
-        if all(layer.groups == 1 for layer in layers):  # type: ignore[union-attr]
-            count = _width(layers[0])
-            yield Tie((_below(name, made),), _below(name, read), count, norms=(_below(name, norm),))
-
-
-def _width(layer: nn.Module | None) -> int:
-    return len(layer.weight)  # type: ignore[union-attr,arg-type]
-
-
-def _read_width(layer: nn.Module) -> int:
-    return layer.weight.shape[1]  # type: ignore[union-attr,return-value]
+        if {layer.out_features for layer in made} == {width}:  # type: ignore[union-attr]
+            made_names, read_name = (_below(name, path) for path in outputs), _below(name, inputs)
+            yield Tie(dict.fromkeys(made_names, (1,)), {read_name: (1,)}, width)
 
 
 def _part(module: nn.Module | None, path: str) -> nn.Module | None:
@@ -223,8 +219,189 @@ def _part(module: nn.Module | None, path: str) -> nn.Module | None:
     return module
 
 
+def _parameter(module: nn.Module, path: str) -> Tensor | None:
+    parent, _, own = path.rpartition(".")
+    part = _part(module, parent)
+    return None if part is None else part._parameters.get(own)
+
+
 def _below(name: str, path: str) -> str:
     return f"{name}.{path}".strip(".")
+
+
+# What the graph of a module shows: layers whose outputs reach only elementwise operations and other layers.
+
+ELEMENTWISE = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Hardswish, nn.Hardsigmoid, nn.Tanh, nn.Sigmoid),
+    *(nn.Softplus, nn.Identity, nn.Dropout, nn.Dropout2d),
+)
+POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+UNARY = frozenset(
+    "relu relu_ relu6 gelu silu mish elu leaky_relu hardswish hardsigmoid tanh sigmoid softplus dropout dropout2d abs square "
+    "neg pow contiguous clone float to".split()
+)
+BINARY = frozenset("add iadd mul imul sub isub div truediv".split())
+POOLING = frozenset("max_pool2d avg_pool2d adaptive_avg_pool2d boolean_dispatch interpolate".split())
+
+
+class _Component:
+    """Layers that compute and read the same units; `valid` until something else reads them."""
+
+    def __init__(self, layer: str, count: int, *, pixels: bool) -> None:
+        self.outputs: dict[str, tuple[int, ...]] = {layer: (1,)}
+        self.inputs: dict[str, tuple[int, ...]] = {}
+        self.between: list[str] = []
+        self.count, self.pixels, self.valid = count, pixels, True
+
+    def join(self, other: "_Component") -> None:
+        """Take over the layers of a component whose units are combined with these one by one."""
+        self.valid &= other.valid and other.count == self.count and other.pixels == self.pixels
+        self.valid &= not self.inputs.keys() & other.inputs.keys()
+        self.outputs |= other.outputs
+        self.inputs |= other.inputs
+        self.between += other.between
+
+
+def _traced(name: str, module: nn.Module) -> Iterator[Tie]:
+    """The ties in the graph of a module or, where it cannot be traced (data-dependent control flow), of its children."""
+    if sum(isinstance(part, nn.Linear | nn.Conv2d) for part in module.modules()) < 2:
+        return
+    if (graph := _graph_of(module)) is None:
+        for child, part in module.named_children():
+            yield from _traced(_below(name, child), part)
+        return
+    for component in _components(module, graph):
+        if component.valid and component.inputs and component.count > 1:
+            outputs, inputs = (
+                {_below(name, layer): sizes for layer, sizes in side.items()}
+                for side in (component.outputs, component.inputs)
+            )
+            between = tuple(_below(name, part) for part in component.between)
+            yield Tie(outputs, inputs, component.count, between=between)
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear | nn.Conv2d) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _graph_of(module: nn.Module) -> fx.Graph | None:
+    """The operations of a forward with symbolic inputs; None where they depend on values or it is a layer itself."""
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+        return None
+    tensors = [*module.parameters(), *module.buffers()]
+    try:
+        # a copy, since a trace may set attributes
+        return _Tracer().trace(copy.deepcopy(module, {id(tensor): tensor for tensor in tensors}))
+    except Exception:  # whatever the module's code raises when it is copied or meets symbolic values
+        return None
+
+
+def _components(module: nn.Module, graph: fx.Graph) -> list[_Component]:
+    of_node: dict[fx.Node, _Component] = {}
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+
+    def lose(node: fx.Node) -> None:
+        for read in node.all_input_nodes:
+            if read in of_node:
+                of_node[read].valid = False
+
+    def joined(one: _Component, other: _Component) -> _Component:
+        if one is not other:
+            one.join(other)
+            of_node.update({node: one for node, component in of_node.items() if component is other})
+        return one
+
+    for node in graph.nodes:
+        source = of_node.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
+        alone = len(node.all_input_nodes) == 1
+        if node.op == "call_module":
+            part: Any = module.get_submodule(str(node.target))
+            passes = _passes(part, source) if source is not None and alone else ""
+            if passes == "between":
+                assert source is not None
+                source.valid &= calls[node.target] == 1
+                source.between.append(str(node.target))
+            if passes:
+                of_node[node] = source  # type: ignore[assignment]  # not None
+            elif _is_plain_layer(part) and alone and calls[node.target] == 1:
+                if source is not None:
+                    width = part.weight.shape[1]
+                    source.valid &= width % source.count == 0 and str(node.target) not in source.inputs
+                    source.valid &= width == source.count or (source.pixels and isinstance(part, nn.Linear))
+                    source.inputs[str(node.target)] = (width // source.count,)
+                of_node[node] = _Component(str(node.target), len(part.weight), pixels=isinstance(part, nn.Conv2d))
+            else:
+                lose(node)
+            continue
+        kind = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        numbers = all(isinstance(one, int | float | fx.Node) for one in node.args)
+        if node.op not in ("call_function", "call_method") or source is None and kind not in BINARY:
+            lose(node)
+        elif kind in BINARY and numbers and all(read in of_node for read in node.all_input_nodes):
+            first, *others = (of_node[read] for read in node.all_input_nodes)
+            for other in others:
+                first = joined(first, other)
+            of_node[node] = first
+        elif (
+            source is not None
+            and alone
+            and (_is_unary(node, kind) or (source.pixels and (kind in POOLING or _is_flat(node, kind))))
+        ):
+            of_node[node] = source
+        elif source is not None and kind == "chunk" and _is_layer_output(node, source):
+            parts = int(node.args[1])
+            source.valid &= source.count % parts == 0
+            source.count, source.outputs = source.count // parts, dict.fromkeys(source.outputs, (1,) * parts)
+            of_node[node] = source
+        elif kind == "getitem" and source is not None and getattr(node.args[0], "target", "") in ("chunk", torch.chunk):
+            of_node[node] = source
+        else:
+            lose(node)
+    return list(dict.fromkeys(of_node.values()))
+
+
+def _is_plain_layer(part: nn.Module) -> bool:
+    if isinstance(part, nn.Conv2d):
+        return type(part) is nn.Conv2d and part.groups == 1
+    return isinstance(part, nn.Linear) and type(part).forward is nn.Linear.forward
+
+
+def _passes(part: nn.Module, source: _Component) -> str:
+    """How the units of a component go through a module: "" if not one by one, "between" if it has weights for each."""
+    if isinstance(part, BATCH_NORMS) and part.num_features == source.count:
+        return "between"
+    if type(part) is nn.Conv2d and part.groups == part.in_channels == part.out_channels == source.count > 1:
+        return "between"
+    if isinstance(part, ELEMENTWISE) or (source.pixels and isinstance(part, (*POOLS, nn.Flatten))):
+        return "elementwise"
+    return ""
+
+
+def _is_unary(node: fx.Node, kind: str) -> bool:
+    return kind in UNARY and (kind != "to" or not any(isinstance(one, fx.Node) for one in node.args[1:]))
+
+
+def _is_flat(node: fx.Node, kind: str) -> bool:
+    """Whether the operation removes the dims of pixels and keeps the order of channels."""
+    if kind == "flatten":
+        return node.args[1:] in ((1,), (1, -1))
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    return kind == "mean" and tuple(dims or ()) in ((2, 3), (-2, -1))
+
+
+def _is_layer_output(node: fx.Node, source: _Component) -> bool:
+    """Whether a chunk along the last dim is all that reads the output of a Linear."""
+    made: Any = node.args[0]
+    dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+    return (
+        dim == -1
+        and not source.pixels
+        and made.op == "call_module"
+        and len(made.users) == 1
+        and len(source.outputs) == 1
+    )
 
 
 # How many units to prune.
@@ -321,7 +498,7 @@ def tied_masks(
     shapes = {layer: (values.shape[0], values.shape[1]) for layer, values in importance.items()}
     aggregate = getattr(pattern, "aggregate", "rms")
     scores = [
-        unit_scores(tie, importance, aggregate).masked_fill_(~_units_left(tie, allowed), -math.inf) for tie in ties
+        unit_scores(tie, importance, aggregate).masked_fill_(~units_left(tie, allowed), -math.inf) for tie in ties
     ]
     if select is None:
         pruned_counts = units_to_prune(ties, shapes, final)
@@ -359,9 +536,14 @@ def unit_scores(tie: Tie, importance: Mapping[str, Tensor], aggregate: str) -> T
     Args:
         importance: layer -> float [N, K]; the columns of a convolution are ordered (kh, kw, C_in).
     """
-    parts = [importance[layer].float().reshape(tie.count, -1) for layer in tie.outputs]
-    read = importance[tie.inputs].float()
-    parts.append(read.reshape(len(read), -1, tie.count, tie.size).permute(2, 0, 1, 3).reshape(tie.count, -1))
+    parts = []
+    for layer, sizes in tie.outputs.items():
+        segments = importance[layer].float().split([tie.count * size for size in sizes])
+        parts += [segment.reshape(tie.count, -1) for segment in segments]
+    for layer, sizes in tie.inputs.items():
+        taps = importance[layer].float().unflatten(1, (-1, tie.count * sum(sizes)))
+        for segment in taps.split([tie.count * size for size in sizes], dim=2):
+            parts.append(segment.unflatten(2, (tie.count, -1)).permute(2, 0, 1, 3).reshape(tie.count, -1))
     weights = torch.cat(parts, dim=1)
     return group_score(weights, (1,), weights.shape[1], aggregate)
 
@@ -380,9 +562,10 @@ def _best_units(scores: Tensor, gone: int) -> Tensor:
     return unit_mask
 
 
-def _units_left(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor:
+def units_left(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor:
     """Bool [units] that are still alive in masks [N, K]."""
-    return masks[tie.outputs[0]].reshape(tie.count, -1).any(dim=1)
+    layer, (size, *_) = next(iter(tie.outputs.items()))
+    return masks[layer][: tie.count * size].reshape(tie.count, -1).any(dim=1)
 
 
 def _masks_of_units(ties: Sequence[Tie], kept: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:
@@ -390,8 +573,9 @@ def _masks_of_units(ties: Sequence[Tie], kept: Sequence[Tensor], shapes: Shapes)
     device = kept[0].device
     masks = {layer: torch.ones(shape, dtype=torch.bool, device=device) for layer, shape in shapes.items()}
     for tie, units in zip(ties, kept, strict=True):
-        features = units.repeat_interleave(tie.size)
-        for layer in tie.outputs:
-            masks[layer] &= features[:, None]
-        masks[tie.inputs] &= features.repeat(shapes[tie.inputs][1] // len(features))
+        for layer, sizes in tie.outputs.items():
+            masks[layer] &= features_of(units, sizes)[:, None]
+        for layer, sizes in tie.inputs.items():
+            features = features_of(units, sizes)
+            masks[layer] &= features.repeat(shapes[layer][1] // len(features))
     return masks

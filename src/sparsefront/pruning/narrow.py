@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import layer_weight, unwrapped
-from sparsefront.patterns.width import Tie, find_ties
+from sparsefront.patterns.width import Tie, features_of, find_ties, units_left
 from sparsefront.pruning.masks import require_masks_of
 from sparsefront.pruning.structure import Removal, describe_units, forget_zeros, record_removal, remove_units
 
@@ -58,7 +58,7 @@ def narrow(net: nn.Module, masks: Mapping[str, Tensor]) -> Narrowed:
     if not tie_units:
         return Narrowed(layers)
     forget_zeros(net)
-    left = {tie.inputs: units.nonzero().flatten().tolist() for tie, units in tie_units}
+    left = {tie.reader: units.nonzero().flatten().tolist() for tie, units in tie_units}
     record_removal(net, Removal(units=left, layers=list(masks)))
     return Narrowed(layers, describe_units(net, tie_units))
 
@@ -94,10 +94,12 @@ def _narrow_all(net: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, 
 
 def _units(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor | None:
     """Bool [units]: those that any layer uses; None if all are used, or the layers' masks do not share whole units."""
-    rows = [masks[layer].any(dim=1).view(tie.count, tie.size) for layer in tie.outputs]
-    read = masks[tie.inputs].any(dim=0).view(-1, tie.count, tie.size)
-    units = rows[0].any(dim=1)
-    whole = units[:, None].expand(-1, tie.size)
+    units = units_left(tie, masks)
     if bool(units.all()) or not bool(units.any()):
         return None
-    return units if all(side.equal(whole) for side in (*rows, *read)) else None
+    made = [masks[layer].any(dim=1).equal(features_of(units, sizes)) for layer, sizes in tie.outputs.items()]
+    read = [
+        bool((masks[layer].any(dim=0).unflatten(0, (-1, tie.count * sum(sizes))) == features_of(units, sizes)).all())
+        for layer, sizes in tie.inputs.items()
+    ]
+    return units if all(made + read) else None

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import is_of_transformers
 from sparsefront.networks import layer_weight, remove_blocks
-from sparsefront.patterns.width import Tie, find_ties
+from sparsefront.patterns.width import Tie, features_of, find_ties
 
 log = logging.getLogger(__name__)
 FEATURES_OF_CONFIG = ("intermediate_size", "hidden_dim", "ffn_dim")
 HEADS_OF_CONFIG = ("num_attention_heads", "n_heads")
+TOTALS_OF_HEADS = ("all_head_size", "split_size", "attn_dim")  # attributes of attentions: heads times their size
 RECORDED = "_sparsefront_removals"  # attribute of a network that became smaller
 ZEROED = "_sparsefront_zeroed"  # attribute of a network whose pruned units are still in it
 
@@ -65,9 +66,9 @@ def apply_structure(net: nn.Module, structure: Structure) -> None:
         remove_blocks(net, removal.blocks)
         module_names = set(dict(net.named_modules()))
         ties = find_ties(net, [layer for layer in removal.layers if layer in module_names]) if removal.units else []
-        tie_units = [(tie, _left(tie, removal.units[tie.inputs])) for tie in ties if tie.inputs in removal.units]
+        tie_units = [(tie, _left(tie, removal.units[tie.reader])) for tie in ties if tie.reader in removal.units]
         if len(tie_units) < len(removal.units):
-            missing = next(iter(removal.units.keys() - {tie.inputs for tie, _ in tie_units}))
+            missing = next(iter(removal.units.keys() - {tie.reader for tie, _ in tie_units}))
             raise InvalidSetting("net", type(net).__name__, f"is another network: {missing} reads no units that may go")
         for tie, units in tie_units:
             remove_units(net, tie, units)
@@ -79,7 +80,7 @@ def apply_structure(net: nn.Module, structure: Structure) -> None:
 def _left(tie: Tie, units: Sequence[int]) -> Tensor:
     left = torch.zeros(tie.count, dtype=torch.bool)
     if not units or min(units) < 0 or max(units) >= tie.count:
-        raise InvalidSetting("net", tie.inputs, f"reads {tie.count} units, and not those that are left of another")
+        raise InvalidSetting("net", tie.reader, f"reads {tie.count} units, and not those that are left of another")
     left[list(units)] = True
     return left
 
@@ -145,24 +146,33 @@ def require_no_zeros(net: nn.Module, layers: Iterable[str]) -> None:
 @torch.no_grad()
 def remove_units(net: nn.Module, tie: Tie, units: Tensor) -> None:
     """Remove the units of a tie that are not in `units`, bool [units], from all of its layers, in place."""
-    kept_indices = units.repeat_interleave(tie.size).nonzero().flatten()
-    for name in tie.outputs:
+    for name, sizes in tie.outputs.items():
         layer: Any = net.get_submodule(name)
+        kept_indices = features_of(units, sizes).nonzero().flatten()
         _keep(layer, ("weight", "bias"), kept_indices, 0)
         setattr(layer, "out_features" if isinstance(layer, nn.Linear) else "out_channels", len(kept_indices))
-    for name in tie.norms:
-        norm: Any = net.get_submodule(name)
-        _keep(norm, ("weight", "bias", "running_mean", "running_var"), kept_indices, 0)
-        norm.num_features = len(kept_indices)
-    reader: Any = net.get_submodule(tie.inputs)
-    _keep(reader, ("weight",), kept_indices, 1)
-    setattr(reader, "in_features" if isinstance(reader, nn.Linear) else "in_channels", len(kept_indices))
+    for name in tie.between:
+        part: Any = net.get_submodule(name)
+        kept_indices = units.nonzero().flatten()
+        _keep(part, ("weight", "bias", "running_mean", "running_var"), kept_indices, 0)
+        counts = ("groups", "in_channels", "out_channels") if isinstance(part, nn.Conv2d) else ("num_features",)
+        vars(part).update(dict.fromkeys(counts, len(kept_indices)))
+    for name, sizes in tie.inputs.items():
+        reader: Any = net.get_submodule(name)
+        kept_indices = features_of(units, sizes).nonzero().flatten()
+        _keep(reader, ("weight",), kept_indices, 1)
+        setattr(reader, "in_features" if isinstance(reader, nn.Linear) else "in_channels", len(kept_indices))
     if tie.attention is None:
         return
     attention: Any = net.get_submodule(tie.attention)
-    setattr(attention, tie.heads, int(units.sum()))
-    if hasattr(attention, "all_head_size"):
-        attention.all_head_size = len(kept_indices)
+    if tie.heads:
+        setattr(attention, tie.heads, int(units.sum()) * tie.of_unit)
+    for name in TOTALS_OF_HEADS:
+        if isinstance(vars(attention).get(name), int):
+            setattr(attention, name, len(kept_indices))
+    for table in tie.tables:
+        parent, _, own = table.rpartition(".")
+        _keep(attention.get_submodule(parent), (own,), units.nonzero().flatten(), -1)
     if "position_bias" in inspect.signature(type(attention).forward).parameters:
         heads = units.nonzero().flatten().to(layer_weight(reader).device)
         attention.register_buffer("kept_heads", heads, persistent=False)
@@ -206,11 +216,14 @@ def describe_units(net: nn.Module, removed: Sequence[tuple[Tie, Tensor]]) -> str
     changes: dict[str, int] = {}
     for tie, units in removed:
         names, left = FEATURES_OF_CONFIG if tie.attention is None else HEADS_OF_CONFIG, int(units.sum())
-        config_key = next((name for name in names if getattr(config, name, None) == tie.count), None)
+        left, before = left * tie.of_unit, tie.count * tie.of_unit
+        config_key = next((name for name in names if getattr(config, name, None) == before), None)
         if config_key is None or changes.setdefault(config_key, left) != left:
             return f"{type(config).__name__} holds one number of {'features' if tie.attention is None else 'heads'} for all"
         if tie.attention is not None:
-            changes["head_dim"] = tie.size
+            changes["head_dim"] = tie.head_dim
+            if hasattr(config, "num_key_value_heads"):
+                changes["num_key_value_heads"] = left // tie.of_unit
     described = copy.deepcopy(config)
     for name, value in changes.items():
         setattr(described, name, value)
