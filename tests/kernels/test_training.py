@@ -69,7 +69,7 @@ CASES = {
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_gradients_are_those_of_the_masked_weight(case, bias):
+def test_gradients_of_the_masked_weight(case, bias):
     mask, make, held, rows = case()
     linear = nn.Linear(*mask.t().shape, bias=bias, dtype=torch.float64)
     layer, weight = make(linear, mask), linear.weight.detach().mul(mask).requires_grad_()
@@ -85,7 +85,7 @@ def test_gradients_are_those_of_the_masked_weight(case, bias):
 
 
 @pytest.mark.parametrize("case", [tiles(48, 32, 8, 0.5), blocks(48, 32, (16, 8))], ids=["tiles", "blocks"])
-def test_it_works_compiled_under_autocast_and_copied(case):
+def test_op_works_compiled_and_copied(case):
     layer, x = case.layer(nn.Linear(32, 48), case.mask), torch.randn(5, 32)
     other = copy.deepcopy(layer)
     assert set(layer.state_dict()) == {"weight", "bias"}
@@ -99,7 +99,7 @@ def test_it_works_compiled_under_autocast_and_copied(case):
     assert torch.equal(layer.bias.grad, other.bias.grad)
 
 
-def test_the_op_of_blocks_is_what_it_says():
+def test_opcheck_of_blocks():
     layer = TrainableBlockedLinear.from_masked(nn.Linear(32, 48), drawn(48, 32, (16, 8)), (16, 8))
     values = layer.weight.detach().clone().requires_grad_()
     operands = torch.randn(5, 32, requires_grad=True), values, layer.bias, layer._handle, 48
@@ -128,7 +128,7 @@ def test_gpu_gradients_are_those_of_float64(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_its_own_check_finds_a_wrong_kernel(dtype, monkeypatch):
+def test_own_check_finds_wrong_kernels(dtype, monkeypatch):
     layer = TrainableBlockedLinear.from_masked(nn.Linear(64, 96), drawn(96, 64, (32, 16)), (32, 16))
     assert layer.largest_error(dtype, CPU, rows=33) < (1e-3 if dtype == torch.float16 else 1e-5)
     monkeypatch.setattr(
@@ -137,7 +137,7 @@ def test_its_own_check_finds_a_wrong_kernel(dtype, monkeypatch):
     assert layer.largest_error(dtype, CPU, rows=33) > 0.05
 
 
-def test_a_weight_without_kept_blocks_gives_its_bias():
+def test_weight_without_blocks_gives_bias():
     layer = TrainableBlockedLinear.from_masked(nn.Linear(8, 4), torch.zeros(4, 8, dtype=torch.bool), (2, 4))
     x = torch.randn(3, 8, requires_grad=True)
     y = layer(x)
@@ -148,7 +148,7 @@ def test_a_weight_without_kept_blocks_gives_its_bias():
 @pytest.mark.parametrize(
     ("n", "k", "block", "m"), [(128, 256, (64, 64), 70), (64, 48, (32, 16), 33), (26, 12, (13, 3), 9)]
 )
-def test_triton_computes_the_gradient_of_kept_blocks(n, k, block, m, monkeypatch):
+def test_triton_gradient_of_kept_blocks(n, k, block, m, monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed")
     from sparsefront_kernels.blocked.triton_training import GradientLaunch
 
@@ -163,7 +163,7 @@ def test_triton_computes_the_gradient_of_kept_blocks(n, k, block, m, monkeypatch
         )
 
 
-def test_without_rows_the_hopper_kernel_is_not_launched(monkeypatch):
+def test_no_rows_launch_nothing(monkeypatch):
     monkeypatch.setattr(sm90_training, "num_sms", lambda device: 132)
     layer = TrainableBlockedLinear.from_masked(nn.Linear(128, 128), drawn(128, 128, (64, 64), 0.6), (64, 64))
     rows, blocks = torch.empty(0, 128, dtype=torch.float16), layer._blocks
@@ -172,7 +172,7 @@ def test_without_rows_the_hopper_kernel_is_not_launched(monkeypatch):
     assert not any(one.any() for one in found)
 
 
-def test_what_the_copy_engine_cannot_read_is_copied():
+def test_unreadable_memory_is_copied():
     rows = torch.randn(6, 64).half()
     ways = (
         rows.t(),
