@@ -3,6 +3,7 @@
 A row maps columns to cells.
 """
 
+import codecs
 import csv
 import fcntl
 import io
@@ -22,9 +23,10 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.options import shortened
 from sparsefront.provenance import provenance
 from sparsefront.results.record import Result
-from sparsefront.results.store import SAVED_BY_OTHERS, TEXT
+from sparsefront.results.store import TEXT
 
 Row = dict[str, str]
+SAVED_BY_OTHERS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # how spreadsheets begin a file
 DAY = len("2026-11-24")
 COMMIT_DIGITS = 7
 CLOSE = 1e-5  # relative tolerance: rows have six digits

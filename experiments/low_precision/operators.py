@@ -43,9 +43,9 @@ ROWWISE, TENSORWISE = "dense_fp8_rowwise", "dense_fp8_tensorwise"
 PEERS = {
     ROWWISE: "dense_fp8",
     TENSORWISE: TENSORWISE,
-    "dense_int8": "dense_int8_scaled",
-    "semi_structured_fp8": "semi_structured_fp8",
-    "semi_structured_fp8_scaled": "semi_structured_fp8_scaled",
+    "dense_int8": "dense_int8",
+    "semi_structured_fp8": "semi_structured_fp8_sums",
+    "semi_structured_fp8_scaled": "semi_structured_fp8",
     torchao.KERNEL: torchao.KERNEL,
 }
 """Kernel -> what `bench.low_precision` calls it: peers without blocks. 2:4 is there without its scales too."""

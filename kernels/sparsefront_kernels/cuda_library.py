@@ -32,31 +32,14 @@ from pathlib import Path
 
 import torch
 
-from sparsefront_kernels.common.file_lock import held_alone
+from sparsefront_kernels.file_lock import held_alone
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
 SHARED = PACKAGE / "cuda"  # shared headers
 PREBUILT = PACKAGE / "prebuilt"  # a wheel's libraries, named by `_prebuilt_name`
 TOOLCHAIN = "toolchain"  # a small library that tests whether others can be built
-SOURCES = {
-    "blocked_sm90": PACKAGE / "blocked" / "csrc" / "blocked_sm90.cu",
-    "blocked_training_sm90": PACKAGE / "blocked" / "csrc" / "blocked_training_sm90.cu",
-    "blocked_fp8_sm90": PACKAGE / "blocked" / "csrc" / "blocked_fp8_sm90.cu",
-    "gathered_sm90_cluster": PACKAGE / "gathered" / "csrc" / "gathered_sm90_cluster.cu",
-    "gathered_sm90_persistent": PACKAGE / "gathered" / "csrc" / "gathered_sm90_persistent.cu",
-    "gathered_indexed": PACKAGE / "gathered" / "csrc" / "gathered_indexed.cu",
-    "gathered_simt": PACKAGE / "gathered" / "csrc" / "gathered_simt.cu",
-    "gathered_small_m": PACKAGE / "gathered" / "csrc" / "gathered_small_m.cu",
-    "csr_sm90": PACKAGE / "csr" / "csrc" / "csr_sm90.cu",
-    "ell_sm90": PACKAGE / "ell" / "csrc" / "ell_sm90.cu",
-    "ell_small_m": PACKAGE / "ell" / "csrc" / "ell_small_m.cu",
-    "layer_norm_columns": PACKAGE / "norm" / "csrc" / "layer_norm_columns.cu",
-    "layer_norm_rows": PACKAGE / "norm" / "csrc" / "layer_norm_rows.cu",
-    "n_m_sm90": PACKAGE / "n_m" / "csrc" / "n_m_sm90.cu",
-    "n_m_mma": PACKAGE / "n_m" / "csrc" / "n_m_mma.cu",
-    "n_m_small_m": PACKAGE / "n_m" / "csrc" / "n_m_small_m.cu",
-}
+SOURCES = {source.stem: source for source in sorted(PACKAGE.glob("*/csrc/*.cu"))}
 FLAGS = (
     "-std=c++17",
     "-O3",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Convolving, Problem, label
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import TunedLaunches
 
 if TYPE_CHECKING:
     from sparsefront_kernels.quantized.quantize import Quantized
@@ -72,8 +72,8 @@ class KernelEntry:
     layouts: tuple[str, ...] = ("row_major",)
     dtype_name: str | None = None
     fuses_epilogue: bool = False
-    tunable: Tunable | None = None
-    row_x_tunable: Tunable | None = None
+    tunable: TunedLaunches | None = None
+    row_x_tunable: TunedLaunches | None = None
     fastest_from: int = 1
     convolving: Convolving | None = None
     precision: str = "none"
@@ -100,7 +100,7 @@ class KernelEntry:
             packed: result of `pack`.
             bias: [N].
             layout: one of `layouts`; default: the first, which is row-major if the kernel supports that.
-            epilogue: if `fuses_epilogue`: `activation` (a name in `common.epilogue.ACTIVATIONS`) and `residual` (y's shape and
+            epilogue: if `fuses_epilogue`: `activation` (a name in `epilogue.ACTIVATIONS`) and `residual` (y's shape and
                 dtype), for y = activation(x · Wᵀ + bias) + residual.
         Returns:
             Y in the layout's order; the kernel chooses the strides.
@@ -119,7 +119,7 @@ class KernelEntry:
         """Name of the kernel and layout in results, plans and configurations."""
         return label(self.name, layout)
 
-    def tunable_in(self, layout: str) -> Tunable | None:
+    def tunable_in(self, layout: str) -> TunedLaunches | None:
         """Launch parameters in a layout."""
         return self.tunable if layout in X_FEATURE_MAJOR else self.row_x_tunable or self.tunable
 

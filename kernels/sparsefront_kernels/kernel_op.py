@@ -18,10 +18,10 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.custom_op import CustomOp
-from sparsefront_kernels.common.epilogue import accumulation_dtype
-from sparsefront_kernels.common.operands import empty_output
+from sparsefront_kernels.custom_op import CustomOp
+from sparsefront_kernels.epilogue import accumulation_dtype
 from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.operands import Epilogue, bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
 # type of a field of a packed weight -> type of the op's argument
@@ -43,7 +43,8 @@ def kernel_entry(
     family: str,
     *,
     weight: type,
-    run: Callable[..., Tensor],
+    multiply: Callable[..., None] | None = None,
+    run: Callable[..., Tensor] | None = None,
     dense: Callable[[Any], Tensor] | None = None,
     transposed_y: bool = False,
     output: Callable[[Tensor, int, bool, bool], Tensor] | None = None,
@@ -55,19 +56,21 @@ def kernel_entry(
     Args:
         name, family: as in `KernelEntry`.
         weight: the dataclass returned by `pack`: has `n` and `k` (outputs and inputs of the weight) and fields of
-            `SCHEMA_TYPES`. The op takes its fields one by one.
-        run: (x, packed weight, bias or None) -> y. Keywords: `residual` and `activation` if it fuses the epilogue;
-            `x_feature_major` and `y_feature_major` if it supports several layouts. It checks its operands, and launches on
-            the current stream of x's device.
+            `SCHEMA_TYPES`. The op takes its fields one by one. X has the dtype and device of the first tensor.
+        multiply: (x, y, packed weight, Epilogue, x_feature_major, y_feature_major) writes all of Y, which has elements, on the
+            current stream of x's device, which is current. The operands were checked. x has any strides.
+        run: instead of `multiply`, for a kernel that allocates Y: (x, packed weight, bias or None) -> y. Keywords: `residual` and
+            `activation` if it fuses the epilogue; `x_feature_major` and `y_feature_major` if it supports several layouts. It
+            checks its operands.
         dense: packed weight -> W [N, K] in traceable operations. None: the op has no gradient.
         transposed_y: whether the kernel writes [N, M] in every layout, so that a row-major Y is a transposed view.
         output: (x, n, x_feature_major, y_feature_major) -> an empty Y, for a kernel with other output strides.
-        most_rows: packed weight -> most rows of X that one call of `run` takes; None: any number. The op multiplies more in
+        most_rows: packed weight -> most rows of X that one call of the kernel takes; None: any number. The op multiplies more in
             parts, at the cost of reading the weight for each: a layer whose kernel was chosen for few rows runs at any number.
         settings: the other arguments of `KernelEntry`.
     """
     layouts, fused = settings.get("layouts", ("row_major",)), settings.get("fuses_epilogue", False)
-    op = _Op(name, weight, run, transposed_y, output, most_rows, layouts=layouts, fused=fused)
+    op = _Op(name, weight, multiply, run, transposed_y, output, most_rows, layouts=layouts, fused=fused)
     if dense is not None:
         op.register_gradient(dense)
     product = partial(op, layout=layouts[0]) if len(layouts) == 1 else op
@@ -81,7 +84,8 @@ class _Op:
         self,
         name: str,
         weight: type,
-        run: Callable[..., Tensor],
+        multiply: Callable[..., None] | None,
+        run: Callable[..., Tensor] | None,
         transposed_y: bool,
         output: Callable[[Tensor, int, bool, bool], Tensor] | None,
         most_rows: Callable[[Any], int] | None,
@@ -90,13 +94,15 @@ class _Op:
         fused: bool,
     ) -> None:
         self.name, self.weight, self.fused, self.transposed_y = name, weight, fused, transposed_y
-        self.run, self.output, self.most_rows, self.takes_layout = run, output, most_rows, len(layouts) > 1
+        self.multiply, self.run, self.output, self.most_rows = multiply, run, output, most_rows
         hints = get_type_hints(weight)
         self.parts = tuple(field.name for field in fields(weight))
         kinds = {"x": "Tensor", **{part: SCHEMA_TYPES[hints[part]] for part in self.parts}, "bias": "Tensor?"}
         kinds |= (EPILOGUE if fused else {}) | LAYOUT
         self.arguments = tuple(kinds)
+        self.keywords = (*(EPILOGUE if fused else ()), *(LAYOUT if len(layouts) > 1 else ()))
         self.lists = tuple(part for part in self.parts if kinds[part] == "SymInt[]")
+        self.values = next(part for part in self.parts if kinds[part] == "Tensor")
         schema = f"({', '.join(f'{kind} {argument}' for argument, kind in kinds.items())}) -> Tensor"
         self.op = CustomOp(name, self._execute, schema)
         self.op.register_fake(self._fake)
@@ -154,26 +160,41 @@ class _Op:
 
     def _execute(self, *values: Any) -> Tensor:
         by_name = dict(zip(self.arguments, values, strict=True))
-        keywords = {**(EPILOGUE if self.fused else {}), **(LAYOUT if self.takes_layout else {})}
-        chosen = {keyword: by_name[keyword] for keyword in keywords}
         x, weight, bias = by_name["x"], self._weight_of(by_name), by_name["bias"]
-        by_input, by_output = int(by_name["x_feature_major"]), int(by_name["y_feature_major"])
-        if self.most_rows is None or x.shape[by_input] <= (most := self.most_rows(weight)):
-            return self.run(x, weight, bias, **chosen)
-        parts, added = x.split(most, dim=by_input), chosen.get("residual")
+        by_input, by_output = by_name["x_feature_major"], by_name["y_feature_major"]
+        if self.most_rows is not None and x.shape[by_input] > (most := self.most_rows(weight)):
+            return self._execute_in_parts(by_name, most)
+        if self.run is not None:
+            return self.run(x, weight, bias, **{keyword: by_name[keyword] for keyword in self.keywords})
+        check_operands(x, by_name[self.values], bias, k=weight.k, n=weight.n, feature_major=by_input)
+        y, residual, activation = self._empty(by_name), by_name.get("residual"), by_name.get("activation", "none")
+        check_epilogue(y, activation, residual)
+        if y.numel() > 0:
+            with torch.cuda.device_of(x):
+                epilogue = Epilogue(bias_for_kernel(bias), activation, residual)
+                self.multiply(x, y, weight, epilogue, by_input, by_output)  # type: ignore[misc]
+        return y
+
+    def _execute_in_parts(self, by_name: dict[str, Any], most: int) -> Tensor:
+        parts = by_name["x"].split(most, dim=int(by_name["x_feature_major"]))
+        by_output, added = int(by_name["y_feature_major"]), by_name.get("residual")
         each = [{}] * len(parts) if added is None else [{"residual": one} for one in added.split(most, dim=by_output)]
-        products = [self.run(part, weight, bias, **chosen | one) for part, one in zip(parts, each, strict=True)]
+        products = [
+            self._execute(*(by_name | {"x": part} | one).values()) for part, one in zip(parts, each, strict=True)
+        ]
         if self.transposed_y and not by_output:
             return torch.cat([y.t() for y in products], dim=1).t()
         return torch.cat(products, dim=by_output)
 
     def _fake(self, *values: Any) -> Tensor:
-        by_name = dict(zip(self.arguments, values, strict=True))
+        return self._empty(dict(zip(self.arguments, values, strict=True)))
+
+    def _empty(self, by_name: dict[str, Any]) -> Tensor:
+        x, n, by_output = by_name["x"], by_name["n"], by_name["y_feature_major"]
         if self.output is not None:
-            return self.output(by_name["x"], by_name["n"], by_name["x_feature_major"], by_name["y_feature_major"])
-        by_output = by_name["y_feature_major"] or self.transposed_y
-        y = empty_output(by_name["x"], by_name["n"], by_name["x_feature_major"], by_output)
-        return y.t() if self.transposed_y and not by_name["y_feature_major"] else y
+            return self.output(x, n, by_name["x_feature_major"], by_output)
+        y = empty_output(x, n, by_name["x_feature_major"], by_output or self.transposed_y)
+        return y.t() if self.transposed_y and not by_output else y
 
     def _weight_of(self, named: dict[str, Any]) -> Any:
         lists = {part: tuple(named[part]) for part in self.lists}
@@ -188,7 +209,7 @@ def activation_gradient(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | No
         x: [M, K].
         weight: [N, K].
         bias: [N] or None.
-        activation: a name in `common.epilogue.ACTIVATIONS` other than "none".
+        activation: a name in `epilogue.ACTIVATIONS` other than "none".
     """
     z = x @ weight.t()
     precision = accumulation_dtype(dy.dtype)

@@ -1,42 +1,27 @@
 """Compress a masked weight into a given storage format or the one that fits the mask.
 
-Independent of the kernel registry, so that storing a weight does not depend on any kernel.
+A storage family is a folder with a `SparseFormat` in `format.py`. Independent of the kernel registry, so that storing
+a weight does not depend on any kernel.
 """
 
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked_2_4.format import Blocked24Format
-from sparsefront_kernels.csr.format import CSRFormat
-from sparsefront_kernels.dense.format import DenseFormat
-from sparsefront_kernels.ell.format import ELLFormat
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
-from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.gathered_2_4.format import Gathered24Format
-from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
-from sparsefront_kernels.n_m.format import NMFormat
-from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 
-FORMATS: dict[str, type[SparseFormat]] = {
-    stored.family: stored
-    for stored in (
-        DenseFormat,
-        GatheredFormat,
-        GatheredOverlayFormat,
-        Gathered24Format,
-        BlockedFormat,
-        Blocked24Format,
-        NMFormat,
-        SemiStructuredFormat,
-        ELLFormat,
-        CSRFormat,
-    )
-}
 
+def _format_of(family: str) -> type[SparseFormat]:
+    """The class in a family's `format.py`."""
+    classes = vars(import_module(f"sparsefront_kernels.{family}.format")).values()
+    return next(one for one in classes if isinstance(one, type) and getattr(one, "family", None) == family)
+
+
+FORMATS = {path.parent.name: _format_of(path.parent.name) for path in sorted(Path(__file__).parent.glob("*/format.py"))}
 # blocks to try, outputs x inputs; fp8 kernels need 128 inputs
 BLOCKS = ((128, 128), (64, 128), (64, 64), (32, 32), (16, 16))
 NARROWEST_TILE = 4

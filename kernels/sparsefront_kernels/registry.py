@@ -1,108 +1,30 @@
-"""Registry of kernels: lookup by name, support for a weight and a problem, and choice of the fastest."""
+"""Registry of kernels: lookup by name, support for a weight and a problem, and choice of the fastest.
+
+A family's folder lists its kernels in `entries.py`, as `ENTRIES`: the reference of each precision before the others, which are
+in order of preference.
+"""
 
 import copyreg
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
 
 import torch
-from torch import Tensor
 
-from sparsefront_kernels.blocked import gathered_tiles as blocked_gathered
-from sparsefront_kernels.blocked import sm90 as blocked_sm90
-from sparsefront_kernels.blocked import triton as blocked_triton
-from sparsefront_kernels.blocked.reference import blocked_reference
-from sparsefront_kernels.blocked.sm90_convolution import CONVOLVING
-from sparsefront_kernels.blocked_2_4 import sm90 as blocked_2_4
-from sparsefront_kernels.common.epilogue import rebuilt_product
-from sparsefront_kernels.csr import sm90 as csr_sm90
-from sparsefront_kernels.csr import torch_spmm as csr
-from sparsefront_kernels.dense.format import dense_linear
-from sparsefront_kernels.ell import sm90 as ell_sm90
-from sparsefront_kernels.ell import small_m as ell_small_m
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered import indexed, quack, simt, sm90, small_m, triton
-from sparsefront_kernels.gathered.reference import gathered_reference
-from sparsefront_kernels.gathered_2_4 import sm90 as gathered_2_4
-from sparsefront_kernels.gathered_overlay import composed as gathered_overlay
-from sparsefront_kernels.kernel_entry import KernelEntry, filled_entry
-from sparsefront_kernels.n_m import mma as n_m_mma
-from sparsefront_kernels.n_m import rebuilt as n_m_rebuilt
-from sparsefront_kernels.n_m import sm90 as n_m_sm90
-from sparsefront_kernels.n_m import small_m as n_m_small_m
+from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.packing import FORMATS
 from sparsefront_kernels.performance_model import Product, predict
 from sparsefront_kernels.problem import Problem, kernel_and_layout
-from sparsefront_kernels.quantized import blocked as quantized_blocked
-from sparsefront_kernels.quantized import dense as quantized_dense
-from sparsefront_kernels.quantized.reference import reference_entry
-from sparsefront_kernels.semi_structured import cusparselt, torchao
-from sparsefront_kernels.semi_structured import low_precision as low_precision_2_4
 
 DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 
-def _reference(family: str, product: Callable[..., Tensor], **settings: Any) -> KernelEntry:
-    return KernelEntry(f"{family}_reference", family, product, is_reference=True, **settings)
-
-
-_BLOCKED = (
-    replace(blocked_sm90.ENTRY, convolving=CONVOLVING),  # blocks large enough for a tensor-core instruction
-    blocked_gathered.ENTRY,  # smaller blocks
-    blocked_triton.ENTRY,
-)
-# By family, in the order of `packing.FORMATS`, each family's reference first.
-_ALL = (
-    KernelEntry("dense_linear", "dense", dense_linear, is_reference=True),
-    _reference("gathered", gathered_reference, fuses_epilogue=True),
-    triton.ENTRY,
-    sm90.ENTRY,
-    simt.ENTRY,
-    indexed.ENTRY,
-    small_m.ENTRY,
-    triton.TF32_ENTRY,
-    quack.ENTRY,
-    gathered_overlay.REFERENCE,
-    gathered_overlay.COMPOSED,
-    _reference("gathered_2_4", gathered_2_4.gathered_2_4_reference, fuses_epilogue=True),
-    gathered_2_4.ENTRY,
-    *(filled_entry(kernel, "gathered_2_4") for kernel in (sm90.ENTRY, small_m.ENTRY, triton.ENTRY)),
-    _reference("blocked", blocked_reference),
-    *_BLOCKED,
-    _reference("blocked_2_4", blocked_2_4.blocked_2_4_reference),
-    blocked_2_4.ENTRY,
-    *(filled_entry(kernel, "blocked_2_4") for kernel in _BLOCKED),
-    # each output keeps its own inputs: no PyTorch product can skip the others
-    _reference("n_m", rebuilt_product),
-    n_m_mma.ENTRY,
-    n_m_small_m.ENTRY,
-    n_m_rebuilt.ENTRY,
-    n_m_sm90.ENTRY,
-    _reference("semi_structured", rebuilt_product),
-    cusparselt.ENTRY,
-    # gathering X for every output would take `count` times the memory of Y
-    _reference("ell", rebuilt_product),
-    ell_small_m.ENTRY,
-    ell_sm90.ENTRY,
-    csr.REFERENCE,
-    csr.TORCH,
-    csr_sm90.ENTRY,
-)
-# The same families in low precision, the reference of each family and precision first.
-_LOW_PRECISION = (
-    reference_entry("dense", "fp8"),
-    quantized_dense.FP8_ENTRY,
-    reference_entry("dense", "int8"),
-    quantized_dense.INT8_ENTRY,
-    reference_entry("blocked", "fp8"),
-    quantized_blocked.ENTRY,
-    reference_entry("semi_structured", "fp8"),
-    low_precision_2_4.FP8_ENTRY,
-    torchao.ENTRY,
-    reference_entry("semi_structured", "int8"),
-    low_precision_2_4.INT8_ENTRY,
-)
-_ENTRIES: dict[str, KernelEntry] = {entry.name: entry for entry in (*_ALL, *_LOW_PRECISION)}
+_ENTRIES: dict[str, KernelEntry] = {
+    kernel.name: kernel
+    for family in FORMATS
+    for kernel in import_module(f"sparsefront_kernels.{family}.entries").ENTRIES
+}
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.pointwise import contiguous_transpose
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.quantized.quantize import Quantized, quantize
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import TunedLaunches
 
 
 class SparseLayer(nn.Module):
@@ -92,7 +92,7 @@ class SparseLayer(nn.Module):
         return with_epilogue(of_x.float() @ of_w.float().t(), self.bias, activation, residual).to(self.format.dtype)
 
     @property
-    def tunable(self) -> tuple[Tunable | None, Any]:
+    def tunable(self) -> tuple[TunedLaunches | None, Any]:
         """The kernel's launch parameters, or None, and the packed weight for which they are chosen."""
         return self._entry.tunable_in(self.kernel_layout), self._operand
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from sparsefront_kernels.common.custom_op import CustomOp
+from sparsefront_kernels.custom_op import CustomOp
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.packing import FORMATS
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem

@@ -14,7 +14,7 @@ from itertools import cycle
 from pathlib import Path
 
 import torch
-from sparsefront_kernels.common.file_lock import FileLock
+from sparsefront_kernels.file_lock import FileLock
 
 from sparsefront.progress import ALONE, WAITING, innermost_kind, spent_on
 

@@ -217,3 +217,12 @@ def test_versions_of_imported_libraries_count(own_modules, monkeypatch):
         monkeypatch.setattr(code_digest_module, "versions", lambda *names, v=version: dict.fromkeys(names, v))
         digests.add(code_digest("mine"))
     assert len(digests) == 3, "Python's own modules have none"
+
+
+def test_discovered_modules_are_imported():
+    files = import_closure(["sparsefront_kernels.registry"])
+    assert {
+        "sparsefront_kernels.csr.format",
+        "sparsefront_kernels.csr.entries",
+        "sparsefront_kernels.csr.sm90",
+    } <= files.keys()

@@ -51,7 +51,7 @@ def test_linear_takes_any_leading_dims(lead, bias):
 )
 def test_conv_is_the_same_product(settings):
     dense, stored = pruned(nn.Conv2d(4, 8, **settings))
-    sparse = SparseConv2d.replacing(dense, REFERENCE, stored)
+    sparse = SparseConv2d(REFERENCE, stored, dense)
     x = torch.randn(2, 4, 9, 7)
     torch.testing.assert_close(sparse(x), dense(x), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(sparse.weight, dense.weight, rtol=0, atol=0)
@@ -66,7 +66,7 @@ def test_conv_that_is_no_single_product_is_rejected(settings, reason):
     layer = nn.Conv2d(4, 4, 3, **settings)
     assert reason in conv_unsupported_reason(layer)
     with pytest.raises(ValueError, match=reason):
-        SparseConv2d.replacing(layer, REFERENCE, pruned(nn.Conv2d(4, 4, 3))[1])
+        SparseConv2d(REFERENCE, pruned(nn.Conv2d(4, 4, 3))[1], layer)
 
 
 def test_a_feature_major_kernel_gets_and_gives_transposed_activations():

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 import triton
 from in_layout import in_layout
-from sparsefront_kernels import FORMATS
+from sparsefront_kernels import FORMATS, triton_device
 from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.blocked import triton_training as training
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, triton_weight_gradient
@@ -41,7 +41,7 @@ POINTERS = {
 PRODUCTS = ("_gathered_triton_kernel", "_blocked_triton_kernel")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 MODULES = (gathered, blocked, training, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
-MODULES += (triton_steps,)
+MODULES += (triton_steps, triton_device)
 
 
 class Recorder:

@@ -5,10 +5,10 @@ from typing import ClassVar, Self
 
 import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
-from sparsefront_kernels.common.epilogue import rebuilt_product
-from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.epilogue import rebuilt_product
 from sparsefront_kernels.format import check_weight_and_mask, matrix_shape
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import check_operands
 from torch import Tensor
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from sparsefront_kernels import KernelEntry, Problem, entries, labeled
 from sparsefront_kernels.blocked import sm90 as blocked
-from sparsefront_kernels.common import thread_per_output, thread_per_row
+from sparsefront_kernels.cuda import thread_per_output, thread_per_row
 from sparsefront_kernels.gathered import indexed, simt, sm90, small_m
 from sparsefront_kernels.n_m import mma
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import TunedLaunches
 from torch import Tensor
 
 
@@ -47,7 +47,7 @@ class InLayout:
         return self.kernel.label(self.layout)
 
     @property
-    def tunable(self) -> Tunable | None:
+    def tunable(self) -> TunedLaunches | None:
         return self.kernel.tunable_in(self.layout)
 
     def launches(self, packed: Any, problem: Problem) -> list[Any]:

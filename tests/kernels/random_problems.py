@@ -15,7 +15,7 @@ import drawn_masks as masks
 import torch
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat
-from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
+from sparsefront_kernels.epilogue import ACTIVATIONS, with_epilogue
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from in_layout import InLayout, every_layout
 from random_problems import OCCASIONS, RandomProblem, draw
-from sparsefront_kernels.common.thread_per_output import ThreadPerOutputLaunch
+from sparsefront_kernels.cuda.thread_per_output import ThreadPerOutputLaunch
 
 LARGEST = 130
 LARGEST_OF_ONE_ROW = 1200  # costs little; more k-blocks than a ring has stages, which then are filled again

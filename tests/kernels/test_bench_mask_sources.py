@@ -81,7 +81,6 @@ def test_every_family_gives_masks_that_it_can_hold(family, sparsity):
         for holder, parameters in drawn.storage.items():
             stored = FORMATS[holder].from_dense(drawn.weight, drawn.mask, **parameters)
             assert torch.equal(stored.to_dense(), torch.where(drawn.mask, drawn.weight, 0.0)), holder
-            assert family_masks(holder).weight_bytes(stored) > 0
         density = drawn.mask.float().mean().item()
         wanted = 0.5 if family == "semi_structured" else 1 - sparsity
         assert density == pytest.approx(wanted, abs=0.05)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.common.wgmma_layout import halved_panels, is_halved, whole_panels
+from sparsefront_kernels.cuda.wgmma_layout import halved_panels, is_halved, whole_panels
 
 HALF = torch.float16
 

@@ -14,7 +14,7 @@ from sparsefront_kernels.blocked.sm90 import (
     BlockedProblem,
     candidates,
 )
-from sparsefront_kernels.common.operands import is_loadable
+from sparsefront_kernels.operands import is_loadable
 
 HALF = torch.float16
 

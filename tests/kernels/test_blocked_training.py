@@ -9,7 +9,7 @@ from sparsefront_kernels.blocked import sm90_training, training
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.sm90_training import blocked_gradient_sm90
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, weight_gradient_reference
-from sparsefront_kernels.common.operands import loadable
+from sparsefront_kernels.operands import loadable
 from torch import nn
 
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from sparsefront_kernels.common.custom_op import CustomOp, custom_op
+from sparsefront_kernels.custom_op import CustomOp, custom_op
 from torch import Tensor
 
 FIRST_CALLS = """

@@ -54,4 +54,4 @@ def test_nothing_is_remembered_of_the_first_device_alone():
     for name, text in SOURCES.items():
         for kept in re.findall(r"^\s+static (?!const|auto|_)[^;(]*;", text, re.MULTILINE):
             assert "[MOST_DEVICES]" in kept, f"{name}: {kept.strip()}"
-    assert "clusters_at_once[device]" in SOURCES["norm/csrc/column_norm.cuh"]
+    assert "clusters_at_once[device]" in SOURCES["norm/csrc/layer_norm_columns.cu"]

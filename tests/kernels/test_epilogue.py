@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels.common.epilogue import ACTIVATIONS, check_activation, with_epilogue
+from sparsefront_kernels.epilogue import ACTIVATIONS, check_activation, with_epilogue
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -27,7 +27,7 @@ def drawn(request):
 
 @pytest.fixture
 def registered(monkeypatch):
-    """As if the family stood in `packing.FORMATS` and in `registry._FAMILIES`."""
+    """As if the family were a folder of the package."""
     monkeypatch.setitem(FORMATS, FORMAT.family, FORMAT)
     for entry in ENTRIES:
         monkeypatch.setitem(registry._ENTRIES, entry.name, entry)

@@ -3,6 +3,7 @@
 It takes only what the kernel takes: aligned rows, whole runs, the kernel's own layout.
 """
 
+import traceback
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -10,15 +11,16 @@ import pytest
 import torch
 from in_layout import InLayout
 from random_problems import OCCASIONS, draw
-from sparsefront_kernels import entry
+from sparsefront_kernels import SparseLinear, entry
 from sparsefront_kernels.bench.correctness import poisoned_memory
-from sparsefront_kernels.common.epilogue import with_epilogue
-from sparsefront_kernels.common.operands import RUN_BYTES, run_length
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.gathered import indexed, simt, sm90, small_m
+from sparsefront_kernels.operands import RUN_BYTES, run_length
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import launches
 from torch import Tensor
 
+calls: list[str] = []  # of our functions, down to the last launch
 SEEDS = range(2 * len(OCCASIONS))
 
 
@@ -44,9 +46,11 @@ def launched(request, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("X is transposed in Triton, whose interpreter is off where there is a GPU")
     kernel, asked = request.param, []
+    calls.clear()
 
     def stand_in(x: Tensor, y: Tensor, packed, epilogue, launch, *, y_row_major=False, quick_schedule=False) -> None:
         asked.append(launch)
+        calls[:] = [frame.name for frame in traceback.extract_stack() if "sparsefront_kernels" in frame.filename]
         bias, activation, residual = epilogue.bias, epilogue.activation, epilogue.residual
         by_output = kernel.module is not small_m and not y_row_major
         if kernel.module is not small_m:
@@ -97,3 +101,12 @@ def test_what_is_remembered_is_launched(launched, layout, nothing_tuned):
     drawn.kernel.tunable.remember(drawn.packed, drawn.problem, worst, 1.0)
     drawn.run()
     assert asked[0] != worst == asked[1]
+
+
+def test_layer_reaches_its_launch_in_six_calls(launched, nothing_tuned):
+    name, _ = launched
+    drawn = draw(InLayout(entry(name), "feature_major"), 0, "cpu", largest=150)
+    layer = SparseLinear(drawn.kernel.kernel, drawn.stored, drawn.bias, "feature_major")
+    layer(drawn.x.t())
+    called = calls[calls.index("forward") + 1 : -1] if calls[-1] == "stand_in" else calls[calls.index("forward") + 1 :]
+    assert called[0] == "product" and len(called) + 1 <= 6, called

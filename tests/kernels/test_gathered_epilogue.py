@@ -4,7 +4,7 @@ import pytest
 import torch
 from in_layout import every_layout, in_layout
 from sparsefront_kernels import FORMATS, Problem
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 
 FUSING = [kernel.name for kernel in every_layout() if kernel.family == "gathered" and kernel.fuses_epilogue]

@@ -5,7 +5,7 @@ import torch
 from in_layout import every_layout, in_layout
 from random_problems import precision_allowed
 from sparsefront_kernels import Problem
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.epilogue import ACTIVATIONS
 
 KERNELS = [kernel.name for kernel in every_layout() if kernel.family == "gathered" and kernel.requires_cuda]
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from sparsefront_kernels import Problem, entry
-from sparsefront_kernels.common.device_support import triton_unsupported_reason
-from sparsefront_kernels.gathered_overlay import composed
+from sparsefront_kernels.device_support import triton_unsupported_reason
+from sparsefront_kernels.gathered_overlay import entries as composed
 
 KERNEL = entry("gathered_overlay_composed")
 

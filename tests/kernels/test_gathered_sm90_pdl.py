@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.common.operands import NO_EPILOGUE
 from sparsefront_kernels.gathered.sm90 import Sm90Launch, launch_gathered_sm90
 from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 from sparsefront_kernels.gathered.sm90_schedule import ALL
+from sparsefront_kernels.operands import NO_EPILOGUE
 
 REPLAYS = 20
 # (side of the square weight, columns, launch): grids that leave room for the next kernel's blocks, and ones that do not

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.blocked import sm90 as blocked
 from sparsefront_kernels.gathered import sm90, sm90_schedule
-from sparsefront_kernels.gathered.sm90_schedule import ALL, WIDTHS, schedule, schedule_tensors
+from sparsefront_kernels.gathered.sm90_schedule import ALL, WIDTHS, schedule, schedule_tensors, tile_cycles
 from sparsefront_kernels.gathered.sm90_sharing import shared_tables
-from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
 from sparsefront_kernels.registry import entry
 
 CPU = torch.device("cpu")
@@ -50,10 +49,10 @@ def test_every_column_of_every_pair_is_computed_once(lengths, m, blocks, raster_
 def test_no_block_works_much_longer_than_the_others(lengths, m):
     """Than an equal share of what uncut tiles would cost, by at most a tile."""
     found = schedule(lengths, m, 132)
-    share = sum(cuda_tile_cycles(length, 256) for length in lengths) * m / 256 / 132
-    assert found.cycles <= share + cuda_tile_cycles(max(lengths), 256)
+    share = sum(tile_cycles(length, 256) for length in lengths) * m / 256 / 132
+    assert found.cycles <= share + tile_cycles(max(lengths), 256)
     shares = [
-        sum(cuda_tile_cycles(lengths[cta_tile], count) for cta_tile, _, count in found.tiles[first:last])
+        sum(tile_cycles(lengths[cta_tile], count) for cta_tile, _, count in found.tiles[first:last])
         for first, last in pairwise(found.begins)
     ]
     assert max(shares) == pytest.approx(found.cycles)
@@ -62,7 +61,7 @@ def test_no_block_works_much_longer_than_the_others(lengths, m):
 def test_the_last_round_is_filled_with_narrower_tiles():
     """Ten CTA tiles of 4096 columns are 160 tiles of 256: two rounds of 132 blocks, the second nearly empty."""
     found = schedule((20,) * 10, 4096, 132)
-    assert found.cycles < 0.8 * 2 * cuda_tile_cycles(20, 256)
+    assert found.cycles < 0.8 * 2 * tile_cycles(20, 256)
     assert {count for _, _, count in found.tiles} > {256}
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_schedule
-from sparsefront_kernels.performance_model.launch_costs import shared_tile_cycles
+from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_schedule, tile_cycles
 
 PART, COLUMNS = -1 << 31, (1 << 28) - 1
 
@@ -72,7 +71,7 @@ def test_blocks_get_equal_shares(lengths, m):
         work = shared_schedule(lengths, m, 132, widest)
         ends = [
             sum(
-                shared_tile_cycles(count, 64 * ((place >> 28 & 3) + 1), widest)
+                tile_cycles(count, 64 * ((place >> 28 & 3) + 1), widest)
                 for _, _, count, place in work.work.tolist()[first:last]
             )
             for first, last in pairwise(work.first_tiles.tolist())

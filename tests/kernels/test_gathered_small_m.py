@@ -8,7 +8,7 @@ import torch
 from drawn_masks import tile_wise
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, entry
-from sparsefront_kernels.common.launch import was_read_before
+from sparsefront_kernels.cuda.launch import was_read_before
 from sparsefront_kernels.gathered.small_m import (
     SmallMLaunch,
     SmallMProblem,

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
+from sparsefront_kernels.epilogue import ACTIVATIONS, with_epilogue
 
 
 @pytest.mark.parametrize(("n", "m", "kept"), [(1, 1, 1), (130, 67, 70), (64, 128, 0), (200, 5, 200)])
@@ -29,7 +29,7 @@ def test_expand(n, m, kept, activation, more, device):
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (5, 130), (64, 64), (67, 129)])
 def test_transpose(rows, columns, device):
     """Odd sizes, strided source and target, nothing written outside."""
-    from sparsefront_kernels.gathered.triton_spmm import transpose_into
+    from sparsefront_kernels.triton_device import transpose_into
 
     source = torch.randn(rows, columns + 3, device=device, dtype=torch.float16)[:, :columns]
     target = torch.full((columns, rows + 5), torch.nan, device=device, dtype=torch.float16)

@@ -13,8 +13,8 @@ import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked import fp8_sm90, pieces
 from sparsefront_kernels.blocked import sm90 as blocked
-from sparsefront_kernels.common import host_tables
-from sparsefront_kernels.common.host_tables import keep_for_graphs, on_device
+from sparsefront_kernels.cuda import host_tables
+from sparsefront_kernels.cuda.host_tables import keep_for_graphs, on_device
 from sparsefront_kernels.gathered import sm90 as gathered
 from sparsefront_kernels.gathered import sm90_schedule
 from sparsefront_kernels.gathered.sm90_schedule import ALL, schedule_tensors

@@ -138,7 +138,7 @@ def test_where_no_model_knows_them_rows_decide(monkeypatch, rows, expected):
 
 def test_what_cannot_work_says_why():
     linear, mask = nn.Linear(K, N), torch.rand(N, K) < 0.3
-    with pytest.raises(ValueError, match="family='tiled' is not one of dense, gathered"):
+    with pytest.raises(ValueError, match="family='tiled' is not one of blocked, blocked_2_4"):
         SparseLinear.from_masked(linear, mask, family="tiled")
     with pytest.raises(ValueError, match="gathered: tile 0"):
         SparseLinear.from_masked(linear, mask, family="gathered")

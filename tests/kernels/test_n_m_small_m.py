@@ -6,8 +6,8 @@ import pytest
 import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import FORMATS, entry
-from sparsefront_kernels.common import thread_per_output
-from sparsefront_kernels.common.thread_per_output import (
+from sparsefront_kernels.cuda import thread_per_output
+from sparsefront_kernels.cuda.thread_per_output import (
     SHARED_BYTES,
     ThreadPerOutputLaunch,
     ThreadPerOutputProblem,

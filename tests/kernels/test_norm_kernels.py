@@ -4,7 +4,7 @@ import pytest
 import torch
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.bench.correctness import poisoned_memory
-from sparsefront_kernels.common.device_support import unloadable_reason
+from sparsefront_kernels.device_support import unloadable_reason
 from sparsefront_kernels.norm import (
     add_layer_norm_columns,
     add_layer_norm_columns_reference,

@@ -10,8 +10,8 @@ import torch
 from in_layout import InLayout, every_layout
 from random_problems import precision_allowed
 from sparsefront_kernels import Problem
-from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.dense.format import DenseFormat
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor

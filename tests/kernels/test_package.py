@@ -67,7 +67,7 @@ def test_interpreter_asked_for_too_late_is_unsupported(with_torch):
     reason = run_python(
         with_torch,
         "import os, torch, sparsefront_kernels as kernels\n"
-        "import sparsefront_kernels.common.triton_device\n"
+        "import sparsefront_kernels.triton_device\n"
         "os.environ['TRITON_INTERPRET'] = '1'\n"
         "stored = kernels.FORMATS['n_m'].from_dense(torch.ones(4, 4), torch.eye(4).bool(), n=1, m=4)\n"
         "problem = kernels.Problem(4, 4, 4, torch.float32, 'cpu')\n"

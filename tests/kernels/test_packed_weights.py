@@ -8,12 +8,9 @@ from in_layout import InLayout
 from random_problems import OCCASIONS, RandomProblem, draw, laid_out
 from sparsefront_kernels import entry
 from sparsefront_kernels.blocked import sm90 as blocked
-from sparsefront_kernels.common import thread_per_row
-from sparsefront_kernels.common.operands import aligned_by_input, aligned_like
-from sparsefront_kernels.ell import small_m as ell_small_m
+from sparsefront_kernels.cuda import thread_per_output, thread_per_row
 from sparsefront_kernels.gathered import indexed, quack, simt, sm90, small_m
-from sparsefront_kernels.n_m import mma
-from sparsefront_kernels.n_m import small_m as n_m_small_m
+from sparsefront_kernels.operands import aligned_by_input, aligned_like
 from sparsefront_kernels.problem import X_FEATURE_MAJOR
 from sparsefront_kernels.tuning import launches, store
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -28,9 +25,9 @@ KERNELS = {
     "gathered_quack": (quack, quack.dense_weight),
     "blocked_sm90": (blocked, blocked.dense_weight),
     "blocked_2_4_sm90": (blocked, blocked.dense_weight),
-    "n_m_mma": (mma, None),
-    "n_m_small_m": (n_m_small_m, None),
-    "ell_small_m": (ell_small_m, None),
+    "n_m_mma": (thread_per_output, None),
+    "n_m_small_m": (thread_per_output, None),
+    "ell_small_m": (thread_per_output, None),
     "n_m_sm90": (thread_per_row, None),
     "ell_sm90": (thread_per_row, None),
     "csr_sm90": (thread_per_row, None),

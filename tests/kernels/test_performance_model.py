@@ -139,7 +139,7 @@ def test_rates_are_those_of_the_floors():
     few = {"m": 1, "k": size, "n": size, "latency_us": 2.0, "roofline_fraction": 2 * (size**2 + 2 * size) / 4e6 / 2}
     found = rates_of([row(**bound), row(**few), row(correct=False)], gpu="GPU", num_sms=7, made_with={})
     assert found.dense_tflops == {"fp16": pytest.approx(700.0)} and found.copy_gb_per_s == pytest.approx(4000.0)
-    with pytest.raises(ValueError, match="no row is bound by bytes"):
+    with pytest.raises(ValueError, match="no row is memory-bound"):
         rates_of([row(**bound)], gpu="GPU", num_sms=7, made_with={})
 
 
@@ -166,8 +166,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     lines = [line.replace("NVIDIA H200", "Some GPU") for line in path.read_text().splitlines()]
     small = [line for line in lines if ",fp16," in line and (",M15," in line or ",M9," in line)]
     path.write_text("\n".join([lines[0], *small]) + "\n")
-    assert main([str(path)]) == 1 and "fit them with --fit" in capsys.readouterr().err
-    assert main([str(path), "--fit"]) == 1 and "give --num-sms" in capsys.readouterr().err
+    assert main([str(path)]) == 1 and "--fit fits them" in capsys.readouterr().err
+    assert main([str(path), "--fit"]) == 1 and "set --num-sms" in capsys.readouterr().err
     assert main([str(path), "--fit", "--num-sms", "132", "--write"]) == 0
     assert device_rates("Some GPU").made_with["source"] == "rows.csv" and user_file("Some GPU").exists()
     assert main([str(tmp_path / "nowhere.csv")]) == 1

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
+from sparsefront_kernels.epilogue import ACTIVATIONS, with_epilogue
 from sparsefront_kernels.pointwise import contiguous_transpose, epilogue, transposed
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.quantized.quantize import (
     LARGEST,
     PRECISIONS,

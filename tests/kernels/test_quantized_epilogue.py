@@ -3,7 +3,7 @@
 import pytest
 import torch
 from random_problems import TOLERANCE, fault_of
-from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.quantized.epilogue import finished, scaled_epilogue
 
 

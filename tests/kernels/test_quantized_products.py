@@ -17,7 +17,7 @@ from sparsefront_kernels import (
     entry,
     find,
 )
-from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
 from sparsefront_kernels.semi_structured import torchao
 
@@ -124,7 +124,7 @@ def test_a_kernel_may_quantise_for_the_next_product(name):
     [
         ("dense_fp8", {}, "needs a CUDA device, not cpu"),
         ("dense_fp8", {"n": 40}, r"takes N and K in multiples of 16, the weight is \[40, 384\]"),
-        ("dense_fp8", {"dtype": torch.float64}, "quantises float16, bfloat16 or float32, not torch.float64"),
+        ("dense_fp8", {"dtype": torch.float64}, "quantizes float16, bfloat16 or float32, not torch.float64"),
         ("dense_int8", {}, "needs a CUDA device, not cpu"),
         ("dense_int8", {"k": 20}, r"takes N and K in multiples of 8, the weight is \[256, 20\]"),
         ("blocked_fp8_sm90", {}, "needs a CUDA device, not cpu"),

@@ -1,4 +1,4 @@
-"""Hopper's sparse instruction reads panels as `common.halved_panels` lays them out: two instructions, alone."""
+"""Hopper's sparse instruction reads panels as `wgmma_layout.halved_panels` lays them out: two instructions, alone."""
 
 import ctypes
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import cuda_library
-from sparsefront_kernels.common.wgmma_layout import halved_panels, swizzled
+from sparsefront_kernels.cuda.wgmma_layout import halved_panels, swizzled
 
 NAME = "sparse_wgmma"
 

@@ -3,7 +3,8 @@
 import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.common.thread_per_row import (
+from sparsefront_kernels.csr.sm90 import pack_for_sm90 as pack_csr
+from sparsefront_kernels.cuda.thread_per_row import (
     BLOCK_SHARED_BYTES,
     ThreadPerRowLaunch,
     ThreadPerRowProblem,
@@ -12,7 +13,6 @@ from sparsefront_kernels.common.thread_per_row import (
     shared_bytes,
     vectors_of,
 )
-from sparsefront_kernels.csr.sm90 import pack_for_sm90 as pack_csr
 from sparsefront_kernels.n_m.sm90 import pack_for_sm90 as pack_n_m
 
 

@@ -4,10 +4,10 @@ import builtins
 
 import pytest
 import torch
-from sparsefront_kernels.common import operands
-from sparsefront_kernels.common.epilogue import with_epilogue
-from sparsefront_kernels.common.operands import Epilogue
+from sparsefront_kernels import operands
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.gathered import sm90
+from sparsefront_kernels.operands import Epilogue
 from sparsefront_kernels.pointwise import contiguous_transpose, epilogue
 from sparsefront_kernels.pointwise.op import transposed
 

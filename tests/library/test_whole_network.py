@@ -212,6 +212,19 @@ def test_layers_without_time_stay_dense(net, gpu):
     assert "2 things left out, seconds=0: kernels/0 (not tried" in seen.told[-1]
 
 
+def test_plan_is_repeated_whatever_was_fast(gpu, monkeypatch):
+    """In other layers: what was decided for this network is what runs."""
+    seen, reports = gpu(0.5), []
+    for _ in range(2):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+        reports.append(swapped(net, seen)[1])
+        fast = {"dense_linear": 9.0, "csr_reference": 5.0}, True
+        monkeypatch.setattr(autotune.TimedLayers, "find", lambda *similar, fast=fast: fast)
+    assert seen.plans[1] is not None
+    assert reports[1].kernels == reports[0].kernels == {"gathered_reference": 2}
+
+
 @pytest.fixture
 def tried(monkeypatch):
     """tried: why others than the fastest kernel were not tried for each layer, and whether its kernels were timed."""

@@ -77,7 +77,7 @@ def test_no_mask_is_built_while_a_network_is_recorded(make, masks_of, of_before,
     assert all(mask is not None for mask in masks_of(lambda: net(**inputs))), "as it is without our care"
     calls = {}
     real = execution_mode.call_in_mode
-    monkeypatch.setattr(execution_mode, "_replayed", lambda call, *_, **__: calls.setdefault("recorded", call))
+    monkeypatch.setattr(execution_mode, "_replay_graph", lambda call, *_, **__: calls.setdefault("recorded", call))
     monkeypatch.setattr(execution_mode, "call_in_mode", lambda *given: calls.setdefault(given[0], real(*given)))
     monkeypatch.setattr(execution_mode, "time_interleaved", lambda ready, **more: dict.fromkeys(ready, [1.0]))
     monkeypatch.setattr(execution_mode, "yield_gpu", lambda device: None)

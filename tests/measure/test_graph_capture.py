@@ -151,7 +151,7 @@ def test_a_recording_that_may_not_copy_is_made_again(monkeypatch):
             raise RuntimeError(f"{graph_capture.COPIES} unless the CPU tensor is pinned.")
         return "graph", []
 
-    monkeypatch.setattr(graph_capture, "_recorded", recorded)
+    monkeypatch.setattr(graph_capture, "_record", recorded)
     cuda = torch.device("cuda")
     assert record([], device=cuda, warmup=3, eager=True) == ("graph", [])
     assert tried[0] is None and isinstance(tried[1], CopiedBefore)

@@ -13,59 +13,33 @@ from sparsefront.results.record import Choice, Cost, Identity, Kernels, Quality,
 
 def made_up_result() -> Result:
     """A run on a CPU with every kind of field filled, and text that is awkward in CSV and HTML."""
+    made = {"run_id": "run-0", "time": "2026-01-02T03:04:05+00:00", "config_hash": "0123456789abcdef", "seed": 3}
+    parts = {"model": "vit_small", "dataset": "digits", "pattern": "tile_wise", "importance": "magnitude"}
+    awkward = 'too small: 4 < 8, "so it stays",\n<dense>'
+    kernel = {"chosen": "gathered_reference", "latency_us": 120.5, "unsupported": {"csr": "no"}}
+    dense = {"latency_dense_ms": 5.25, "latency_dense_p20_ms": 5.0, "latency_dense_p80_ms": 5.5}
+    sparse = {"latency_sparse_ms": 3.5, "latency_sparse_p20_ms": 3.25, "latency_sparse_p80_ms": 3.75}
+    timed = {"latency_device": "cpu", "latency_kernel": "reference", "batch_size": 64, "dtype": "fp32"}
+    modes = {"execution_mode_dense": "eager", "execution_mode_sparse": "eager"}
     return Result(
-        identity=Identity(
-            run_id="run-0",
-            time="2026-01-02T03:04:05+00:00",
-            config_hash="0123456789abcdef",
-            seed=3,
-            python="3.11.7",
-            torch_version="2.15.0",
-        ),
-        choice=Choice(
-            model="vit_small",
-            dataset="digits",
-            pattern="tile_wise",
-            pattern_parameters={"granularity": 128},
-            granularity=128,
-            importance="magnitude",
-            recovery="finetune",
-        ),
+        identity=Identity(**made, python="3.11.7", torch_version="2.15.0"),
+        choice=Choice(**parts, pattern_parameters={"granularity": 128}, granularity=128, recovery="finetune"),
         sparsity=Sparsity(
             sparsity_target=0.75,
             sparsity_achieved=0.7421875,
             sparsity_per_layer={"block.0.fc1": 0.8, "block.0.fc2": 0.0},
-            dense_layers={"block.0.fc2": 'too small: 4 < 8, "so it stays",\n<dense>'},
+            dense_layers={"block.0.fc2": awkward},
         ),
         quality=Quality(
             metric_name="accuracy", dense=0.98, masked=0.97, sparse=0.97, extra_metrics={"dense": {"f1": 0.5}}
         ),
         speed=Speed(
-            latency_dense_ms=5.25,
-            latency_dense_p20_ms=5.0,
-            latency_dense_p80_ms=5.5,
-            latency_sparse_ms=3.5,
-            latency_sparse_p20_ms=3.25,
-            latency_sparse_p80_ms=3.75,
-            speedup=1.5,
-            speedup_low=1.4,
-            speedup_high=1.6,
-            latency_device="cpu",
-            latency_kernel="reference",
-            execution_mode_dense="eager",
-            execution_mode_sparse="eager",
+            **(dense | sparse | timed | modes),
+            **{"speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6},
             variants_not_timed={"cuda_graph": "needs a CUDA device"},
-            batch_size=64,
-            dtype="fp32",
         ),
         size=Size(weight_bytes_dense=4_000_000, weight_bytes_sparse=1_500_000),
-        kernels=Kernels(
-            kernel_per_layer={
-                "block.0.fc1": {"chosen": "gathered_reference", "latency_us": 120.5, "unsupported": {"csr": "no"}}
-            },
-            sparse_layer_share=0.5,
-            sparse_flops_share=0.5,
-        ),
+        kernels=Kernels(kernel_per_layer={"block.0.fc1": kernel}, sparse_layer_share=0.5, sparse_flops_share=0.5),
         cost=Cost(train_dense_seconds=12.0, prune_seconds=0.1, dense_reused=True),
     )
 
@@ -93,6 +67,8 @@ PATTERNS = {
 }
 SPARSITIES = (0.5, 0.75, 0.9, 0.95)
 RECOVERIES = ("finetune", "distill", None)
+ON_H200 = {"latency_dense_ms": 5.25, "latency_device": "cuda", "latency_kernel": "gathered_sm90", "gpu": "H200"}
+OF_DENSE = {"dense": 0.97, "val_dense": 0.966, "dense_continued": 0.972, "val_dense_continued": 0.968}
 
 
 def mixed_results(count: int, make: Callable[..., Result]) -> list[Result]:
@@ -108,30 +84,19 @@ def mixed_results(count: int, make: Callable[..., Result]) -> list[Result]:
             "run_id": f"run-{number}",
             "pattern": pattern,
             "granularity": unit,
-            "pattern_parameters": {"granularity": unit},
             "recovery": recovery,
-            "recovery_parameters": {"lr": 0.001 * (turn + 1)},
             "seed": seed,
+        }
+        changes |= {"pattern_parameters": {"granularity": unit}, "recovery_parameters": {"lr": 0.001 * (turn + 1)}}
+        changes |= {
             "sparsity_target": sparsity,
             "sparsity_achieved": sparsity - 0.002,
-            "sparse": 0.97 - lost,
-            "val_sparse": 0.965 - lost + source.gauss(0, 0.001),
-            "dense": 0.97,
-            "val_dense": 0.966,
-            "dense_continued": 0.972,
-            "val_dense_continued": 0.968,
-            "sparse_standard_error": 0.004,
-            "speedup": speedup,
-            "speedup_low": speedup - 0.03,
-            "speedup_high": speedup + 0.03,
-            "latency_dense_ms": 5.25,
             "latency_sparse_ms": 5.25 / speedup,
-            "latency_device": "cuda",
-            "latency_kernel": "gathered_sm90",
-            "gpu": "H200",
-            "commit": ("b" if number % 50 == 7 else "a") * 40,
         }
-        results.append(make(**changes))
+        changes |= {"sparse": 0.97 - lost, "val_sparse": 0.965 - lost + source.gauss(0, 0.001)}
+        changes |= {"speedup": speedup, "speedup_low": speedup - 0.03, "speedup_high": speedup + 0.03}
+        commit = ("b" if number % 50 == 7 else "a") * 40
+        results.append(make(**changes, **ON_H200, **OF_DENSE, sparse_standard_error=0.004, commit=commit))
     return results
 
 

@@ -1,8 +1,9 @@
-"""A headless Chromium, driven through a pipe by its own protocol: no driver, no port, no network."""
+"""Pages in a headless Chromium, driven through a pipe by its own protocol: no driver, no port, no network."""
 
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +16,17 @@ import pytest
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 TIMEOUT_S = 600
+# JavaScript by which tests look at a page and press what is in it.
+COUNT = "document.querySelectorAll('{}').length"
+LINES = COUNT.format("#points tbody tr")
+CLICK = "document.querySelector('{}').click()"
+WAIT = "new Promise((done) => setTimeout(done, 300))"
+
+
+def assert_self_contained(page: str) -> None:
+    assert not re.search(r"<script[^>]+src\s*=", page), "a script is loaded from elsewhere"
+    assert re.findall(r'<link[^>]+href="([^"]*)"', page) == ["data:,"], "a style is loaded from elsewhere"
+    assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page), "something is loaded from a network"
 
 
 def find_browser() -> str | None:

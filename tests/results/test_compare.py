@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from page_checks import assert_self_contained
+from headless_browser import assert_self_contained
 
 from sparsefront.__main__ import compare as main
 from sparsefront.results.comparable import AXES

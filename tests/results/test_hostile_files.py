@@ -35,40 +35,32 @@ def folder(tmp_path, monkeypatch, make_result):
 
 def edited(text: str, group: str, name: str, value: object) -> str:
     content = json.loads(text)
-    content[group][name] = value
+    content[group][name] = json.loads(value) if isinstance(value, str) else value
     return json.dumps(content)
 
 
-BAD_ROWS = {
+BAD_ROWS = {  # damage -> complaint
     "deep": (lambda text: "[" * 100_000 + "]" * 100_000, "is nested deeper than 64 levels"),
     "encoding": (lambda text: text.encode("utf-16"), "is UTF-16 text; save it as UTF-8"),
     "byte": (lambda text: text.encode().replace(b"tile_wise", b"tile\xffwise"), "is not UTF-8 text (byte 0xff"),
     "NaN": (lambda text: text.replace("0.97", "NaN"), "not JSON (NaN is no number)"),
     "infinity": (lambda text: text.replace("0.97", "1e999"), "holds the number 1e999, which is too large"),
     "digits": (lambda text: text.replace("4000000", "9" * 400), "holds a whole number of 400 digits"),
-    "large": (
-        lambda text: text.replace("0.97", "1e308"),
-        "quality.masked=1e+308: Input should be less than or equal to",
-    ),
     "half a character": (lambda text: text.replace("tile_wise", "\\ud800"), "a string holds half a character"),
     "list": (lambda text: "[]", "not a result: it has no identity"),
-    "entry": (
-        lambda text: edited(text, "kernels", "kernel_per_layer", {"layer": {"candidates": 7}}),
-        "kernels.kernel_per_layer.layer.candidates=7: Input should be a valid dictionary",
-    ),
-    "layers": (
-        lambda text: edited(text, "sparsity", "sparsity_per_layer", {"layer": "half"}),
-        "sparsity.sparsity_per_layer.layer='half': Input should be a valid number",
-    ),
-    "mapping": (
-        lambda text: edited(text, "kernels", "kernel_per_layer", {"layer": None}),
-        "kernels.kernel_per_layer.layer=None: Input should be a valid dictionary",
-    ),
-    "curve": (lambda text: edited(text, "speed", "curve", [{}]), "speed.curve.0.batch_size: Field required"),
-    "speedup": (
-        lambda text: edited(text, "speed", "speedup_high", -1.0),
-        "speed.speedup_high=-1.0: Input should be greater",
-    ),
+}
+LAYERS, CURVE = "kernels.kernel_per_layer", "speed.curve"
+BAD_VALUES = {  # field, its value -> complaint
+    ("quality.masked", 1e308): "quality.masked=1e+308: Input should be less than or equal to",
+    (LAYERS, '{"layer": {"candidates": 7}}'): f"{LAYERS}.layer.candidates=7: Input should be a valid dictionary",
+    (LAYERS, '{"layer": null}'): f"{LAYERS}.layer=None: Input should be a valid dictionary",
+    ("sparsity.sparsity_per_layer", '{"layer": "half"}'): "layer='half': Input should be a valid number",
+    (CURVE, "[{}]"): f"{CURVE}.0.batch_size: Field required",
+    ("speed.speedup_high", -1.0): "speed.speedup_high=-1.0: Input should be greater than 0",
+}
+BAD_ROWS |= {
+    f"{field} {value}": (lambda text, field=field, value=value: edited(text, *field.split("."), value), complaint)
+    for (field, value), complaint in BAD_VALUES.items()
 }
 
 
@@ -176,20 +168,11 @@ def test_cells_of_a_table_are_bounded_as_well(folder, make_result, capsys):
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("**/*.csv"))
-POINTS = [
-    *(
-        "end_to_end/h200.csv",
-        "front/squad.csv",
-        "low_precision/large.csv",
-        "low_precision/networks.csv",
-        "nmsparse_bert/points.csv",
-        "pytorch_talk/points.csv",
-        "recoveries/points.csv",
-    ),
-    *("search/minilm.again.csv", "search/minilm.csv"),
-    *("search/minilm_h100.again.csv", "search/minilm_h100.csv", "sweeps/minilm.csv", "sweeps/minilm_h100.csv"),
-    *("tile_wise_bert/points.csv", "tile_wise_vgg/points.csv", "uniform/points.csv", "uniform_mt/points.csv"),
-]
+STUDIES = ("nmsparse_bert", "pytorch_talk", "recoveries", "tile_wise_bert", "tile_wise_vgg", "uniform", "uniform_mt")
+POINTS = [f"{study}/points.csv" for study in STUDIES] + ["end_to_end/h200.csv", "front/squad.csv"]
+POINTS += [f"{name}.csv" for name in ("low_precision/large", "low_precision/networks", "search/minilm.again")]
+POINTS += [f"search/{name}.csv" for name in ("minilm", "minilm_h100", "minilm_h100.again")]
+POINTS += ["sweeps/minilm.csv", "sweeps/minilm_h100.csv"]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT / "experiments")))

@@ -21,12 +21,10 @@ ON_GPU = {
     "gpu": "NVIDIA H200",
     "latency_device": "cuda",
     "dtype": "fp16",
-    "pattern": "n_m",
-    "pattern_parameters": {"n": None, "m": None},
-    "granularity": None,
     "allocation": "per_layer",
     "kernel_mode": "auto",
 }
+ON_GPU |= {"pattern": "n_m", "pattern_parameters": {"n": None, "m": None}, "granularity": None}
 
 
 def layer(dense: float, chosen: str, latency_us: float, **more: object) -> dict:
@@ -122,33 +120,18 @@ def test_a_result_of_a_run_on_a_cpu_is_rejected(tmp_path, run, capsys):
 
 
 def point(batch_size, length, speedup):
-    return {
-        "batch_size": batch_size,
-        "sequence_length": length,
-        "latency_dense_ms": 2.0 * batch_size,
-        "latency_sparse_ms": 2.0 * batch_size / speedup,
-        "speedup": speedup,
-        "speedup_low": speedup - 0.05,
-        "speedup_high": speedup + 0.05,
-        "dense_variant": "cuda_graph+fused_qkv",
-        "kernels": {"gathered_sm90": 5},
-        "sparse_flops_share": 0.75,
-    }
+    dense = {"batch_size": batch_size, "sequence_length": length, "latency_dense_ms": 2.0 * batch_size}
+    ends = {"speedup": speedup, "speedup_low": speedup - 0.05, "speedup_high": speedup + 0.05}
+    ran = {"dense_variant": "cuda_graph+fused_qkv", "kernels": {"gathered_sm90": 5}, "sparse_flops_share": 0.75}
+    return dense | ends | ran | {"latency_sparse_ms": 2.0 * batch_size / speedup}
 
 
 @pytest.fixture
 def result(make_result):
     """Own size 32 x 128, a win; batch 1 loses, batch 8 wins too little; at length 384 nothing wins."""
     curve = [point(1, 128, 0.6), point(8, 128, 1.02), point(128, 128, 1.4), point(1, 384, 0.5), point(32, 384, 0.9)]
-    return make_result(
-        batch_size=32,
-        sequence_length=128,
-        speedup=1.2,
-        speedup_low=1.1,
-        speedup_high=1.3,
-        curve=curve,
-        latency_device="cuda",
-    )
+    own = {"batch_size": 32, "sequence_length": 128, "speedup": 1.2, "speedup_low": 1.1, "speedup_high": 1.3}
+    return make_result(**own, curve=curve, latency_device="cuda")
 
 
 def test_a_win_needs_its_whole_interval(result):
@@ -174,9 +157,8 @@ def test_page_and_terminal_tell_it(result, make_result, tmp_path):
     page = write_run_page(result, tmp_path / "page.html", title="run").read_text()
     assert "Latency over batch size" in page and "cuda_graph+fused_qkv" in page
     assert "sparse wins, with its whole interval, length 128: at batch 32, 128" in page
-    assert (
-        "Latency over batch size" not in write_run_page(make_result(), tmp_path / "page.html", title="run").read_text()
-    )
+    one_size = write_run_page(make_result(), tmp_path / "page.html", title="run").read_text()
+    assert "Latency over batch size" not in one_size
     console = Console(width=200, record=True)
     console.print(run_table(result))
     assert "at batch 32, 128" in console.export_text()

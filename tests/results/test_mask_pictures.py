@@ -1,11 +1,4 @@
-"""Pictures of masks as files, in the run's folder and in its page.
-
-Masks as pixels: every weight where and as it should be.
-
-Which layers are drawn.
-
-The density of every layer: the numbers, and that they become a picture.
-"""
+"""Pictures of masks and densities: every weight where and as it should be, as files and in the page of the run."""
 
 import base64
 import re
@@ -30,6 +23,7 @@ from sparsefront.results.mask_pictures import (
     PrunedLayers,
     Scale,
     choose_layers,
+    line_places,
     mask_image,
     pixel_density,
     rgb,
@@ -82,40 +76,28 @@ def test_the_page_holds_the_pictures(tmp_path, make_result):
         assert base64.b64decode(content) == (tmp_path / "masks" / f"{name}.png").read_bytes()
 
 
-def image_random_mask(*shape: int) -> torch.Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.5
-
-
-def test_every_weight_has_the_color_of_its_fate():
-    mask = image_random_mask(5, 7)
+def test_every_weight_has_its_color():
+    mask = random_mask(5, 7)
     pixels = mask_image(mask, Boundaries(), Scale(cell=3)).pixels
     assert pixels.shape == (15, 21, 3) and pixels.dtype == np.uint8
-    for row in range(15):
-        for column in range(21):
-            kept = bool(mask[row // 3, column // 3])
-            assert (pixels[row, column] == rgb(KEPT_COLOR if kept else PRUNED_COLOR)).all()
+    kept = np.kron(mask.numpy(), np.ones((3, 3), dtype=bool)).astype(bool)
+    assert (pixels[kept] == rgb(KEPT_COLOR)).all() and (pixels[~kept] == rgb(PRUNED_COLOR)).all()
 
 
 def test_pooled_pixels_average_what_is_there():
-    mask = image_random_mask(5, 7)
+    mask = random_mask(5, 7)
     pooled = pixel_density(mask, Scale(pooled=2))
-    assert pooled.shape == (3, 4)
-    for row in range(3):
-        for column in range(4):
-            under = [
-                float(mask[r, c])
-                for r in range(2 * row, min(5, 2 * row + 2))
-                for c in range(2 * column, min(7, 2 * column + 2))
-            ]
-            assert pooled[row, column] == pytest.approx(sum(under) / len(under))
+    means = [
+        [mask[row : row + 2, column : column + 2].float().mean() for column in range(0, 7, 2)] for row in range(0, 5, 2)
+    ]
+    assert torch.allclose(pooled, torch.tensor(means))
     half = torch.tensor([[True, False], [False, True]])
     between = (rgb(KEPT_COLOR).astype(float) + rgb(PRUNED_COLOR)) / 2
     assert np.abs(mask_image(half, Boundaries(), Scale(pooled=2)).pixels[0, 0] - between).max() <= 0.5
 
 
 def test_pooled_lines_fall_on_the_nearest_pixel():
-    image = mask_image(image_random_mask(40, 4), Boundaries(rows=[17]), Scale(pooled=2))
-    assert image.rows.groups == (9,)  # 17 / 2 = 8.5
+    assert line_places([17], Scale(pooled=2)) == (9,)  # 17 / 2 = 8.5
 
 
 @pytest.mark.parametrize(
@@ -133,15 +115,7 @@ def test_scale_follows_from_the_longest_side(shape, scale, text):
     assert scale.text == text
 
 
-PARTS = {
-    "query": (8, 8),
-    "key": (8, 8),
-    "value": (8, 8),
-    "output": (8, 8),
-    "fc1": (16, 8),
-    "fc2": (8, 16),
-    "more": (4, 4),
-}
+PARTS = dict.fromkeys(("query", "key", "value", "output"), (8, 8)) | {"fc1": (16, 8), "fc2": (8, 16), "more": (4, 4)}
 SHAPES = {f"encoder.{number}.{part}": shape for number in range(12) for part, shape in PARTS.items()}
 
 

@@ -6,8 +6,7 @@ import io
 import json
 
 import pytest
-from headless_browser import needs_browser
-from page_scripts import CLICK, COUNT, LINES, WAIT
+from headless_browser import CLICK, COUNT, LINES, WAIT, needs_browser
 
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.comparison import write_comparison

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from page_checks import assert_self_contained
+from headless_browser import assert_self_contained
 
 from sparsefront.results import page as pages
 from sparsefront.results.comparable import split_comparable

@@ -1,8 +1,6 @@
-"""The comparison page for those who come by a link, have no mouse, or a narrow window."""
+"""What the comparison page picks, as Python does, and by its filters."""
 
-import pytest
-from headless_browser import needs_browser
-from page_scripts import CLICK
+from headless_browser import CLICK, needs_browser
 
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.statistics import picked_as
@@ -45,11 +43,3 @@ def test_what_is_picked_follows_the_filters(shown, make_result):
     page.evaluate(CLICK.format('[data-field="pattern"] [data-value="n_m"]'))
     assert dict(page.evaluate(PICKED)) == {"n_m 128": "recipe"}, "it has no rivals"
     assert "From here on over 4 runs, whatever is filtered above" in page.evaluate("document.body.innerText")
-
-
-@pytest.fixture
-def narrow(browser):
-    """The window is as narrow as that of a phone."""
-    browser.call("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
-    yield
-    browser.call("Emulation.clearDeviceMetricsOverride")

@@ -1,7 +1,4 @@
-"""Patterns are ranked by what their fronts dominate, and a win needs an interval.
-
-Nothing is ranked with fewer than three seeds, no interval is told of fewer than five repeats, and what is missing is said.
-"""
+"""Patterns are ranked by what their fronts dominate; a win needs an interval, three seeds and five repeats."""
 
 import re
 
@@ -85,9 +82,6 @@ def test_nothing_is_ranked_where_nothing_may_be_picked(run):
     assert found["n_m"][AREA] == found["n_m"][DUELS] == "–"
 
 
-SEEDS_DUELS = "wins / ties / losses among patterns"
-
-
 @pytest.fixture
 def runs(make_result):
     """runs(pattern, seeds, speedup) -> results that share all but the seed."""
@@ -123,7 +117,7 @@ def test_with_three_seeds_it_ranks_those_that_have_them(runs):
     assert line["fastest"].startswith("n_m") and line["slower"] == "uniform"
     assert line["not ranked"] == "1 candidate of fewer than 3 seeds"
     assert headline(group).startswith("Within 1 point of dense the fastest is n_m")
-    ranked = {line["pattern"]: line[SEEDS_DUELS] for line in pattern_ranking(group)}
+    ranked = {line["pattern"]: line[DUELS] for line in pattern_ranking(group)}
     assert ranked["block_wise"] == FEW_SEEDS and ranked["n_m"] == "1 / 0 / 0"
 
 

@@ -18,7 +18,7 @@ from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.cache.inventory import read_results as read_runs
 from sparsefront.errors import Obstacle
 from sparsefront.results import store
-from sparsefront.results.record import record_digest
+from sparsefront.results.record import Result, record_digest
 from sparsefront.results.store import append_result, parse_lines, read_results, write_result_json
 from sparsefront.tasks.outcomes import Outcomes, save_outcomes
 
@@ -69,7 +69,7 @@ def test_one_that_slept_while_it_added_its_line_loses_neither_that_nor_those_of_
 
     monkeypatch.setattr(store, "format_lines", sleep_and_format)
     append_result(path, make_result(run_id=mine, time="2026-01-03T00:00:00+00:00"))
-    assert slept and sorted(line["run_id"] for line in lines_of(path)) == sorted({"first", "second", "other", mine})
+    assert slept and sorted(runs_of(path)) == sorted({"first", "second", "other", mine})
 
 
 def lines_of(store: Path) -> list[dict[str, str]]:
@@ -77,30 +77,28 @@ def lines_of(store: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def runs_of(store: Path) -> list[str]:
+    return [line["run_id"] for line in lines_of(store)]
+
+
 def test_two_processes_lose_nothing(tmp_path, make_result, programs):
-    template = write_result_json(tmp_path / "template.json", make_result())
-    store = tmp_path / "rows.csv"
+    template, store = write_result_json(tmp_path / "template.json", make_result()), tmp_path / "rows.csv"
     writers = [programs.start(["-c", WRITER, name, str(template), str(store), "50"]) for name in ("a", "b")]
     assert [writer.wait(600) for writer in writers] == [0, 0]
-    reading = read_results([store])
-    assert reading.problems == []
-    assert {result.identity.run_id for result in reading.results} == {
-        f"{name}-{number}" for name in "ab" for number in range(50)
-    }
+    assert read_results([store]).problems == []
+    assert sorted(runs_of(store)) == sorted(f"{name}-{number}" for name in "ab" for number in range(50))
 
 
 def test_a_new_column_keeps_the_old_lines(tmp_path, make_result):
-    store = tmp_path / "rows.csv"
-    old = make_result(run_id="old").flat()
+    store, old = tmp_path / "rows.csv", make_result(run_id="old").flat()
     del old["sparse_flops_share"]
     with store.open("w", newline="") as file:
         writer = csv.DictWriter(file, [*old, "added_by_hand"])
         writer.writeheader()
         writer.writerow(old | {"added_by_hand": "keep me"})
     append_result(store, make_result(run_id="new"))
-    first, second = lines_of(store)
-    assert first["run_id"] == "old" and first["added_by_hand"] == "keep me" and first["sparse_flops_share"] == ""
-    assert second["run_id"] == "new" and second["sparse_flops_share"] == "0.5"
+    names = ("run_id", "added_by_hand", "sparse_flops_share")
+    assert [[line[name] for name in names] for line in lines_of(store)] == [["old", "keep me", ""], ["new", "", "0.5"]]
 
 
 @pytest.mark.parametrize("kept_of_last_line", [1, 40, -3, -1], ids=["1", "40", "all but 3", "all but the line end"])
@@ -113,7 +111,7 @@ def test_half_a_line_is_dropped_and_the_rest_kept(tmp_path, make_result, caplog,
     assert [result.identity.run_id for result in read_results([store]).results] == ["whole"]
     assert f"{store}, last line: it is half a line" in read_results([store]).problems[0], "the file is read"
     append_result(store, make_result(run_id="next"))
-    assert [line["run_id"] for line in lines_of(store)] == ["whole", "next"]
+    assert runs_of(store) == ["whole", "next"]
     assert "half a line" in caplog.text
     assert read_results([store]).problems == []
 
@@ -137,19 +135,17 @@ def test_folders_are_searched_and_broken_files_reported(tmp_path, make_result):
     assert "broken" in reading.problems[0] and "nowhere" in reading.problems[1]
 
 
-@pytest.fixture
-def sealed(make_result):
-    """A result with its own digest, as a run writes it."""
-    result = make_result(
-        run_id="sealed", recovery_epochs=2.0, recovery_steps=0, variant_medians_ms={"dense/eager": 1.0}
-    )
+def sealed(result: Result) -> Result:
+    """With its own digest, as a run writes it."""
     return result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
 
 
-def test_a_result_that_was_edited_is_left_out_and_named(tmp_path, sealed):
-    row, store = write_result_json(tmp_path / "run" / "row.json", sealed), tmp_path / "rows.csv"
-    append_result(store, sealed)
-    assert read_results([row]).results == read_results([store]).results == [sealed]
+def test_an_edited_result_is_left_out(tmp_path, make_result):
+    values = {"recovery_epochs": 2.0, "recovery_steps": 0, "variant_medians_ms": {"dense/eager": 1.0}}
+    result = sealed(make_result(run_id="sealed", **values))
+    row, store = write_result_json(tmp_path / "run" / "row.json", result), tmp_path / "rows.csv"
+    append_result(store, result)
+    assert read_results([row]).results == read_results([store]).results == [result]
     for file in (row, store):
         text = file.read_text()
         assert "0.97" in text
@@ -199,11 +195,6 @@ def study(tmp_path, make_result):
     return tmp_path / "study"
 
 
-def runs_of(store: Path) -> list[str]:
-    with store.open(newline="") as file:
-        return [line["run_id"] for line in csv.DictReader(file)]
-
-
 def test_a_corrupt_row_is_named_and_its_line_kept(study, capsys):
     (study / "1" / "row.json").write_text('{"identity": ')
     assert main(["--rebuild", str(study)]) == 0
@@ -244,35 +235,21 @@ def test_several_stores_become_one(study, tmp_path, make_result, capsys):
     assert len(read_results([study, other]).results) == 5, "what compare reads of both"
 
 
-@pytest.fixture
-def damaged(make_result):
-    """damaged(store) leaves three lines that cannot be read: edited, of a newer version with its columns, and one edited
-    whose row.json is there.
-    """
-
-    def damage(store: Path) -> None:
-        for run_id in ("edited", "newer"):
-            append_result(store, make_result(run_id=run_id))
-        with store.open(newline="") as file:
-            lines = list(csv.DictReader(file))
-        for line in lines:
-            if line["run_id"] in ("edited", "run-1"):
-                line |= {"speedup": "9.0", "record_sha256": "0" * 64}
-            if line["run_id"] == "newer":
-                line |= {"schema_version": "99", "brand_new": "kept"}
-        with store.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [*lines[0], "brand_new"])
-            writer.writeheader()
-            writer.writerows(lines)
-
-    return damage
-
-
-def test_a_merged_file_keeps_its_lines_that_cannot_be_read(study, damaged, tmp_path, capsys):
+def test_unreadable_lines_of_a_merged_file_stay(study, make_result, tmp_path, capsys):
+    """One edited, one of a newer version with its columns, and one edited whose row.json is there."""
     store = tmp_path / "all.csv"
-    damaged(store)
+    for run_id in ("edited", "newer", "run-1"):
+        append_result(store, make_result(run_id=run_id))
+    edited = {"speedup": "9.0", "record_sha256": "0" * 64}
+    newer = {"schema_version": "99", "brand_new": "kept"}
+    lines = [line | (newer if line["run_id"] == "newer" else edited) for line in lines_of(store)]
+    with store.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*lines[0], "brand_new"])
+        writer.writeheader()
+        writer.writerows(lines)
     assert main(["--rebuild", str(study), f"store={store}"]) == 0
     assert runs_of(store) == ["run-0", "run-1", "run-2", "edited", "newer"]
+    assert [line["brand_new"] for line in lines_of(store)] == ["", "", "", "", "kept"]
     assert "3 runs, and 2 lines kept that cannot be read" in capsys.readouterr().out
 
 
@@ -286,18 +263,14 @@ def test_a_file_that_is_no_table_of_results_is_not_overwritten(study, tmp_path, 
         assert path.read_text() == text
 
 
-def test_a_record_is_not_overwritten_by_a_table(study, capsys):
-    record = study / "0" / "row.json"
+def test_what_rebuild_refuses(study, tmp_path, capsys):
+    record, empty = study / "0" / "row.json", tmp_path / "empty"
     before = record.read_text()
-    assert main(["--rebuild", str(study), f"store={record}"]) == 1
-    assert "row.json: must end in .csv" in capsys.readouterr().err and record.read_text() == before
-
-
-def test_a_folder_without_runs_is_no_store(tmp_path, capsys):
-    empty = tmp_path / "empty"
     empty.mkdir()
-    assert main(["--rebuild", str(empty)]) == 1
-    assert "holds no row.json to make rows.csv from" in capsys.readouterr().err
+    assert main(["--rebuild", str(study), f"store={record}"]) == main(["--rebuild", str(empty)]) == 1
+    said = capsys.readouterr().err
+    assert "row.json: must end in .csv" in said and "holds no row.json to make rows.csv from" in said
+    assert record.read_text() == before
 
 
 def test_several_processes_read_what_one_reads(study, monkeypatch):
@@ -347,7 +320,7 @@ def test_what_a_spreadsheet_saved_is_read_and_goes_on_in_our_form(tmp_path, make
 
 def test_columns_that_were_added_stay(tmp_path, make_result):
     store, result = tmp_path / "rows.csv", make_result(run_id="a")
-    signed = result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
+    signed = sealed(result)
     append_result(store, signed)
     head, line = store.read_text(encoding="utf-8").splitlines()
     for note in (("my note,", "good,", "my note, remark"), ("", "", "remark")):

@@ -10,11 +10,13 @@ A network with another sparsity than requested is reported before its recovery.
 """
 
 import io
+import json
 import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -29,10 +31,10 @@ from sparsefront.results.page.run import write_run_page
 from sparsefront.results.tables import (
     compact_table,
     dense_layers_text,
-    print_failures,
     print_group,
     print_results,
     print_run,
+    print_sweep,
     results_table,
     run_table,
 )
@@ -71,22 +73,21 @@ def test_tables_show_the_standard_error_and_of_how_many_samples(make_result):
 
 
 def test_run_table_says_what_was_not_measured(make_result):
-    result = make_result(sparse=None, latency_sparse_ms=None, speedup=None, speedup_low=None, latency_kernel=None)
-    text = text_of(run_table(result))
-    assert text.count("not measured") == 2
+    nothing = dict.fromkeys(("sparse", "latency_sparse_ms", "speedup", "speedup_low", "latency_kernel"))
+    assert text_of(run_table(make_result(**nothing))).count("not measured") == 2
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"), [(1.1, 1.3, "faster"), (0.7, 0.9, "slower"), (0.9, 1.1, "no clear difference")]
+    ("changes", "verdict"),
+    [
+        ({"speedup_low": 1.1, "speedup_high": 1.3}, "faster"),
+        ({"speedup_low": 0.7, "speedup_high": 0.9}, "slower"),
+        ({"speedup_low": 0.9, "speedup_high": 1.1}, "no clear difference"),
+        ({"sparse_flops_share": 0.25}, "mostly dense kernels"),
+    ],
 )
-def test_a_win_needs_an_interval_beyond_one(make_result, low, high, verdict):
-    assert verdict in text_of(run_table(make_result(speedup_low=low, speedup_high=high, latency_device="cuda")))
-
-
-def test_a_win_needs_sparse_kernels(make_result):
-    assert "1.50×, mostly dense kernels" in text_of(
-        run_table(make_result(sparse_flops_share=0.25, latency_device="cuda"))
-    )
+def test_a_win_needs_an_interval_and_sparse_kernels(make_result, changes, verdict):
+    assert f"1.50×, {verdict}" in text_of(run_table(make_result(**changes, latency_device="cuda")))
 
 
 def test_results_table_always_shows_the_promised_columns(make_result):
@@ -164,9 +165,9 @@ def test_square_brackets_are_shown_and_not_read_as_markup(make_result):
 
 def test_sorting_puts_the_best_first_and_the_unmeasured_last(make_result):
     results = [make_result(speedup=value, latency_sparse_ms=value) for value in (1.0, None, 3.0, 2.0)]
-    assert [result.speed.speedup for result in sort_results(results, "speedup")] == [3.0, 2.0, 1.0, None]
-    assert [result.speed.speedup for result in sort_results(results, "-speedup")] == [1.0, 2.0, 3.0, None]
-    assert [result.speed.speedup for result in sort_results(results, "latency_sparse_ms")] == [1.0, 2.0, 3.0, None]
+    rising = [1.0, 2.0, 3.0, None]
+    for by, order in (("speedup", [3.0, 2.0, 1.0, None]), ("-speedup", rising), ("latency_sparse_ms", rising)):
+        assert [result.speed.speedup for result in sort_results(results, by)] == order
 
 
 @pytest.mark.parametrize("name", ["speed", "kernel_per_layer", ""])
@@ -175,12 +176,16 @@ def test_sorting_by_no_column_names_the_closest(make_result, name):
         sort_results([make_result()], name)
 
 
-def test_names_and_messages_control_no_terminal(capsys, make_result):
+def test_names_and_messages_control_no_terminal(capsys, make_result, tmp_path):
     """A stranger's folder may hold escape sequences in any name."""
     hostile = make_result().with_values({"pattern": "n_m\x1b[2J", "model": "a\rb\u202e", "run_id": "x\x07"})
     print_results([hostile])
     print_run(hostile, [])
-    print_failures([("a\x1b[1A", ["pattern=\x9b31m"], "first line\nsecond\x1b]0;t\x07")])
+    failed = tmp_path / "a\x1b[1A"
+    (failed / ".hydra").mkdir(parents=True)
+    (failed / ".hydra" / "overrides.yaml").write_text(yaml.dump(["pattern=\x9b31m"]))
+    (failed / "failure.json").write_text(json.dumps({"message": "first line\nsecond\x1b]0;t\x07"}))
+    print_sweep(tmp_path)
     shown = capsys.readouterr().out
     assert not set(shown) & set("\x1b\r\x07\u202e\x9b")
     assert r"n_m\x1b[2J" in shown and r"pattern=\x9b31m" in shown and "\n" + "     first line\nsecond" in shown

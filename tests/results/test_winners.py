@@ -67,28 +67,22 @@ def test_a_seed_that_was_run_again_counts_once(run):
         assert candidates_of(results)[0].results == (new,)
 
 
-def test_nothing_is_picked_where_nothing_is_held_out(run):
-    full = [run(name, None, 0.9, dataset_parameters={"valid_fraction": 0.0}) for name in ("n_m", "tile_wise")]
-    assert winners(candidates_of(full)) == {} and len(candidate_table(candidates_of(full))) == 2
-    assert {line["picked by held out"] for line in candidate_table(candidates_of(full))} == {""}
-    assert verdicts(candidates_of(full), lambda result: None) == [], "older versions have no part in this"
-    assert why_not_picked(full) == [
-        "2 of 2 results hold nothing out (dataset.valid_fraction=0): none of them is picked"
+@pytest.mark.parametrize(
+    ("val", "changes", "why"),
+    [
+        (None, {"dataset_parameters": {"valid_fraction": 0.0}}, "hold nothing out (dataset.valid_fraction=0)"),
+        (0.9, {"val_seen": True}, "are of a checkpoint that may have been trained on the held-out part (val_seen)"),
+    ],
+)
+def test_nothing_is_picked_without_held_out_data(run, val, changes, why):
+    results = [run(name, val, 0.9, **changes) for name in ("n_m", "tile_wise")]
+    candidates = candidates_of(results)
+    assert winners(candidates) == {} and [line["picked by held out"] for line in candidate_table(candidates)] == [
+        "",
+        "",
     ]
-
-
-def test_what_a_checkpoint_may_have_seen_picks_nothing_and_the_reason_is_said(run):
-    seen = [run(name, 0.9, 0.9, val_seen=True) for name in ("n_m", "tile_wise")]
-    assert winners(candidates_of(seen)) == {} and verdicts(candidates_of(seen), lambda result: None) == []
-    (line,) = why_not_picked(seen)
-    assert line.startswith(
-        "2 of 2 results are of a checkpoint that may have been trained on the held-out part (val_seen)"
-    )
-
-
-def test_without_outcomes_nothing_is_claimed(run):
-    (line,) = verdicts(candidates_of([run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]), lambda result: None)
-    assert "not claimed" in line and "outcomes.npz" in line
+    assert verdicts(candidates, lambda result: None) == [], "older versions have no part in this"
+    assert why_not_picked(results) == [f"2 of 2 results {why}: none of them is picked"]
 
 
 @pytest.mark.usefixtures("one_seed_ranks")
@@ -107,11 +101,15 @@ def test_better_is_said_where_the_interval_says_so(run, ours, theirs, said):
     assert said in line and " points on test, 95 % " in line
 
 
-def test_other_samples_are_not_compared(run):
-    kept = {"n_m": outcomes([1] * 9), "tile_wise": outcomes([0] * 9, samples="other")}
+@pytest.mark.parametrize(
+    ("theirs", "why"),
+    [(None, "outcomes per sample (outcomes.npz"), (outcomes([0] * 9, samples="other"), "evaluated on other samples")],
+)
+def test_better_is_not_claimed(run, theirs, why):
+    kept = {"n_m": outcomes([1] * 9), "tile_wise": theirs}
     results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
     (line,) = verdicts(candidates_of(results), lambda result: {"sparse": kept[result.choice.pattern]})
-    assert "not claimed, since they were evaluated on other samples" in line
+    assert "not claimed" in line and why in line
 
 
 @pytest.mark.parametrize("same_seeds", [True, False])

@@ -124,7 +124,7 @@ EDITS = {
     "the table of launches": (KERNELS / "tuning/shipped/nvidia_h200.json", '"block_m"', '"block_n"', FROM_SWAP),
     "a Triton kernel": (KERNELS / "blocked/triton_spmm.py", *ADDED, FROM_SWAP),
     "a format": (KERNELS / "gathered/format.py", *ADDED, FROM_EXPORT),
-    "the cost of a launch": (KERNELS / "performance_model/launch_costs.py", *ADDED, FROM_SWAP),
+    "the cost of a launch": (KERNELS / "gathered/simt.py", *ADDED, FROM_SWAP),
     "the rates of a GPU": (KERNELS / "performance_model/shipped/nvidia_h200.json", '"', ' "', FROM_SWAP),
     "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
     "what the pattern imports": (SPARSEFRONT / "patterns/tile_steps.py", *ADDED, FROM_PRUNE),

@@ -93,7 +93,7 @@ REFUSED = {
     ),
     "unknown": (["precision.mode=fp4"], r"^precision\.mode=fp4: must be 'none', 'fp8', 'fp8_static' or 'int8'"),
     "no batches": (["precision=fp8_static", "precision.batches=0"], r"^precision\.batches=0: "),
-    "dense low": (["measure.dense_low=[fp8_static]"], r"^measure\.dense_low=.*fp8, int8"),
+    "dense low": (["measure.dense_low=[fp8_static]"], r"^measure\.dense_low=.*must be 'fp8', 'int8' or"),
     "dense low twice": (["measure.dense_low=[fp8,fp8]"], r"^measure\.dense_low=\['fp8', 'fp8'\]: names a value twice"),
     "untimed": (["precision=fp8", "measure.latency=false"], r"^measure\.latency=False: kernels are chosen by timing"),
 }

@@ -18,15 +18,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from sparsefront_kernels.bench.families import FAMILIES, family_masks
 from sparsefront_kernels.bench.masks import Masks, setting
+from sparsefront_kernels.bench.peers import PEERS
+from sparsefront_kernels.bench.plan import Chosen, Plan
 from sparsefront_kernels.bench.problems import BATCHES, Shape, any_shape, chosen_shapes
-from sparsefront_kernels.bench.report import report
-from sparsefront_kernels.bench.rows import read_rows
+from sparsefront_kernels.bench.report import report, summary
+from sparsefront_kernels.bench.rows import Results, read_rows
+from sparsefront_kernels.bench.run import Run
+from sparsefront_kernels.bench.timing import require_gpu
 from sparsefront_kernels.problem import LAYOUTS
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning import TunedLaunches, tuned_kernel
 
-PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr", "quack_compact", "triton_bsr_same_mask", "nm_spmm")
 DTYPE_NAMES = ("fp16", "bf16", "fp32", "tf32")
 Read = TypeVar("Read")
 
@@ -76,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         "without it of the family's random masks, such as inputs=16 of blocks",
     )
     options.add_argument("--layout", nargs="+", default=list(LAYOUTS), choices=LAYOUTS, help="of X and Y")
-    options.add_argument("--peers", nargs="*", default=list(PEER_NAMES), choices=PEER_NAMES, help="what runs beside")
+    options.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS), help="what runs beside")
     options.add_argument(
         "--peer-shapes", nargs="+", type=_peer_shapes, default=[], metavar="PEER=SHAPE,...", help="its only shapes"
     )
@@ -102,35 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text, worse = report(*(read_rows(path) for path in asked.compare))
         print(text)
         return int(worse)
-    return _measure(asked, arguments)
-
-
-def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     every = [parser().parse_args([*arguments, *line]) for line in _lines(asked.plan)] if asked.plan else [asked]
-    shapes, masks = [_shapes(one) for one in every], [_masks(one) for one in every]
-    # measuring needs GPU libraries, comparing does not
-    from sparsefront_kernels.bench.plan import Chosen, Plan
-    from sparsefront_kernels.bench.report import summary
-    from sparsefront_kernels.bench.rows import Results
-    from sparsefront_kernels.bench.run import Run
-    from sparsefront_kernels.bench.timing import require_gpu
-
-    plans = [
-        Plan(
-            shapes=tuple(its_shapes),
-            dtypes=tuple(one.dtype),
-            sparsities=tuple(one.sparsity),
-            granularities=_granularities(one, its_masks),
-            distributions=_distributions(one, its_masks),
-            peers=tuple(one.peers),
-            chosen=Chosen(tuple(one.kernels), tuple(one.layout), tuple(one.family)),
-            tune=one.tune,
-            samples=one.samples,
-            masks=its_masks,
-            peer_shapes=dict(one.peer_shapes),
-        )
-        for one, its_shapes, its_masks in zip(every, shapes, masks, strict=True)
-    ]
+    plans = [_plan(one, _shapes(one), _masks(one)) for one in every]
     require_gpu()
     commit = _commit() if asked.commit is None else asked.commit
     results = Results.opened(asked.output, gpu=_gpu(), commit=commit, append=asked.append)
@@ -145,6 +123,22 @@ def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     say(f"{len(run.rows)} measurements")
     print("\n".join([summary(run.rows), *(f"ERROR: {error}" for error in run.errors)]))
     return int(bool(run.errors) or not all(row.correct for row in run.rows))
+
+
+def _plan(asked: argparse.Namespace, shapes: list[Shape], masks: Masks) -> Plan:
+    return Plan(
+        shapes=tuple(shapes),
+        dtypes=tuple(asked.dtype),
+        sparsities=tuple(asked.sparsity),
+        granularities=_granularities(asked, masks),
+        distributions=_distributions(asked, masks),
+        peers=tuple(asked.peers),
+        chosen=Chosen(tuple(asked.kernels), tuple(asked.layout), tuple(asked.family)),
+        tune=asked.tune,
+        samples=asked.samples,
+        masks=masks,
+        peer_shapes=dict(asked.peer_shapes),
+    )
 
 
 def _shapes(asked: argparse.Namespace) -> list[Shape]:
@@ -176,16 +170,12 @@ def _lines(path: Path) -> list[list[str]]:
     return [line for line in lines if line]
 
 
-def _save_tuned(tuned: Iterable[Tunable], path: Path | None) -> None:
-    from sparsefront_kernels.tuning import tuned_kernel
-
+def _save_tuned(tuned: Iterable[TunedLaunches], path: Path | None) -> None:
     for tunable in tuned:
         tuned_kernel(_gpu(), tunable.kernel, tunable.version).save(path)
 
 
 def _gpu() -> str:
-    import torch
-
     return torch.cuda.get_device_name()
 
 
@@ -207,10 +197,8 @@ def _each(text: str, read: Callable[[str], Read]) -> list[Read]:
 
 def _peer_shapes(text: str) -> tuple[str, tuple[str, ...]]:
     peer, _, shapes = text.partition("=")
-    if peer not in PEER_NAMES or not shapes:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not PEER=SHAPE,..., where PEER is one of {', '.join(PEER_NAMES)}"
-        )
+    if peer not in PEERS or not shapes:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PEER=SHAPE,..., where PEER is one of {', '.join(PEERS)}")
     return peer, tuple(shapes.split(","))
 
 

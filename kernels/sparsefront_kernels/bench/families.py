@@ -1,8 +1,4 @@
-"""The random masks on which each storage family is timed.
-
-First what they are made of, then a function for each family, and the table of families. A mask has the structure of the
-family's pattern and is drawn without a look at weights.
-"""
+"""The random masks on which each storage family is timed: they have the structure of its pattern and do not depend on weights."""
 
 from collections.abc import Callable
 
@@ -10,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.bench.masks import FamilyMasks, RandomMasks, Storage
-from sparsefront_kernels.common.indices import GROUP
+from sparsefront_kernels.indices import GROUP
 
 
 def equal_tiles(n: int, k: int, granularity: int, sparsity: float, device: torch.device) -> Tensor:
@@ -66,90 +62,83 @@ RANDOM_TILES: dict[str, Callable[[int, int, int, float, torch.device], Tensor]] 
 
 def random_tiles(distribution: str, granularity: int) -> RandomMasks:
     """Of `gathered`: tiles keep random inputs, as many as `RANDOM_TILES` says, and all outputs."""
-    storage: Storage = {"gathered": {"tile": granularity, "drop_empty_outputs": False}}
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
         return RANDOM_TILES[distribution](n, k, granularity, sparsity, device)
 
     pattern = {"equal": "vector_wise", "uneven": "tile_wise"}[distribution]
-    return RandomMasks(pattern, mask, lambda sparsity: storage)
+    return RandomMasks(pattern, mask, {"gathered": {"tile": granularity, "drop_empty_outputs": False}})
 
 
 def overlaid_tiles(distribution: str, granularity: int, *, overlay: float = 0.05) -> RandomMasks:
-    """Of `gathered_overlay`: random tiles, and a share of all weights wherever they are.
-
-    Args:
-        overlay: that share, which counts as kept.
-    """
-    storage: Storage = {"gathered_overlay": {"tile": granularity}}
+    """Of `gathered_overlay`: random tiles, and a fraction `overlay` of all weights anywhere, which counts as kept."""
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
-        tiles = RANDOM_TILES[distribution](n, k, granularity, min(sparsity + overlay, 1.0), device)
-        alone = overlay / min(sparsity + overlay, 1.0) if overlay else 0.0  # of what the tiles prune
+        tiled = min(sparsity + overlay, 1.0)  # pruned by the tiles
+        alone = overlay / tiled if overlay else 0.0  # fraction of these that is kept
+        tiles = RANDOM_TILES[distribution](n, k, granularity, tiled, device)
         return tiles | (torch.rand(n, k, device=device) < alone)
 
-    return RandomMasks("tile_wise", mask, lambda sparsity: storage, f"overlay={overlay:g}")
+    return RandomMasks("tile_wise", mask, {"gathered_overlay": {"tile": granularity}}, f"overlay={overlay:g}")
 
 
 def halved_tiles(distribution: str, granularity: int) -> RandomMasks:
     """Of `gathered_2_4`: tiles keep equally many random inputs, and each output two random ones of every four of its tile's."""
-    storage: Storage = {
-        "gathered_2_4": {"tile": granularity},
-        "gathered": {"tile": granularity, "drop_empty_outputs": True, "fill": True},
-    }
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
-        if sparsity < 0.5:
-            raise ValueError(f"tile_2_4: 2:4 prunes a half, so that a sparsity of {sparsity} cannot be had")
-        windows = max(1, min(k // GROUP, round(2 * (1 - sparsity) * k / GROUP)))
+        density = _density_of_half("tile_2_4", sparsity)
+        windows = max(1, min(k // GROUP, round(density * k / GROUP)))
         drawn = torch.rand(-(-n // granularity), k, device=device).argsort(dim=1)[:, : windows * GROUP]
         inputs = drawn.sort(dim=1).values.repeat_interleave(granularity, dim=0)[:n]
         keeps = torch.rand(n, windows, GROUP, device=device).argsort(dim=2).argsort(dim=2) < 2
         return torch.zeros(n, k, dtype=torch.bool, device=device).scatter_(1, inputs, keeps.flatten(1))
 
-    return RandomMasks("tile_2_4", mask, lambda sparsity: storage)
+    whole = {"tile": granularity, "drop_empty_outputs": True, "fill": True}
+    return RandomMasks("tile_2_4", mask, {"gathered_2_4": {"tile": granularity}, "gathered": whole})
+
+
+def _density_of_half(pattern: str, sparsity: float) -> float:
+    """Density of tiles or blocks of which 2:4 prunes a half."""
+    if sparsity < 0.5:
+        raise ValueError(f"{pattern}: 2:4 prunes a half, so sparsity={sparsity} must be at least 0.5")
+    return 2 * (1 - sparsity)
 
 
 def blocks(distribution: str, granularity: int, *, inputs: int | None = None) -> RandomMasks:
-    """Of `blocked`: rows of blocks that keep random blocks, as many as `RANDOM_TILES` says.
+    """Of `blocked`: rows of blocks keep random blocks, as many as `RANDOM_TILES` says.
 
     Args:
         granularity: outputs of a block.
         inputs: of a block; None: as many as outputs.
     """
     block = (granularity, inputs or granularity)
-    # the outputs of a row of blocks keep the same inputs: a gathered tile
-    storage: Storage = {"blocked": {"block": block}, "gathered": {"tile": granularity, "drop_empty_outputs": False}}
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
         return random_blocks(n, k, block, sparsity, device, distribution=distribution)
 
-    return RandomMasks("block_wise", mask, lambda sparsity: storage, f"inputs={inputs}" if inputs else "")
+    # the outputs of a row of blocks keep the same inputs: a gathered tile
+    storage: Storage = {"blocked": {"block": block}, "gathered": {"tile": granularity, "drop_empty_outputs": False}}
+    return RandomMasks("block_wise", mask, storage, f"inputs={inputs}" if inputs else "")
 
 
 def halved_blocks(distribution: str, granularity: int) -> RandomMasks:
     """Of `blocked_2_4`: random square blocks, equally many in each row of blocks, and two random inputs of every four in them."""
     block = (granularity, granularity)
+
+    def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
+        density = _density_of_half("block_2_4", sparsity)
+        return random_blocks(n, k, block, 1 - density, device) & random_groups(n, k, 2, 4, device)
+
     storage: Storage = {
         "blocked_2_4": {"block": block},
         "blocked": {"block": block, "fill": True},
         "gathered": {"tile": granularity, "drop_empty_outputs": False, "fill": True},
     }
-
-    def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
-        if sparsity < 0.5:
-            raise ValueError(f"block_2_4: 2:4 prunes a half, so that a sparsity of {sparsity} cannot be had")
-        return random_blocks(n, k, block, 2 * sparsity - 1, device) & random_groups(n, k, 2, 4, device)
-
-    return RandomMasks("block_2_4", mask, lambda sparsity: storage)
+    return RandomMasks("block_2_4", mask, storage)
 
 
 def groups(distribution: str, granularity: int) -> RandomMasks:
-    """Of `n_m`: n random inputs of every m.
-
-    Args:
-        granularity: m; n follows from the sparsity.
-    """
+    """Of `n_m`: n random inputs of every m = granularity; n follows from the sparsity."""
 
     def kept(sparsity: float) -> int:
         return max(1, round((1 - sparsity) * granularity))
@@ -165,59 +154,50 @@ def groups(distribution: str, granularity: int) -> RandomMasks:
 
 
 def halves(distribution: str, granularity: int) -> RandomMasks:
-    """Of `semi_structured`: two random inputs of every four, whatever sparsity is asked for."""
+    """Of `semi_structured`: two random inputs of every four at any requested sparsity."""
     if granularity != 4:
         raise ValueError(f"--granularity {granularity}: 2:4 has groups of 4")
-    storage: Storage = {"semi_structured": {}, "n_m": {"n": 2, "m": 4}}
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
         return random_groups(n, k, 2, 4, device)
 
-    return RandomMasks("n_m", mask, lambda sparsity: storage)
+    return RandomMasks("n_m", mask, {"semi_structured": {}, "n_m": {"n": 2, "m": 4}})
 
 
 def uniform_rows(distribution: str, granularity: int) -> RandomMasks:
-    """Of `ell`: every row of blocks keeps equally many random blocks.
-
-    Args:
-        granularity: side of a block: 1, 2 or 4.
-    """
+    """Of `ell`: every row of blocks of side 1, 2 or 4 keeps equally many random blocks."""
     block = (granularity, granularity)
-    storage: Storage = {"ell": {"block": granularity}, "blocked": {"block": block}}
-    storage |= {"csr": {}} if granularity == 1 else {}
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
         return random_blocks(n, k, block, sparsity, device)
 
-    return RandomMasks("uniform", mask, lambda sparsity: storage)
+    storage: Storage = {"ell": {"block": granularity}, "blocked": {"block": block}}
+    return RandomMasks("uniform", mask, storage | ({"csr": {}} if granularity == 1 else {}))
 
 
 def single_weights(distribution: str, granularity: int) -> RandomMasks:
-    """Of `csr`: every weight is kept with the same chance."""
+    """Of `csr`: every weight is kept with the same probability."""
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
         return torch.rand(n, k, device=device) >= sparsity
 
-    return RandomMasks("element_wise", mask, lambda sparsity: {"csr": {}})
+    return RandomMasks("element_wise", mask, {"csr": {}})
 
 
 _FAMILY_MASKS = {
-    masks.family: masks
-    for masks in (
-        FamilyMasks("gathered", tuple(RANDOM_TILES), granularity=128, source=random_tiles),
-        FamilyMasks("gathered_overlay", tuple(RANDOM_TILES), granularity=128, source=overlaid_tiles),
-        FamilyMasks("gathered_2_4", ("equal",), granularity=128, source=halved_tiles),
-        FamilyMasks("blocked", tuple(RANDOM_TILES), granularity=128, source=blocks),
-        FamilyMasks("blocked_2_4", ("equal",), granularity=128, source=halved_blocks),
-        FamilyMasks("n_m", ("balanced",), granularity=32, source=groups),
-        FamilyMasks("semi_structured", ("balanced",), granularity=4, source=halves),
-        FamilyMasks("ell", ("equal",), granularity=1, source=uniform_rows),
-        FamilyMasks("csr", ("free",), granularity=1, source=single_weights),
-    )
+    "gathered": FamilyMasks("gathered", tuple(RANDOM_TILES), 128, random_tiles),
+    "gathered_overlay": FamilyMasks("gathered_overlay", tuple(RANDOM_TILES), 128, overlaid_tiles),
+    "gathered_2_4": FamilyMasks("gathered_2_4", ("equal",), 128, halved_tiles),
+    "blocked": FamilyMasks("blocked", tuple(RANDOM_TILES), 128, blocks),
+    "blocked_2_4": FamilyMasks("blocked_2_4", ("equal",), 128, halved_blocks),
+    "n_m": FamilyMasks("n_m", ("balanced",), 32, groups),
+    "semi_structured": FamilyMasks("semi_structured", ("balanced",), 4, halves),
+    "ell": FamilyMasks("ell", ("equal",), 1, uniform_rows),
+    "csr": FamilyMasks("csr", ("free",), 1, single_weights),
 }
-FAMILIES = tuple(_FAMILY_MASKS)  # all but dense, which all are compared with
+FAMILIES = tuple(_FAMILY_MASKS)  # all but dense, the baseline
 
 
 def family_masks(family: str) -> FamilyMasks:
-    """What a family of `FAMILIES` gives to the benchmark."""
+    """The random masks of a family of `FAMILIES`."""
     return _FAMILY_MASKS[family]

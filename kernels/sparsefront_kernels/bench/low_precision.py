@@ -1,19 +1,15 @@
-"""Products with quantized X and all of Y in one dtype: baselines of fp8 and int8 kernels, timed in one process.
+"""Products with quantized X and W: peers of the fp8 blocks.
 
-dense                       16 bits, cuBLAS
 dense_fp8                   row-wise scales, `torch._scaled_mm`, fast accumulation
 dense_fp8_tensorwise        one scale of X and one of W, the same call
-dense_int8                  `torch._int_mm`, int32 sums, nothing scaled
-dense_int8_scaled           the same, and the pass that scales them
-semi_structured_fp8         2:4, cuSPARSELt, sums without scales; the fastest algorithm that was right under load
-semi_structured_fp8_scaled  the same, and the pass that scales them
+dense_int8                  `torch._int_mm`, and the pass that scales its sums
+semi_structured_fp8_sums    2:4, cuSPARSELt, sums without scales; the fastest algorithm that was right under load
+semi_structured_fp8         the same, and the pass that scales them
 semi_structured_fp8_torchao 2:4, torchao's CUTLASS kernel, scaled
-semi_structured_int8        2:4, cuSPARSELt, sums with the scales of outputs
-semi_structured_int8_scaled the same, and the pass that applies the scales of rows
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,30 +18,25 @@ from torch import Tensor
 from sparsefront_kernels import registry
 from sparsefront_kernels.bench.timing import Latency, copies_for, time_calls
 from sparsefront_kernels.dense.format import DenseFormat
+from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.quantized.quantize import LARGEST, Quantized, quantize
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
-from sparsefront_kernels.semi_structured.low_precision import ALPHA, semi_structured_sums, sums_in
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.semi_structured.low_precision import semi_structured_sums, sums_in
 
+TENSORWISE, SUMS = "dense_fp8_tensorwise", "semi_structured_fp8_sums"
 NAMES = (
-    "dense",
     "dense_fp8",
-    "dense_fp8_tensorwise",
+    TENSORWISE,
     "dense_int8",
-    "dense_int8_scaled",
+    SUMS,
     "semi_structured_fp8",
-    "semi_structured_fp8_by_output",
-    "semi_structured_fp8_scaled",
     "semi_structured_fp8_torchao",
-    "semi_structured_int8",
-    "semi_structured_int8_by_output",
-    "semi_structured_int8_scaled",
 )
 TUNING_SAMPLES = 5
 MOST_COPIES = 16
-Operands = tuple[Tensor | Quantized, Any]  # X and the packed weight
+Operands = tuple[Quantized, Any]  # X and the packed weight
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,6 @@ class LowPrecisionProduct:
         operand_bytes: of X, the weight and Y.
         operands: index of a copy -> X and the weight; random, deterministic per index.
         product: (X, weight) -> Y [M, N].
-        factors: remaining factors of Y, for a check; None: none.
         reference: (X, weight) -> float64 Y [M, N].
     """
 
@@ -66,7 +56,6 @@ class LowPrecisionProduct:
     operands: Callable[[int], Operands]
     product: Callable[[Any, Any], Tensor]
     reference: Callable[[Any, Any], Tensor]
-    factors: Callable[[Any, Any], Tensor] | None = None
     _made: list[Operands] = field(default_factory=list)
 
     def calls(self, count: int) -> list[Callable[[], Tensor]]:
@@ -77,9 +66,7 @@ class LowPrecisionProduct:
     def error(self) -> float:
         """The relative error (Frobenius) of one call against float64 with the same operands."""
         (call,) = self.calls(1)
-        x, weight = self._made[0]
-        y, expected = call().double(), self.reference(x, weight)
-        y = y if self.factors is None else y * self.factors(x, weight).double()
+        y, expected = call().double(), self.reference(*self._made[0])
         return float(torch.linalg.norm(y - expected) / torch.linalg.norm(expected))
 
     def latency(self, *, samples: int) -> Latency:
@@ -96,21 +83,45 @@ def low_precision_products(
 
     Args:
         m, k, n: of the product.
-        dtype: of Y, and of the 16-bit product.
+        dtype: of Y.
     Raises:
         UnsupportedProblem: a kernel does not support it; gives the reason.
     """
-    return [_BUILDERS[name](name, Problem(m, k, n, dtype, torch.device("cuda"))) for name in names]
+    problem = Problem(m, k, n, dtype, torch.device("cuda"))
+    return [_tensorwise(problem) if name == TENSORWISE else _of_entry(name, problem) for name in names]
 
 
-def tune(entry: KernelEntry, packed: Any, problem: Problem, calls: Sequence[Callable[[], object]]) -> None:
-    """Record the fastest launch of the kernel for the problem.
+def _of_entry(name: str, problem: Problem) -> LowPrecisionProduct:
+    """A kernel of the registry with its scales, or its sums alone."""
+    entry = registry.entry(name.removesuffix("_sums"))
+    entry.require_supported(_stored(entry.family, problem, 0), problem)
 
-    Args:
-        calls: of the kernel on this problem.
-    """
-    tunable: Tunable | None = entry.tunable_in(problem.layout)
-    if tunable is None or tunable.measured(packed, problem):
+    def operands(copy: int) -> Operands:
+        return quantize(_x(problem, copy), entry.precision), entry.pack(_stored(entry.family, problem, copy))
+
+    def reference(x: Quantized, packed: Any) -> Tensor:
+        assert entry.multiplied is not None
+        of_x, of_w = (part.double() for part in entry.multiplied(x, packed))
+        return of_x @ of_w.t() if name != SUMS else (of_x / x.scales) @ (of_w / packed.scales).t()
+
+    def product(x: Quantized, packed: Any) -> Tensor:
+        if name != SUMS:
+            return entry.run(x, packed, layout=problem.layout)
+        sums_dtype, _ = sums_in(entry.precision, problem.dtype)
+        return semi_structured_sums(x.values, packed.compressed, None, None, problem.n, sums_dtype, False)[: problem.m]
+
+    share = 1.0 if entry.family == "dense" else 0.625
+    measured = LowPrecisionProduct(name, _operand_bytes(problem, share), operands, product, reference)
+    tune(entry, measured, problem)
+    return measured
+
+
+def tune(entry: KernelEntry, product: LowPrecisionProduct, problem: Problem) -> None:
+    """Record the fastest launch of a kernel for the problem of its product."""
+    if (tunable := entry.tunable_in(problem.layout)) is None:
+        return
+    calls, (_, packed) = product.calls(1), product._made[0]
+    if tunable.measured(packed, problem):
         return
     times = {}
     try:
@@ -125,6 +136,24 @@ def tune(entry: KernelEntry, packed: Any, problem: Problem, calls: Sequence[Call
     tunable.remember(packed, problem, best, times[best])
 
 
+def _tensorwise(problem: Problem) -> LowPrecisionProduct:
+    def by_tensor(matrix: Tensor) -> Quantized:
+        return quantize(matrix, scale=(matrix.float().abs().amax() / LARGEST["fp8"]))
+
+    def product(x: Quantized, weight: Quantized) -> Tensor:
+        return torch._scaled_mm(
+            x.values, weight.values.t(), x.scales, weight.scales, out_dtype=problem.dtype, use_fast_accum=True
+        )
+
+    return LowPrecisionProduct(
+        TENSORWISE,
+        _operand_bytes(problem, 1.0),
+        operands=lambda copy: (by_tensor(_x(problem, copy)), by_tensor(_weight(problem, copy))),
+        product=product,
+        reference=lambda x, weight: (x.values.double() @ weight.values.double().t()) * x.scales * weight.scales,
+    )
+
+
 def _x(problem: Problem, copy: int) -> Tensor:
     generator = torch.Generator("cuda").manual_seed(2 * copy)
     return torch.randn(problem.m, problem.k, device="cuda", dtype=problem.dtype, generator=generator)
@@ -136,7 +165,7 @@ def _weight(problem: Problem, copy: int) -> Tensor:
     return weight.to(problem.dtype)
 
 
-def _stored(family: str, problem: Problem, copy: int) -> DenseFormat | SemiStructuredFormat:
+def _stored(family: str, problem: Problem, copy: int) -> SparseFormat:
     weight = _weight(problem, copy)
     if family == "dense":
         return DenseFormat((problem.n, problem.k), weight)
@@ -145,103 +174,7 @@ def _stored(family: str, problem: Problem, copy: int) -> DenseFormat | SemiStruc
     return SemiStructuredFormat.from_dense(weight, keeps.view_as(weight))
 
 
-def _operand_bytes(problem: Problem, *, bytes_of_operands: int, kept: float = 1.0) -> int:
-    read = bytes_of_operands * (problem.m * problem.k + kept * problem.n * problem.k)
+def _operand_bytes(problem: Problem, kept: float) -> int:
+    """Bytes of X and of this fraction of W in 8 bits, and of Y."""
+    read = problem.m * problem.k + kept * problem.n * problem.k
     return int(read + problem.dtype.itemsize * problem.m * problem.n)
-
-
-def _dense(name: str, problem: Problem) -> LowPrecisionProduct:
-    return LowPrecisionProduct(
-        name,
-        _operand_bytes(problem, bytes_of_operands=problem.dtype.itemsize),
-        operands=lambda copy: (_x(problem, copy), _weight(problem, copy)),
-        product=lambda x, weight: x @ weight.t(),
-        reference=lambda x, weight: x.double() @ weight.double().t(),
-    )
-
-
-def _of_entry(name: str, problem: Problem) -> LowPrecisionProduct:
-    """The kernel in the problem's layout, scales included."""
-    entry = registry.entry(name.removesuffix("_scaled").removesuffix("_by_output"))
-    entry.require_supported(_stored(entry.family, problem, 0), problem)
-    product = LowPrecisionProduct(
-        name,
-        _operand_bytes(problem, bytes_of_operands=1, kept=1.0 if entry.family == "dense" else 0.625),
-        operands=lambda copy: (
-            quantize(_x(problem, copy), entry.precision),
-            entry.pack(_stored(entry.family, problem, copy)),
-        ),
-        product=lambda x, packed: entry.run(x, packed, layout=problem.layout),
-        reference=lambda x, packed: _exact(entry, x, packed),
-    )
-    calls = product.calls(1)
-    tune(entry, product._made[0][1], problem, calls)
-    return product
-
-
-def _exact(entry: KernelEntry, x: Quantized, packed: Any) -> Tensor:
-    assert entry.multiplied is not None
-    of_x, of_w = entry.multiplied(x, packed)
-    return of_x.double() @ of_w.double().t()
-
-
-def _tensorwise(name: str, problem: Problem) -> LowPrecisionProduct:
-    def by_tensor(matrix: Tensor) -> Quantized:
-        return quantize(matrix, scale=(matrix.float().abs().amax() / LARGEST["fp8"]))
-
-    def product(x: Quantized, weight: Quantized) -> Tensor:
-        return torch._scaled_mm(
-            x.values, weight.values.t(), x.scales, weight.scales, out_dtype=problem.dtype, use_fast_accum=True
-        )
-
-    return LowPrecisionProduct(
-        name,
-        _operand_bytes(problem, bytes_of_operands=1),
-        operands=lambda copy: (by_tensor(_x(problem, copy)), by_tensor(_weight(problem, copy))),
-        product=product,
-        reference=lambda x, weight: (x.values.double() @ weight.values.double().t()) * x.scales * weight.scales,
-    )
-
-
-def _int8_sums(name: str, problem: Problem) -> LowPrecisionProduct:
-    return LowPrecisionProduct(
-        name,
-        _operand_bytes(problem, bytes_of_operands=1),
-        operands=lambda copy: (quantize(_x(problem, copy), "int8"), quantize(_weight(problem, copy), "int8")),
-        product=lambda x, weight: torch._int_mm(x.values, weight.values.t()),
-        reference=lambda x, weight: x.values.double() @ weight.values.double().t(),
-    )
-
-
-def _semi_structured_sums(name: str, problem: Problem) -> LowPrecisionProduct:
-    by_output = name.endswith("_by_output")
-    whole = _of_entry(name, replace(problem, layout="row_to_feature") if by_output else problem)  # tunes it
-    dtype, scaled = sums_in(registry.entry(name.removesuffix("_by_output")).precision, problem.dtype)
-
-    def product(x: Quantized, packed: Any) -> Tensor:
-        alpha = packed.alpha if scaled else None
-        sums = semi_structured_sums(x.values, packed.compressed, alpha, None, problem.n, dtype, by_output)
-        return sums.t()[: problem.m] if by_output else sums[: problem.m]
-
-    def factors(x: Quantized, packed: Any) -> Tensor:
-        return x.scales / ALPHA if scaled else x.scales * packed.scales.t()
-
-    return LowPrecisionProduct(
-        name, whole.operand_bytes, whole.operands, product, whole.reference, factors, whole._made
-    )
-
-
-_BUILDERS = {
-    "dense": _dense,
-    "dense_fp8": _of_entry,
-    "dense_fp8_tensorwise": _tensorwise,
-    "dense_int8": _int8_sums,
-    "dense_int8_scaled": _of_entry,
-    "semi_structured_fp8": _semi_structured_sums,
-    "semi_structured_fp8_by_output": _semi_structured_sums,
-    "semi_structured_fp8_scaled": _of_entry,
-    "semi_structured_fp8_torchao": _of_entry,
-    "semi_structured_int8": _semi_structured_sums,
-    "semi_structured_int8_by_output": _semi_structured_sums,
-    "semi_structured_int8_scaled": _of_entry,
-}

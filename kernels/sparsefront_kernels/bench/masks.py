@@ -56,7 +56,6 @@ class MaskSource(Protocol):
 
         Raises:
             ValueError: the pattern cannot divide this shape.
-            ValueError: a shape that the pattern cannot divide.
         """
         ...
 
@@ -68,18 +67,19 @@ class RandomMasks:
     Args:
         pattern, settings: as in `MaskSource`.
         mask: (n, k, sparsity, device) -> bool [n, k].
-        storage: sparsity -> the families that can store it.
+        storage: the families that can store it, or sparsity -> these.
     """
 
     pattern: str
     mask: Callable[[int, int, float, torch.device], Tensor]
-    storage: Callable[[float], Storage]
+    storage: Storage | Callable[[float], Storage]
     settings: str = ""
 
     def draw(self, n: int, k: int, sparsity: float, device: torch.device) -> MaskedWeight:
         """See `MaskSource`."""
         mask = self.mask(n, k, sparsity, device)
-        return MaskedWeight(torch.randn(n, k, device=device), mask, self.storage(sparsity))
+        storage = self.storage(sparsity) if callable(self.storage) else self.storage
+        return MaskedWeight(torch.randn(n, k, device=device), mask, storage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,14 +91,12 @@ class FamilyMasks:
         distributions: of its random masks, default first.
         granularity: the default.
         source: (distribution, granularity, **settings) -> MaskSource, for these distributions; the family can store its masks.
-        weight_bytes: of a stored weight: the minimum that a product has to read.
     """
 
     family: str
     distributions: tuple[str, ...]
     granularity: int
     source: Callable[..., MaskSource]
-    weight_bytes: Callable[[Any], int] = lambda stored: stored.nbytes
 
 
 @dataclass(frozen=True)
@@ -196,6 +194,12 @@ class DrawnWeight:
     stored: dict[str, SparseFormat]
     reference: Reference
     sparsity: float
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What a provider of a product with it has of it."""
+        names = ("pattern", "granularity", "distribution", "mask_settings", "reference", "sparsity")
+        return {name: getattr(self, name) for name in names}
 
 
 def drawn_weight(

@@ -59,42 +59,21 @@ def row_of(setting: Setting, provider: Provider, measured: Measured, rates: Rate
         element_bytes=setting.dtype.itemsize,
         rates=rates,
     )
-    product = Product(
-        m=shape.m,
-        k=shape.k,
-        n=shape.n,
-        sparsity=provider.sparsity,
-        granularity=provider.granularity,
-        distribution=provider.distribution,
-        dtype=provider.dtype_name,
-        layout=provider.layout,
-    )
-    predicted = None if provider.distribution == PATTERN else predict(product, provider.kernel, gpu)
+    shared = ("granularity", "distribution", "layout", "sparsity")
+    weight = {name: getattr(provider, name) for name in shared} | {"dtype": provider.dtype_name}
+    sizes = {"m": shape.m, "k": shape.k, "n": shape.n}
+    predicted = predict(Product(**sizes, **weight), provider.kernel, gpu) if provider.distribution != PATTERN else None
+    times = {"latency_us": latency.median_us, "p20_us": latency.p20_us, "p80_us": latency.p80_us} if latency else {}
     return Row(
-        family=provider.family,
-        kernel=provider.kernel,
-        pattern=provider.pattern,
-        granularity=provider.granularity,
-        distribution=provider.distribution,
-        mask_settings=provider.mask_settings,
+        **{name: getattr(provider, name) for name in ("family", "kernel", "pattern", "mask_settings")},
+        **sizes,
+        **weight,
+        **times,
         group_m=provider.granularity if provider.pattern == "n_m" else 0,
-        dtype=provider.dtype_name,
         shape=shape.name,
-        m=shape.m,
-        k=shape.k,
-        n=shape.n,
-        sparsity=provider.sparsity,
         asked_sparsity=setting.sparsity,
-        layout=provider.layout,
-        latency_us=latency and latency.median_us,
-        p20_us=latency and latency.p20_us,
-        p80_us=latency and latency.p80_us,
         samples=latency and latency.samples,
         predicted_us=predicted and predicted.latency_us,
-        dense_us=None,
-        baseline="",
-        baseline_us=None,
-        speedup=None,
         roofline_fraction=latency and roofline_us / latency.median_us,
         relative_error=measured.relative_error,
         correct=measured.correct,

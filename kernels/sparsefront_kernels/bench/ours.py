@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import DrawnWeight
 from sparsefront_kernels.bench.problems import Setting
-from sparsefront_kernels.bench.provider import Provider, measure, numbered
+from sparsefront_kernels.bench.provider import Provider, measure, numbered, provider_of
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import TunedLaunches
 
 TUNING_SAMPLES = 5
 
@@ -23,7 +22,7 @@ class Ours:
     packed: Any
 
     @property
-    def tunable(self) -> Tunable | None:
+    def tunable(self) -> TunedLaunches | None:
         return self.entry.tunable_in(self.provider.layout)
 
 
@@ -55,27 +54,20 @@ def our_providers(
 
 def _provider(drawn: DrawnWeight, entry: KernelEntry, layout: str, packed: Callable[[int], Any]) -> Provider:
     setting = drawn.setting
-    weight_bytes = family_masks(entry.family).weight_bytes(drawn.stored[entry.family])
 
     def make(copy: int):
         x, own = setting.x_in(layout, copy), packed(copy)
         return lambda: entry.run(x, own, layout=layout)
 
-    return Provider(
+    return provider_of(
+        setting,
         family=entry.family,
         kernel=entry.label(layout),
-        pattern=drawn.pattern,
-        granularity=drawn.granularity,
-        distribution=drawn.distribution,
-        mask_settings=drawn.mask_settings,
-        dtype_name=setting.dtype_name,
         layout=layout,
-        sparsity=drawn.sparsity,
         outputs=setting.shape.n,
-        operand_bytes=weight_bytes + setting.activation_bytes,
-        weight_bytes=weight_bytes,
+        weight_bytes=drawn.stored[entry.family].nbytes,
         make=make,
-        reference=drawn.reference,
+        **drawn.columns,
     )
 
 
@@ -83,7 +75,7 @@ class WrongLaunch(RuntimeError):
     """A candidate launch computes a wrong product, or fails."""
 
 
-def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
+def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[TunedLaunches]:
     """Time the candidate launches of each kernel, once for all layouts that share the result, and record the fastest.
 
     Args:
@@ -93,7 +85,7 @@ def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) ->
     Raises:
         WrongLaunch: a launch computed a wrong product.
     """
-    tuned: dict[str, Tunable] = {}
+    tuned: dict[str, TunedLaunches] = {}
     # feature-major first: the kernel without transposes
     for one in sorted(found, key=lambda one: one.provider.layout != "feature_major"):
         if (tunable := one.tunable) is None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.bench.correctness import TOLERANCE, Reference, poisoned_memory
+from sparsefront_kernels.bench.problems import Setting
 from sparsefront_kernels.bench.timing import Latency, copies_for, time_calls
 from sparsefront_kernels.problem import Y_FEATURE_MAJOR
 
@@ -58,6 +59,12 @@ class Provider:
         """Calls with separate operands, cached."""
         self._calls.extend(self.make(copy) for copy in range(len(self._calls), count))
         return self._calls[:count]
+
+
+def provider_of(setting: Setting, *, weight_bytes: int, **others: Any) -> Provider:
+    """A provider in a setting's dtype, whose operands are the weight, X and Y."""
+    operand_bytes = weight_bytes + setting.activation_bytes
+    return Provider(dtype_name=setting.dtype_name, operand_bytes=operand_bytes, weight_bytes=weight_bytes, **others)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One kernel on one problem.
 
@@ -50,16 +50,16 @@ class Row:
     sparsity: float
     asked_sparsity: float | None
     layout: str
-    latency_us: float | None
-    p20_us: float | None
-    p80_us: float | None
-    samples: int | None
-    predicted_us: float | None
-    dense_us: float | None
-    baseline: str
-    baseline_us: float | None
-    speedup: float | None
-    roofline_fraction: float | None
+    latency_us: float | None = None
+    p20_us: float | None = None
+    p80_us: float | None = None
+    samples: int | None = None
+    predicted_us: float | None = None
+    dense_us: float | None = None
+    baseline: str = ""
+    baseline_us: float | None = None
+    speedup: float | None = None
+    roofline_fraction: float | None = None
     relative_error: float
     correct: bool
     gpu: str

@@ -17,7 +17,7 @@ from sparsefront_kernels.bench.problems import Setting, Shape
 from sparsefront_kernels.bench.provider import Provider, measure
 from sparsefront_kernels.bench.rows import Results, Row
 from sparsefront_kernels.bench.timing import require_gpu
-from sparsefront_kernels.tuning.launches import Tunable
+from sparsefront_kernels.tuning.launches import TunedLaunches
 
 
 @dataclass
@@ -32,13 +32,13 @@ class Run:
 
     results: Results
     say: Callable[[str], None]
-    keep_tuned: Callable[[Iterable[Tunable]], None] = lambda tuned: None
+    keep_tuned: Callable[[Iterable[TunedLaunches]], None] = lambda tuned: None
     rows: list[Row] = field(init=False, default_factory=list)
     errors: list[str] = field(init=False, default_factory=list)
     plan: Plan = field(init=False)
     _rates: dict[str, Rates] = field(init=False, default_factory=dict)
     _dense_us: dict[tuple[str, str, tuple[str, ...]], float] = field(init=False, default_factory=dict)
-    _tuned: dict[str, Tunable] = field(init=False, default_factory=dict)
+    _tuned: dict[str, TunedLaunches] = field(init=False, default_factory=dict)
     _said: set[str] = field(init=False, default_factory=set)
 
     def measure(self, plan: Plan) -> None:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from sparsefront_kernels.blocked.fp8_sm90 import GROUP, BlockedFp8Weight, dense_weight
-from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import quantize
 
 

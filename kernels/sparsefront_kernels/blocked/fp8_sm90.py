@@ -18,11 +18,8 @@ from torch.nn.functional import pad
 
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.pieces import Costs, PieceTables, estimated_end, piece_tables, shares
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.epilogue import check_activation
-from sparsefront_kernels.common.host_tables import keep_for_graphs
-from sparsefront_kernels.common.indices import partners_of
-from sparsefront_kernels.common.launch import (
+from sparsefront_kernels.cuda.host_tables import keep_for_graphs
+from sparsefront_kernels.cuda.launch import (
     TYPE_CODES,
     address,
     argument_fields,
@@ -30,14 +27,17 @@ from sparsefront_kernels.common.launch import (
     launch_with,
     was_read_before,
 )
-from sparsefront_kernels.common.operands import (
+from sparsefront_kernels.cuda.wgmma_layout import swizzled
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.epilogue import check_activation
+from sparsefront_kernels.gathered.sm90_schedule import MOST_SCHEDULES, tables_on_device
+from sparsefront_kernels.indices import partners_of
+from sparsefront_kernels.operands import (
     Epilogue,
     bias_for_kernel,
     check_epilogue,
     loadable,
 )
-from sparsefront_kernels.common.wgmma_layout import swizzled
-from sparsefront_kernels.gathered.sm90_schedule import MOST_SCHEDULES, tables_on_device
 from sparsefront_kernels.quantized.quantize import quantize_weight
 
 LIBRARY = "blocked_fp8_sm90"
@@ -197,7 +197,7 @@ def blocked_fp8(
         packed: the weight.
         bias: [N], any float dtype, or None.
         residual: [M, N] in `out_dtype`, or None; unaligned rows cost a copy.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name of `epilogue.ACTIVATIONS`.
         out_dtype: float16 or bfloat16.
     Returns:
         [M, N], contiguous. Tensor cores accumulate 128 inputs; these sums are added in float32.

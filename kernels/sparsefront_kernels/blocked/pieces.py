@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.host_tables import on_device
+from sparsefront_kernels.cuda.host_tables import on_device
 
 UNIT = 64  # rows of X whose partial sums of a CTA tile are contiguous
 FEWEST = 2  # minimum k-blocks per piece, if the list has that many

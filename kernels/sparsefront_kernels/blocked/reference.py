@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.epilogue import accumulation_dtype
+from sparsefront_kernels.epilogue import accumulation_dtype
 
 
 def blocked_reference(x: Tensor, stored: BlockedFormat, bias: Tensor | None = None) -> Tensor:

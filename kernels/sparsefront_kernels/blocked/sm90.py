@@ -23,19 +23,10 @@ from sparsefront_kernels.blocked.sm90_packing import (
     dense_weight,
     pack_for_blocked_sm90,
 )
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.host_tables import keep_for_graphs
-from sparsefront_kernels.common.launch import clusters_at_once, launch_kernel, was_read_before
-from sparsefront_kernels.common.operands import (
-    NO_EPILOGUE,
-    Epilogue,
-    aligned_by_input,
-    hopper_product,
-    is_loadable,
-    loadable,
-    run_length,
-)
-from sparsefront_kernels.common.wgmma_layout import HALVED_PANEL_BYTES
+from sparsefront_kernels.cuda.host_tables import keep_for_graphs
+from sparsefront_kernels.cuda.launch import clusters_at_once, launch_kernel, was_read_before
+from sparsefront_kernels.cuda.wgmma_layout import HALVED_PANEL_BYTES
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.sm90_schedule import (
     ALL,
@@ -46,6 +37,14 @@ from sparsefront_kernels.gathered.sm90_schedule import (
     schedule_tensors,
 )
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import (
+    NO_EPILOGUE,
+    Epilogue,
+    aligned_by_input,
+    is_loadable,
+    loadable,
+    run_length,
+)
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -57,7 +56,7 @@ VERSION = 2  # increment when a change of the kernel invalidates measurements
 def multiply_blocked(
     x: Tensor, y: Tensor, packed: BlockedSm90Weight, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
 ) -> None:
-    """`multiply` of `hopper_product`; X and the residual are copied if the kernel cannot read them as they are."""
+    """`multiply` of `kernel_entry`; X and the residual are copied if the kernel cannot read them as they are."""
     m = x.shape[1 if x_feature_major else 0]
     operand, by_input = _x_operand(x, feature_major=x_feature_major, box=packed.box)
     problem = BlockedProblem.of(packed, m)
@@ -408,7 +407,6 @@ def _launches(kernel: str) -> TunedLaunches:
         BlockedLaunch,
         describe=lambda packed, problem: BlockedProblem.of(packed, problem.m),
         worth_timing=candidates,
-        untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
         predicted_us=predicted_us,
         similar=lambda problem: problem.shape_of_equal_lists,
     )
@@ -440,7 +438,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "blocked",
     weight=BlockedSm90Weight,
-    run=partial(hopper_product, multiply_blocked),
+    multiply=multiply_blocked,
     dense=dense_weight,
     pack=pack_for_blocked_sm90,
     unsupported=blocked_sm90_unsupported_reason,

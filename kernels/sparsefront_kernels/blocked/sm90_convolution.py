@@ -13,8 +13,8 @@ from sparsefront_kernels.blocked.sm90 import (
     residual_operand,
 )
 from sparsefront_kernels.blocked.sm90_packing import K_BLOCK, BlockedSm90Weight
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.operands import RUN_BYTES, Epilogue, bias_for_kernel, check_epilogue
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.operands import RUN_BYTES, Epilogue, bias_for_kernel, check_epilogue
 from sparsefront_kernels.problem import Convolution, Convolving
 
 # Limits of a TMA im2col descriptor: signed bytes for the filter's bounding box, unsigned ones for its offsets.
@@ -68,7 +68,7 @@ def blocked_conv2d(
     Args:
         x: [B, H, W, C] contiguous, float16 or bfloat16, 16-byte aligned; C a multiple of 64.
         residual: of the result's shape and dtype, contiguous, or None.
-        activation: applied before adding the residual, a name of `common.epilogue.ACTIVATIONS`.
+        activation: applied before adding the residual, a name of `epilogue.ACTIVATIONS`.
         relu_last: apply a ReLU after adding the residual, which is then required.
     Returns:
         [B, H', W', N], contiguous; accumulated in float32.

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.indices import partners_of
-from sparsefront_kernels.common.wgmma_layout import is_halved, swizzled, whole_panels
+from sparsefront_kernels.cuda.wgmma_layout import is_halved, swizzled, whole_panels
+from sparsefront_kernels.indices import partners_of
 
 HALF = 64  # outputs per half, as in a tensor core instruction
 K_BLOCK = 64  # inputs loaded together
@@ -30,7 +30,7 @@ class BlockedSm90Weight:
         box: inputs per box: 64, 32 or 16.
         panels: [panels, 64, 64] in the weight's dtype: 64 outputs by the 64 inputs of a k-block, swizzled, in k-block order;
             if both halves use a k-block, half 0's panel comes first. For blocks with two of every four inputs: the result
-            of `common.wgmma_layout.halved_panels`.
+            of `wgmma_layout.halved_panels`.
         k_blocks: int32 [k_blocks, words]: first input of each box, K for an empty box; then 4 * first panel + a bit mask of
             the halves that use it; the number of words is a power of two.
         outputs: int32 [CTA tiles, 2], first output of each half; -1 if there is none.

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.launch import launch_kernel, num_sms
-from sparsefront_kernels.common.operands import loadable
+from sparsefront_kernels.cuda.launch import launch_kernel, num_sms
+from sparsefront_kernels.operands import loadable
 
 LIBRARY = "blocked_training_sm90"
 SIDE = 64  # outputs per side, and inputs per box

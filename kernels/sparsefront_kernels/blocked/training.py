@@ -32,11 +32,11 @@ from sparsefront_kernels.blocked.sm90_training import (
     boxes_for_gradient,
     packed_panels,
 )
-from sparsefront_kernels.blocked.triton import BlockedTritonWeight, blocked_triton
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason, triton_unsupported_reason
-from sparsefront_kernels.common.epilogue import accumulation_dtype
-from sparsefront_kernels.common.launch import num_sms, power_of_two_within, supports_pdl
-from sparsefront_kernels.common.operands import Epilogue, bias_for_kernel, loadable
+from sparsefront_kernels.blocked.triton import ENTRY as BLOCKED_TRITON
+from sparsefront_kernels.cuda.launch import num_sms, power_of_two_within, supports_pdl
+from sparsefront_kernels.device_support import hopper_unsupported_reason, triton_unsupported_reason
+from sparsefront_kernels.epilogue import accumulation_dtype
+from sparsefront_kernels.operands import Epilogue, bias_for_kernel, loadable
 from sparsefront_kernels.problem import Problem
 
 
@@ -290,8 +290,7 @@ def _product(x: Tensor, packed: Tensor, bias: Tensor | None, kept: KeptBlocks, t
             "cpu", enabled=False
         ):  # autocast would round products of 16-bit operands before they are accumulated
             return blocked_reference(x, stored, bias)
-    weight = BlockedTritonWeight(*stored.shape, stored.values, stored.row_pointers, stored.block_columns)
-    return blocked_triton(x, weight, bias)
+    return BLOCKED_TRITON.run(x, BLOCKED_TRITON.pack(stored), bias)
 
 
 def _sm90_product(x: Tensor, panels: Tensor, bias: Tensor | None, kept: KeptBlocks, transposed: bool) -> Tensor:

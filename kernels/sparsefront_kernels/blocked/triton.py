@@ -4,14 +4,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.device_support import triton_unsupported_reason
-from sparsefront_kernels.common.launch import LaunchShape, power_of_two_within, rows_of_block
-from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.cuda.launch import LaunchShape, power_of_two_within, rows_of_block
+from sparsefront_kernels.device_support import triton_unsupported_reason
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import Epilogue
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "blocked_triton"
@@ -40,36 +39,14 @@ def pack_for_triton(stored: BlockedFormat) -> BlockedTritonWeight:
     return BlockedTritonWeight(*stored.shape, stored.values, stored.row_pointers, stored.block_columns)
 
 
-def blocked_triton(x: Tensor, packed: BlockedTritonWeight, bias: Tensor | None) -> Tensor:
-    """Y[M, N] = X[M, K] · Wᵀ + bias.
-
-    Args:
-        x: [M, K], float16, bfloat16 or float32 like the weight, any strides.
-        bias: [N], any float dtype, or None.
-    Returns:
-        [M, N], contiguous, in x's dtype; accumulated in float32.
-    Raises:
-        ValueError: incompatible operands.
-    """
-    check_operands(x, packed.values, bias, k=packed.k, n=packed.n)
-    y = x.new_empty(x.shape[0], packed.n)
-    if y.numel() == 0:
-        return y
+def multiply_blocked_triton(
+    x: Tensor, y: Tensor, packed: BlockedTritonWeight, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
+) -> None:
+    """`multiply` of `kernel_entry`, for row-major X and Y; of the epilogue only the bias."""
     # late: Triton may be missing if only references run
     from sparsefront_kernels.blocked.triton_spmm import launch_blocked_triton
 
-    launch = LAUNCHES.launch_for(problem_of(packed, x.shape[0]), x.device)
-    with torch.cuda.device_of(x):
-        launch_blocked_triton(
-            x,
-            y,
-            values=packed.values,
-            row_pointers=packed.row_pointers,
-            block_columns=packed.block_columns,
-            bias=bias,
-            launch=launch,
-        )
-    return y
+    launch_blocked_triton(x, y, packed, epilogue.bias, LAUNCHES.launch_for(problem_of(packed, x.shape[0]), x.device))
 
 
 @dataclass(frozen=True)
@@ -161,7 +138,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "blocked",
     weight=BlockedTritonWeight,
-    run=blocked_triton,
+    multiply=multiply_blocked_triton,
     pack=pack_for_triton,
     unsupported=triton_unsupported_reason,
     tunable=LAUNCHES,

@@ -1,11 +1,13 @@
 """The blocked product in Triton: one program per tile of Y, iterating over its block row."""
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import RASTER_SWIZZLE_ROWS, LaunchShape
-from sparsefront_kernels.common.triton_device import swizzled_tile
+from sparsefront_kernels.cuda.launch import RASTER_SWIZZLE_ROWS, LaunchShape
+from sparsefront_kernels.triton_device import swizzled_tile
 
 
 @triton.jit
@@ -68,34 +70,17 @@ def _blocked_triton_kernel(
     tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=row_exists[:, None] & output_exists[None, :])
 
 
-def launch_blocked_triton(
-    x: Tensor,
-    y: Tensor,
-    *,
-    values: Tensor,
-    row_pointers: Tensor,
-    block_columns: Tensor,
-    bias: Tensor | None,
-    launch: LaunchShape,
-) -> None:
-    """Compute Y[M, N] = X[M, K] · Wᵀ + bias on the current device; the tensors are those of `BlockedFormat`.
+def launch_blocked_triton(x: Tensor, y: Tensor, packed: Any, bias: Tensor | None, launch: LaunchShape) -> None:
+    """Compute Y[M, N] = X[M, K] · Wᵀ + bias on the current device, with a `triton.BlockedTritonWeight`.
 
     Blocks smaller than 16 in either dimension are padded to 16 in registers for tl.dot: correct, but not fast.
     """
-    m, (_, block_height, block_width) = x.shape[0], values.shape
-    block_rows = row_pointers.numel() - 1
+    m, (_, block_height, block_width) = x.shape[0], packed.values.shape
+    block_rows = packed.row_pointers.numel() - 1
     column_blocks = block_rows * -(-block_height // launch.block_n)
     _blocked_triton_kernel[(-(-m // launch.block_m) * column_blocks,)](
-        x,
-        values,
-        row_pointers,
-        block_columns,
-        y if bias is None else bias,
-        y,
-        m,
-        block_rows,
-        *x.stride(),
-        *y.stride(),
+        *(x, packed.values, packed.row_pointers, packed.block_columns, y if bias is None else bias, y),
+        *(m, block_rows, *x.stride(), *y.stride()),
         BN=block_height,
         BK=block_width,
         HAS_BIAS=bias is not None,

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import power_of_two_within
+from sparsefront_kernels.cuda.launch import power_of_two_within
 
 
 @triton.jit
@@ -100,17 +100,8 @@ def launch_weight_gradient(
     rows_per_split = -(-x.shape[0] // (splits * launch.block_m)) * launch.block_m
     grid = (len(chunks) * splits, -(-height // block_n) * -(-width // block_k))
     _weight_gradient_kernel[grid](
-        dy,
-        x,
-        gradient,
-        chunks,
-        block_columns,
-        x.shape[0],
-        blocks,
-        len(chunks),
-        rows_per_split,
-        dy.stride(0),
-        x.stride(0),
+        *(dy, x, gradient, chunks, block_columns),
+        *(x.shape[0], blocks, len(chunks), rows_per_split, dy.stride(0), x.stride(0)),
         BN=height,
         BK=width,
         BLOCK_N=block_n,

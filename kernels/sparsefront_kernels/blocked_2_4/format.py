@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.indices import GROUP, packed_places, places_of_kept, unpacked_places
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
+from sparsefront_kernels.indices import GROUP, packed_places, places_of_kept, unpacked_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Blocked24Format(SparseFormat):
     Args:
         block: (bn, bk) = outputs × inputs of a block; bn divides N, bk divides K, and 4 divides bk.
         values: [blocks, bn, bk / 2], block row after block row.
-        metadata: uint8 [blocks, bn, ceil(bk / 8)], as `common.indices.packed_places` has them.
+        metadata: uint8 [blocks, bn, ceil(bk / 8)], as `indices.packed_places` has them.
         row_pointers, block_columns: as in `BlockedFormat`.
     """
 

@@ -13,7 +13,7 @@ from sparsefront_kernels.blocked.sm90 import (
 )
 from sparsefront_kernels.blocked.sm90_packing import K_BLOCK, BlockedSm90Weight, box_of, pack_for_blocked_sm90
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
-from sparsefront_kernels.common.wgmma_layout import halved_panels, whole_panels
+from sparsefront_kernels.cuda.wgmma_layout import halved_panels, whole_panels
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import Problem
 

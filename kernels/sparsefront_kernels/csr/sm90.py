@@ -1,7 +1,7 @@
 """`csr_sm90`: an alternative to cuSPARSE on CUDA cores, in which a thread owns rows of X (csrc/csr_sm90.cu)."""
 
-from sparsefront_kernels.common.thread_per_row import ThreadPerRowWeight, packed_lists, thread_per_row_entry
 from sparsefront_kernels.csr.format import CSRFormat
+from sparsefront_kernels.cuda.thread_per_row import ThreadPerRowWeight, packed_lists, thread_per_row_entry
 
 
 def pack_for_sm90(stored: CSRFormat) -> ThreadPerRowWeight:

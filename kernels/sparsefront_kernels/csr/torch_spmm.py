@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.device_support import cuda_unsupported_reason
-from sparsefront_kernels.common.epilogue import accumulation_dtype
-from sparsefront_kernels.common.operands import check_operands
 from sparsefront_kernels.csr.format import CSRFormat
+from sparsefront_kernels.device_support import cuda_unsupported_reason
+from sparsefront_kernels.epilogue import accumulation_dtype
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import check_operands
 from sparsefront_kernels.problem import Problem
 
 MOST_ROWS = 65_535 * 128  # observed on an H200 with CUDA 13.0 for any N, K and dtype; beyond it Y silently stays zero

@@ -2,9 +2,8 @@
 // activation(sums + bias) + residual, feature-major or row-major.
 #pragma once
 
-#include "epilogue_math.cuh"
+#include "numbers.cuh"
 #include "hopper.cuh"
-#include "pairs.cuh"
 
 constexpr int HALF = 64;  // outputs per consumer warpgroup
 constexpr int CONSUMERS = 256;

@@ -6,7 +6,7 @@
 namespace streams {
 
 // Programmatic dependent launch (PDL): when a grid starts and when it lets the next one start. Names as in
-// common/launch.py.
+// cuda/launch.py.
 enum DependentLaunch {
     OFF = 0,    // starts after the previous kernel has ended
     EARLY = 1,  // starts early, and lets the next kernel start at once

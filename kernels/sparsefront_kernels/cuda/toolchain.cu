@@ -1,11 +1,10 @@
 // Small library that exercises what the others need of the toolchain: CUDA headers, Hopper instructions (sm_90a), the
 // CUDA runtime. If it cannot be built or opened, neither can the others.
 #include "hopper.cuh"
-#include "sparse_wgmma.cuh"
+#include "wgmma.cuh"
 #include "streams.cuh"
 #include "tensor_copy.cuh"
 #include "tensor_map.cuh"
-#include "wgmma.cuh"
 
 namespace {
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.indices import permutation
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
+from sparsefront_kernels.indices import permutation
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,15 +6,13 @@ The kernel, ../csrc/gathered_indexed.cu, shares rows of X among the 16 lists of 
 
 import itertools
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import launch_kernel, num_sms
-from sparsefront_kernels.common.operands import Epilogue, hopper_product, multiply_by_feature, run_length
+from sparsefront_kernels.cuda.launch import launch_kernel, num_sms
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles
 from sparsefront_kernels.gathered.simt import (
@@ -24,9 +22,10 @@ from sparsefront_kernels.gathered.simt import (
     MOST_STAGES,
     SHARED_BYTES,
     SimtLaunch,
+    rounds_us,
 )
 from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.performance_model.launch_costs import simt_us
+from sparsefront_kernels.operands import Epilogue, by_feature, run_length
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -203,10 +202,13 @@ def dense_weight(packed: IndexedPackedWeight) -> Tensor:
     return dense.index_put((packed.outputs.long()[tile], inputs[:, list_of_slot]), panels, accumulate=True)[: packed.n]
 
 
-def multiply_indexed(x: Tensor, y: Tensor, packed: IndexedPackedWeight, epilogue: Epilogue) -> None:
-    """Write Y [N, M] from X [K, M], as `multiply_by_feature` hands them over."""
-    launch = LAUNCHES.launch_for(IndexedProblem.of(packed, x.shape[1]), x.device)
-    launch_gathered_indexed(x, y, packed, epilogue, launch)
+def multiply_indexed(
+    x: Tensor, y: Tensor, packed: IndexedPackedWeight, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
+) -> None:
+    """`multiply` of `kernel_entry`."""
+    with by_feature(x, y, epilogue, x_feature_major, y_feature_major) as (x, y, epilogue):
+        launch = LAUNCHES.launch_for(IndexedProblem.of(packed, x.shape[1]), x.device)
+        launch_gathered_indexed(x, y, packed, epilogue, launch)
 
 
 @dataclass(frozen=True, order=True)
@@ -312,7 +314,7 @@ def predicted_us(problem: IndexedProblem, launch: IndexedLaunch, num_sms: int) -
     """The prediction for the kernel of wide tiles with as many products: a coarse ranking, not fitted to this kernel."""
     blocks = problem.tiles * -(-problem.m // launch.block_m) * launch.splits
     alike = SimtLaunch(launch.columns, 1, 2, launch.splits)
-    return simt_us(alike, blocks, problem.amount / launch.splits * WIDTH * launch.block_m, num_sms)
+    return rounds_us(alike, blocks, problem.amount / launch.splits * WIDTH * launch.block_m, num_sms)
 
 
 def candidates(problem: IndexedProblem, num_sms: int) -> list[IndexedLaunch]:
@@ -326,7 +328,6 @@ LAUNCHES = TunedLaunches(
     IndexedLaunch,
     describe=lambda packed, problem: IndexedProblem.of(packed, problem.m),
     worth_timing=candidates,
-    untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
 )
 
 
@@ -341,7 +342,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=IndexedPackedWeight,
-    run=partial(hopper_product, partial(multiply_by_feature, multiply_indexed)),
+    multiply=multiply_indexed,
     dense=dense_weight,
     pack=pack_for_indexed,
     unsupported=_unsupported,

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.device_support import cuda_unsupported_reason
-from sparsefront_kernels.common.operands import aligned_by_input, check_operands, run_length
+from sparsefront_kernels.device_support import cuda_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import aligned_by_input, check_operands, run_length
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -267,7 +267,6 @@ LAUNCHES = TunedLaunches(
     QuackLaunch,
     describe=lambda packed, problem: QuackProblem.of(packed, problem.m),
     worth_timing=candidates,
-    untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
 )
 
 

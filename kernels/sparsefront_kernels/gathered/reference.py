@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.epilogue import accumulation_dtype, with_epilogue
-from sparsefront_kernels.common.operands import check_epilogue
+from sparsefront_kernels.epilogue import accumulation_dtype, with_epilogue
 from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.operands import check_epilogue
 
 
 def gathered_reference(
@@ -24,7 +24,7 @@ def gathered_reference(
         x: [M, K], any float dtype; 16-bit inputs are accumulated in float32 and rounded once.
         stored: the weight, on x's device.
         bias: [N] or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name of `epilogue.ACTIVATIONS`.
         residual: [M, N] in x's dtype, or None.
     Returns:
         [M, N] in x's dtype. Only kept columns of X are read.

@@ -1,22 +1,20 @@
 """`gathered_simt`: float32 products on Hopper's CUDA cores, for tiles that divide 32 or are multiples of it.
 
-The kernel, csrc/gathered_simt.cu, is feature-major; `multiply_by_feature` brings operands of other layouts into its form.
+The kernel, csrc/gathered_simt.cu, is feature-major; `by_feature` brings operands of other layouts into its form.
 """
 
 import itertools
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import launch_kernel, num_sms
-from sparsefront_kernels.common.operands import Epilogue, hopper_product, multiply_by_feature, run_length
+from sparsefront_kernels.cuda.launch import launch_kernel, num_sms
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles, width_unsupported_reason
 from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.performance_model.launch_costs import simt_us
+from sparsefront_kernels.operands import Epilogue, by_feature, run_length
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -27,6 +25,13 @@ WIDTHS = (128, 64, 32)  # outputs per block
 SHARED_BYTES = 233_472  # per SM
 FIXED_BYTES = 1_024 + 768  # per block: reserved by the driver, barriers, lists of outputs
 CONSUMER_WARPS = 4
+# Fitted to measurements on an H200, in microseconds: of a launch; of a block beyond its products, by columns per thread; of a
+# further block that shares a work tile.
+_LAUNCH, _TAIL, _SPLIT = 3.0, {16: 3.0, 8: 2.0}, 0.7
+# Factors on the time of products: shorter rows of X are slower to read; clusters of more than two blocks leave SMs idle.
+_WARP_SPLIT_K, _LARGE_CLUSTER = {1: 1.0, 2: 1.04, 4: 1.13}, 1.25
+# Products per microsecond of one SM by its number of blocks, by columns per thread
+_RATE = {16: (150e3, 200e3), 8: (110e3, 165e3, 175e3)}
 MOST_STAGES, MOST_SPLITS = 16, 8
 
 
@@ -102,10 +107,13 @@ def dense_weight(packed: SimtPackedWeight) -> Tensor:
     return dense[: packed.n]
 
 
-def multiply_simt(x: Tensor, y: Tensor, packed: SimtPackedWeight, epilogue: Epilogue) -> None:
-    """Write Y [N, M] from X [K, M], as `multiply_by_feature` hands them over."""
-    launch = LAUNCHES.launch_for(SimtProblem.of(packed, x.shape[1]), x.device)
-    launch_gathered_simt(x, y, packed, epilogue, launch)
+def multiply_simt(
+    x: Tensor, y: Tensor, packed: SimtPackedWeight, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
+) -> None:
+    """`multiply` of `kernel_entry`."""
+    with by_feature(x, y, epilogue, x_feature_major, y_feature_major) as (x, y, epilogue):
+        launch = LAUNCHES.launch_for(SimtProblem.of(packed, x.shape[1]), x.device)
+        launch_gathered_simt(x, y, packed, epilogue, launch)
 
 
 @dataclass(frozen=True, order=True)
@@ -238,10 +246,22 @@ class SimtProblem:
 
 
 def predicted_us(problem: SimtProblem, launch: SimtLaunch, num_sms: int) -> float:
-    """Predicted by the launch level of the performance model."""
+    """Coarse latency prediction, to rank launches."""
     block_m = launch.block_m(problem.width)
     blocks = problem.tiles * -(-problem.m // block_m) * launch.splits
-    return simt_us(launch, blocks, problem.amount / launch.splits * problem.width * block_m, num_sms)
+    return rounds_us(launch, blocks, problem.amount / launch.splits * problem.width * block_m, num_sms)
+
+
+def rounds_us(launch: SimtLaunch, blocks: int, products: float, num_sms: int) -> float:
+    """Microseconds of full rounds of blocks with so many products each, then one in which SMs have fewer blocks."""
+    products *= _WARP_SPLIT_K[launch.warp_split_k] * (_LARGE_CLUSTER if launch.splits > 2 else 1.0)
+    rounds, rest = divmod(blocks, num_sms * launch.blocks_per_sm)
+
+    def round_us(share: int) -> float:
+        return _TAIL[launch.columns] + share * products / _RATE[launch.columns][share - 1] if share else 0.0
+
+    last = round_us(-(-rest // num_sms))
+    return _LAUNCH + rounds * round_us(launch.blocks_per_sm) + last + _SPLIT * (launch.splits - 1)
 
 
 def candidates(problem: SimtProblem, num_sms: int, *, slack: float = 1.5) -> list[SimtLaunch]:
@@ -258,7 +278,6 @@ LAUNCHES = TunedLaunches(
     SimtLaunch,
     describe=lambda packed, problem: SimtProblem.of(packed, problem.m),
     worth_timing=candidates,
-    untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
 )
 
 
@@ -273,7 +292,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=SimtPackedWeight,
-    run=partial(hopper_product, partial(multiply_by_feature, multiply_simt)),
+    multiply=multiply_simt,
     dense=dense_weight,
     pack=pack_for_simt,
     unsupported=_unsupported,

@@ -7,26 +7,19 @@ inputs are shared by blocks, if there are few or their lists are uneven (`sm90_s
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common import operands
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.epilogue import accumulation_dtype, with_epilogue
-from sparsefront_kernels.common.host_tables import keep_for_graphs
-from sparsefront_kernels.common.launch import launch_kernel, num_sms
-from sparsefront_kernels.common.operands import (
-    NO_EPILOGUE,
-    Epilogue,
-    aligned_by_input,
-    aligned_like,
-    deliver,
-    hopper_product,
-)
-from sparsefront_kernels.common.wgmma_layout import is_halved
+from sparsefront_kernels import operands
+from sparsefront_kernels.cuda.host_tables import keep_for_graphs
+from sparsefront_kernels.cuda.launch import launch_kernel, num_sms
+from sparsefront_kernels.cuda.wgmma_layout import is_halved
+from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.epilogue import accumulation_dtype, with_epilogue
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.sm90_packing import (
     K_BLOCK_MMA_TILES,
@@ -38,7 +31,13 @@ from sparsefront_kernels.gathered.sm90_packing import (
 from sparsefront_kernels.gathered.sm90_schedule import ALL, columns_unsupported_reason, last_cycles, schedule_tensors
 from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_tables
 from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.performance_model.launch_costs import cuda_many_rows_us, cuda_us
+from sparsefront_kernels.operands import (
+    NO_EPILOGUE,
+    Epilogue,
+    aligned_by_input,
+    aligned_like,
+    deliver,
+)
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -46,6 +45,19 @@ KERNEL, HALVED_KERNEL = "gathered_sm90", "gathered_2_4_sm90"
 CLUSTER_LIBRARY, PERSISTENT_LIBRARY = "gathered_sm90_cluster", "gathered_sm90_persistent"
 VERSION = 2  # increment when a change of the kernel invalidates measurements
 
+# Fitted to measurements on an H200, in microseconds. Of the cluster kernel by (columns per block, blocks per SM): of a launch, of
+# a work tile beyond its k-blocks, of a k-block.
+_CLUSTER = {
+    (128, 1): (2.5, 1.6, 0.43),
+    (128, 2): (3.3, 2.3, 0.84),
+    (64, 1): (2.1, 1.0, 0.33),
+    (64, 2): (1.2, 1.5, 0.66),
+}
+# Of blocks that share a work tile's k-blocks, for 128 columns: they wait for one another, and send their sums.
+_SPLIT = {1: 0.0, 2: 3.0, 3: 4.0, 4: 6.0}
+_REACHED_BY_CLUSTERS = 0.85  # fraction of SMs used by clusters of three or more blocks
+_PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # per launch; per further k-block of a block
+_PERSISTENT, _CYCLES_PER_US = 2.7, 1700  # per launch of the persistent kernel; of busy tensor cores
 ALIGNMENT = 8  # elements: X is read and Y written 16 bytes at a time
 SHARED_BYTES = 233_472  # per SM
 FIXED_BYTES = 5_888  # per block: reserved by the driver, barriers, lists, and alignment
@@ -118,7 +130,7 @@ def multiply_sm90(
     x_feature_major: bool,
     y_feature_major: bool,
 ) -> None:
-    """Write Y; see `hopper_product`.
+    """Write Y; see `kernel_entry`.
 
     The kernel reads aligned [K, M]: other layouts, an M that is not a multiple of 8 and unaligned rows cost a copy of X. Costs a
     copy of Y in feature-major layout if M is not a multiple of 8, and in row-major layout if outputs are dropped or permuted (not
@@ -345,14 +357,34 @@ class Sm90Problem:
 
 
 def predicted_us(problem: Sm90Problem, launch: Sm90Launch, num_sms: int) -> float:
-    """Predicted by the launch level of the performance model."""
+    """Coarse latency prediction, to rank launches."""
     lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
     if launch.shares:
         clearly = _CLEARLY if problem.m <= _MOST_PREDICTED else _CLEARLY_UNMEASURED
-        return clearly * cuda_many_rows_us(likely_cycles(lengths, problem.m, num_sms, launch.block_m))
+        cycles = likely_cycles(lengths, problem.m, num_sms, launch.block_m)
+        return clearly * (_PERSISTENT + cycles / _CYCLES_PER_US)
     if launch.persistent:
-        return cuda_many_rows_us(last_cycles(lengths, problem.m, num_sms, launch.raster_swizzle))
-    return cuda_us(launch, lengths, -(-problem.m // launch.block_m), num_sms)
+        return _PERSISTENT + last_cycles(lengths, problem.m, num_sms, launch.raster_swizzle) / _CYCLES_PER_US
+    return _cluster_us(launch, lengths, -(-problem.m // launch.block_m), num_sms)
+
+
+def _cluster_us(launch: Sm90Launch, lengths: Sequence[int], columns: int, num_sms: int) -> float:
+    """Rounds of blocks, each with a start, its k-blocks and its stores; a round lasts as long as its longest tile.
+
+    Args:
+        lengths: k-blocks of each CTA tile, most first.
+        columns: work tiles of a CTA tile.
+    """
+    start, tail, k_block = _CLUSTER[launch.block_m, launch.blocks_per_sm]
+    reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
+    at_once = max(1, int(num_sms * reached * launch.blocks_per_sm) // launch.splits)
+    group = launch.raster_swizzle  # of CTA tiles; its first has the longest list of those that a round takes
+    firsts = [lengths[tile // (group * columns) * group] for tile in range(0, len(lengths) * columns, at_once)]
+    k_blocks = sum(-(-first // launch.splits) for first in firsts)
+    predicted = start + len(firsts) * (tail + _SPLIT[launch.splits] * launch.block_m / 128) + k_blocks * k_block
+    if launch.prefetch:
+        predicted += _PREFETCH_COST * max(0.0, k_blocks - launch.stages) - _PREFETCH_GAIN
+    return predicted
 
 
 def candidates(problem: Sm90Problem, num_sms: int, *, slack: float = 1.4, most: int = 18) -> list[Sm90Launch]:
@@ -453,7 +485,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=Sm90PackedWeight,
-    run=partial(hopper_product, multiply_sm90),
+    multiply=multiply_sm90,
     dense=dense_weight,
     pack=pack_for_sm90,
     unsupported=_unsupported,

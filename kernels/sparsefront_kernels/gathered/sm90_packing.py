@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.indices import partners_of
-from sparsefront_kernels.common.wgmma_layout import is_halved, swizzled, whole_panels
+from sparsefront_kernels.cuda.wgmma_layout import is_halved, swizzled, whole_panels
 from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.indices import partners_of
 
 HALF = 64  # outputs per half tile, as in a tensor core instruction
 MMA_TILE = 16  # kept inputs per tensor core instruction
@@ -30,7 +30,7 @@ class Sm90PackedWeight:
         n, k: outputs and inputs of the weight.
         panels: [MMA tiles of half tiles, 16, 64] in the weight's dtype. Chunk c of a row's eight chunks of eight outputs is at
             c ^ (row % 8), the tensor cores' 128-byte swizzle. A CTA tile's MMA tiles of half 0 come first, then those of
-            half 1. For two of every four inputs: [panels of k-blocks, 2304] from `common.halved_panels`; a half then uses
+            half 1. For two of every four inputs: [panels of k-blocks, 2304] from `wgmma_layout.halved_panels`; a half then uses
             all MMA tiles of a k-block or none.
         k_blocks: int32 [k_blocks, 68]: the 64 inputs of a k-block, padded with -1; then a bit mask (bit g: half 0 keeps MMA
             tile g, bit 4 + g: half 1 does); then offsets in `panels` of its MMA tiles of half 0 and of half 1; padding.

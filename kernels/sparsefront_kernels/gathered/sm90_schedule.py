@@ -1,12 +1,12 @@
-"""Which block of the grid computes which work tiles, in the persistent kernel: equal work for every block.
+"""Schedule of the persistent kernel: which block computes which work tiles, so that all blocks have equal work.
 
-A work tile is the 128 outputs of a CTA tile by some columns of Y: 256 where there is much work. Tiles are dealt out in a
-rasterization order in which operands stay in L2 (`raster_swizzle` CTA tiles over some columns, then over the next columns; then
-the next CTA tiles), each to the block that is free first. CTA tiles may have lists of any length: much longer ones come first.
-The last columns are cut into narrower tiles where blocks then end closer together.
+A work tile is the 128 outputs of a CTA tile by up to 256 columns of Y. Tiles are assigned in a rasterization order that keeps
+operands in L2 (`raster_swizzle` CTA tiles over some columns, then over the next columns, then the next CTA tiles), each to the
+block that is free first. Much longer CTA tiles come first. The last columns are divided into narrower tiles if blocks then end
+closer together.
 
-The best of these takes milliseconds to find. A network of a hundred products that gets inputs of a new length waits for a
-hundred schedules, so that there is a quick one too, of the few orders that look best.
+Finding the best order takes milliseconds, and a network with inputs of a new length needs a hundred schedules: a quick schedule
+tries only the few most promising orders.
 """
 
 import functools
@@ -22,24 +22,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.host_tables import on_device
-from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
+from sparsefront_kernels.cuda.host_tables import on_device
 
-CPU = torch.device("cpu")  # whatever the default device is
+CPU = torch.device("cpu")  # regardless of the default device
 WIDEST = 256
 WIDTHS = (256, 192, 128, 64)  # columns of a work tile
-LONG = 1.5  # times the median number of k-blocks: CTA tiles that are dealt out first, so that none ends last
-# Tables on a device, some 10 KB each: so many that no launch that is still queued reads an evicted one. Those that a CUDA graph
-# reads live longer, see `host_tables.keep_for_graphs`.
+LONG = 1.5  # times the median number of k-blocks: longer CTA tiles are assigned first, so that none ends last
+# Cached device tables of some 10 KB each: enough that no queued launch reads an evicted one. Those of graphs live longer, see
+# `host_tables.keep_for_graphs`.
 MOST_SCHEDULES = 16_384
-COLUMN_BITS = 28  # of the word in which a tile's first column and its width are
+COLUMN_BITS = 28  # of the word with a tile's first column and its width
 ALL = 1024  # as `raster_swizzle`: more CTA tiles than any layer has
-MOST_CUTS, MOST_CUTS_OF_QUICK = 24, 4  # places that are tried for the beginning of narrower tiles
-GOOD_ENOUGH = 0.999  # of the least that is possible
-MANY = 40  # tiles of a block: with more, the last one does not matter
-MOST_DEALT_OF_QUICK = 600  # tiles, of all orders that are tried
-_BLOCKS = 1 << 10  # of a grid, at most: a block's number and the cycles until it is free are one float, which is exact
-_TICKS = 1000  # of a cycle
+MOST_CUTS, MOST_CUTS_OF_QUICK = 24, 4  # positions tried for the first narrower tile
+GOOD_ENOUGH = 0.999  # of the lower bound
+MANY = 40  # tiles per block beyond which the last one does not matter
+MOST_DEALT_OF_QUICK = 600  # tiles over all tried orders
+_BLOCKS = 1 << 10  # maximum grid: a block's index and the time when it is free share one float exactly
+_TICKS = 1000  # per cycle
+# Fitted to measurements on an H200: cycles of a work tile, of a column of it (stores), of a k-block, of a column of a k-block.
+_TILE, _TILE_COLUMN, _K_BLOCK, _K_BLOCK_COLUMN = 900, 13.0, 520, 3.4
+
+
+def tile_cycles(k_blocks: int, columns: int) -> float:
+    """Predicted cycles of one work tile."""
+    return _TILE + _TILE_COLUMN * columns + k_blocks * (_K_BLOCK + _K_BLOCK_COLUMN * columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +55,8 @@ class Schedule:
     Args:
         work: int32 [tiles, 4] on the CPU, in the order of each block, block after block: CTA tile, its first k-block, its number
             of k-blocks, column and columns / 64 - 1 in the upper four bits.
-        first_tiles: int32 [blocks in use + 1] on the CPU: where each block's tiles begin, and their number at the end.
-        cycles: predicted, of the block that ends last.
+        first_tiles: int32 [blocks in use + 1] on the CPU: first tile of each block, then the number of tiles.
+        cycles: predicted, of the last block to end.
     """
 
     work: Tensor
@@ -59,7 +65,7 @@ class Schedule:
 
     @property
     def tiles(self) -> tuple[tuple[int, int, int], ...]:
-        """Of each (CTA tile, first column, columns)."""
+        """(CTA tile, first column, columns) of each tile."""
         mask = (1 << COLUMN_BITS) - 1
         return tuple(
             (cta_tile, place & mask, 64 * ((place >> COLUMN_BITS) + 1)) for cta_tile, _, _, place in self.work.tolist()
@@ -67,20 +73,19 @@ class Schedule:
 
     @property
     def begins(self) -> tuple[int, ...]:
-        """Where each block's tiles begin, and their number at the end."""
+        """First tile of each block, then the number of tiles."""
         return tuple(self.first_tiles.tolist())
 
 
 def schedule(
     lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int = ALL, *, quick: bool = False
 ) -> Schedule:
-    """Deal out the product of CTA tiles with these numbers of k-blocks (most first) and m columns to at most `blocks` blocks.
+    """Assign the product of CTA tiles with these numbers of k-blocks (most first) and m columns to at most `blocks` blocks.
 
     Args:
-        raster_swizzle: CTA tiles that go through all columns before the next ones begin. Blocks at work read the weights of
-            so many at most, and rows of X for as many columns as these leave blocks for.
-        quick: whether only a few orders are tried. The last block then ends 2 % later on average, at
-            worst a third.
+        raster_swizzle: CTA tiles that process all columns before the next ones begin; limits the weights that concurrent
+            blocks read.
+        quick: try only a few orders. The last block then ends 2 % later on average, at worst a third.
     """
     return _by_block(_searched(lengths, m, blocks, raster_swizzle, quick), lengths)
 
@@ -92,11 +97,11 @@ def last_cycles(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: i
 
 @functools.lru_cache(maxsize=512)
 def _searched(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int, quick: bool) -> "_Dealt":
-    """The best order, dealt out."""
+    """The assignment of the best order."""
     lists, blocks = _Lists.of(lengths), min(blocks, _BLOCKS)
     orders = _orders(lists, m, blocks, raster_swizzle, quick)
     best, number, tiles = _Dealt([], [], math.inf), 0, 0
-    # a layer may be asked for dozens of orders of thousands of tiles: the promising ones first, most of the others are not tried
+    # there may be dozens of orders of thousands of tiles: most promising first, and most of the others are not tried
     for cycles, index, order in sorted(orders):
         if tiles >= MOST_DEALT_OF_QUICK if quick else cycles * _TICKS > GOOD_ENOUGH * best.end:
             break
@@ -109,13 +114,13 @@ def _searched(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int
 
 @dataclass(frozen=True, eq=False)
 class _Lists:
-    """What a schedule asks of the CTA tiles again and again.
+    """Precomputed costs of CTA tiles.
 
     Args:
-        parts: the much longer ones, the others, those without k-blocks: first CTA tile and the one behind the last.
-        ticks: columns of a work tile → of each CTA tile, what such a tile takes, in the unit of `_deal`.
-        cycles: columns → of each part, what a column of such tiles takes together.
-        mean: columns → what a work tile of the others takes on average, in cycles.
+        parts: (first CTA tile, end) of the much longer ones, of the others, and of those without k-blocks.
+        ticks: columns of a work tile → time of such a tile for each CTA tile, in the unit of `_deal`.
+        cycles: columns → for each part, total cycles of one column of such tiles.
+        mean: columns → mean cycles of a work tile of the others.
     """
 
     parts: tuple[tuple[int, int], ...]
@@ -130,7 +135,7 @@ class _Lists:
         parts = ((0, long), (long, len(nonempty)), (len(nonempty), len(lengths)))
         ticks, cycles, mean = {}, {}, {}
         for width in WIDTHS:
-            each = {length: cuda_tile_cycles(length, width) for length in {*lengths}}
+            each = {length: tile_cycles(length, width) for length in {*lengths}}
             of_each = {length: float(round(_TICKS * cost) * _BLOCKS) for length, cost in each.items()}
             ticks[width] = [of_each[length] for length in lengths]
             cycles[width] = [sum(each[length] for length in lengths[begin:end]) for begin, end in parts]
@@ -138,7 +143,7 @@ class _Lists:
         return cls(parts, ticks, cycles, mean)
 
     def work(self, part: int, m: int, full: int, width: int) -> tuple[float, int]:
-        """Cycles and number of all work tiles of a part; `full` and `width` as of an order."""
+        """Cycles and number of all work tiles of a part; `full` and `width` as in `_Order`."""
         begin, end = self.parts[part]
         columns = _column_counts(m, full, width) if begin < end else ()
         return (
@@ -147,19 +152,19 @@ class _Lists:
         )
 
     def longest(self, cta_tile: int, width: int) -> float:
-        """Cycles of a work tile of this CTA tile, whose list is the longest of those from it on."""
+        """Cycles of a work tile of this CTA tile, the longest from here on."""
         return self.ticks[width][cta_tile] / (_TICKS * _BLOCKS)
 
 
-# (First CTA tile, the one behind the last, columns): for each of the columns all of these CTA tiles.
+# (first CTA tile, end, column ranges): for each column range, all of these CTA tiles
 _Step = tuple[int, int, tuple[tuple[int, int], ...]]
 
 
 class _Order(NamedTuple):
-    """The order in which work tiles are dealt out.
+    """The order in which work tiles are assigned.
 
     First the longest CTA tiles, in tiles of `long_width` columns. Then the others: the first `full` times 256 columns in
-    tiles of 256, in a rasterization order; the other columns in tiles of `width`. What is pruned comes last and fills the gaps.
+    tiles of 256, in a rasterization order; the other columns in tiles of `width`. Pruned tiles come last and fill gaps.
     """
 
     full: int
@@ -178,17 +183,14 @@ class _Order(NamedTuple):
 
 
 def _end_of_two(first: int, long: float, then: int, short: float, blocks: int) -> float:
-    """When the last block ends that takes the `first` tiles of `long` cycles, `then` others of `short` cycles, in closed form."""
+    """Closed-form end of the last block, for `first` tiles of `long` cycles, then `then` others of `short` cycles."""
     rounds, late = divmod(first, blocks)
-    early, start = (
-        blocks - late,
-        rounds * long,
-    )  # blocks that are free at `start`; the others are so `long` cycles later
+    early, start = blocks - late, rounds * long  # blocks free at `start`; the others are free `long` cycles later
     least = start + long if late else start
     if not then:
         return least
     skipped = long / short
-    # each of `turns` lets early blocks take a tile more, and late ones too, from `skipped` on
+    # in each turn early blocks take another tile, and late ones too from `skipped` on
     turns = max(1, math.floor((then + late * skipped) / blocks)) if late else -(-then // blocks)
     while early * turns + late * max(0, math.floor(turns - skipped)) < then:
         turns += 1
@@ -196,11 +198,10 @@ def _end_of_two(first: int, long: float, then: int, short: float, blocks: int) -
 
 
 def _orders(lists: _Lists, m: int, blocks: int, raster_swizzle: int, quick: bool) -> list[tuple[float, int, _Order]]:
-    """Those among which the best may be, with their cycles and numbers: narrower tiles fill the last round, or all columns
-    where there are few.
+    """Candidate orders as (cycles, number, order): narrower tiles fill the last round, or all columns if there are few.
 
-    The cycles are those of a block where all have equal work: no order of these tiles ends earlier. Where `quick`, about
-    those of the last block: as if all tiles of a width were equal, and not before the longest has ended.
+    The cycles are a lower bound, for equal work of all blocks. If `quick`, an estimate for the last block, as if all tiles of a
+    width were equal, but at least those of the longest tile.
     """
     (_, long), (begin, end), _ = lists.parts
     whole, most_cuts = -(-m // WIDEST), MOST_CUTS_OF_QUICK if quick else MOST_CUTS
@@ -229,12 +230,11 @@ def _orders(lists: _Lists, m: int, blocks: int, raster_swizzle: int, quick: bool
     return orders
 
 
-# All products of a network have equally many columns, so that these are made once for all.
-
-
 @functools.lru_cache(maxsize=512)
 def column_ranges(m: int, width: int, first: int = 0) -> tuple[tuple[int, int], ...]:
-    """(First column, columns) of the work tiles of a CTA tile from `first` on: each of `width`, the last as narrow as it may."""
+    """(first column, columns) of the work tiles of a CTA tile from `first` on, each of `width`, the last as narrow as possible.
+
+    Cached: all products of a network have equally many columns."""
     return tuple((column, min(width, -(-(m - column) // 64) * 64)) for column in range(first, m, width))
 
 
@@ -246,7 +246,7 @@ def _columns(m: int, full: int, width: int) -> tuple[tuple[int, int], ...]:
 
 @functools.lru_cache(maxsize=512)
 def _column_counts(m: int, full: int, width: int) -> tuple[tuple[int, int], ...]:
-    """(Columns, how many times) of the same work tiles."""
+    """(columns, count) of the same work tiles."""
     counts = [(WIDEST, min(full, m // WIDEST))]
     left = m - counts[0][1] * WIDEST
     if counts[0][1] == full:
@@ -257,12 +257,12 @@ def _column_counts(m: int, full: int, width: int) -> tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class _Dealt:
-    """Which block takes each tile.
+    """An assignment of tiles to blocks.
 
     Args:
-        steps: the tiles in the order in which they are dealt out.
-        taken: of each tile when it begins, in ticks, times `_BLOCKS`, plus the number of its block.
-        end: when the last block ends, in ticks.
+        steps: the tiles in order.
+        taken: for each tile, its start in ticks times `_BLOCKS`, plus the index of its block.
+        end: end of the last block, in ticks.
     """
 
     steps: list[_Step]
@@ -271,7 +271,7 @@ class _Dealt:
 
 
 def _deal(steps: list[_Step], ticks: Mapping[int, Sequence[float]], blocks: int) -> _Dealt:
-    """Each tile to the block that is free first, of several the one of the lowest number."""
+    """Assign each tile to the block that is free first, ties to the lower index."""
     costs: list[float] = []
     for begin, end, columns in steps:
         of_width = {width: ticks[width][begin:end] for width in WIDTHS}
@@ -284,9 +284,9 @@ def _deal(steps: list[_Step], ticks: Mapping[int, Sequence[float]], blocks: int)
 
 
 def _by_block(dealt: _Dealt, lengths: tuple[int, ...]) -> Schedule:
-    """The tiles of each block in the order in which it takes them.
+    """The tiles of each block in its order.
 
-    By operations of this thread alone: PyTorch indexes a thousand rows in all threads, for which it waits on a busy machine.
+    Uses operations of this thread only: PyTorch indexes a thousand rows with all threads, which is slow on a busy machine.
     """
     if not dealt.taken:
         return Schedule(
@@ -316,16 +316,16 @@ def _by_block(dealt: _Dealt, lengths: tuple[int, ...]) -> Schedule:
 def schedule_tensors(
     lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int, device: torch.device, *, quick: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A schedule as kernels read it.
+    """A schedule on a device.
 
     Args:
-        lengths: k-blocks of each CTA tile, which lie one after the other; a CTA tile without any occupies one.
+        lengths: k-blocks of each CTA tile, stored consecutively; a CTA tile without any occupies one.
         raster_swizzle, quick: see `schedule`.
     Returns:
-        the schedule's work, int32 [tiles, 4], and begins, int32 [blocks in use + 1]; firsts, int32 [blocks in use, 4]: the first
-        tile of each block once more.
+        the schedule's work, int32 [tiles, 4], and begins, int32 [blocks in use + 1]; firsts, int32 [blocks in use, 4]: a copy of
+        each block's first tile.
     Raises:
-        ValueError: more columns than a word holds besides that.
+        ValueError: the number of columns does not fit into a word.
     """
     if reason := columns_unsupported_reason(m):
         raise ValueError(f"a schedule {reason}")
@@ -334,7 +334,7 @@ def schedule_tensors(
 
 
 def tables_on_device(work: Tensor, begins: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Work, begins and firsts on a device, as `schedule_tensors` returns them, from what the host has made; copied at once."""
+    """Copy work and begins to a device at once; returns work, begins and firsts as `schedule_tensors`."""
     firsts = work.index_select(0, begins[:-1].long())
     parts = (work.flatten(), firsts.flatten(), begins)  # rows of 16 bytes first
     there = on_device(torch.cat(parts), device).split([len(part) for part in parts])
@@ -342,6 +342,6 @@ def tables_on_device(work: Tensor, begins: Tensor, device: torch.device) -> tupl
 
 
 def columns_unsupported_reason(m: int) -> str | None:
-    """Why kernels that read such schedules are unsupported for m rows of X, or None."""
+    """Why schedules do not support m rows of X, or None."""
     most = 1 << COLUMN_BITS
     return None if m <= most else f"takes at most {most} rows of X, not {m}"

@@ -1,9 +1,8 @@
-"""Which blocks of the persistent kernel share the k-blocks of which work tiles: all are busy where tiles are few or uneven.
+"""Schedule of the persistent kernel that divides work tiles along K, if there are few tiles or their lists are uneven.
 
-`sm90_schedule.py` deals out whole tiles, narrower ones last. With fewer tiles than multiprocessors, or lists of unequal
-lengths, blocks then wait for the longest. Here tiles that do not fit into an equal share of the work are cut along K into
-parts, each as long as what its block has left. A part's sums go to memory, and a second kernel adds up each tile's parts, in
-the order of K: the same work gives the same bits.
+`sm90_schedule.py` assigns whole tiles: with fewer tiles than SMs, or lists of unequal lengths, blocks wait for the longest. Here
+tiles that do not fit into an equal share of the work are divided along K into parts, each as long as its block has room. Parts
+store partial sums, and a second kernel adds each tile's parts in the order of K, so results are bit-identical.
 """
 
 import functools
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.host_tables import on_device
+from sparsefront_kernels.cuda.host_tables import on_device
 from sparsefront_kernels.gathered.sm90_schedule import (
     COLUMN_BITS,
     CPU,
@@ -23,12 +22,33 @@ from sparsefront_kernels.gathered.sm90_schedule import (
     column_ranges,
     columns_unsupported_reason,
 )
-from sparsefront_kernels.performance_model.launch_costs import shared_k_block_cycles, shared_tile_cycles, sums_cycles
 
-FEWEST_K_BLOCKS = 2  # of a part: the pipeline's start and the sums cost as much as several
-MOST_TILES = 4  # of a block, on average: with more of them narrower tiles fill the gaps as well, without sums in memory
-_LONGER = 1.04  # than the share of work that was too short for all tiles
-_PART = -1 << 31  # in the fourth word of `work`: the sums of these k-blocks are added up later
+FEWEST_K_BLOCKS = 2  # minimum per part: the pipeline's start and the sums cost as much as several
+MOST_TILES = 4  # mean per block: with more, narrower tiles fill the gaps as well, without sums in memory
+_LONGER = 1.04  # factor on a share of work that was too small
+# Fitted to measurements on an H200, by the columns of the widest tile: cycles of a tile, of a column of it, of a k-block, of a
+# column of a k-block. Then of the kernel that adds sums up, and of a column of a part.
+_SHARED = {128: (500, 4.0, 380, 3.5), 256: (500, 4.0, 565, 3.7)}
+_SUMS = {128: (1500, 0.6), 256: (3400, 0.39)}
+_PART = -1 << 31  # flag in the fourth word of `work`: a part
+
+
+def tile_cycles(k_blocks: int, columns: int, widest: int) -> float:
+    """Predicted cycles of one work tile, or of a part of its k-blocks, among tiles of up to `widest` columns."""
+    tile, column, _, _ = _SHARED[widest]
+    return tile + column * columns + k_blocks * k_block_cycles(columns, widest)
+
+
+def k_block_cycles(columns: int, widest: int) -> float:
+    """Predicted cycles of one k-block of such a tile."""
+    _, _, k_block, column = _SHARED[widest]
+    return k_block + column * columns
+
+
+def sums_cycles(parts: int, widest: int) -> float:
+    """Predicted cycles for adding up the sums of so many parts."""
+    launch, column = _SUMS[widest]
+    return launch + column * parts * widest
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +56,13 @@ class SharedSchedule:
     """The work of every block.
 
     Args:
-        work: int32 [tiles and parts, 4] on the CPU, in the order of each block, block after block: of a tile as in
-            `Schedule.work`; of a part its number, its first k-block, its number of k-blocks, and the column and width with the
-            uppermost bit set.
-        first_tiles: int32 [blocks in use + 1] on the CPU: where each block's work begins, and its end.
-        shared: int32 [shared tiles, 4] on the CPU: CTA tile, number of its first part, number of parts, column and width. The
+        work: int32 [tiles and parts, 4] on the CPU, in the order of each block, block after block: a tile as in
+            `Schedule.work`; a part as its index, first k-block, number of k-blocks, and column and width with the top bit set.
+        first_tiles: int32 [blocks in use + 1] on the CPU: first entry of each block, then the end.
+        shared: int32 [shared tiles, 4] on the CPU: CTA tile, index of its first part, number of parts, column and width. The
             parts of a tile are numbered in the order of K.
-        parts: how many there are.
-        cycles: predicted, with those of the second kernel.
+        parts: total number.
+        cycles: predicted, including the second kernel.
     """
 
     work: Tensor
@@ -63,19 +82,19 @@ class SharedTables:
     parts: int
 
 
-# CTA tile, column, width, first of its k-blocks among the CTA tile's, number of them.
+# (CTA tile, column, width, first k-block within the CTA tile, number of k-blocks)
 _Piece = tuple[int, int, int, int, int]
 
 
 @functools.lru_cache(maxsize=512)
 def shared_schedule(lengths: tuple[int, ...], m: int, blocks: int, widest: int) -> SharedSchedule:
-    """Deal out the product of CTA tiles with these numbers of k-blocks (most first) and m columns to at most `blocks` blocks.
+    """Assign the product of CTA tiles with these numbers of k-blocks (most first) and m columns to at most `blocks` blocks.
 
     Args:
-        widest: columns of a work tile, 128 or 256; at the end of Y some have fewer.
+        widest: columns of a work tile, 128 or 256; fewer at the end of Y.
     """
     columns = column_ranges(m, widest)
-    cost = {(length, width): shared_tile_cycles(length, width, widest) for length in {*lengths} for _, width in columns}
+    cost = {(length, width): tile_cycles(length, width, widest) for length in {*lengths} for _, width in columns}
     tiles = [
         (cost[length, width], (cta_tile, column, width, 0, length))
         for cta_tile, length in enumerate(lengths)
@@ -89,45 +108,45 @@ def shared_schedule(lengths: tuple[int, ...], m: int, blocks: int, widest: int) 
 
 
 def likely_cycles(lengths: tuple[int, ...], m: int, blocks: int, widest: int) -> float:
-    """About the `cycles` of the schedule, without making it; infinite where tiles are too many to be shared."""
+    """Estimate the `cycles` of the schedule without computing it; infinite for too many tiles."""
     columns, nonempty_count = -(-m // widest), len(lengths) - lengths.count(0)
     if not 0 < nonempty_count * columns <= MOST_TILES * blocks:
         return math.inf
     share = _LONGER * _least_share(lengths, m, blocks, widest)
-    start, k_block = shared_tile_cycles(0, widest, widest), shared_k_block_cycles(widest, widest)
+    start, k_block = tile_cycles(0, widest, widest), k_block_cycles(widest, widest)
     long = sum(1 for _ in itertools.takewhile(lambda length: start + length * k_block > share, lengths))
     whole, mean = (nonempty_count - long) * columns, sum(lengths[long:nonempty_count]) / max(1, nonempty_count - long)
     cut = max(0, whole - int(share / (start + mean * k_block)) * blocks)
-    k_blocks = sum(lengths[:long]) * columns + cut * mean  # that are cut
+    k_blocks = sum(lengths[:long]) * columns + cut * mean  # of divided tiles
     cut += long * columns
     parts = cut + min(blocks, k_blocks / FEWEST_K_BLOCKS)
     return share + (sums_cycles(int(parts), widest) if cut else 0.0)
 
 
 def _least_share(lengths: tuple[int, ...], m: int, blocks: int, widest: int) -> float:
-    """Cycles of a block if all have equal work: each begins one tile or part at least."""
+    """Cycles of a block if all have equal work and each starts at least one tile or part."""
     columns = [width for _, width in column_ranges(m, widest)]
-    starts = sum(shared_tile_cycles(0, width, widest) for width in columns) * len(lengths)
-    work = sum(shared_k_block_cycles(width, widest) for width in columns) * sum(lengths)
-    begun = shared_tile_cycles(0, widest, widest) * max(0, blocks - len(columns) * len(lengths))
-    shortest = shared_tile_cycles(FEWEST_K_BLOCKS, widest, widest)
+    starts = sum(tile_cycles(0, width, widest) for width in columns) * len(lengths)
+    work = sum(k_block_cycles(width, widest) for width in columns) * sum(lengths)
+    begun = tile_cycles(0, widest, widest) * max(0, blocks - len(columns) * len(lengths))
+    shortest = tile_cycles(FEWEST_K_BLOCKS, widest, widest)
     return max(shortest, (work + starts + begun) / max(1, blocks))
 
 
 def _dealt(
     tiles: list[tuple[float, _Piece]], share: float, blocks: int, widest: int
 ) -> tuple[list[list[_Piece]], float] | None:
-    """The pieces of each block and the cycles of the one that ends last, or None where blocks have no room for all.
+    """The pieces of each block, and the cycles of the last block to end; None if the blocks lack room.
 
-    Whole tiles go to the block that has the most room, the longest first. What is too long for any is cut into parts.
+    Whole tiles go to the block with the most room, longest first. Tiles too long for any block are divided into parts.
     """
-    rooms = [(-share, block) for block in range(blocks)]  # negative, so that the heap's first is the largest
+    rooms = [(-share, block) for block in range(blocks)]  # negative, so that the heap's first has the most room
     whole: list[list[_Piece]] = [[] for _ in range(blocks)]
     parts: list[list[_Piece]] = [[] for _ in range(blocks)]
     cut = []
     for cost, tile in tiles:
         room, block = rooms[0]
-        if -room >= cost or not tile[4]:  # nothing is to be cut of a pruned tile
+        if -room >= cost or not tile[4]:  # a pruned tile cannot be divided
             heapq.heapreplace(rooms, (room + cost, block))
             whole[block].append(tile)
         else:
@@ -135,8 +154,8 @@ def _dealt(
     rooms.sort()
     place = 0
     for cta_tile, column, width, _, length in cut:
-        begin, k_block = 0, shared_k_block_cycles(width, widest)
-        start = shared_tile_cycles(0, width, widest)
+        begin, k_block = 0, k_block_cycles(width, widest)
+        start = tile_cycles(0, width, widest)
         while begin < length:
             if place == blocks:
                 return None
@@ -195,10 +214,10 @@ def _int32(values: list[int]) -> Tensor:
 
 @functools.lru_cache(maxsize=MOST_SCHEDULES)
 def shared_tables(lengths: tuple[int, ...], m: int, blocks: int, widest: int, device: torch.device) -> SharedTables:
-    """A shared schedule as the kernels read it, on a device.
+    """A shared schedule on a device.
 
     Raises:
-        ValueError: more columns than a word holds besides their number.
+        ValueError: the number of columns does not fit into a word.
     """
     if reason := columns_unsupported_reason(m):
         raise ValueError(f"a schedule {reason}")

@@ -2,50 +2,56 @@
 
 import itertools
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import TYPE_CODES, launch_kernel, was_read_before
-from sparsefront_kernels.common.operands import Epilogue, hopper_product
+from sparsefront_kernels.cuda.launch import TYPE_CODES, launch_kernel, was_read_before
+from sparsefront_kernels.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, in_rows
 from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.performance_model.launch_costs import small_m_us
+from sparsefront_kernels.operands import Epilogue
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_small_m"  # with X feature-major; and its library
 KERNEL_ROW_X = "gathered_small_m_row_x"
-VERSION = 1  # raised when a change of the kernel makes old measurements useless
+VERSION = 1  # increment when a change of the kernel invalidates measurements
 MOST_CANDIDATES = 18
-CHUNK = 16  # kept inputs of one tensor-core product
-FRAGMENT = 16  # outputs of one
-WIDTHS = (128, 64, 32, 16)  # outputs of a row tile
+CHUNK = 16  # kept inputs per tensor-core instruction
+FRAGMENT = 16  # outputs per instruction
+WIDTHS = (128, 64, 32, 16)  # outputs per row tile
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-MOST_INPUTS = 65_535  # lists are of 16 bits, and the last number stands for no input
+MOST_INPUTS = 65_535  # lists have 16 bits, and the last value marks a missing input
 MOST_ROWS = 64
-FEW_ROWS = 8  # up to which blocks share the outputs that keep no input, and a short X is copied into shared memory
-MOST_X_BYTES = 49_152  # of X that is copied whole
-SHARED_BYTES = 232_448  # of a block, at most
+FEW_ROWS = 8  # up to which blocks share the outputs without inputs, and a small X is copied to shared memory
+MOST_X_BYTES = 49_152  # size of an X that is copied completely
+SHARED_BYTES = 232_448  # maximum per block
 STATIC_BYTES = 2_560
 MOST_STAGES = 8
-PREFETCH_BYTES = 131_072  # of what a block's rings do not hold of the weight: brought into L2 while it waits, at most
+PREFETCH_BYTES = 131_072  # maximum of a block's weights beyond its rings that it prefetches into L2 while waiting
 GATHERS = ("lanes", "shared")
+# Fitted to measurements on an H200 (weights of 1024² to 5120 × 20480, M of 1 to 64) within some 12 %, in microseconds: of a
+# launch; of what takes 1 µs to stream; of what takes 1 µs to gather from L2; of a turn of a ring; of a further wave of blocks; of
+# a cluster, and of each of its further blocks; of 10 000 sums that an SM adds up; of eight rows of X.
+_COSTS = {
+    "lanes": (3.2, 1.16, 0.80, 0.18, 3.2, 0.16, 0.074, 0.32, 0.20),
+    "shared": (3.1, 1.10, 1.31, 0.10, 3.5, 0.38, 0.060, 0.14, 0.33),
+}
+_STREAMED, _GATHERED = 4.25e6, 5.5e6  # bytes per microsecond
+_FEWEST_BLOCKS = 60  # that stream at the full rate
 PDL_MODES = ("off", "early", "prefetch", "prefetch_late")
 
 
 @dataclass(frozen=True, eq=False)
 class SmallMPackedWeight:
-    """What the kernel for few rows reads.
+    """The packed weight.
 
-    A row tile is a tile, a part of a wide one (which then repeats the tile's list), or several tiles narrower than 16,
-    whose lists are united and whose weights are zero where a tile does not keep an input. A row tile's kept inputs come in
-    chunks of 16.
+    A row tile is a tile, a part of a wide one (repeating the tile's list), or several tiles narrower than 16, with merged lists
+    and zero-filled weights. A row tile's kept inputs come in chunks of 16.
 
     Args:
         n, k: outputs and inputs of the weight.
@@ -54,16 +60,15 @@ class SmallMPackedWeight:
             elements to each of 32 lanes. Lane 4r + q holds, of outputs r and r + 8, the items q, 4 + q, 8 + q and 12 + q
             of the chunk's list, in the order of the left operand of mma.m16n8k16, or, in two runs of 4 elements a lane,
             of two mma.m16n8k8 for float32.
-        lists: int16 [chunks, 16], to be read as unsigned: the inputs of a chunk, 0xFFFF where the list has ended; place
-            4q + i holds item 4i + q.
+        lists: int16 [chunks, 16], interpreted as unsigned: the inputs of a chunk, padded with 0xFFFF; position 4q + i holds
+            item 4i + q.
         row_tiles: int32 [row_tiles, 2]: first chunk and number of chunks; most chunks first, so that long row tiles do not start
             last. Outputs that no tile stores form row tiles without chunks, so that each element of Y has one writer.
-        outputs: int32 [row_tiles, width]; -1 where a row tile is not full.
-        chunks_of_each: the number of chunks where it is the same for all row tiles, which then lie one after the other;
-            else -1.
-        most_chunks: of any row tile.
-        kept_row_tiles: those with chunks, which come first.
-        in_order: whether `outputs` simply counts up to n.
+        outputs: int32 [row_tiles, width], padded with -1.
+        chunks_of_each: the number of chunks if all row tiles have equally many, stored consecutively; else -1.
+        most_chunks: maximum per row tile.
+        kept_row_tiles: number of row tiles with chunks, which come first.
+        in_order: whether `outputs` counts up to n.
     """
 
     n: int
@@ -80,7 +85,7 @@ class SmallMPackedWeight:
 
 
 def pack_for_small_m(stored: GatheredFormat) -> SmallMPackedWeight:
-    """Lay the weight out for the kernel on the format's device.
+    """Pack the weight, on the format's device.
 
     Args:
         stored: float16, bfloat16 or float32, of at most `MOST_INPUTS` inputs.
@@ -125,9 +130,9 @@ def row_tile_width(tile: int) -> int:
 
 
 def _row_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
-    """Outputs, int32 [row_tiles, width] with -1 where not full, and the inputs they keep, bool [row_tiles, K]."""
+    """Outputs, int32 [row_tiles, width] padded with -1, and the inputs they keep, bool [row_tiles, K]."""
     keeps, tile, width = stored.keeps, stored.tile, row_tile_width(stored.tile)
-    together = max(1, FRAGMENT // tile)  # tiles narrower than a fragment are united
+    together = max(1, FRAGMENT // tile)  # tiles narrower than a fragment are merged
     outputs = in_rows(stored.output_index, tile * together)
     outputs = pad(outputs, (0, -outputs.shape[1] % width), value=-1)
     parts = outputs.shape[1] // width  # of a wide tile
@@ -153,7 +158,7 @@ def _panels(weight: Tensor, outputs: Tensor, lists: Tensor) -> Tensor:
 
 
 def dense_weight(packed: SmallMPackedWeight) -> Tensor:
-    """W [N, K], without a look at the weight's contents from the host."""
+    """Unpack W [N, K] without synchronizing."""
     panels, row_tiles, n, k = packed.panels, packed.row_tiles, packed.n, packed.k
     chunks, device = panels.shape[0], panels.device
     chunk = torch.arange(chunks, device=device, dtype=row_tiles.dtype)
@@ -166,23 +171,23 @@ def dense_weight(packed: SmallMPackedWeight) -> Tensor:
     weights = parts.reshape(chunks, CHUNK, packed.width)  # item, output
     inputs = packed.lists.view(chunks, 4, 4).transpose(1, 2).reshape(chunks, CHUNK).long()
     inputs = torch.where(inputs == -1, k, inputs & 0xFFFF)
-    dense = panels.new_zeros(n + 1, k + 1)  # what belongs to no output or input goes to the last row or column
+    dense = panels.new_zeros(n + 1, k + 1)  # the last row and column take padding
     dense[packed.outputs.long()[owner][:, None, :], inputs[:, :, None]] = weights
     return dense[:n, :k]
 
 
 def dtype_unsupported_reason(dtype: torch.dtype) -> str | None:
-    """Why weights of this type cannot be laid out, or None."""
+    """Why weights of this dtype are unsupported, or None."""
     return None if dtype in DTYPES else f"takes float16, bfloat16 or float32, not {dtype}"
 
 
 def inputs_unsupported_reason(k: int) -> str | None:
-    """Why lists cannot hold the numbers of so many inputs, or None."""
+    """Why this many inputs are unsupported, or None."""
     return None if k <= MOST_INPUTS else f"takes up to {MOST_INPUTS} inputs, not {k}"
 
 
 def rows_unsupported_reason(m: int) -> str | None:
-    """Why so many rows of X cannot be multiplied, or None."""
+    """Why this many rows of X are unsupported, or None."""
     return None if m <= MOST_ROWS else f"takes up to {MOST_ROWS} rows of X, not {m}"
 
 
@@ -194,13 +199,12 @@ def multiply_small_m(
     x_feature_major: bool,
     y_feature_major: bool,
 ) -> None:
-    """Write Y for up to 64 rows of X; see `hopper_product`.
+    """Write Y for up to 64 rows of X; see `kernel_entry`.
 
-    For M > 8 the kernel reads rows side by side (feature-major, M a multiple of 2, 4 or 8): otherwise a first small kernel packs
-    X.
+    For M > 8 the kernel reads contiguous rows (feature-major, M a multiple of 2, 4 or 8): otherwise a first small kernel packs X.
     """
     rows, out = (x.t() if x_feature_major else x), (y.t() if y_feature_major else y)
-    if max(rows.stride()) >= 2**30:  # the kernel counts bytes from input to input in 32 bits
+    if max(rows.stride()) >= 2**30:  # the kernel has 32-bit byte offsets between inputs
         rows = rows.contiguous()
     problem = SmallMProblem.of(packed, rows.shape[0], x_feature_major=x_feature_major)
     launch = (LAUNCHES if x_feature_major else ROW_X_LAUNCHES).launch_for(problem, x.device)
@@ -217,16 +221,15 @@ class SmallMLaunch:
         gather: how X is gathered. "lanes": each lane gathers its own elements into registers; the warps of a block share
             the chunks. "shared": separate warps gather into shared memory, and eight other warps share the outputs of a
             row tile; 16-bit only.
-        fragments: of 16 outputs each, that one warp computes: 1, 2, 4 or 8.
-        splits: blocks of a cluster, 1 to 8, that share the chunks of a row tile and add up through their shared memories.
-        warps: of a block, 1 to 8, that multiply; 8 where X is gathered into shared memory.
-        stages: slots of a ring, 2 to 8. "lanes": every warp has a ring, of about 4 KB a slot. "shared": the block has
-            one, of `stage_chunks` chunks a slot.
-        stage_chunks: see `stages`; without meaning for "lanes".
-        pdl: programmatic dependent launch. "off": none. "early": it is launched while the kernel before it in the stream
-            still runs, fills its rings with the weight, and waits before it reads X. "prefetch": and has more of the weight
-            brought into L2 meanwhile. "prefetch_late": and lets the next one start only once it has asked for all of its
-            weight.
+        fragments: of 16 outputs each, per warp: 1, 2, 4 or 8.
+        splits: blocks of a cluster, 1 to 8, that share the chunks of a row tile and reduce through distributed shared memory.
+        warps: consumer warps per block, 1 to 8; 8 for "shared".
+        stages: slots of a ring, 2 to 8. "lanes": every warp has a ring with about 4 KB per slot. "shared": the block has
+            one, with `stage_chunks` chunks per slot.
+        stage_chunks: see `stages`; unused for "lanes".
+        pdl: programmatic dependent launch. "off": none. "early": starts while the previous kernel still runs, fills its rings
+            with the weight, and waits before reading X. "prefetch": also prefetches more of the weight into L2 meanwhile.
+            "prefetch_late": also lets the next kernel start only after requesting all of its weight.
     """
 
     gather: str
@@ -238,24 +241,24 @@ class SmallMLaunch:
     pdl: str = "prefetch"
 
     def warp_split_k(self, width: int) -> int:
-        """Warps that share the chunks of a block."""
+        """Warps that share the chunks of a work tile."""
         return 8 * FRAGMENT * self.fragments // width if self.gather == "shared" else self.warps
 
     def slot_chunks(self, m: int, width: int, element_bytes: int) -> int:
-        """Chunks of a slot of a ring."""
+        """Chunks per slot of a ring."""
         if self.gather == "shared":
             return max(self.stage_chunks, self.warp_split_k(width))
         return max(1, 16 // element_bytes // max(self.fragments, column_blocks(m)))
 
     def turns(self, chunks: int, m: int, width: int, element_bytes: int) -> int:
-        """How many slots a ring passes where a block has so many chunks."""
+        """Number of slots that a ring processes for this many chunks of a block."""
         slot = self.slot_chunks(m, width, element_bytes)
         if self.gather == "shared":
             return -(-chunks // slot)
         return -(-chunks // (self.warps * min(slot, -(-chunks // self.warps))))
 
     def shared_bytes(self, m: int, width: int, element_bytes: int, most_chunks: int) -> int:
-        """Shared memory of a block: rings, which later take the sums, and lists."""
+        """Shared memory of a block: rings, later reused for sums, and lists."""
         blocks, slot = column_blocks(m), self.slot_chunks(m, width, element_bytes)
         lists = 2 * CHUNK * -(-most_chunks // self.splits)
         if self.gather == "shared":
@@ -265,14 +268,14 @@ class SmallMLaunch:
         return STATIC_BYTES + lists + self.warps * max(ring, 528 * self.fragments * blocks)
 
     def blocks_at_once(self, m: int, width: int, element_bytes: int, most_chunks: int) -> int:
-        """Blocks that fit a multiprocessor, about."""
+        """Approximate number of blocks per SM."""
         threads = 384 if self.gather == "shared" else 32 * self.warps
         registers = 128 if self.fragments * column_blocks(m) * element_bytes <= 32 else 255
         by_memory = 233_472 // (1024 + self.shared_bytes(m, width, element_bytes, most_chunks))
         return max(1, min(by_memory, 65_536 // (threads * registers)))
 
     def possible(self, m: int, width: int, element_bytes: int = 2, most_chunks: int = 0) -> bool:
-        """Whether row tiles of this width and of `most_chunks` chunks can be computed so, for m rows of 2- or 4-byte elements."""
+        """Whether the launch supports row tiles of this width and `most_chunks` chunks, for m rows of 2- or 4-byte elements."""
         shared = self.gather == "shared"
         return (
             self.gather in GATHERS
@@ -289,7 +292,7 @@ class SmallMLaunch:
 
 
 def column_blocks(m: int) -> int:
-    """Blocks of eight rows of X that a warp computes: 1, 2, 4 or 8."""
+    """Blocks of eight rows of X per warp: 1, 2, 4 or 8."""
     return 1 if m <= 8 else 2 if m <= 16 else 4 if m <= 32 else 8
 
 
@@ -300,7 +303,7 @@ def launch_gathered_small_m(
 
     Args:
         x: [M, K], 1 to 64 rows, float16, bfloat16 or float32, any strides below 2**30.
-        y: [M, N], any strides; every element is written.
+        y: [M, N], any strides; fully overwritten.
         epilogue: its residual is [M, N], any strides.
     Raises:
         RuntimeError: the launch failed.
@@ -341,12 +344,12 @@ def launch_gathered_small_m(
 
 
 def _row_tiles_with_blocks(packed: SmallMPackedWeight, m: int) -> int:
-    """How many row tiles have blocks of their own; those after them keep no input."""
+    """Number of row tiles with their own blocks; those after them keep no input."""
     return max(1, packed.kept_row_tiles) if m <= FEW_ROWS else len(packed.row_tiles)
 
 
 def _side_by_side(x: Tensor, rows: int) -> bool:
-    """Whether `rows` rows of one input can be loaded at once; one row is loaded from anywhere."""
+    """Whether `rows` rows of an input can be loaded at once; a single row always can."""
     if rows == 1:
         return True
     alignment = min(16, rows * x.element_size())
@@ -355,7 +358,7 @@ def _side_by_side(x: Tensor, rows: int) -> bool:
 
 
 def _spanned_bytes(x: Tensor) -> int:
-    """Bytes from X's first element to its last, or 0 where it holds less than half of them."""
+    """Bytes from X's first element to its last; 0 if X has less than half of them."""
     spanned = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return spanned * x.element_size() if spanned <= 2 * x.numel() else 0
 
@@ -372,16 +375,16 @@ SPACE = tuple(
 
 @dataclass(frozen=True)
 class SmallMProblem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
         m, k, n: of the product.
-        width: outputs of a row tile.
-        row_tiles, chunks: how many there are; row tiles without blocks of their own are not counted.
-        most_chunks: of any row tile.
+        width: outputs per row tile.
+        row_tiles, chunks: numbers of them; row tiles without their own blocks are not counted.
+        most_chunks: maximum per row tile.
         element_bytes: of X, W and Y.
-        x_feature_major: whether X is [K, M], whose neighbouring rows of one input are loaded at once.
-        pruned: whether there are row tiles without blocks of their own.
+        x_feature_major: whether X is [K, M], so that rows of an input are loaded together.
+        pruned: whether there are row tiles without their own blocks.
     """
 
     m: int
@@ -397,7 +400,7 @@ class SmallMProblem:
 
     @classmethod
     def of(cls, packed: SmallMPackedWeight, m: int, *, x_feature_major: bool) -> "SmallMProblem":
-        """Of a packed weight and m rows of X."""
+        """The problem of a packed weight and m rows of X."""
         return cls(
             m=m,
             k=packed.k,
@@ -418,35 +421,33 @@ class SmallMProblem:
 
     @property
     def amount(self) -> float:
-        """Chunks of a row tile."""
+        """Chunks per row tile."""
         return self.chunks / max(1, self.row_tiles)
 
 
-_REACHED_BY_CLUSTERS = 0.85  # of the SMs, by clusters of three blocks and more
-_SMALL_BYTES = 3 << 20  # weights below: the next kernel may start at once, since it does not delay this one's stream
+_REACHED_BY_CLUSTERS = 0.85  # fraction of SMs used by clusters of three or more blocks
+_SMALL_BYTES = 3 << 20  # for smaller weights the next kernel may start at once without delaying this one's stream
 
 
 def predicted_us(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> float:
-    """By the launch level of the performance model."""
+    """Coarse latency prediction in a stream of such kernels, to rank launches."""
     outputs = problem.width if launch.gather == "shared" else FRAGMENT * launch.fragments  # of a block
     blocks = problem.row_tiles * (problem.width // outputs) * launch.splits
     chunks = max(1, ceil(problem.amount / launch.splits))  # of a block
     at_once = launch.blocks_at_once(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
-    return small_m_us(
-        launch.gather,
-        blocks=blocks,
-        streamed_bytes=blocks * chunks * CHUNK * outputs * problem.element_bytes,
-        gathered_bytes=blocks * chunks * CHUNK * max(32, problem.m * problem.element_bytes),
-        turns=launch.turns(chunks, problem.m, problem.width, problem.element_bytes),
-        waves=ceil(blocks / (num_sms * at_once)),
-        splits=launch.splits,
-        sums=outputs * problem.m * launch.warp_split_k(problem.width) * ceil(blocks / num_sms),
-        rows=column_blocks(problem.m),
-    )
+    waves = ceil(blocks / (num_sms * at_once))
+    inputs = blocks * chunks * CHUNK
+    stream_us = inputs * outputs * problem.element_bytes / _STREAMED * max(1, _FEWEST_BLOCKS / blocks)
+    gather_us = inputs * max(32, problem.m * problem.element_bytes) / _GATHERED
+    turns = launch.turns(chunks, problem.m, problem.width, problem.element_bytes) * waves
+    sums = outputs * problem.m * launch.warp_split_k(problem.width) * ceil(blocks / num_sms)
+    splits, rows = launch.splits, column_blocks(problem.m)
+    terms = (1, stream_us, gather_us, turns, waves - 1, splits > 1, splits - 1, sums / 1e4, rows)
+    return sum(cost * term for cost, term in zip(_COSTS[launch.gather], terms, strict=True))
 
 
 def _waves(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> int:
-    """Of blocks whose warps gather X themselves."""
+    """Waves of blocks of "lanes" launches."""
     blocks = problem.row_tiles * (problem.width // (FRAGMENT * launch.fragments)) * launch.splits
     x_bytes = problem.k * problem.m * problem.element_bytes
     rings = launch.shared_bytes(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
@@ -456,13 +457,13 @@ def _waves(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> int:
 
 
 def candidates(problem: SmallMProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[SmallMLaunch]:
-    """The launches worth timing, best predicted first; of the first few also with the other `pdl` modes."""
+    """The launches worth timing, best predicted first; the first few also with the other `pdl` modes."""
     worth = [launch for launch in SPACE if possible(problem, launch)]
     small = problem.chunks * CHUNK * problem.width * problem.element_bytes < _SMALL_BYTES
     first = "prefetch" if small else "prefetch_late"
     best = sorted(worth, key=lambda launch: predicted_us(problem, launch, num_sms))[:most]
     if problem.pruned and not small and problem.element_bytes == 2:
-        # as many blocks as run at once, with the longest copies: within 1 to 12 % of the fastest of all (H200, M of 1 and 4)
+        # as many blocks as run concurrently, with the longest copies: within 1 to 12 % of the fastest (H200, M of 1 and 4)
         first, by_warp = "prefetch", [launch for launch in worth if launch.gather == "lanes" and launch.warps == 8]
         by_warp.sort(key=lambda one: (_waves(problem, one, num_sms), -one.fragments, -one.splits, one.stages))
         best = by_warp[:most]
@@ -472,7 +473,7 @@ def candidates(problem: SmallMProblem, num_sms: int, *, most: int = MOST_CANDIDA
 
 
 def possible(problem: SmallMProblem, launch: SmallMLaunch) -> bool:
-    """Whether the launch can compute the problem."""
+    """Whether the launch supports the problem."""
     return launch.possible(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
 
 
@@ -483,16 +484,15 @@ def _launches(kernel: str, *, x_feature_major: bool) -> TunedLaunches:
         SmallMLaunch,
         describe=lambda packed, problem: SmallMProblem.of(packed, problem.m, x_feature_major=x_feature_major),
         worth_timing=candidates,
-        untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
     )
 
 
 LAUNCHES = _launches(KERNEL, x_feature_major=True)
-ROW_X_LAUNCHES = _launches(KERNEL_ROW_X, x_feature_major=False)  # such rows are read in another way
+ROW_X_LAUNCHES = _launches(KERNEL_ROW_X, x_feature_major=False)  # row-major X is read differently
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel is unsupported: it is for few rows, and compiled for compute capability 9.0 alone."""
+    """Why the kernel is unsupported: it supports few rows, and compute capability 9.0 only."""
     reason = (
         rows_unsupported_reason(problem.m)
         or dtype_unsupported_reason(problem.dtype)
@@ -505,7 +505,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=SmallMPackedWeight,
-    run=partial(hopper_product, multiply_small_m),
+    multiply=multiply_small_m,
     dense=dense_weight,
     pack=pack_for_small_m,
     unsupported=_unsupported,

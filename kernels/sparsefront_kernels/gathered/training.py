@@ -1,11 +1,11 @@
-"""A Linear whose weight keeps tiles, for training: whole outputs are skipped, and the optimizer sees kept weights alone.
+"""A Linear with a tile-wise weight for training: whole outputs are skipped, and the optimizer sees only kept weights.
 
     Y = X · Wᵀ + bias      dX = dY · W      dW = dYᵀ · X of kept weights
 
-W is rebuilt in each step, dense but without the outputs that keep nothing, so that all three products are cuBLAS's and as much
-smaller as outputs are pruned: half as large at 75 %, where half of the outputs go. Tiles overlap in their inputs, which is why
-dX has no deterministic product of its own. The parameter is what is kept: its gradient, the optimizer's state and what ranks
-exchange are as small. Which weights are kept never changes. It is PyTorch throughout, and the same on a CPU.
+W is rebuilt dense in each step without the outputs that keep nothing, so all three products are cuBLAS's and smaller by the
+fraction of pruned outputs: half as large at 75 %, which prunes half of the outputs. Tiles overlap in their inputs, so dX has no
+deterministic sparse product. The parameter has the kept weights only, and so have its gradient, the optimizer's state and the
+exchange between ranks. Only `change` changes which weights are kept. Plain PyTorch, also on a CPU.
 """
 
 from typing import Any, Self
@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 
 class TrainableTilesLinear(nn.Module):
-    """Takes [..., K] and gives [..., N], as nn.Linear does; only kept weights are stored and trained.
+    """A drop-in nn.Linear, [..., K] -> [..., N], that stores and trains only kept weights.
 
-    Under autocast it multiplies in autocast's dtype, else in that of the input. It works in compiled graphs and CUDA graphs.
+    Computes in autocast's dtype if enabled, else in the input's. Works in compiled and CUDA graphs.
 
     Args:
         weight: [N, K].
         mask: bool [N, K], True = keep; any.
-        bias: [N] or None; a parameter stays the same object.
+        bias: [N] or None; an existing parameter is used directly.
     Attributes:
-        weight: [1, kept], row after row.
+        weight: [1, kept], row by row.
     """
 
     outputs: Tensor
@@ -45,19 +45,19 @@ class TrainableTilesLinear(nn.Module):
         columns = torch.full((self.out_features,), len(outputs), device=mask.device)
         columns[outputs] = torch.arange(len(outputs), device=mask.device)
         places = mask[outputs].flatten().nonzero().squeeze(1)
-        # 32 bits: with 64 the places would take as much memory as the optimizer's state
+        # 32 bits: 64-bit positions would take as much memory as the optimizer's state
         for name, buffer in (("outputs", outputs), ("columns", columns), ("places", places.to(torch.int32))):
             self.register_buffer(name, buffer, persistent=False)
 
     @torch.no_grad()
     def change(self, mask: Tensor, *others: Tensor) -> list[Tensor]:
-        """Keep other weights from now on; the parameter stays the same object, and has no gradient.
+        """Change which weights are kept; the parameter stays the same object, without a gradient.
 
         Args:
-            mask: bool [N, K], True = keep. A weight that was pruned so far begins at zero.
-            others: like `weight`, such as what an optimizer keeps for it.
+            mask: bool [N, K], True = keep. Regrown weights start at zero.
+            others: tensors shaped like `weight`, such as optimizer state.
         Returns:
-            these as they then are like `weight`.
+            `others`, rearranged like `weight`.
         """
         mask = mask.to(self.weight.device)
         weight, *like = [self._dense(values)[mask][None] for values in (self.weight, *others)]
@@ -67,7 +67,7 @@ class TrainableTilesLinear(nn.Module):
 
     @classmethod
     def from_masked(cls, linear: nn.Linear, mask: Tensor) -> Self:
-        """The same layer, trained by what the mask keeps.
+        """Convert a masked layer.
 
         Args:
             mask: bool [N, K], True = keep.
@@ -82,7 +82,7 @@ class TrainableTilesLinear(nn.Module):
         return values.new_zeros(self.out_features, self.in_features).index_copy(0, self.outputs, self._rebuilt(values))
 
     def forward(self, input: Tensor) -> Tensor:
-        """`input` is called as nn.Linear calls it."""
+        """The argument is named `input`, as in nn.Linear."""
         device = input.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
         rows = input.reshape(-1, self.in_features).to(dtype)
@@ -96,7 +96,7 @@ class TrainableTilesLinear(nn.Module):
         return y.reshape(*input.shape[:-1], self.out_features)
 
     def _rebuilt(self, values: Tensor) -> Tensor:
-        """W without the outputs that keep nothing, [outputs, K], from values [1, kept]."""
+        """W without pruned outputs, [outputs, K], from values [1, kept]."""
         flat = values.new_zeros(len(self.outputs) * self.in_features)
         return flat.scatter(0, self.places.long(), values[0]).view(-1, self.in_features)
 
@@ -106,7 +106,7 @@ class TrainableTilesLinear(nn.Module):
 
 
 class _Spread(torch.autograd.Function):
-    """Columns of kept outputs -> those of all, zero where an output is pruned: both passes read by index, and write in order."""
+    """Expand columns of kept outputs to all outputs, zero if pruned; both passes read by index and write in order."""
 
     @staticmethod
     def forward(ctx: Any, kept: Tensor, outputs: Tensor, columns: Tensor) -> Tensor:

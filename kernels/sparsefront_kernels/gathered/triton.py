@@ -1,6 +1,6 @@
 """`gathered_triton` and `gathered_triton_tf32`: products on any GPU from compute capability 8.0 on (`triton_spmm.py`).
 
-The second multiplies float32 operands in TF32, with launches that are tuned.
+The second multiplies float32 operands in TF32, with tuned launches.
 """
 
 import itertools
@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.device_support import triton_unsupported_reason
-from sparsefront_kernels.common.launch import LaunchShape, power_of_two_within
-from sparsefront_kernels.common.operands import aligned_by_input, check_epilogue, check_operands, empty_output
+from sparsefront_kernels.cuda.launch import LaunchShape, power_of_two_within
+from sparsefront_kernels.device_support import triton_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, in_rows
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import Epilogue, aligned_by_input
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_triton"
 KERNEL_TF32 = "gathered_triton_tf32"
-VERSION_TF32 = 1  # raised when a change of the kernel makes old measurements useless
+VERSION_TF32 = 1  # increment when a change of the kernel invalidates measurements
 MOST_CANDIDATES = 18
-SMALLEST_SHARED_BYTES = 101_376  # of a block on compute capability 8.9, which an untuned launch must fit
-SHARED_BYTES = 232_448  # of a block on compute capability 9.0
+SMALLEST_SHARED_BYTES = 101_376  # per block on compute capability 8.9: the limit of an untuned launch
+SHARED_BYTES = 232_448  # per block on compute capability 9.0
 # Rows of X from which a row-major X is transposed first: gathering single elements then takes longer, on an H200 1.5 times at
 # 16 rows x 1024 inputs and 3 times at 256 x 4096 (half of them kept), and with a single row about as long.
 TRANSPOSED_FROM = 16
@@ -33,20 +33,20 @@ TRANSPOSED_FROM = 16
 
 @dataclass(frozen=True, eq=False)
 class TritonPackedWeight:
-    """What the kernel reads.
+    """The packed weight.
 
-    Dropped outputs form extra tiles at the end that keep no inputs, so each element of Y has one program that writes
-    it. The last stored panel is padded to the full tile: one row length for all panels lets the compiler prove the
-    alignment of wide loads.
+    Dropped outputs form additional tiles at the end without inputs, so that one program writes each element of Y. The last
+    stored panel is padded to a whole tile: with one row length for all panels, the compiler can prove the alignment of wide
+    loads.
 
     Args:
         n, k: outputs and inputs of the weight.
         values: [sum of kept inputs, tile], row-major.
         kept_inputs: int32 [sum of kept inputs].
-        tile_offsets: int64 [tiles + 1], the tiles of dropped outputs included.
+        tile_offsets: int64 [tiles + 1], including the tiles of dropped outputs.
         order: int32 [tiles], most kept inputs first, so that long tiles do not start last.
-        outputs: int32 [tiles, tile]; -1 where the tile is not full.
-        consecutive: True where `outputs` simply counts up to n, which makes stores contiguous.
+        outputs: int32 [tiles, tile], padded with -1.
+        consecutive: whether `outputs` counts up to n, so that stores are contiguous.
     """
 
     n: int
@@ -60,7 +60,7 @@ class TritonPackedWeight:
 
 
 def pack_for_triton(stored: GatheredFormat) -> TritonPackedWeight:
-    """Lay the weight out for the kernel on the format's device; a narrow last tile costs a copy of the values."""
+    """Pack the weight, on the format's device; a narrow last tile costs a copy of the values."""
     (n, k), tile, total = stored.shape, stored.tile, stored.kept_inputs.numel()
     panels = stored.panels()
     values = stored.values
@@ -83,84 +83,56 @@ def pack_for_triton(stored: GatheredFormat) -> TritonPackedWeight:
 
 
 def dense_weight(packed: TritonPackedWeight) -> Tensor:
-    """W [N, K], without a look at the weight's contents from the host."""
+    """Unpack W [N, K] without synchronizing."""
     values, kept_inputs = packed.values, packed.kept_inputs
     rank = torch.arange(kept_inputs.shape[0], device=values.device)
     tile = torch.searchsorted(packed.tile_offsets, rank, right=True) - 1
-    dense = values.new_zeros(packed.n + 1, packed.k)  # what belongs to output -1 goes to the last row
+    dense = values.new_zeros(packed.n + 1, packed.k)  # the last row takes padding (output -1)
     dense[packed.outputs.long()[tile], kept_inputs.long()[:, None]] = values
     return dense[: packed.n]
 
 
-def gathered_triton(
+def multiply_triton(
     x: Tensor,
+    y: Tensor,
     packed: TritonPackedWeight,
-    bias: Tensor | None,
-    *,
-    residual: Tensor | None,
-    activation: str,
+    epilogue: Epilogue,
     x_feature_major: bool,
     y_feature_major: bool,
+    *,
     tf32: bool = False,
-) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual.
+) -> None:
+    """`multiply` of `kernel_entry`; row-major X is copied from `TRANSPOSED_FROM` rows on.
 
     Args:
-        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as the weight, any strides. From
-            `TRANSPOSED_FROM` rows on, row-major X costs a copy.
-        bias: [N], any float dtype, or None.
-        residual: of Y's shape and dtype, any strides, or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
         tf32: True rounds float32 operands to TF32 before they are multiplied.
-    Returns:
-        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.
-    Raises:
-        ValueError: operands that do not fit together, or no such activation.
     """
-    check_operands(x, packed.values, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
-    y = empty_output(x, packed.n, x_feature_major, y_feature_major)
-    check_epilogue(y, activation, residual)
-    if y.numel() == 0:
-        return y
-    # imported late: Triton may be absent where only references run
+    # late: Triton may be missing if only references run
     from sparsefront_kernels.gathered.triton_spmm import launch_gathered_triton
 
     launch = None
     if tf32:
-        problem = Tf32Problem.of(packed, x.shape[1 if x_feature_major else 0])
-        launch = LAUNCHES.launch_for(problem, x.device)
-    with torch.cuda.device_of(x):
-        launch_gathered_triton(
-            x.t() if x_feature_major else _as_runs(x),
-            y.t() if y_feature_major else y,
-            values=packed.values,
-            kept_inputs=packed.kept_inputs,
-            tile_offsets=packed.tile_offsets,
-            order=packed.order,
-            outputs=packed.outputs,
-            bias=bias,
-            residual=residual.t() if residual is not None and y_feature_major else residual,
-            activation=activation,
-            consecutive=packed.consecutive,
-            tf32=launch,
-        )
-    return y
+        launch = LAUNCHES.launch_for(Tf32Problem.of(packed, x.shape[1 if x_feature_major else 0]), x.device)
+    rows = x.t() if x_feature_major else _as_runs(x)
+    if y_feature_major:
+        y, epilogue = y.t(), epilogue.with_residual(Tensor.t)
+    launch_gathered_triton(rows, y, packed, epilogue, launch)
 
 
 def _as_runs(x: Tensor) -> Tensor:
-    """X [M, K] with the elements of an input side by side, unless there are so few that this costs more than it saves."""
+    """X [M, K] with contiguous inputs, unless there are so few rows that the copy costs more than it saves."""
     m = x.shape[0]
     return x if m < TRANSPOSED_FROM else aligned_by_input(x, feature_major=False)[:, :m].t()
 
 
 @dataclass(frozen=True)
 class Tf32Problem:
-    """What decides how fast launch parameters are.
+    """The properties of a problem that determine the speed of launch parameters.
 
     Args:
         m, k, n: of the product.
-        tile: outputs of a tile.
-        tiles, kept: tiles, and how many inputs all of them keep together.
+        tile: outputs per tile.
+        tiles, kept: number of tiles, and their total number of kept inputs.
     """
 
     m: int
@@ -172,7 +144,7 @@ class Tf32Problem:
 
     @classmethod
     def of(cls, packed: TritonPackedWeight, m: int) -> "Tf32Problem":
-        """Of a packed weight and m rows of X."""
+        """The problem of a packed weight and m rows of X."""
         tiles, tile = packed.outputs.shape
         return cls(m, packed.k, packed.n, tile, tiles, len(packed.kept_inputs))
 
@@ -182,7 +154,7 @@ class Tf32Problem:
 
     @property
     def amount(self) -> float:
-        """Kept inputs of a tile."""
+        """Kept inputs per tile."""
         return self.kept / max(1, self.tiles)
 
     @property
@@ -191,12 +163,12 @@ class Tf32Problem:
 
 
 def shared_bytes(launch: LaunchShape) -> int:
-    """Of the operands in flight: the compiler keeps a buffer for each stage at most."""
+    """Shared memory of operands in flight: at most one buffer per stage."""
     return 4 * (launch.block_m + launch.block_n) * launch.block_k * launch.num_stages
 
 
 def candidates(problem: Tf32Problem, *, shared_limit: int = SHARED_BYTES) -> list[LaunchShape]:
-    """The launches worth timing, the most promising first.
+    """The launches worth timing, most promising first.
 
     Blocks of 32 rows come first: on an H200 they took half the time of blocks of 256 (4096³, tiles of 128 and of 32).
     """
@@ -221,7 +193,7 @@ LAUNCHES = TunedLaunches(
 
 
 def _tf32_unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel is unsupported: it needs the user's permission to round float32, as PyTorch's own products do."""
+    """Why the kernel is unsupported: like PyTorch's own products, it rounds float32 only if the user allows it."""
     if problem.dtype != torch.float32:
         return f"takes float32, not {problem.dtype}"
     if torch.backends.cuda.matmul.fp32_precision != "tf32":
@@ -233,7 +205,7 @@ ENTRY = kernel_entry(
     KERNEL,
     "gathered",
     weight=TritonPackedWeight,
-    run=gathered_triton,
+    multiply=multiply_triton,
     dense=dense_weight,
     pack=pack_for_triton,
     unsupported=triton_unsupported_reason,
@@ -244,7 +216,7 @@ TF32_ENTRY = kernel_entry(
     KERNEL_TF32,
     "gathered",
     weight=TritonPackedWeight,
-    run=partial(gathered_triton, tf32=True),
+    multiply=partial(multiply_triton, tf32=True),
     dense=dense_weight,
     pack=pack_for_triton,
     unsupported=_tf32_unsupported,

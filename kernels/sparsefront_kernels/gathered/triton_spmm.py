@@ -1,20 +1,23 @@
-"""Device code of the gathered kernels in Triton: the product, rows of Y from what was computed, and the transpose."""
+"""Device code of the gathered kernels in Triton: the product, and rows of Y from computed outputs."""
+
+from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import (
+from sparsefront_kernels.cuda.launch import (
     RASTER_SWIZZLE_ROWS,
     LaunchShape,
     launch_shape,
     power_of_two_within,
     supports_pdl,
 )
-from sparsefront_kernels.common.triton_device import activated, swizzled_tile
+from sparsefront_kernels.operands import Epilogue
+from sparsefront_kernels.triton_device import activated, swizzled_tile
 
-REGISTERS = 65_536  # of a multiprocessor
-BLOCK = 64  # sides of a tile that is transposed: reads and writes are then runs of 128 bytes in 16-bit types
+REGISTERS = 65_536  # per SM
+BLOCK = 64  # side of a transposed tile: 128-byte reads and writes in 16-bit types
 
 
 @triton.jit
@@ -67,11 +70,11 @@ def _gathered_triton_kernel(
     for done in range(0, count, BLOCK_K):
         exists = steps < count - done
         inputs = tl.load(input_places, mask=exists, other=0).to(tl.int64)
-        # both operands are masked: what lies behind the last kept input may be NaN, and 0 · NaN is NaN
+        # mask both operands: beyond the last kept input there may be NaN, and 0 · NaN is NaN
         x = tl.load(
             x_rows[:, None] + inputs[None, :] * stride_xk, mask=row_exists[:, None] & exists[None, :], other=0.0
         )  # [BLOCK_M, BLOCK_K]
-        if TILE % BLOCK_N == 0:  # no mask along the columns, so that the load stays wide
+        if TILE % BLOCK_N == 0:  # no mask along the columns: the load stays wide
             w = tl.load(panel, mask=exists[:, None], other=0.0)  # [BLOCK_K, BLOCK_N]
         else:
             w = tl.load(panel, mask=exists[:, None] & (columns < TILE)[None, :], other=0.0)
@@ -97,55 +100,35 @@ def _gathered_triton_kernel(
 
 
 def launch_gathered_triton(
-    x: Tensor,
-    y: Tensor,
-    *,
-    values: Tensor,
-    kept_inputs: Tensor,
-    tile_offsets: Tensor,
-    order: Tensor,
-    outputs: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    activation: str,
-    consecutive: bool,
-    tf32: LaunchShape | None = None,
+    x: Tensor, y: Tensor, packed: Any, epilogue: Epilogue, tf32: LaunchShape | None = None
 ) -> None:
     """Write Y[M, N] = activation(X[M, K] · Wᵀ + bias) + residual[M, N] on the current device.
 
-    The tensors are those of `TritonPackedWeight`. x, residual and y are read and written through their strides, so that
-    feature-major activations are passed as transposed views: the gather of a kept input is then one contiguous run of X.
+    X, the residual and Y are accessed through their strides: feature-major activations are passed as transposed views, in which
+    a kept input is a contiguous run of X.
 
     Args:
-        tf32: the launch with which float32 operands are multiplied in TF32, None for exact products.
+        packed: a `triton.TritonPackedWeight`.
+        tf32: the launch that multiplies float32 operands in TF32; None: exact products.
     """
-    (m, _), n, (tiles, tile) = x.shape, y.shape[1], outputs.shape
+    (m, _), n, (tiles, tile) = x.shape, y.shape[1], packed.outputs.shape
     block_n = power_of_two_within(tile, lowest=16, highest=128)
     column_blocks = tiles * -(-tile // block_n)
     shape = tf32 or launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
-    # what follows the sums must not take so many registers that one program fills a multiprocessor, where two fit otherwise
-    more_than_sums = activation != "none" or residual is not None
+    bias, activation = epilogue.bias, epilogue.activation
+    residual = y if epilogue.residual is None else epilogue.residual
+    # two programs must fit into the registers of a multiprocessor, also with an epilogue
+    more_than_sums = activation != "none" or epilogue.residual is not None
     _gathered_triton_kernel[(-(-m // shape.block_m) * column_blocks,)](
-        x,
-        values,
-        kept_inputs,
-        tile_offsets,
-        order,
-        outputs,
-        y if bias is None else bias,
-        y if residual is None else residual,
-        y,
-        m,
-        n,
-        tiles,
-        *x.stride(),
-        *(y if residual is None else residual).stride(),
-        *y.stride(),
+        *(x, packed.values, packed.kept_inputs, packed.tile_offsets, packed.order, packed.outputs),
+        *(y if bias is None else bias, residual, y),
+        *(m, n, tiles),
+        *(*x.stride(), *residual.stride(), *y.stride()),
         TILE=tile,
         HAS_BIAS=bias is not None,
-        HAS_RESIDUAL=residual is not None,
+        HAS_RESIDUAL=epilogue.residual is not None,
         ACTIVATION=activation,
-        CONSECUTIVE=consecutive,
+        CONSECUTIVE=packed.consecutive,
         PRECISION="ieee" if tf32 is None else "tf32",
         BLOCK_M=shape.block_m,
         BLOCK_N=shape.block_n,
@@ -160,7 +143,7 @@ def launch_gathered_triton(
 @triton.jit
 def _expand_kernel(
     sums_ptr,  # [computed outputs, M]
-    index_ptr,  # [n]: of an output among those that are computed, or -1
+    index_ptr,  # [n]: index of each output among the computed ones, or -1
     bias_ptr,  # [n]
     residual_ptr,  # [m, n]
     y_ptr,  # [m, n]
@@ -180,8 +163,8 @@ def _expand_kernel(
     row = (tl.program_id(0) // blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     index = tl.load(index_ptr + output, mask=output < n, other=-1).to(tl.int64)
     if PDL:
-        tl.extra.cuda.gdc_wait()  # the kernel before may not have ended
-        tl.extra.cuda.gdc_launch_dependents()  # a kernel that reads y waits for the end of this one
+        tl.extra.cuda.gdc_wait()  # the previous kernel may still be running
+        tl.extra.cuda.gdc_launch_dependents()  # kernels that read y wait for the end of this one
     computed = (index >= 0)[:, None] & (row < m)[None, :]
     v = tl.load(sums_ptr + index[:, None] * sums_stride + row[None, :], mask=computed, other=0.0).to(tl.float32)
     if HAS_BIAS:
@@ -198,77 +181,23 @@ def _expand_kernel(
 def expand_rows(
     sums: Tensor, index: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None
 ) -> None:
-    """Write whole rows, y = activation(sums + bias) + residual, where outputs that are not computed have sums of zero.
+    """Write rows y = activation(sums + bias) + residual, with zero sums for outputs that are not computed.
 
     Args:
-        sums: [computed outputs, at least M], with M contiguous.
-        index: int32 [N], the row of each output in `sums`, or -1.
-        y, residual: [M, N] with N contiguous; residual may be None.
+        sums: [computed outputs, at least M], rows contiguous.
+        index: int32 [N], row of each output in `sums`, or -1.
+        y, residual: [M, N], rows contiguous; residual may be None.
         bias: [N] or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name of `epilogue.ACTIVATIONS`.
     """
     m, n = y.shape
     pdl = supports_pdl(y.device)
     _expand_kernel[(triton.cdiv(n, BLOCK) * triton.cdiv(m, BLOCK),)](
-        sums,
-        index,
-        y if bias is None else bias,
-        y if residual is None else residual,
-        y,
-        n,
-        m,
-        sums.stride(0),
-        0 if residual is None else residual.stride(0),
-        y.stride(0),
+        *(sums, index, y if bias is None else bias, y if residual is None else residual, y),
+        *(n, m, sums.stride(0), 0 if residual is None else residual.stride(0), y.stride(0)),
         HAS_BIAS=bias is not None,
         HAS_RESIDUAL=residual is not None,
         ACTIVATION=activation,
-        BLOCK=BLOCK,
-        PDL=pdl,
-        num_warps=4,
-        **({"launch_pdl": True} if pdl else {}),
-    )
-
-
-@triton.jit
-def _transpose_kernel(
-    source_ptr,  # [rows, columns]
-    target_ptr,  # [columns, rows]
-    rows,
-    columns,
-    source_stride,
-    target_stride,
-    BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    if PDL:
-        # the kernel before may not have ended; ours is launched as soon as it lets us
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()  # a kernel that reads the target waits for the end of this one
-    row_blocks = tl.cdiv(rows, BLOCK)
-    row = (tl.program_id(0) % row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = (tl.program_id(0) // row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    exists = (row < rows)[:, None] & (column < columns)[None, :]
-    tile = tl.load(source_ptr + row[:, None] * source_stride + column[None, :], mask=exists)
-    tl.store(target_ptr + column[:, None] * target_stride + row[None, :], tl.trans(tile), mask=tl.trans(exists))
-
-
-def transpose_into(source: Tensor, target: Tensor) -> None:
-    """Write source [R, C] transposed into target [C, R]; neighbours in a row of either lie side by side in memory.
-
-    From compute capability 9.0 on, launches pdl: this one is made while the kernel before ends, and lets the next be
-    made, which begins once this has ended (programmatic dependent launch, CUDA C++ Programming Guide).
-    """
-    rows, columns = source.shape
-    pdl = supports_pdl(source.device)
-    grid = (triton.cdiv(rows, BLOCK) * triton.cdiv(columns, BLOCK),)  # one dimension: the second ends at 65535
-    _transpose_kernel[grid](
-        source,
-        target,
-        rows,
-        columns,
-        source.stride(0),
-        target.stride(0),
         BLOCK=BLOCK,
         PDL=pdl,
         num_warps=4,

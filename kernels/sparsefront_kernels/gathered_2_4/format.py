@@ -1,4 +1,4 @@
-"""Gathered storage whose panels are 2:4 sparse themselves: half of a panel's values, and two bits for the index of each."""
+"""Gathered storage with 2:4 sparse panels: half of a panel's values, and a two-bit index for each."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.indices import GROUP, packed_places, places_of_kept, unpacked_places
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.indices import GROUP, packed_places, places_of_kept, unpacked_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,15 +21,15 @@ class Gathered24Format(SparseFormat):
         n0   [  a  b  .  .  .  . ]  tile 0   window 0  inputs 0 1 3 4    values  a b   indices  0 1
         n1   [  .  .  .  c  d  . ]                                               c d           2 3
 
-    Outputs that keep nothing are not stored. Where an output keeps fewer than two of a window, zeros fill up what is unused.
+    Outputs that keep nothing are not stored. If an output keeps fewer than two inputs of a window, zeros are stored.
 
     Args:
-        tile: outputs per tile; the last one may have fewer, and is filled up with zeros.
+        tile: outputs per tile; the last one is padded with zeros.
         values: [windows, tile, 2].
-        metadata: uint8 [windows, ceil(tile / 2)], as `common.indices.packed_places` has them for the outputs of a window.
-        inputs: int32 [windows, 4], rising; where a window has fewer, -1 at its end.
+        metadata: uint8 [windows, ceil(tile / 2)], from `indices.packed_places`, for the outputs of a window.
+        inputs: int32 [windows, 4], ascending, padded with -1.
         tile_offsets: int64 [tiles + 1]; tile t owns windows tile_offsets[t] to tile_offsets[t + 1].
-        output_index: int32 [stored outputs], rising; tile t owns `tile` of them from t * tile on.
+        output_index: int32 [stored outputs], ascending; tile t owns `tile` of them from t * tile on.
     """
 
     family: ClassVar[str] = "gathered_2_4"
@@ -42,7 +42,7 @@ class Gathered24Format(SparseFormat):
 
     @classmethod
     def from_dense(cls, weight: Tensor, mask: Tensor, *, tile: int) -> Self:
-        """Store any mask, in as few windows as its inputs allow in their order (`_windows_of_inputs`).
+        """Store any mask, in as few windows as possible for inputs in ascending order (`_windows_of_inputs`).
 
         Tiles whose outputs keep two of every four of its inputs need a window for every four.
 
@@ -80,7 +80,7 @@ class Gathered24Format(SparseFormat):
         return tiles.repeat_interleave(self.tile_offsets.diff(), output_size=len(self.inputs))
 
     def panels(self) -> Tensor:
-        """[windows, tile, 4], zeros inside: what the outputs of each window's tile have for its inputs."""
+        """[windows, tile, 4], with zeros: the weights of each window's tile for its inputs."""
         indices = unpacked_places(self.metadata, self.tile)
         return self.values.new_zeros(*self.values.shape[:2], GROUP).scatter(2, indices, self.values)
 
@@ -90,12 +90,12 @@ class Gathered24Format(SparseFormat):
         tile_outputs[: len(self.output_index)] = self.output_index
         rows = tile_outputs.view(-1, self.tile)[self.window_tiles()].long()  # [windows, tile]
         columns = torch.where(self.inputs >= 0, self.inputs, k).long()
-        dense = self.values.new_zeros(n + 1, k + 1)  # what is no output or input goes to the last row or column
+        dense = self.values.new_zeros(n + 1, k + 1)  # the last row and column take padding
         dense[rows[:, :, None], columns[:, None, :]] = self.panels()
         return dense[:n, :k].contiguous()
 
     def filled(self) -> GatheredFormat:
-        """The same weight as dense panels, zeros inside."""
+        """The same weight with dense panels, including zeros."""
         dense = self.to_dense()
         keeps = torch.zeros(self.shape, dtype=torch.bool, device=self.device)
         there = self.inputs >= 0
@@ -144,16 +144,16 @@ class Gathered24Format(SparseFormat):
 
 
 def _in_tiles(matrix: Tensor, tile: int) -> Tensor:
-    """[outputs, K] → [tiles, tile, K], filled up with zeros."""
+    """[outputs, K] → [tiles, tile, K], padded with zeros."""
     return pad(matrix, (0, 0, 0, -len(matrix) % tile)).view(-1, tile, matrix.shape[1])
 
 
 def _windows(kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of bool [tiles, tile, K]: each window's tile, its inputs int64 [windows, 4], and `tile_offsets`."""
+    """From bool [tiles, tile, K]: each window's tile, its inputs int64 [windows, 4], and `tile_offsets`."""
     window = _windows_of_inputs(kept)
     counts = window.amax(dim=1) + 1
     offsets = pad(counts.cumsum(0), (1, 0))
-    tile, column = (window >= 0).nonzero(as_tuple=True)  # tile by tile, rising
+    tile, column = (window >= 0).nonzero(as_tuple=True)  # tile by tile, ascending
     number = offsets[tile] + window[tile, column]
     widths = number.bincount(minlength=int(offsets[-1]))
     position = torch.arange(len(number), device=kept.device) - (widths.cumsum(0) - widths)[number]
@@ -164,20 +164,19 @@ def _windows(kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _windows_of_inputs(kept: Tensor) -> Tensor:
-    """Windows of neighboring inputs, each as long as it can be.
+    """Windows of neighboring inputs, each as long as possible.
 
-    A window takes the next input that any output keeps until it has four or an output would keep a third one. Where every
-    output keeps two of every window, as `tile_2_4` prunes, that finds these windows, also where all outputs have dropped the
-    same input of one.
+    A window takes the next input that any output keeps until it has four or an output would keep a third one. For masks of
+    `tile_2_4`, whose outputs keep two of every window, this finds these windows, even if all outputs dropped the same input.
 
     Args:
         kept: bool [tiles, outputs, K].
     Returns:
-        int64 [tiles, K], the number of each input's window in its tile, -1 where no output keeps it.
+        int64 [tiles, K], index of each input's window in its tile, -1 if no output keeps it.
     """
     by_input = kept.permute(2, 0, 1).contiguous()  # [K, tiles, outputs]
     alive = by_input.any(dim=2)
-    count = kept.new_zeros(kept.shape[:2], dtype=torch.int8)  # of each output in the window
+    count = kept.new_zeros(kept.shape[:2], dtype=torch.int8)  # kept inputs of each output in the window
     width = kept.new_zeros(len(kept), dtype=torch.int64)
     window = torch.zeros_like(width)
     windows = []

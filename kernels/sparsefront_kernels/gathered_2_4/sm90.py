@@ -1,4 +1,4 @@
-"""`gathered_2_4_sm90`: the persistent kernel of `gathered_sm90`, whose panels hold two of every four inputs."""
+"""`gathered_2_4_sm90`: the persistent kernel of `gathered_sm90` with panels of two of every four inputs."""
 
 from dataclasses import replace
 
@@ -6,19 +6,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.indices import GROUP
-from sparsefront_kernels.common.wgmma_layout import halved_panels
+from sparsefront_kernels.cuda.wgmma_layout import halved_panels
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.sm90 import ENTRY as GATHERED_SM90
 from sparsefront_kernels.gathered.sm90 import HALVED_KERNEL, HALVED_LAUNCHES, sm90_unsupported_reason
 from sparsefront_kernels.gathered.sm90_packing import HALF, K_BLOCK, Sm90PackedWeight, in_whole_runs, side_by_side
 from sparsefront_kernels.gathered_2_4.format import Gathered24Format
+from sparsefront_kernels.indices import GROUP
 from sparsefront_kernels.problem import Problem
 
-_WINDOWS = K_BLOCK // GROUP  # of a k-block
-_USES = (15, 240)  # of a k-block by half 0 and by half 1: all of its MMA tiles
-_NONE = [(-1, 0, -1, -1)]  # instead of k-blocks where all outputs are pruned
+_WINDOWS = K_BLOCK // GROUP  # per k-block
+_USES = (15, 240)  # bit masks of half 0 and half 1: all MMA tiles of a k-block
+_NONE = [(-1, 0, -1, -1)]  # placeholder for k-blocks if all outputs are pruned
 
 
 def _tile_unsupported_reason(tile: int) -> str | None:
@@ -29,20 +29,20 @@ def _tile_unsupported_reason(tile: int) -> str | None:
 
 
 def pack_for_sm90(stored: Gathered24Format) -> Sm90PackedWeight:
-    """Lay the weight out for the kernel on the format's device.
+    """Pack the weight, on the format's device.
 
-    Sixteen windows of a tile, 64 inputs, are a k-block; 64 outputs a half, and two halves a CTA tile. Halves of one tile share
-    its k-blocks, those of different tiles use their own.
+    Sixteen windows of a tile (64 inputs) are a k-block; 64 outputs a half, and two halves a CTA tile. Halves of one tile share
+    its k-blocks; those of different tiles use their own.
 
     Raises:
-        ValueError: a tile width that is no multiple of 64.
+        ValueError: the tile width is not a multiple of 64.
     """
     if reason := _tile_unsupported_reason(stored.tile):
         raise ValueError(f"gathered_2_4: {reason}")
     inputs, panels, begins = _k_blocks_of_tiles(stored)
     parts = stored.tile // HALF
     tiles = [half // parts for half in range(-(-stored.output_index.numel() // HALF))]  # of each half
-    cta_tiles = []  # of each its k-blocks: number, uses, panel of half 0 and of half 1
+    cta_tiles = []  # k-blocks of each: number, uses, panel of half 0 and of half 1
     for first in range(0, len(tiles), 2):
         blocks: dict[int, list[int]] = {}
         for half, tile in enumerate(tiles[first : first + 2]):
@@ -56,7 +56,7 @@ def pack_for_sm90(stored: Gathered24Format) -> Sm90PackedWeight:
     listed = [cta_tiles[index] for index in order] + [_NONE] * pruned
     device = stored.device
     words = torch.tensor([block for blocks in listed for block in blocks], dtype=torch.int64, device=device).view(-1, 4)
-    spare = torch.cat([inputs, inputs.new_full((1, K_BLOCK), -1)])  # the last one has no inputs
+    spare = torch.cat([inputs, inputs.new_full((1, K_BLOCK), -1)])  # the last one is empty
     counts = torch.tensor([len(blocks) for blocks in listed], dtype=torch.int64, device=device)
     outputs = torch.cat([outputs[: len(order)][order], outputs[len(order) :]])
     compact, compact_index = side_by_side(outputs[: len(order)], stored.shape[0])
@@ -79,8 +79,8 @@ def _k_blocks_of_tiles(stored: Gathered24Format) -> tuple[Tensor, Tensor, list[i
     """All k-blocks, tile by tile.
 
     Returns:
-        inputs, int64 [k_blocks, 64], -1 where there are no more; panels, halved, [k_blocks * halves of a tile, 2304]; and where
-        the k-blocks of each tile begin, with their number at the end.
+        inputs, int64 [k_blocks, 64], padded with -1; halved panels [k_blocks * halves per tile, 2304]; and the first k-block of
+        each tile, then their number.
     """
     tile_of, counts = stored.window_tiles(), stored.tile_offsets.diff()
     k_blocks = -(-counts // _WINDOWS)
@@ -97,7 +97,7 @@ def _k_blocks_of_tiles(stored: Gathered24Format) -> tuple[Tensor, Tensor, list[i
 
 
 def _outputs(stored: Gathered24Format) -> tuple[Tensor, int]:
-    """int32 [CTA tiles, 128], -1 where not full: outputs that keep inputs, then pruned ones in as many CTA tiles as said."""
+    """int32 [CTA tiles, 128], padded with -1: outputs with inputs, then pruned ones; and the number of CTA tiles of those."""
     pruned = torch.ones(stored.shape[0], dtype=torch.bool, device=stored.device)
     pruned[stored.output_index.long()] = False
     both = [_in_cta_tiles(stored.output_index), _in_cta_tiles(pruned.nonzero().flatten().to(torch.int32))]
@@ -130,5 +130,5 @@ def gathered_2_4_reference(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """As `gathered_reference`, over dense panels that are rebuilt at every call: correct, not fast."""
+    """Like `gathered_reference`, with dense panels rebuilt in every call: correct, not fast."""
     return gathered_reference(x, stored.filled(), bias, activation=activation, residual=residual)

@@ -1,1 +1,1 @@
-"""Tiles with shared inputs, and single weights beside them: tile-wise sparsity with an element overlay (TEW)."""
+"""Tiles with shared inputs plus single weights: tile-wise sparsity with an element overlay (TEW)."""

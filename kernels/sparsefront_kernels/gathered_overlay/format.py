@@ -1,4 +1,4 @@
-"""Gathered storage with a CSR remainder: tiles of outputs that share inputs, plus weights kept one by one; and how to split."""
+"""Gathered storage plus a CSR remainder: tiles of outputs that share inputs, and single weights."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +11,7 @@ from sparsefront_kernels.csr.format import CSRFormat
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape
 from sparsefront_kernels.gathered.format import GatheredFormat
 
-LARGEST_GAPS = 16  # between counts of kept weights, tried as thresholds next to "every output that keeps anything"
+LARGEST_GAPS = 16  # between counts of kept weights, tried as thresholds besides 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +24,8 @@ class GatheredOverlayFormat(SparseFormat):
         [ . y . . ]                   [ . . . . ]            [ . y . . ]
 
     Args:
-        tile, values, kept_inputs, tile_offsets, output_index: of the tiles, as `GatheredFormat` has them.
-        overlay_values, overlay_row_pointers, overlay_columns: of the overlay, as `CSRFormat` has them.
+        tile, values, kept_inputs, tile_offsets, output_index: of the tiles, as in `GatheredFormat`.
+        overlay_values, overlay_row_pointers, overlay_columns: of the overlay, as in `CSRFormat`.
     """
 
     family: ClassVar[str] = "gathered_overlay"
@@ -64,7 +64,7 @@ class GatheredOverlayFormat(SparseFormat):
 
     @cached_property
     def tiles(self) -> GatheredFormat:
-        """The tiles alone, a weight [N, K] of their own."""
+        """The tiles alone, as a weight [N, K]."""
         return GatheredFormat(
             self.shape, self.tile, self.values, self.kept_inputs, self.tile_offsets, self.output_index
         )
@@ -76,12 +76,12 @@ class GatheredOverlayFormat(SparseFormat):
 
     def to_dense(self) -> Tensor:
         dense = self.tiles.to_dense()
-        # written, not added: -0.0 + 0.0 is +0.0
+        # assign instead of add: -0.0 + 0.0 is +0.0
         dense[self.overlay.rows(), self.overlay.columns.long()] = self.overlay.values
         return dense
 
     def check(self) -> None:
-        """Both parts check themselves as they are made; a weight in both would be counted twice by the product."""
+        """Both parts check themselves; a weight in both would count twice in the product."""
         if self.overlay.dtype != self.dtype:
             raise ValueError(f"gathered_overlay: the tiles are {self.dtype}, the overlay {self.overlay.dtype}")
         in_tiles = replace(self.tiles, values=torch.ones_like(self.values)).to_dense()
@@ -93,12 +93,10 @@ class GatheredOverlayFormat(SparseFormat):
 def split_mask(mask: Tensor, tile: int) -> Tensor:
     """The part of a mask that tiles of `tile` outputs can hold; the rest of the mask is the overlay.
 
-    An output is a member where it keeps at least t weights; members form tiles in ascending order, and a tile holds the
-    inputs that all of its outputs keep. An overlay may have brought single weights back into outputs that tile-wise
-    pruning had taken as a whole: counted as members they would shift all tiles behind them. Survivors keep far more
-    weights than such outputs, so t is looked for in the widest gaps between the sorted counts, and at 1; of those tried
-    the one that stores the fewest numbers wins, the lowest among equals. Where counts overlap, the split is still exact,
-    only less compact.
+    Outputs with at least t weights form tiles in ascending order, and a tile stores the inputs that all of its outputs keep. An
+    overlay may have restored single weights of outputs that tile-wise pruning had removed: as members they would shift all
+    following tiles. Surviving outputs keep far more weights, so t is searched in the widest gaps between sorted counts, and at
+    1; the split with the fewest stored numbers wins, ties to the lower t. If counts overlap, the split is exact but less compact.
 
     Args:
         mask: bool [N, K], True = keep.
@@ -122,12 +120,12 @@ def _thresholds(counts: Tensor) -> list[int]:
 
 
 def _tiled(mask: Tensor, members: Tensor, tile: int) -> Tensor:
-    """What the members among the outputs (bool [N]) have in common, tile by tile; bool [N, K]."""
+    """Inputs shared by the members among the outputs (bool [N]), tile by tile; bool [N, K]."""
     rows = members.nonzero().flatten()
     result = torch.zeros_like(mask)
     if rows.numel() == 0:
         return result
-    missing = -rows.numel() % tile  # the last tile may be narrower: its last output stands in for the others
+    missing = -rows.numel() % tile  # pad a narrower last tile with its last output
     padded = mask[torch.cat([rows, rows[-1:].expand(missing)])]
     shared = padded.view(-1, tile, mask.shape[1]).all(dim=1)
     result[rows] = shared.repeat_interleave(tile, dim=0)[: rows.numel()]
@@ -135,8 +133,8 @@ def _tiled(mask: Tensor, members: Tensor, tile: int) -> Tensor:
 
 
 def _stored_numbers(mask: Tensor, tiled: Tensor, tile: int) -> Tensor:
-    """Values and indices of both parts: a weight in a tile shares its input's index, one of the overlay has its own."""
+    """Number of stored values and indices: a tile's weights share an input's index, each overlay weight has its own."""
     members = tiled.any(dim=1)
-    lists = tiled[members][::tile].sum()  # every tile's first output lists the tile's inputs
+    lists = tiled[members][::tile].sum()  # the first output of each tile has the tile's inputs
     in_tiles = tiled.sum()
     return in_tiles + lists + members.sum() + 2 * (mask.sum() - in_tiles)

@@ -6,14 +6,14 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.indices import (
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
+from sparsefront_kernels.indices import (
     check_stored_order,
     columns_back,
     columns_in_order,
     places_of_kept,
     stored_order,
 )
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 
 LARGEST_M = 64
 

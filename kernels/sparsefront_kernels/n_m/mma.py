@@ -9,42 +9,34 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common import thread_per_output
-from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.launch import best_first
-from sparsefront_kernels.common.thread_per_output import (
+from sparsefront_kernels.cuda import thread_per_output
+from sparsefront_kernels.cuda.launch import best_first
+from sparsefront_kernels.cuda.thread_per_output import (
     LANES,
-    MOST_ROWS,
     PIECES,
     ThreadPerOutputLaunch,
     ThreadPerOutputProblem,
-    rows_unsupported_reason,
+    ThreadPerOutputWeight,
     segments,
-    thread_per_output_product,
+    thread_per_output_entry,
 )
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.n_m import small_m
 from sparsefront_kernels.n_m.format import NMFormat
-from sparsefront_kernels.n_m.small_m import NMSmallMWeight, index_bits
+from sparsefront_kernels.n_m.small_m import index_bits
 from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.tuning import TunedLaunches
 
-KERNEL = "n_m_mma"
-VERSION = 3  # raised when a change of the kernel makes old measurements useless
 PATTERNS = ((1, 4), (2, 4), (3, 32))
-GROUPS = {1: 32, 2: 16, 3: 8}  # of each output in a chunk, by how many weights are kept of a group
-VECTOR = 8  # values of 16 bytes
+GROUPS = {1: 32, 2: 16, 3: 8}  # per output and chunk, by kept weights per group
+VECTOR = 8  # values per 16 bytes
 INDICES_OF_WORD = 6  # of 5 bits each
 
 
-def pack_for_mma(stored: NMFormat) -> NMSmallMWeight:
-    """Lay the weight out for the kernel on the format's device.
+def pack_for_mma(stored: NMFormat) -> ThreadPerOutputWeight:
+    """Pack the weight, on the format's device.
 
-    Strips are of 32 outputs. Of four, a chunk has 1024 kept weights: two k-blocks of two sparse left operands of 16 outputs
-    each, values as [k-block][operand][lane][four words of two], and two words of indices for a lane. Of 32, it has 768, as
-    right operands, [three][lane][four words of two], and 128 words of indices. See csrc/sparse_fragments.cuh and
-    csrc/gathered_fragments.cuh.
+    Strips have 32 outputs. For groups of four, a chunk has 1024 kept weights: two k-blocks of two sparse left operands of 16
+    outputs each, values as [k-block][operand][lane][four words of two], and two words of indices per lane. For groups of 32, it
+    has 768, as right operands, [three][lane][four words of two], and 128 words of indices. See csrc/n_m_mma.cu.
     """
     kept_count = stored.n
     strips, chunks = -(-stored.shape[0] // LANES), -(-stored.values.shape[1] // GROUPS[kept_count])
@@ -53,25 +45,25 @@ def pack_for_mma(stored: NMFormat) -> NMSmallMWeight:
     indices = pad(stored.indices, lacking).unflatten(0, (strips, LANES)).long()
     parts = {1: _one_of_four, 2: _two_of_four, 3: _three_of_32}[kept_count](values, indices)
     (n, k), bits = stored.shape, index_bits(stored.m)
-    return NMSmallMWeight(n, k, kept_count, stored.m, bits, *parts, stored.input_order)
+    return ThreadPerOutputWeight(n, k, kept_count, stored.m, bits, 1, *parts, stored.input_order)
 
 
 def pattern_unsupported_reason(n: int, m: int) -> str | None:
-    """Why weights of n:m cannot be laid out, or None."""
+    """Why n:m is unsupported, or None."""
     return None if (n, m) in PATTERNS else f"takes 1:4, 2:4 and 3:32, not {n}:{m}"
 
 
 def _two_of_four(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """A sparse group is a group of the weight, as it is."""
+    """A sparse group is a group of the weight."""
     # outputs: half, upper or lower, r; groups: chunk, k-block of 32 inputs, half of it, q
     values, indices = (part.unflatten(1, (2, 2, 8)).unflatten(4, (-1, 2, 2, 4)) for part in (values, indices))
-    second = torch.maximum(indices[..., 1], indices[..., 0] + 1)  # of groups that fill up, whose indices are 0 and 0
+    second = torch.maximum(indices[..., 1], indices[..., 0] + 1)  # for padding groups, whose indices are 0 and 0
     words = _metadata(indices[..., 0] | second << 2)
     return _vectors(values.permute(0, 4, 3, 7, 5, 1, 6, 2, 8)), _signed(words).flatten(2)
 
 
 def _one_of_four(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Two groups share two sparse groups: the first two inputs of both, and the last two. A word holds a weight of each."""
+    """Two groups share two sparse groups: the first two inputs of both, and the last two. A word has a weight of each."""
     # outputs as above; groups: chunk, k-block of 64 inputs, q % 2, which of a word, half of the k-block, q // 2
     values, indices = (
         part.squeeze(3).unflatten(1, (2, 2, 8)).unflatten(4, (-1, 2, 2, 2, 2, 2)) for part in (values, indices)
@@ -87,7 +79,7 @@ def _one_of_four(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _three_of_32(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """A lane holds values of two groups of one output of each tile, and names indices of one group of four outputs."""
+    """A lane has values of two groups of one output per tile, and indices of one group of four outputs."""
     # outputs: tile, r; groups: chunk, q, which of a word
     values = values.unflatten(1, (4, 8)).unflatten(3, (-1, 4, 2)).permute(0, 3, 2, 4, 1, 6, 5)
     # outputs: tile, pair, which of it; groups: chunk, and in it
@@ -97,7 +89,7 @@ def _three_of_32(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _metadata(indices: Tensor) -> Tensor:
-    """Words of metadata [strips, chunks, lanes, k-blocks] of four bits for each sparse group.
+    """Words of metadata [strips, chunks, lanes, k-blocks], four bits per sparse group.
 
     Args:
         indices: [strips, half of 32 outputs, upper or lower eight, r, chunks, k-blocks, half of the k-block, q].
@@ -111,50 +103,26 @@ def _in_one_word(numbers: Tensor, bits: int) -> Tensor:
 
 
 def _signed(words: Tensor) -> Tensor:
-    """int32 of the same bits as int64 below 2 ** 32."""
+    """Reinterpret int64 below 2 ** 32 as int32."""
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
 
 
 def _vectors(values: Tensor) -> Tensor:
-    """[strips, chunks, lanes, …] as [strips, chunks, all]: 16 bytes of each lane, again and again."""
+    """[strips, chunks, lanes, …] as [strips, chunks, all]: 16 bytes of each lane, repeatedly."""
     of_lanes = values.reshape(*values.shape[:2], LANES, -1, VECTOR)
     return of_lanes.transpose(2, 3).flatten(2)
-
-
-def n_m_mma(x: Tensor, packed: NMSmallMWeight, bias: Tensor | None) -> Tensor:
-    """Y[M, N] = X[M, K] · Wᵀ + bias with a weight that `pack_for_mma` laid out, for up to 64 rows of X.
-
-    Args:
-        x: [M, K], float16 or bfloat16 as the weight, any strides; rows that are contiguous and begin at 16 bytes, with K a
-            multiple of 8, are read fastest.
-        bias: [N], any float dtype, or None.
-    Returns:
-        [M, N], contiguous, in x's dtype; added up in float32.
-    Raises:
-        ValueError: operands that do not fit together.
-    """
-    problem = problem_of(packed, x.shape[0])
-    return thread_per_output_product(LAUNCHES, x, packed.values, packed.indices, packed.input_order, bias, problem)
 
 
 ROW_PADDING = 16  # bytes between rows of X in shared memory
 MOST_CANDIDATES = 24
 OF_EACH_SPLIT = 5
 SM_SHARED_BYTES = 233_472
-SLOTS_OF = 32  # of these groups what is kept of X is gathered from slots
-CHUNK_CYCLES, ROW_CYCLES = (
-    36,
-    {(2, 4): 1, (1, 4): 2, (3, 32): 12},
-)  # of an SM's shared memory for a chunk, and for each row of X
-CHUNK_LATENCY = 500  # cycles until a warp by itself has multiplied a chunk, of groups of four
-CLUSTERS_REACH = {
-    1: 1.0,
-    2: 1.0,
-    3: 0.95,
-    4: 0.85,
-    6: 0.85,
-    8: 0.8,
-}  # of the SMs: parts of the GPU have no multiple of them
+SLOTS_OF = 32  # group size for which kept elements of X are gathered from slots
+# cycles of an SM's shared memory per chunk, and per row of X
+CHUNK_CYCLES, ROW_CYCLES = 36, {(2, 4): 1, (1, 4): 2, (3, 32): 12}
+CHUNK_LATENCY = 500  # cycles for a single warp to multiply a chunk of groups of four
+# fraction of SMs usable by clusters: not every GPC has a multiple of their blocks
+CLUSTERS_REACH = {1: 1.0, 2: 1.0, 3: 0.95, 4: 0.85, 6: 0.85, 8: 0.8}
 SPACE = tuple(
     ThreadPerOutputLaunch(strips, shares, splits, 8, stages=stages)
     for strips, shares in itertools.product((1, 2, 4, 5, 8, 10), (1, 2, 4, 8))
@@ -164,47 +132,42 @@ SPACE = tuple(
 
 
 def mma_problem(problem: ThreadPerOutputProblem) -> ThreadPerOutputProblem:
-    """As the kernel brings X and the weight: rows contiguous along K, some bytes apart; chunks of their own for groups of 32."""
+    """The problem as the kernel stages it: padded rows of X, contiguous along K; other chunks for groups of 32."""
     problem = replace(problem, row_padding=ROW_PADDING)
     return problem if problem.group_size != SLOTS_OF else replace(problem, chunk=24, chunk_index_bytes=512)
 
 
 def rows_of(problem: ThreadPerOutputProblem) -> int:
-    """Of X, that a warp multiplies."""
+    """Rows of X per warp."""
     return max(16 if problem.group_size == SLOTS_OF else 8, 1 << (problem.m - 1).bit_length())
 
 
-def problem_of(packed: NMSmallMWeight, m: int) -> ThreadPerOutputProblem:
-    """Of m rows of X."""
-    return mma_problem(small_m.problem_of(packed, m))
-
-
 def possible(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> bool:
-    """Whether the launch can compute the problem."""
-    most_warps = 16 if launch.rows <= 16 else 8  # more sums take more registers
+    """Whether the launch supports the problem."""
+    most_warps = 16 if launch.rows <= 16 else 8  # more sums need more registers
     few = launch.rows < 16 and problem.group_size == SLOTS_OF
     return launch.stages >= 1 and not few and thread_per_output.possible(problem, launch, most_warps)
 
 
 def predicted_us(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, num_sms: int) -> float:
-    """Coarse, of the busiest SM, by the counts of README.md. It orders candidates, nothing else."""
+    """Coarse prediction for the busiest SM, from the counts in README.md; only for ordering candidates."""
     fitting = segments(problem, launch)
-    assert fitting is not None, "possible launches alone are predicted"
+    assert fitting is not None, "only possible launches are predicted"
     blocks, warps = ceil(problem.strips / launch.strips) * launch.splits, launch.strips * launch.shares
     of_sm = ceil(blocks / (num_sms * CLUSTERS_REACH[launch.splits]))
     fit = min(SM_SHARED_BYTES // (fitting.shared_bytes + 1024), (16 if launch.rows <= 16 else 8) // warps)
-    at_once = max(1, min(of_sm, fit))  # blocks of an SM
+    at_once = max(1, min(of_sm, fit))  # blocks per SM
     of_split = ceil(problem.chunks / launch.splits)
     of_warp = ceil(of_split / launch.shares)  # chunks
-    chunks = of_warp * warps * of_sm  # of an SM
+    chunks = of_warp * warps * of_sm  # per SM
     on_their_way = min(launch.stages, of_warp) * warps * at_once * problem.chunk_bytes
-    x_bytes = problem.k / launch.splits * launch.rows * problem.element_bytes  # of a block
+    x_bytes = problem.k / launch.splits * launch.rows * problem.element_bytes  # per block
     weight_bytes = chunks * problem.chunk_bytes
     stream = max(weight_bytes / min(19, on_their_way / 1700), (weight_bytes + x_bytes * of_sm) / 40)  # cycles
     busy = chunks * (CHUNK_CYCLES + ROW_CYCLES[problem.kept, problem.group_size] * launch.rows)
     latency = CHUNK_LATENCY * (3 if problem.group_size == SLOTS_OF else 1)
-    alone = of_warp * latency * ceil(of_sm / at_once)  # of a warp
-    # until there is something to multiply: a piece of X, or two where warps put it into slots, eight rows of a chunk at a time
+    alone = of_warp * latency * ceil(of_sm / at_once)  # per warp
+    # until the first products: a piece of X, or two if warps put it into slots, eight rows of a chunk at a time
     in_slots = problem.group_size == SLOTS_OF
     tasks = ceil(fitting.chunks * launch.rows / 8 / (PIECES / 2) / warps) if in_slots else 0
     segment_bytes = x_bytes * fitting.chunks / of_split / PIECES * (1 + in_slots)
@@ -217,7 +180,7 @@ def predicted_us(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch,
 def candidates(
     problem: ThreadPerOutputProblem, num_sms: int, *, most: int = MOST_CANDIDATES
 ) -> list[ThreadPerOutputLaunch]:
-    """The launches worth timing, best predicted first, of each number of splits a few."""
+    """The launches worth timing, best predicted first, a few for each number of splits."""
     by_splits: dict[int, list[ThreadPerOutputLaunch]] = {}
     for launch in (replace(launch, rows=rows_of(problem)) for launch in SPACE):
         of_warp = ceil(ceil(problem.chunks / launch.splits) / launch.shares)
@@ -232,32 +195,21 @@ def candidates(
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """It is for few rows and few patterns, in 16 bits, and compiled for compute capability 9.0 alone."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
     weight = cast(NMFormat, stored)
-    reason = pattern_unsupported_reason(weight.n, weight.m) or rows_unsupported_reason(problem.m)
-    return reason or hopper_unsupported_reason(problem, KERNEL)
+    return pattern_unsupported_reason(weight.n, weight.m)
 
 
-LAUNCHES = TunedLaunches(
-    KERNEL,
-    VERSION,
-    ThreadPerOutputLaunch,
-    describe=lambda packed, problem: problem_of(packed, problem.m),
-    worth_timing=candidates,
-    untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
-)
-ENTRY = kernel_entry(
-    KERNEL,
+ENTRY = thread_per_output_entry(
     "n_m",
-    weight=NMSmallMWeight,
-    run=n_m_mma,
+    kernel="n_m_mma",
+    version=3,
     pack=pack_for_mma,
     unsupported=_unsupported,
-    tunable=LAUNCHES,
-    most_rows=lambda packed: MOST_ROWS,
-    # At 46ccd7d (H200, README.md) n_m_small_m was the faster one at one row of every pattern and this one at 16 rows; they
-    # met at 2.5 to 4 where it was measured before. Weights were still put into place by shifts then.
+    describe=lambda packed, m: mma_problem(packed.problem(m)),
+    worth_timing=candidates,
+    # On an H200 (README.md) n_m_small_m was faster at one row of every pattern, this one at 16 rows; the crossing was at 2.5 to
+    # 4 rows with an earlier version.
     fastest_from=4,
 )

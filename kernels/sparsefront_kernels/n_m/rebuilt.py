@@ -1,8 +1,8 @@
 """`n_m_rebuilt`: the dense weight is rebuilt in memory by Triton (`triton_rebuild.py`), then multiplied by cuBLAS.
 
-It runs from compute capability 8.0 on. It costs a dense product and a pass over the weight, and so never beats dense: it is
-for networks that keep their weights as n:m, and for many rows of X. float32 is multiplied as PyTorch multiplies it: in TF32
-where that is allowed, as the dense layer would be.
+It runs from compute capability 8.0 on. It costs a dense product and a pass over the weight, and so never beats dense: it is for
+weights stored as n:m on other GPUs, and for many rows of X. float32 is multiplied in TF32 if PyTorch allows that, as in the dense
+layer.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sparsefront_kernels.common.device_support import triton_unsupported_reason
-from sparsefront_kernels.common.indices import columns_back
-from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.device_support import triton_unsupported_reason
+from sparsefront_kernels.indices import columns_back
 from sparsefront_kernels.kernel_op import kernel_entry
 from sparsefront_kernels.n_m.format import NMFormat
+from sparsefront_kernels.operands import check_operands
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class NMRebuiltWeight:
 
 
 def pack_for_rebuild(stored: NMFormat) -> NMRebuiltWeight:
-    """Nothing is copied."""
+    """Copies nothing."""
     return NMRebuiltWeight(*stored.shape, stored.m, stored.values, stored.indices, stored.input_order)
 
 
@@ -49,12 +49,12 @@ def n_m_rebuilt(
     """Y = X · Wᵀ + bias, X and Y in the same order.
 
     Args:
-        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as the weight, any strides.
+        x: [M, K], or [K, M] if x_feature_major; float16, bfloat16 or float32 like the weight, any strides.
         bias: [N], any float dtype, or None.
     Returns:
-        [M, N], or [N, M] where y_feature_major, in x's dtype; accumulated as cuBLAS does.
+        [M, N], or [N, M] if y_feature_major, in x's dtype; accumulated by cuBLAS.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     check_operands(x, packed.values, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
     weight = _rebuilt(packed)
@@ -65,11 +65,11 @@ def n_m_rebuilt(
 
 
 def _rebuilt(packed: NMRebuiltWeight) -> Tensor:
-    """The dense weight [N, K], contiguous, its inputs in ascending order."""
+    """The dense weight [N, K], contiguous, inputs in ascending order."""
     weight = packed.values.new_empty(packed.n, packed.k)
     if weight.numel() == 0:
         return weight
-    # imported late: Triton may be absent where only references run
+    # late: Triton may be missing if only references run
     from sparsefront_kernels.n_m.triton_rebuild import launch_n_m_rebuild
 
     with torch.cuda.device_of(packed.values):
@@ -84,7 +84,7 @@ def _rebuilt(packed: NMRebuiltWeight) -> Tensor:
 
 
 def dense_weight(packed: NMRebuiltWeight) -> Tensor:
-    """W [N, K] in PyTorch's own operations, for gradients."""
+    """W [N, K] in PyTorch operations, for gradients."""
     groups = packed.values.new_zeros(packed.n, packed.k // packed.group_size, packed.group_size)
     arranged = groups.scatter(2, packed.indices.long(), packed.values).view(packed.n, packed.k)
     return columns_back(arranged, packed.input_order)

@@ -2,7 +2,7 @@
 
 import torch
 
-from sparsefront_kernels.common.thread_per_row import ThreadPerRowWeight, packed_lists, thread_per_row_entry
+from sparsefront_kernels.cuda.thread_per_row import ThreadPerRowWeight, packed_lists, thread_per_row_entry
 from sparsefront_kernels.n_m.format import NMFormat
 
 

@@ -1,18 +1,18 @@
-"""Device code of `n_m_rebuilt`: the dense weight from its n:m storage; a stream of kept weights in, a stream of windows out."""
+"""Device code of `n_m_rebuilt`: reads kept weights and writes dense windows, both as streams."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import power_of_two_within
+from sparsefront_kernels.cuda.launch import power_of_two_within
 
-INPUTS_AT_A_TIME = 256  # of an output: 512 bytes of 16-bit weights that lie side by side
+INPUTS_AT_A_TIME = 256  # per output: 512 contiguous bytes of 16-bit weights
 OUTPUTS_AT_A_TIME = 8
 
 
 @triton.jit
 def _with_kept(w, values_ptr, indices_ptr, stored, exists, places):
-    """The window [BLOCK_N, WINDOW, PADDED] with one more kept weight of each group put into its place."""
+    """The window [BLOCK_N, WINDOW, PADDED] with one more kept weight of each group inserted."""
     value = tl.load(values_ptr + stored, mask=exists, other=0.0)  # [BLOCK_N, WINDOW]
     place = tl.load(indices_ptr + stored, mask=exists, other=0).to(tl.int32)
     return tl.where(place[:, :, None] == places[None, None, :], value[:, :, None], w)
@@ -29,7 +29,7 @@ def _n_m_rebuild_kernel(
     KEPT: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
     PADDED: tl.constexpr,  # GROUP_SIZE rounded up to a power of two
-    WINDOW: tl.constexpr,  # groups of a program
+    WINDOW: tl.constexpr,  # groups per program
     HAS_ORDER: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -61,12 +61,7 @@ def launch_n_m_rebuild(
     padded = power_of_two_within(group_size, lowest=1, highest=64)
     window = INPUTS_AT_A_TIME // padded
     _n_m_rebuild_kernel[(triton.cdiv(n, OUTPUTS_AT_A_TIME), triton.cdiv(groups, window))](
-        values,
-        indices,
-        indices if order is None else order,
-        dense,
-        n,
-        groups,
+        *(values, indices, indices if order is None else order, dense, n, groups),
         KEPT=kept_count,
         GROUP_SIZE=group_size,
         PADDED=padded,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.device_support import unloadable_reason
-from sparsefront_kernels.common.launch import TYPE_CODES, address, argument_fields, launch_with
-from sparsefront_kernels.common.operands import has_aligned_rows
+from sparsefront_kernels.cuda.launch import TYPE_CODES, address, argument_fields, launch_with
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.device_support import unloadable_reason
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
+from sparsefront_kernels.operands import has_aligned_rows
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = LIBRARY = "layer_norm_columns"
@@ -38,7 +38,7 @@ def layer_norm_columns(x: Tensor, weight: Tensor | None, bias: Tensor | None, ep
     y = _empty(x)
     if y.numel() == 0:
         return y
-    _launch(x, y, weight, bias, eps)
+    _launch(x, y, eps, weight=weight, bias=bias)
     return y
 
 
@@ -78,7 +78,8 @@ def add_layer_norm_columns(
     y, sums = _empty(x), _empty_sums(x, keep_sums)
     if y.numel() == 0:
         return y, sums
-    _launch(x, y, weight, bias, eps, x_bias=x_bias, residual=residual, sums=sums if keep_sums else None)
+    added = {"x_bias": x_bias, "residual": residual, "sums": sums if keep_sums else None}
+    _launch(x, y, eps, weight=weight, bias=bias, **added)
     return y, sums
 
 
@@ -87,18 +88,8 @@ def _(x, x_bias, residual, weight, bias, eps, keep_sums):
     return _empty(x), _empty_sums(x, keep_sums)
 
 
-def _launch(
-    x: Tensor,
-    y: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    x_bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    sums: Tensor | None = None,
-) -> None:
+def _launch(x: Tensor, y: Tensor, eps: float, **operands: Tensor | None) -> None:
     """Write y, and sums if given, with the launch in use for this norm."""
-    operands = {"weight": weight, "bias": bias, "x_bias": x_bias, "residual": residual, "sums": sums}
     run(launch_in_use(x, **operands), x, y, eps=eps, **operands)
 
 
@@ -195,37 +186,39 @@ CUDA_DIVISIONS = {
 }
 
 
-def unsupported_reason(
-    launch: NormLaunch,
-    x: Tensor,
-    *,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    x_bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    sums: Tensor | None = None,
-) -> str | None:
-    """Why this launch does not support these operands of the ops, or None; Triton supports all."""
+def unsupported_reason(launch: NormLaunch, x: Tensor, **operands: Tensor | None) -> str | None:
+    """Why this launch does not support these operands of the ops on their device, or None; Triton supports all.
+
+    Args:
+        operands: weight, bias, x_bias, residual and sums; may be None or missing.
+    """
     if launch.kernel == TRITON.kernel:
         return None
-    return _cuda_unsupported_reason(launch, x, weight=weight, bias=bias, x_bias=x_bias, residual=residual, sums=sums)
+    (d, m), residual = x.shape, operands.get("residual")
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return f"takes float16 or bfloat16, not {x.dtype}"
+    if (most_features := CUDA_DIVISIONS.get(launch)) is None:
+        return f"has no division {launch}"
+    if d > most_features:
+        return f"takes up to {most_features} features, not {d}"
+    if m == 0 or m % _EIGHT:
+        return f"takes columns in eights, not {m}"
+    if residual is None and any(operands.get(name) is not None for name in ("x_bias", "sums")):
+        return "adds x_bias and keeps sums only where there is a residual"
+    for name in ("weight", "bias", "x_bias"):
+        if (vector := operands.get(name)) is not None and vector.dtype not in TYPE_CODES:
+            return f"takes no {name} of {vector.dtype}"
+    for name, matrix in (("x", x), ("residual", residual)):
+        if matrix is not None and not has_aligned_rows(matrix):
+            return f"needs a feature-major {name} whose rows begin at multiples of 16 bytes"
+    return unloadable_reason(x.device, LIBRARY)
 
 
-def launch_in_use(
-    x: Tensor,
-    *,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    x_bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    sums: Tensor | None = None,
-) -> NormLaunch:
+def launch_in_use(x: Tensor, **operands: Tensor | None) -> NormLaunch:
     """The launch measured fastest for this norm if it supports these operands, else Triton's."""
-    launch = LAUNCHES.launch_for(NormProblem.of(x, residual, sums is not None), x.device)
-    if launch == TRITON:
-        return TRITON
-    reason = unsupported_reason(launch, x, weight=weight, bias=bias, x_bias=x_bias, residual=residual, sums=sums)
-    return launch if reason is None else TRITON
+    problem = NormProblem.of(x, operands.get("residual"), operands.get("sums") is not None)
+    launch = LAUNCHES.launch_for(problem, x.device)
+    return launch if unsupported_reason(launch, x, **operands) is None else TRITON
 
 
 def run(
@@ -235,19 +228,16 @@ def run(
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
-    *,
-    x_bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    sums: Tensor | None = None,
+    **added: Tensor | None,
 ) -> None:
     """Write y [d, M], and x + x_bias + residual to sums; operands as in the ops.
 
     Args:
         launch: must support the operands (`unsupported_reason`).
+        added: x_bias, residual and sums; may be None or missing.
     Raises:
         RuntimeError: the launch failed.
     """
-    added = {"x_bias": x_bias, "residual": residual, "sums": sums}
     with torch.cuda.device_of(x):
         if launch.kernel == TRITON.kernel:
             # imported late: Triton may be missing where only the reference runs
@@ -269,37 +259,6 @@ class Arguments(ctypes.Structure):
     """`Arguments` of the CUDA source."""
 
     _fields_ = [*argument_fields(_POINTERS, _STRIDES, _NUMBERS), ("eps", ctypes.c_float)]
-
-
-def _cuda_unsupported_reason(
-    launch: NormLaunch,
-    x: Tensor,
-    *,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    x_bias: Tensor | None,
-    residual: Tensor | None,
-    sums: Tensor | None,
-) -> str | None:
-    """Why the CUDA kernel does not support these operands of the ops in this tiling, on their device, or None."""
-    d, m = x.shape
-    if x.dtype not in (torch.float16, torch.bfloat16):
-        return f"takes float16 or bfloat16, not {x.dtype}"
-    if (most_features := CUDA_DIVISIONS.get(launch)) is None:
-        return f"has no division {launch}"
-    if d > most_features:
-        return f"takes up to {most_features} features, not {d}"
-    if m == 0 or m % _EIGHT:
-        return f"takes columns in eights, not {m}"
-    if residual is None and (x_bias is not None or sums is not None):
-        return "adds x_bias and keeps sums only where there is a residual"
-    for name, vector in (("weight", weight), ("bias", bias), ("x_bias", x_bias)):
-        if vector is not None and vector.dtype not in TYPE_CODES:
-            return f"takes no {name} of {vector.dtype}"
-    for name, matrix in (("x", x), ("residual", residual)):
-        if matrix is not None and not has_aligned_rows(matrix):
-            return f"needs a feature-major {name} whose rows begin at multiples of 16 bytes"
-    return unloadable_reason(x.device, LIBRARY)
 
 
 def launch_cuda_norm(
@@ -324,18 +283,15 @@ def launch_cuda_norm(
         for name, vector in {"x_bias": x_bias, "weight": weight, "bias": bias}.items()
     }
     tensors = {"x": x, "residual": residual, "sums": sums, "y": y, **vectors}
-    d, m = x.shape
     arguments = Arguments(
         **{name: address(tensor) for name, tensor in tensors.items()},
         **{f"{name}_type": 0 if vector is None else TYPE_CODES[vector.dtype] for name, vector in vectors.items()},
+        **{name: getattr(launch, name) for name in ("cluster", "columns", "threads")},
         x_stride=x.stride(0),
         residual_stride=0 if residual is None else residual.stride(0),
         is_bfloat16=int(x.dtype == torch.bfloat16),
-        d=d,
-        m=m,
-        cluster=launch.cluster,
-        columns=launch.columns,
-        threads=launch.threads,
+        d=x.shape[0],
+        m=x.shape[1],
         pdl=1,
         eps=eps,
     )
@@ -393,7 +349,6 @@ LAUNCHES = TunedLaunches(
     NormLaunch,
     describe=lambda described, problem: described,  # a norm has no packed weight
     worth_timing=candidates,
-    untuned=lambda problem, num_sms: TRITON,
 )
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from sparsefront_kernels.common.epilogue import accumulation_dtype
+from sparsefront_kernels.epilogue import accumulation_dtype
 
 
 def layer_norm_columns_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:

@@ -8,10 +8,10 @@ import ctypes
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.device_support import unloadable_reason
-from sparsefront_kernels.common.epilogue import accumulation_dtype
-from sparsefront_kernels.common.launch import TYPE_CODES, argument_fields, launch_with
+from sparsefront_kernels.cuda.launch import TYPE_CODES, argument_fields, launch_with
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.device_support import unloadable_reason
+from sparsefront_kernels.epilogue import accumulation_dtype
 from sparsefront_kernels.quantized.quantize import quantize
 
 LIBRARY = "layer_norm_rows"

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import supports_pdl
+from sparsefront_kernels.cuda.launch import supports_pdl
 
 # Elements that one program holds in registers as float32 (an SM has 64 Ki registers); with more features a column is read three
 # times, from the caches.
@@ -140,18 +140,9 @@ def launch_layer_norm_columns(
     one_read = features * COLUMNS <= HELD
     pdl = supports_pdl(x.device)
     _layer_norm_columns_kernel[(triton.cdiv(m, COLUMNS),)](
-        x,
-        y if residual is None else residual,
-        y if x_bias is None else x_bias,
-        y if sums is None else sums,
-        y,
-        y if weight is None else weight,
-        y if bias is None else bias,
-        d,
-        m,
-        *x.stride(),
-        *(y if residual is None else residual).stride(),
-        eps,
+        *(x, *(y if part is None else part for part in (residual, x_bias, sums)), y),
+        *(y if part is None else part for part in (weight, bias)),
+        *(d, m, *x.stride(), *(y if residual is None else residual).stride(), eps),
         HAS_RESIDUAL=residual is not None,
         HAS_X_BIAS=x_bias is not None,
         KEEP_SUMS=sums is not None,

@@ -1,8 +1,8 @@
 """The performance model against a results file of the benchmark.
 
-python -m sparsefront_kernels.performance_model experiments/operators/h200.csv                how far it is from the measurements
-python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --fit --ship   fit its constants to them first
-python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --table --ship keep them to interpolate between
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv                print its errors
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --fit --ship   fit its constants first
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --table --ship store them for interpolation
 python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --write        fill the column predicted_us
 """
 
@@ -24,19 +24,19 @@ from sparsefront_kernels.tuning.store import file_name
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the errors; returns the exit status: 0, or 1 with one message on stderr."""
-    asked = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        rows = read_rows(asked.csv)
-        if asked.table:
+        rows = read_rows(options.csv)
+        if options.table:
             table = latency_table.distilled(rows, names())
-            path = latency_table.SHIPPED / file_name(table.gpu) if asked.ship else latency_table.user_file(table.gpu)
+            path = latency_table.SHIPPED / file_name(table.gpu) if options.ship else latency_table.user_file(table.gpu)
             print(f"{table.save(path)}: {len(table.measured)} products")
-            if not asked.fit and device_rates(table.gpu) is None:
+            if not options.fit and device_rates(table.gpu) is None:
                 return 0
-        rates = _rates(rows, asked)
+        rates = _rates(rows, options)
         filled = [row | {"predicted_us": _predicted(row, rates)} for row in rows]
-        if asked.write:
-            write_texts(asked.csv, filled)
+        if options.write:
+            write_texts(options.csv, filled)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def error_table(rows: Sequence[dict[str, str]], rates: DeviceRates) -> str:
-    """Median and 90th percentile of |predicted / measured - 1| by kernel and dtype, and of each fit what was held out."""
+    """Median and 90th percentile of |predicted / measured - 1| by kernel and dtype, and the held-out errors of each fit."""
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in rows:
         if row["predicted_us"] and row["latency_us"]:
@@ -64,21 +64,21 @@ def error_table(rows: Sequence[dict[str, str]], rates: DeviceRates) -> str:
     return "\n".join([*lines, "", *held])
 
 
-def _rates(rows: Sequence[dict[str, str]], asked: argparse.Namespace) -> DeviceRates:
+def _rates(rows: Sequence[dict[str, str]], options: argparse.Namespace) -> DeviceRates:
     gpus = sorted({row["gpu"] for row in rows})
     if len(gpus) != 1:
         raise ValueError(f"one GPU model at a time; the rows are of {', '.join(gpus) or 'none'}")
     known = device_rates(gpus[0])
-    if not asked.fit:
+    if not options.fit:
         if known is None:
-            raise ValueError(f"no rates of {gpus[0]} are known: fit them with --fit")
+            raise ValueError(f"no rates of {gpus[0]} are known; --fit fits them")
         return known
-    num_sms = asked.num_sms or (known and known.num_sms)
+    num_sms = options.num_sms or (known and known.num_sms)
     if not num_sms:
-        raise ValueError(f"the multiprocessors of {gpus[0]} are not known: give --num-sms")
+        raise ValueError(f"the multiprocessors of {gpus[0]} are not known; set --num-sms")
     made_with = {name: ", ".join(sorted({row[name] for row in rows})) for name in latency_table.MADE_WITH}
-    rates = rates_of(rows, gpu=gpus[0], num_sms=num_sms, made_with={"source": asked.csv.name, **made_with})
-    if known is not None:  # what these rows do not tell stays
+    rates = rates_of(rows, gpu=gpus[0], num_sms=num_sms, made_with={"source": options.csv.name, **made_with})
+    if known is not None:  # keep what these rows do not cover
         rates = replace(
             rates,
             dense_tflops=known.dense_tflops | rates.dense_tflops,
@@ -86,14 +86,14 @@ def _rates(rows: Sequence[dict[str, str]], asked: argparse.Namespace) -> DeviceR
             errors=known.errors,
         )
     rates = fitted(samples_of(rows), rates)
-    path = rates.save(SHIPPED / file_name(rates.gpu) if asked.ship else user_file(rates.gpu))
+    path = rates.save(SHIPPED / file_name(rates.gpu) if options.ship else user_file(rates.gpu))
     device_rates.cache_clear()
     print(f"{path}: constants of {', '.join(sorted(rates.constants))}")
     return rates
 
 
 def _predicted(row: dict[str, str], rates: DeviceRates) -> str:
-    """As text; empty where nothing is predicted, as for masks of a pattern, whose tiles are not modelled."""
+    """As text; empty without a prediction, as for masks of a pattern, whose tiles are not modeled."""
     if row["distribution"] not in DISTRIBUTIONS:
         return ""
     predicted = predict_with(product_of(row), row["kernel"], rates)
@@ -101,17 +101,17 @@ def _predicted(row: dict[str, str], rates: DeviceRates) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m sparsefront_kernels.performance_model",
-        description="How far the performance model is from measurements.",
+        description="Errors of the performance model against measurements.",
     )
-    options.add_argument("csv", type=Path, help="what `python -m sparsefront_kernels.bench` wrote, on one GPU model")
-    options.add_argument("--fit", action="store_true", help="fit rates and constants to the file, and keep them")
-    options.add_argument("--table", action="store_true", help="keep the times of row-major products, as a table")
-    options.add_argument("--ship", action="store_true", help="keep both in the package and not in one's own cache")
-    options.add_argument("--num-sms", type=int, help="multiprocessors of a GPU that was never fitted")
-    options.add_argument("--write", action="store_true", help="write the predictions into the file")
-    return options
+    parser.add_argument("csv", type=Path, help="results of `python -m sparsefront_kernels.bench` on one GPU model")
+    parser.add_argument("--fit", action="store_true", help="fit rates and constants to the file, and store them")
+    parser.add_argument("--table", action="store_true", help="store the times of row-major products as a table")
+    parser.add_argument("--ship", action="store_true", help="store both in the package instead of the cache")
+    parser.add_argument("--num-sms", type=int, help="multiprocessors of a GPU that was never fitted")
+    parser.add_argument("--write", action="store_true", help="write the predictions into the file")
+    return parser
 
 
 if __name__ == "__main__":

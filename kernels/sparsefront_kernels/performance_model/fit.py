@@ -1,4 +1,4 @@
-"""Rates and constants from measurements, and how far predictions are from them."""
+"""Rates and constants from measurements, and the errors of predictions."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS, Work, 
 
 @dataclass(frozen=True)
 class Errors:
-    """Of |predicted / measured - 1|.
+    """Statistics of |predicted / measured - 1|.
 
     Args:
-        rows: how many predictions.
+        rows: number of predictions.
         median, p90: of the error.
-        bias: geometric mean of predicted / measured: above 1 the model is too slow.
+        bias: geometric mean of predicted / measured: above 1 the model predicts too long times.
     """
 
     rows: int
@@ -39,20 +39,20 @@ class Errors:
         return cls(len(errors), median(errors), p90, exp(sum(map(log, ratios)) / len(ratios)))
 
     def as_dict(self) -> dict[str, float]:
-        """Numbers of four digits."""
+        """Numbers rounded to four digits."""
         return {"rows": self.rows, **{name: float(f"{getattr(self, name):.4g}") for name in ("median", "p90", "bias")}}
 
 
-FACTORS = (8.0, 4.0, 2.0, 1.4, 1.15, 1.05, 1.02)  # by which a constant is moved, coarse to fine
-WIDTHS = (1.0, 0.3, 0.1, 0.03)  # of the logarithms by which all of them are moved at random
+FACTORS = (8.0, 4.0, 2.0, 1.4, 1.15, 1.05, 1.02)  # by which a constant is changed, coarse to fine
+WIDTHS = (1.0, 0.3, 0.1, 0.03)  # of the random changes of all logarithms
 ROUNDS, TRIES = 6, 40
-DISTRIBUTIONS = ("", "equal", "uneven")  # dense, and how long the tiles of random masks are; of others it is not known
-COMPUTE_BOUND = 0.9  # of the highest dense rate: a roofline bound below that is one of bytes
+DISTRIBUTIONS = ("", "equal", "uneven")  # dense, and random masks with known tile lengths
+COMPUTE_BOUND = 0.9  # of the highest dense rate: below, a roofline bound is memory-bound
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A measurement of a kernel that the model knows."""
+    """A measurement of a kernel that the model covers."""
 
     kernel: str
     product: Product
@@ -60,7 +60,7 @@ class Sample:
 
 
 def samples_of(rows: Iterable[Mapping[str, str]]) -> list[Sample]:
-    """The right products of kernels and masks that the model knows, of rows as `bench.rows.read_rows` gives them."""
+    """Correct products of kernels and masks that the model covers, from rows of `bench.rows.read_rows`."""
     return [
         Sample(row["kernel"], product_of(row), float(row["latency_us"]))
         for row in rows
@@ -70,17 +70,17 @@ def samples_of(rows: Iterable[Mapping[str, str]]) -> list[Sample]:
 
 
 def product_of(row: Mapping[str, str]) -> Product:
-    """What a row is about."""
+    """The product of a row."""
     sizes = {name: int(row[name]) for name in ("m", "k", "n", "granularity")}
     names = {name: row[name] for name in ("distribution", "dtype", "layout")}
     return Product(sparsity=float(row["sparsity"]), **sizes, **names)
 
 
 def rates_of(rows: Sequence[Mapping[str, str]], *, gpu: str, num_sms: int, made_with: dict[str, str]) -> DeviceRates:
-    """The dense rates and the copy rate by which the rows' roofline bounds were computed.
+    """The dense rates and the copy rate from which the rows' roofline bounds were computed.
 
     Raises:
-        ValueError: no row that is bound by arithmetic, or none that is bound by bytes.
+        ValueError: no row is memory-bound.
     """
     bounds = [
         (row["dtype"], product_of(row), float(row["roofline_fraction"]) * float(row["latency_us"]))
@@ -90,21 +90,21 @@ def rates_of(rows: Sequence[Mapping[str, str]], *, gpu: str, num_sms: int, made_
     dense: dict[str, float] = defaultdict(float)
     for dtype, product, bound_us in bounds:
         dense[dtype] = max(dense[dtype], _useful_flops(product) / bound_us / 1e6)
-    # indices, whose bytes a row does not tell, are few beside X and Y: the highest rate is of a row with fewest
+    # a row lacks the bytes of indices, which are few: the highest rate is of the row with fewest
     copies = [
         product.least_bytes / bound_us / 1e3
         for dtype, product, bound_us in bounds
         if _useful_flops(product) / bound_us / 1e6 < COMPUTE_BOUND * dense[dtype]
     ]
     if not copies:
-        raise ValueError("no row is bound by bytes, so the copy rate cannot be computed")
+        raise ValueError("no row is memory-bound, so the copy rate cannot be computed")
     return DeviceRates(gpu, num_sms, dict(dense), max(copies), made_with)
 
 
 def fitted(samples: Sequence[Sample], rates: DeviceRates) -> DeviceRates:
     """The rates with constants for every kernel family and number format among the samples.
 
-    Errors "held out" are of predictions with constants that were fitted to the other half of the (K, N) only.
+    "Held out" errors are of constants fitted to the other half of the (K, N).
     """
     groups: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
@@ -113,7 +113,7 @@ def fitted(samples: Sequence[Sample], rates: DeviceRates) -> DeviceRates:
     for key, group in sorted(groups.items()):
         if not (works := _works(group, rates)):
             continue
-        fittable = set.union(*(work.constants for work, _ in works))  # nothing can be said of the others
+        fittable = set.union(*(work.constants for work, _ in works))  # the others cannot be fitted
         constants[key] = {name: round(value, 5) for name, value in _fit(works).items() if name in fittable}
         group_errors = Errors.of(_ratios(works, constants[key]))
         errors[key] = group_errors.as_dict() | {
@@ -128,15 +128,15 @@ def _works(samples: Iterable[Sample], rates: DeviceRates) -> list[tuple[Work, fl
 
 
 def _ratios(works: Sequence[tuple[Work, float]], constants: Mapping[str, float]) -> list[float]:
-    """Predicted over measured."""
+    """Predicted / measured."""
     times = Works.of([work for work, _ in works]).times_us(constants)
     return (times / torch.tensor([latency_us for _, latency_us in works]).double()).tolist()
 
 
 def _fit(works: Sequence[tuple[Work, float]]) -> dict[str, float]:
-    """The constants with the least mean of |ln(predicted / measured)| that a search finds, always the same one.
+    """The constants with the smallest mean |ln(predicted / measured)| of a deterministic search.
 
-    One constant after the other is moved as long as that helps; then all of them at random, by ever less; and again.
+    Changes one constant after the other, then all of them at random by decreasing amounts, and repeats.
     """
     batch = Works.of([work for work, _ in works])
     measured = torch.tensor([latency_us for _, latency_us in works]).double()
@@ -166,16 +166,16 @@ def _fit(works: Sequence[tuple[Work, float]]) -> dict[str, float]:
 
 
 def _held_out(samples: Sequence[Sample], rates: DeviceRates) -> dict[str, float]:
-    """Median and p90 over both halves; nothing where there are fewer than two (K, N)."""
+    """Median and p90 over both halves; empty for fewer than two (K, N)."""
     shapes = sorted({(one.product.k, one.product.n) for one in samples})
     if len(shapes) < 2:
         return {}
     ratios: list[float] = []
     for half in (0, 1):
         inside = {shape for place, shape in enumerate(shapes) if place % 2 == half}
-        learnt = [one for one in samples if (one.product.k, one.product.n) in inside]
-        asked = [one for one in samples if (one.product.k, one.product.n) not in inside]
-        ratios += _ratios(_works(asked, rates), _fit(_works(learnt, rates)))
+        training = [one for one in samples if (one.product.k, one.product.n) in inside]
+        others = [one for one in samples if (one.product.k, one.product.n) not in inside]
+        ratios += _ratios(_works(others, rates), _fit(_works(training, rates)))
     errors = Errors.of(ratios).as_dict()
     return {name: errors[name] for name in ("median", "p90")}
 

@@ -1,8 +1,8 @@
-"""Measured times of products, by GPU model, and what they say of a product between them.
+"""Measured latencies of products by GPU model, and interpolation between them.
 
-A table for the GPUs on which we measured ships with the package; one of a user's own measurements (`python -m
-sparsefront_kernels.performance_model rows.csv --table`), in $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where
-that is not set), replaces it.
+A table for the GPUs on which we measured ships with the package; a user's own (`python -m
+sparsefront_kernels.performance_model rows.csv --table`) in $SPARSEFRONT_KERNELS_CACHE (default ~/.cache/sparsefront_kernels)
+takes precedence.
 
     {"gpu": "NVIDIA H200", "made_with": {"torch": "2.11.0", "commit": "abc", "date": "2026-01-31", ...},
      "columns": ["family", "granularity", "distribution", "dtype", "m", "k", "n", "sparsity", "kernel", ...],
@@ -22,15 +22,14 @@ from sparsefront_kernels.tuning import store
 
 SHIPPED = Path(__file__).parent / "measurements" / "shipped"
 FOLDER = "performance_model/measurements"  # of the cache
-OLD_FOLDERS = ("prediction", "forecast")  # of the cache; still read
 LAYOUT = "row_major"
-SPARSITY_SLACK = 0.005  # masks miss the sparsity that was asked for by less
+SPARSITY_SLACK = 0.005  # masks deviate less from the requested sparsity
 MADE_WITH = ("torch", "triton", "cuda", "commit", "date")
 Values = tuple[float, ...]
 
 
 class Measured(NamedTuple):
-    """One product of a row-major X [M, K] with a weight [N, K] by the fastest kernel of a family, and the dense one."""
+    """A product of a row-major X [M, K] with a weight [N, K] by the fastest kernel of a family, and the dense product."""
 
     family: str
     granularity: int
@@ -47,10 +46,10 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class LatencyTable:
-    """What was measured on one GPU model.
+    """Measurements on one GPU model.
 
     Args:
-        gpu: the model's name, as torch gives it.
+        gpu: the model's name as reported by torch.
         made_with: versions, commit and date of the measurements.
         measured: in any order.
     """
@@ -60,10 +59,10 @@ class LatencyTable:
     measured: tuple[Measured, ...]
 
     def interpolated(self, product: Product, family: str) -> tuple[float, float] | None:
-        """Microseconds of the family's fastest kernel and of dense; None outside what was measured, row-major X and Y.
+        """Microseconds of the family's fastest kernel and of dense, for row-major X and Y; None outside the measured range.
 
         ln(time) is linear in sparsity, then in ln(K·N) (shapes of one size are averaged), then in ln(M). Of several
-        distributions of the weight, the one that is kindest to the sparse kernel counts.
+        distributions of the weight, the most favorable for the sparse kernel counts.
         """
         if product.layout != LAYOUT:
             return None
@@ -77,7 +76,7 @@ class LatencyTable:
         return max(times, key=lambda one: one[1] / one[0], default=None)
 
     def save(self, path: Path) -> Path:
-        """Write the table as JSON, a measurement a line."""
+        """Write the table as JSON with one measurement per line."""
         head = json.dumps({"gpu": self.gpu, "made_with": self.made_with, "columns": list(Measured._fields)}, indent=1)
         lines = ",\n".join(f"  {json.dumps(one)}" for one in self.measured)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,42 +85,37 @@ class LatencyTable:
 
 
 def latency_table(gpu: str) -> LatencyTable | None:
-    """The table of a GPU model: the user's own, or else the shipped one; None where there is neither."""
-    older = (store.user_file(gpu, folder) for folder in OLD_FOLDERS)
-    places = (user_file(gpu), *older, SHIPPED / store.file_name(gpu))
-    return store.first_readable(places, load)
+    """The table of a GPU model: the user's own, or else the shipped one; None if there is neither."""
+    return store.first_readable((user_file(gpu), SHIPPED / store.file_name(gpu)), load)
 
 
 def table_for(gpu: str) -> LatencyTable | None:
-    """That of a GPU model, or else of the one that stands in for it, which it names."""
-    if (table := latency_table(gpu)) is not None or (other := store.stand_in(gpu)) is None:
-        return table
-    return latency_table(other)
+    """The table of a GPU model, or of the model that stands in for it, which it names."""
+    return store.own_or_stand_in(gpu, latency_table)
 
 
 def load(path: Path) -> LatencyTable:
-    """Read what `save` wrote."""
+    """Read the result of `save`."""
     content = json.loads(path.read_text(encoding="utf-8"))
     rows = (dict(zip(content["columns"], row, strict=True)) for row in content["measured"])
     return LatencyTable(content["gpu"], content["made_with"], tuple(Measured(**row) for row in rows))
 
 
 def user_file(gpu: str) -> Path:
-    """Where a user's own table for a GPU model is kept."""
+    """Path of a user's own table for a GPU model."""
     return store.user_file(gpu, FOLDER)
 
 
 def distilled(rows: Iterable[dict[str, str]], kernels: Collection[str]) -> LatencyTable:
-    """The fastest row-major kernel of this package for each weight and problem, and the dense time beside it.
+    """The fastest row-major kernel of this package for each weight and problem, with the dense time.
 
-    Peers are left out, since no layer can call them, and so are wrong products, and masks of patterns, whose settings the table
-    does not know.
+    Without peers, which no layer can call, wrong products, and masks of patterns, whose settings the table does not have.
 
     Args:
-        rows: of one results file, as `bench.rows.read_rows` gives them.
+        rows: of one results file, from `bench.rows.read_rows`.
         kernels: of this package.
     Raises:
-        ValueError: rows of several GPU models, or none that can be used.
+        ValueError: rows of several GPU models, or no usable rows.
     """
     right = [row for row in rows if row["correct"] == "True" and not row["mask_settings"]]
     fit = [row for row in right if row["kernel"] in kernels and row["layout"] == LAYOUT]
@@ -144,7 +138,7 @@ def between(points: Mapping[float, Values], at: float, *, slack: float = 0.0) ->
 
     Args:
         points: place -> values, of equal number.
-        slack: how far outside still counts as the nearest end.
+        slack: distance outside that still counts as the nearest end.
     """
     if not points or not min(points) - slack <= at <= max(points) + slack:
         return None

@@ -1,4 +1,4 @@
-"""What is known of a GPU model, and the speedups that follow: measurements first, then the formula."""
+"""Predicted speedups on a GPU model: from measurements if they cover the product, else from the formula."""
 
 from dataclasses import dataclass
 from operator import attrgetter
@@ -16,8 +16,8 @@ class PredictedSpeedup:
     """Predicted microseconds of a product, sparse and dense.
 
     Args:
-        source: "measurements", between which was interpolated, or "model".
-        error: share by which the speedup may well be off, as far as it is known.
+        source: "measurements" (interpolated) or "model".
+        error: relative error that the speedup may have, if known.
     """
 
     latency_us: float
@@ -31,16 +31,16 @@ class PredictedSpeedup:
 
     @property
     def may_win(self) -> bool:
-        """Whether the speedup may be above 1, within its error."""
+        """Whether the speedup may exceed 1 within its error."""
         return self.speedup * (1 + self.error) > 1
 
 
 @dataclass(frozen=True)
 class PerformanceModel:
-    """Of one GPU model.
+    """Predictions for one GPU model.
 
     Args:
-        gpu: the model's name, as torch gives it.
+        gpu: the model's name as reported by torch.
         rates: rates and constants of the formula, or None.
         table: measured latencies, or None.
     """
@@ -50,11 +50,11 @@ class PerformanceModel:
     table: LatencyTable | None = None
 
     def predict(self, product: Product, kernel: str) -> Prediction | None:
-        """A kernel's latency, by the formula; None as the function `predict`."""
+        """A kernel's latency by the formula; None under the same conditions as for the function `predict`."""
         return None if self.rates is None else predict_with(product, kernel, self.rates)
 
     def speedup(self, product: Product, family: str) -> PredictedSpeedup | None:
-        """Of a storage family's fastest kernel over the faster row-major dense one; None where neither source reaches."""
+        """The family's fastest kernel against the faster row-major dense product; None if neither source covers them."""
         if self.table is not None and (measured := self.table.interpolated(product, family)) is not None:
             return PredictedSpeedup(*measured)
         kernels = [name for name in FAMILIES if name.startswith(f"{family}_")]
@@ -68,6 +68,6 @@ class PerformanceModel:
 
 
 def performance_model(gpu: str) -> PerformanceModel | None:
-    """Of a GPU model; None where nothing is known of it, nor of one that stands in for it, which rates and table then name."""
+    """The model of a GPU, possibly with rates and table of one that stands in for it; None if nothing is known."""
     rates, table = rates_for(gpu), table_for(gpu)
     return None if rates is None and table is None else PerformanceModel(gpu, rates, table)

@@ -1,4 +1,4 @@
-"""The product that is predicted, and what of a random weight several tiles keep together."""
+"""The predicted product, and which inputs several tiles of a random weight keep together."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
 
 @dataclass(frozen=True)
 class Product:
-    """Y[M, N] = X[M, K] · W[N, K]ᵀ with a weight of tiles that keep inputs at random.
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ with a weight of tiles that keep random inputs.
 
     Args:
         sparsity: fraction of zeros of W.
         granularity: outputs that share their inputs; 0 for a dense weight.
-        distribution: "equal" or "uneven", as the benchmark draws weights; any other counts as equal.
+        distribution: "equal" or "uneven", as the benchmark draws weights; others count as equal.
         dtype: fp16, bf16, fp32 or tf32.
         layout: of X and Y, one of `problem.LAYOUTS`.
     """
@@ -33,7 +33,7 @@ class Product:
 
     @property
     def dense(self) -> "Product":
-        """The same with a weight that keeps everything."""
+        """The same product with a dense weight."""
         return replace(self, sparsity=0.0, granularity=0, distribution="")
 
     @property
@@ -42,7 +42,7 @@ class Product:
 
     @property
     def longest(self) -> float:
-        """The longest tile over the mean one; uneven tiles keep from half to one and a half times the mean."""
+        """Ratio of the longest tile to the mean: uneven tiles keep from half to one and a half times the mean."""
         return 1.5 if self.distribution == "uneven" else 1.0
 
     @property
@@ -55,12 +55,12 @@ class Product:
 
     @property
     def least_bytes(self) -> float:
-        """Values, X and Y, each moved once."""
+        """Bytes of values, X and Y, each moved once."""
         values = self.k * self.n * (1 - self.sparsity)
         return (values + self.m * (self.k + self.n)) * self.element_bytes
 
     def kept_by_any(self, outputs: int) -> float:
-        """Share of the inputs that at least one of `outputs` neighbouring outputs keeps, tiles being independent."""
+        """Fraction of the inputs that at least one of `outputs` neighboring outputs keeps; tiles are independent."""
         tiles = max(1, outputs // max(1, self.granularity))
         return 1 - self.sparsity**tiles
 
@@ -73,7 +73,7 @@ class Product:
         turns_y: bool = False,
         scattered: bool = False,
     ) -> Work:
-        """What a kernel that cuts this product so does as a whole.
+        """The work of a kernel with these tilings.
 
         Args:
             turns_x, turns_y: whether X, or Y, is read and written once more to change its layout.

@@ -1,15 +1,14 @@
 """From the work of a kernel to its predicted latency: one formula for all kernels.
 
-The method is that of "NM-SpMM: Accelerating Matrix Multiplication Using N:M Sparsity with GPGPU" (2025): a product is
-followed from the device down to what one block does in a k-block, and each level is compared with the rate that the device
-has there. What each kernel does is written down in `kernel_latency.py`; what is fitted to measurements are the
-constants below, for each kernel and number format.
+Method: "NM-SpMM: Accelerating Matrix Multiplication Using N:M Sparsity with GPGPU" (2025). A product is followed from the
+device down to the k-blocks of one block, and each level is compared with the device's rate there. `kernel_latency.py` has the
+work of each kernel; the constants below are fitted to measurements per kernel and number format.
 
     k-block = k_block + (math ^ p + load ^ p) ^ (1 / p)      math: of a k-block's arithmetic; load: of its bytes from L2
     block = work_tile + k-blocks · k-block + its share of Y
     time  = launch + rounds · block + copies of X and Y in the other layout, at least launch + bytes / memory rate
 
-Blocks that share an SM share its rates; a last round with fewer blocks is the faster for it.
+Blocks that share an SM share its rates, so a last round with fewer blocks is faster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,21 +19,21 @@ from torch import Tensor
 
 Constants = Mapping[str, float]
 
-# name: (where a fit begins, least, most)
+# name: (start of a fit, minimum, maximum)
 CONSTANTS = {
-    "launch": (2.0, 0.2, 8.0),  # us, of a launch, and of filling and emptying the device
-    "work_tile": (1.0, 0.001, 10.0),  # us, of a block beyond its k-blocks
-    "k_block": (0.1, 0.001, 3.0),  # us, of a k-block beyond arithmetic and loads: barriers, lists
-    "math": (0.9, 0.05, 1.1),  # share of the dense rate that a block's arithmetic reaches
+    "launch": (2.0, 0.2, 8.0),  # us per launch, including filling and emptying the device
+    "work_tile": (1.0, 0.001, 10.0),  # us per block besides its k-blocks
+    "k_block": (0.1, 0.001, 3.0),  # us per k-block besides arithmetic and loads: barriers, lists
+    "math": (0.9, 0.05, 1.1),  # fraction of the dense rate reached by a block's arithmetic
     "l2_gb_per_s": (7000.0, 500.0, 30000.0),  # from L2 to all SMs
-    "overlap": (2.0, 1.0, 8.0),  # p: 1 where arithmetic and loads take turns, large where one hides the other
-    "split": (0.7, 0.001, 8.0),  # us, of a further block that shares the inputs of one work tile
-    "memory": (0.9, 0.1, 1.1),  # share of the copy rate, where bytes bind the whole
-    "turn_x": (2.0, 0.001, 8.0),  # us, of bringing X into the kernel's layout, beyond its bytes
+    "overlap": (2.0, 1.0, 8.0),  # p: 1 if arithmetic and loads alternate, large if one hides the other
+    "split": (0.7, 0.001, 8.0),  # us per further block that shares the inputs of one work tile
+    "memory": (0.9, 0.1, 1.1),  # fraction of the copy rate, if memory-bound
+    "turn_x": (2.0, 0.001, 8.0),  # us to change the layout of X, besides its bytes
     "turn_x_gb_per_s": (2500.0, 100.0, 20000.0),
     "turn_y": (2.0, 0.001, 8.0),
     "turn_y_gb_per_s": (2500.0, 100.0, 20000.0),
-    "scatter": (1.0, 0.1, 16.0),  # factor on the loads where X is not gathered in runs
+    "scatter": (1.0, 0.1, 16.0),  # factor on the loads if X is not gathered in runs
 }
 STARTS = {name: start for name, (start, _, _) in CONSTANTS.items()}
 _TURN_X, _TURN_Y = ("turn_x", "turn_x_gb_per_s"), ("turn_y", "turn_y_gb_per_s")
@@ -42,15 +41,15 @@ _TURN_X, _TURN_Y = ("turn_x", "turn_x_gb_per_s"), ("turn_y", "turn_y_gb_per_s")
 
 @dataclass(frozen=True)
 class Tiling:
-    """One way to cut a product into blocks.
+    """One way to divide a product into blocks.
 
     Args:
         blocks: of the grid.
-        at_once: blocks that run at a time on the whole device.
-        k_blocks: of a block, in the mean over blocks.
-        flops: of a k-block.
-        k_block_bytes: that a k-block loads from L2.
-        stored_bytes: of Y, of a block.
+        at_once: concurrent blocks on the device.
+        k_blocks: per block, on average.
+        flops: per k-block.
+        k_block_bytes: loaded from L2 per k-block.
+        stored_bytes: of Y, per block.
         splits: blocks that share the inputs of one work tile.
     """
 
@@ -65,15 +64,15 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Work:
-    """What a kernel does for a product.
+    """The work of a kernel for a product.
 
     Args:
-        tilings: those that it chooses from; the fastest counts, as if it were tuned.
+        tilings: from which the kernel chooses the fastest, as if tuned.
         num_sms: of the device.
-        tera: FLOP in a microsecond and device at the dense rate of the number format, in 10^6: TFLOP/s.
-        memory_us: of the least bytes, at the copy rate.
-        longest: the longest block over the mean one.
-        turned_x_bytes, turned_y_bytes: read and written to bring X, or Y, into the other layout; 0 for none.
+        tera: dense rate of the number format, TFLOP/s.
+        memory_us: time of the minimum bytes at the copy rate.
+        longest: ratio of the longest block to the mean.
+        turned_x_bytes, turned_y_bytes: read and written to change the layout of X, or Y; 0 if unchanged.
         scattered: whether X is gathered element by element.
     """
 
@@ -88,7 +87,7 @@ class Work:
 
     @property
     def constants(self) -> set[str]:
-        """Names of the constants that its time depends on."""
+        """Names of the constants that affect its time."""
         unused = (() if self.turned_x_bytes else _TURN_X) + (() if self.turned_y_bytes else _TURN_Y)
         return CONSTANTS.keys() - {*unused, *(() if self.scattered else ("scatter",))}
 
@@ -100,10 +99,10 @@ def time_us(work: Work, constants: Constants) -> float:
 
 @dataclass(frozen=True)
 class Works:
-    """Many works as tensors, so that constants are tried on all of them at once.
+    """Many works as tensors, to evaluate constants on all of them at once.
 
     Args:
-        tilings: name of a field of `Tiling` → float64 [works, tilings]; works with fewer repeat their last one.
+        tilings: name of a field of `Tiling` → float64 [works, tilings]; padded by repeating the last one.
         works: name of a field of `Work` → float64 [works].
     """
 
@@ -141,12 +140,12 @@ class Works:
         rounds, rest = torch.div(blocks, at_once, rounding_mode="floor"), blocks % at_once
         whole = self._block_us(constants, torch.minimum(blocks, at_once))
         equal = rounds * whole + torch.where(rest > 0, self._block_us(constants, rest.clamp(min=1)), 0.0)
-        # longest first: nothing waits for whole rounds, but the last block to end is a short one of its own
+        # longest first: no whole rounds, but the last block to end is a short one
         uneven = torch.maximum(longest, blocks / at_once + (1 - 1 / longest) / 2) * whole
         return torch.where(longest > 1, uneven, equal) + constants["split"] * (self.tilings["splits"] - 1)
 
     def _block_us(self, constants: Constants, running: Tensor) -> Tensor:
-        """Of one block while so many run: those of an SM share it, and one alone has no more than its SM."""
+        """Time of one block while `running` run: blocks on an SM share it, and a single one is limited to its SM."""
         tiling, work = self.tilings, {name: values[:, None] for name, values in self.works.items()}
         share = 1 / (work["num_sms"] * torch.ceil(running / work["num_sms"]))
         l2_bytes_per_us = constants["l2_gb_per_s"] * 1e3 * share

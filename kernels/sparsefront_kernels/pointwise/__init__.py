@@ -1,4 +1,4 @@
-"""What is done element by element between products: the change of layout, and an epilogue that no product fused."""
+"""Element-wise operations between products: the change of layout, and the separate epilogue."""
 
 from sparsefront_kernels.pointwise.op import contiguous_transpose, epilogue, transposed
 

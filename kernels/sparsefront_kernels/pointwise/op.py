@@ -3,16 +3,16 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common import operands
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.epilogue import accumulation_dtype, with_epilogue
-from sparsefront_kernels.common.operands import check_epilogue
+from sparsefront_kernels import operands
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.epilogue import accumulation_dtype, with_epilogue
+from sparsefront_kernels.operands import check_epilogue
 
 
 def contiguous_transpose(x: Tensor) -> Tensor:
-    """[R, C] as [C, R], contiguous: x itself where it lies so, else a copy, on a GPU at the speed of memory.
+    """[R, C] as contiguous [C, R]: a view if possible, else a copy, on a GPU at memory speed.
 
-    PyTorch's own copy takes several times as long where x is row-major.
+    PyTorch's own copy takes several times as long for row-major x.
     """
     if x.is_cuda and operands.TRITON_IS_INSTALLED and x.stride(1) == 1 and not x.t().is_contiguous():
         return transposed(x)
@@ -21,10 +21,10 @@ def contiguous_transpose(x: Tensor) -> Tensor:
 
 @custom_op("transposed")
 def transposed(x: Tensor) -> Tensor:
-    """[R, C], with the elements of a row side by side, as [C, R], contiguous."""
+    """[R, C] with contiguous rows as contiguous [C, R]."""
     if not x.is_cuda or x.numel() == 0 or not operands.TRITON_IS_INSTALLED:
         return x.t().clone(memory_format=torch.contiguous_format)
-    from sparsefront_kernels.gathered.triton_spmm import transpose_into
+    from sparsefront_kernels.triton_device import transpose_into
 
     y = x.new_empty(x.shape[1], x.shape[0])
     with torch.cuda.device_of(x):
@@ -42,17 +42,17 @@ transposed.register_autograd(lambda ctx, dy: dy.t())
 
 @custom_op("epilogue")
 def epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> Tensor:
-    """activation(sums + bias) + residual, in float32 inside.
+    """activation(sums + bias) + residual, computed in float32.
 
     Args:
-        sums: [R, C], float16, bfloat16 or float32, a row side by side in memory: outputs by rows of X where feature-major.
+        sums: [R, C], float16, bfloat16 or float32, contiguous rows: outputs by rows of X if feature-major.
         bias: [R] of any float dtype, or None.
-        activation: a name of `common.epilogue.ACTIVATIONS`.
+        activation: a name of `epilogue.ACTIVATIONS`.
         residual: [R, C] in the dtype of the sums, any strides, or None.
     Returns:
         [R, C], contiguous, in the dtype of the sums.
     Raises:
-        ValueError: operands that do not fit together, or no such activation.
+        ValueError: incompatible operands, or an unknown activation.
     """
     _check(sums, bias, activation, residual)
     y = sums.new_empty(sums.shape)
@@ -83,7 +83,7 @@ def _keep(ctx, inputs: tuple, output: Tensor) -> None:
 
 
 def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
-    """Through the reference, computed anew."""
+    """Gradients by recomputing with the reference."""
     sums, bias = (part if part is None else part.detach().requires_grad_() for part in ctx.saved_tensors)
     with torch.enable_grad():
         y = with_epilogue(sums.t(), bias, ctx.activation, None).t()

@@ -1,13 +1,13 @@
-"""The epilogue that no product fused, in Triton: one pass over the sums."""
+"""The separate epilogue in Triton: one pass over the sums."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import supports_pdl
-from sparsefront_kernels.common.triton_device import activated
+from sparsefront_kernels.cuda.launch import supports_pdl
+from sparsefront_kernels.triton_device import activated
 
-ROWS, COLUMNS = 4, 512  # of a program: 16 elements a thread
+ROWS, COLUMNS = 4, 512  # per program: 16 elements per thread
 
 
 @triton.jit
@@ -30,8 +30,8 @@ def _epilogue_kernel(
     PDL: tl.constexpr,
 ):
     if PDL:
-        tl.extra.cuda.gdc_wait()  # the product may not have ended
-        tl.extra.cuda.gdc_launch_dependents()  # who reads y waits for the end of this kernel
+        tl.extra.cuda.gdc_wait()  # the product may still be running
+        tl.extra.cuda.gdc_launch_dependents()  # kernels that read y wait for the end of this one
     column_blocks = tl.cdiv(columns, BLOCK_C)
     row = (tl.program_id(0) // column_blocks).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = (tl.program_id(0) % column_blocks).to(tl.int64) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -48,18 +48,12 @@ def _epilogue_kernel(
 
 
 def launch_epilogue(sums: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> None:
-    """Write y on the current device; operands as those of the op."""
+    """Write y on the current device; operands as in the op."""
     rows, columns = sums.shape
     pdl = supports_pdl(sums.device)
     _epilogue_kernel[(triton.cdiv(rows, ROWS) * triton.cdiv(columns, COLUMNS),)](
-        sums,
-        y if bias is None else bias,
-        y if residual is None else residual,
-        y,
-        rows,
-        columns,
-        *sums.stride(),
-        *(y if residual is None else residual).stride(),
+        *(sums, y if bias is None else bias, y if residual is None else residual, y),
+        *(rows, columns, *sums.stride(), *(y if residual is None else residual).stride()),
         HAS_BIAS=bias is not None,
         HAS_RESIDUAL=residual is not None,
         ACTIVATION=activation,

@@ -5,9 +5,9 @@ import importlib.util
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.epilogue import check_activation, with_epilogue
-from sparsefront_kernels.common.operands import check_epilogue
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.epilogue import check_activation, with_epilogue
+from sparsefront_kernels.operands import check_epilogue
 
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
@@ -30,7 +30,7 @@ def finished(
     Args:
         sums: [M, N] of any dtype, row-major or the transpose of a row-major [N, M].
         bias: [N] of any float dtype, or None.
-        activation: a name in `common.epilogue.ACTIVATIONS`.
+        activation: a name in `epilogue.ACTIVATIONS`.
         residual: [M, N] in `dtype`, any strides, or None.
         row_scales, output_scales: float32 [M, 1] and [N, 1], contiguous; None: 1.
     Returns:

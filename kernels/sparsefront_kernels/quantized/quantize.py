@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.epilogue import ACTIVATIONS, check_activation
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.epilogue import ACTIVATIONS, check_activation
 
 PRECISIONS = ("fp8", "int8")
 VALUE_DTYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
@@ -84,7 +84,7 @@ def quantize_activated(x: Tensor, activation: str, precision: str = "fp8", group
 
     Args:
         x, precision, group: as in `quantize`.
-        activation: a name in `common.epilogue.ACTIVATIONS`.
+        activation: a name in `epilogue.ACTIVATIONS`.
     """
     _check(x, precision, group, None)
     check_activation(activation)

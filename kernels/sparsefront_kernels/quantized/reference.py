@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor
 
-from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
@@ -52,7 +52,7 @@ def _sums(
 
 def dtype_unsupported_reason(problem: Problem) -> str | None:
     """Why X of this dtype cannot be quantized, or None."""
-    return None if problem.dtype in X_DTYPES else f"quantises float16, bfloat16 or float32, not {problem.dtype}"
+    return None if problem.dtype in X_DTYPES else f"quantizes float16, bfloat16 or float32, not {problem.dtype}"
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.triton_device import activated
+from sparsefront_kernels.triton_device import activated
 
 SHORT, LONG = 4, 512  # tile of a program: 16 elements per thread
 
@@ -69,18 +69,9 @@ def launch_scaled_epilogue(
     block_r, block_c = (SHORT, LONG) if y.stride(1) == 1 else (LONG, SHORT)
     addend = residual if residual is not None else y
     _scaled_epilogue_kernel[(triton.cdiv(rows, block_r) * triton.cdiv(columns, block_c),)](
-        sums,
-        y,
-        y if row_scales is None else row_scales,
-        y if output_scales is None else output_scales,
-        y if bias is None else bias.contiguous(),
-        addend,
-        factor,
-        rows,
-        columns,
-        *sums.stride(),
-        *addend.stride(),
-        *y.stride(),
+        *(sums, y, y if row_scales is None else row_scales, y if output_scales is None else output_scales),
+        *(y if bias is None else bias.contiguous(), addend),
+        *(factor, rows, columns, *sums.stride(), *addend.stride(), *y.stride()),
         SCALES_ROWS=row_scales is not None,
         SCALES_OUTPUTS=output_scales is not None,
         HAS_BIAS=bias is not None,

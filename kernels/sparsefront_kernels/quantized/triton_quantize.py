@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.triton_device import INTERPRETED, activated
+from sparsefront_kernels.triton_device import INTERPRETED, activated
 
 INTERPRETED_HERE = tl.constexpr(INTERPRETED)
 MOST_INPUTS = 8192  # longest row kept in registers

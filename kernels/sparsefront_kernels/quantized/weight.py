@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_operands
 from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.operands import check_operands
 from sparsefront_kernels.quantized.quantize import Quantized, dequantize, quantize, quantize_weight
 
 

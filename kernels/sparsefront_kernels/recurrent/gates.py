@@ -1,9 +1,9 @@
-"""What a step of an LSTM computes after its products, as one PyTorch op: one pass over memory."""
+"""The gates of an LSTM step as one PyTorch op: one pass over memory."""
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common import operands
+from sparsefront_kernels import operands
 
 
 def lstm_gates_reference(from_input: Tensor, from_state: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -15,22 +15,22 @@ def lstm_gates_reference(from_input: Tensor, from_state: Tensor, c: Tensor) -> t
 
 @torch.library.custom_op("sparsefront::lstm_gates", mutates_args=())
 def lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """h and c after a step, in float32 inside.
+    """h and c after a step, computed in float32.
 
     Args:
-        from_input, from_state: [B, 4H] of one dtype, float16, bfloat16 or float32, a row side by side in memory: products of
-            the input and of h with the weights of the input, forget, cell and output gate, with their biases.
-        c: [B, H] of the same dtype, likewise.
+        from_input, from_state: [B, 4H] of one dtype, float16, bfloat16 or float32, contiguous rows: products of the input and
+            of h with the weights of the input, forget, cell and output gate, including biases.
+        c: [B, H], likewise.
     Returns:
         h and c, [B, H], contiguous.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     rows, width = c.shape
     for part in (from_input, from_state):
         if part.shape != (rows, 4 * width) or part.dtype != c.dtype or part.device != c.device or part.stride(1) != 1:
             raise ValueError(
-                f"products must be {c.dtype} [{rows}, {4 * width}] on {c.device}, a row side by side, not {part.dtype} "
+                f"products must be {c.dtype} [{rows}, {4 * width}] on {c.device}, rows contiguous, not {part.dtype} "
                 f"{list(part.shape)} of strides {part.stride()} on {part.device}"
             )
     if not c.is_cuda or not operands.TRITON_IS_INSTALLED or c.numel() == 0 or c.stride(1) != 1:
@@ -50,7 +50,7 @@ def _(from_input, from_state, c):
 
 
 def _gradients(ctx, dh: Tensor, dc: Tensor) -> tuple[Tensor, ...]:
-    """Through the reference, computed anew."""
+    """Gradients by recomputing with the reference."""
     leaves = [part.detach().requires_grad_() for part in ctx.saved_tensors]
     with torch.enable_grad():
         outputs = lstm_gates_reference(*leaves)

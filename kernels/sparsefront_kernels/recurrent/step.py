@@ -1,7 +1,7 @@
-"""`lstm_step`: one step of an LSTM, the product of its state by a sparse weight and the gates, in one kernel.
+"""`lstm_step`: one step of an LSTM, the product of its state with a sparse weight and the gates, in one kernel.
 
-A product of few rows takes little longer than its launch, and so does what is between two products: in one kernel a step takes
-half as long. The state is handed from step to step feature-major, so that a kept input is one run of memory.
+A product of few rows takes little longer than its launch, and so do the gates: in one kernel a step takes half as long. The state
+is passed on feature-major, so that a kept input is contiguous.
 """
 
 from dataclasses import dataclass, replace
@@ -10,26 +10,26 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common import operands
+from sparsefront_kernels import operands
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.linear import SparseLinear
 from sparsefront_kernels.recurrent.gates import lstm_gates_reference
 
 NAME = "lstm_step"
-UNITS = 16  # hidden units of a program, with the four gates of each
-CHUNK = 16  # kept inputs are filled up to a multiple of it
+UNITS = 16  # hidden units per program, with four gates each
+CHUNK = 16  # kept inputs are padded to a multiple
 DTYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
 class StepWeight:
-    """What the kernel reads of W [4H, H].
+    """The packed W [4H, H].
 
     Args:
-        panels: [H / 16, 64, kept] in the weight's dtype: of 16 units their rows of the input, forget, cell and output gate, and
-            of these the inputs that any of them keeps.
-        lists: int32 [H / 16, kept]: those inputs, -1 behind the end of the list.
+        panels: [H / 16, 64, kept] in the weight's dtype: for 16 units, the rows of input, forget, cell and output gate, with the
+            inputs that any of them keeps.
+        lists: int32 [H / 16, kept]: those inputs, padded with -1.
     """
 
     panels: Tensor
@@ -46,18 +46,18 @@ class StepWeight:
 
 
 def pack_steps(stored: SparseFormat) -> StepWeight:
-    """Lay a weight [4H, H] out for the kernel, on the format's device; H is a multiple of 16."""
+    """Pack a weight [4H, H], on the format's device; H is a multiple of 16."""
     weight = stored.to_dense()
     width = weight.shape[1]
     # [4, blocks, units, H] -> [blocks, 64, H]
     rows = weight.unflatten(0, (4, width // UNITS, UNITS)).transpose(0, 1).flatten(1, 2)
     keeps = (rows != 0).any(1)  # [blocks, H]
     most = CHUNK * max(1, ceil(int(keeps.sum(1).max()) / CHUNK))
-    order = (~keeps).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # kept ones first, in their order
+    order = (~keeps).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # kept ones first, ascending
     there = keeps.gather(1, order)
     panels = rows.gather(2, order[:, None, :].expand(-1, rows.shape[1], -1)) * there[:, None, :]
     packed = StepWeight(panels.contiguous(), torch.where(there, order, -1).int().contiguous())
-    if stored.device.type == "cuda":  # the kernel reads it before it waits for those that still run
+    if stored.device.type == "cuda":  # the kernel reads it before waiting for preceding kernels
         torch.cuda.current_stream(stored.device).synchronize()
     return packed
 
@@ -77,18 +77,18 @@ def step_unsupported_reason(width: int, dtype: torch.dtype, device: torch.device
 def lstm_step(
     from_input: Tensor, state: Tensor, c: Tensor, panels: Tensor, lists: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """h, the same feature-major, and c after a step, in float32 inside.
+    """h, h feature-major, and c after a step, computed in float32.
 
     Args:
-        from_input: [B, 4H], a row side by side in memory: the product of the input, with its bias.
+        from_input: [B, 4H], contiguous rows: the product of the input, including its bias.
         state: h, feature-major: [H, B], contiguous.
         c: [B, H], contiguous.
         panels, lists: of `StepWeight`.
-        bias: [4H] or None, of the state's product.
+        bias: [4H] of the state's product, or None.
     Returns:
         [B, H], [H, B] and [B, H], contiguous, in the dtype of c.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     rows, width = c.shape
     arguments = {"from_input": (from_input, (rows, 4 * width)), "state": (state, (width, rows))}
@@ -119,16 +119,16 @@ def _(from_input, state, c, panels, lists, bias):
 
 
 def _product(x: Tensor, packed: StepWeight, bias: Tensor | None = None) -> Tensor:
-    """Of the state alone, as a Linear; steps go through `lstm_step`."""
+    """The product of the state alone, as a Linear; steps use `lstm_step`."""
     return torch.nn.functional.linear(x, packed.dense(), bias)
 
 
 STEP = KernelEntry(name=NAME, family="any", product=_product, pack=pack_steps, requires_cuda=True)
-"""In no registry: it computes more than a product."""
+"""Not in the registry: it computes more than a product."""
 
 
 class SparseGates(SparseLinear):
-    """The Linear of an LSTM's state, whose `step` computes the gates as well.
+    """The Linear of an LSTM's state; `step` also computes the gates.
 
     Args:
         format: W [4H, H] in any family.

@@ -4,11 +4,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch import power_of_two_within, supports_pdl
+from sparsefront_kernels.cuda.launch import power_of_two_within, supports_pdl
 
-COLUMNS = 256  # of h, of a program of the gates
-ROWS, FEWER_ROWS = 32, 16  # of h, of a program of the step; fewer where a block has less shared memory than Hopper's
-MOST_KEPT = 512  # inputs of one product in the step: a power of two
+COLUMNS = 256  # of h per program of the gates
+ROWS, FEWER_ROWS = 32, 16  # of h per program of the step; fewer with less shared memory than on Hopper
+MOST_KEPT = 512  # inputs per product of the step: a power of two
 
 
 @triton.jit
@@ -37,8 +37,8 @@ def _lstm_gates_kernel(
     exists = column < width
     from_input, from_state = from_input_ptr + row * stride_input + column, from_state_ptr + row * stride_state + column
     if PDL:
-        tl.extra.cuda.gdc_wait()  # the product may not have ended
-        tl.extra.cuda.gdc_launch_dependents()  # who reads h waits for the end of this kernel
+        tl.extra.cuda.gdc_wait()  # the product may still be running
+        tl.extra.cuda.gdc_launch_dependents()  # kernels that read h wait for the end of this one
     i = tl.load(from_input, exists, 0.0).to(tl.float32) + tl.load(from_state, exists, 0.0).to(tl.float32)
     from_input += width
     from_state += width
@@ -56,19 +56,12 @@ def _lstm_gates_kernel(
 
 
 def launch_lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor, h: Tensor, new_c: Tensor) -> None:
-    """Write h and new_c on the current device; operands as those of the op."""
+    """Write h and new_c on the current device; operands as in the op."""
     rows, width = c.shape
     pdl = supports_pdl(c.device)
     _lstm_gates_kernel[(rows, triton.cdiv(width, COLUMNS))](
-        from_input,
-        from_state,
-        c,
-        h,
-        new_c,
-        width,
-        from_input.stride(0),
-        from_state.stride(0),
-        c.stride(0),
+        *(from_input, from_state, c, h, new_c),
+        *(width, from_input.stride(0), from_state.stride(0), c.stride(0)),
         BLOCK=COLUMNS,
         PDL=pdl,
         num_warps=2,
@@ -101,10 +94,10 @@ def _lstm_step_kernel(
     block = tl.program_id(0)
     row = tl.program_id(1) * BLOCK_B + tl.arange(0, BLOCK_B)
     unit = block * UNITS + tl.arange(0, UNITS)
-    line = tl.arange(0, 4 * UNITS)  # of the panel: gate by gate
+    line = tl.arange(0, 4 * UNITS)  # in the panel: gate by gate
     output = line // UNITS * width + block * UNITS + line % UNITS  # of 4H
     exists = (row < rows)[None, :]
-    # weights do not change: they are read while the step before still runs
+    # weights do not change: read them while the previous step still runs
     place = tl.arange(0, KEPT)
     inputs = tl.load(lists_ptr + block * kept + place, place < kept, -1)
     panel = panels_ptr + (block * 4 * UNITS + line)[:, None] * kept
@@ -112,8 +105,8 @@ def _lstm_step_kernel(
     bias = tl.load(bias_ptr + output).to(tl.float32) if HAS_BIAS else tl.zeros((4 * UNITS,), tl.float32)
     if PDL:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()  # who reads the state waits for the end of this kernel
-    # all loads before the product, so that they wait together
+        tl.extra.cuda.gdc_launch_dependents()  # kernels that read the state wait for the end of this one
+    # all loads before the product, so that their latencies overlap
     input_part = tl.load(from_input_ptr + row[None, :] * stride_input + output[:, None], exists, 0.0)
     c_place = row[None, :] * width + unit[:, None]  # [UNITS, BLOCK_B]
     c = tl.load(c_ptr + c_place, exists, 0.0)
@@ -149,24 +142,13 @@ def launch_lstm_step(
     new_state: Tensor,
     new_c: Tensor,
 ) -> None:
-    """Write h, new_state and new_c on the current device; operands as those of the op."""
+    """Write h, new_state and new_c on the current device; operands as in the op."""
     (rows, width), (blocks, lines, kept_count) = c.shape, panels.shape
     together, pdl = power_of_two_within(kept_count, lowest=16, highest=MOST_KEPT), supports_pdl(c.device)
     block_rows = ROWS if pdl else FEWER_ROWS
     _lstm_step_kernel[(blocks, triton.cdiv(rows, block_rows))](
-        from_input,
-        state,
-        c,
-        panels,
-        lists,
-        h if bias is None else bias,
-        h,
-        new_state,
-        new_c,
-        rows,
-        width,
-        kept_count,
-        from_input.stride(0),
+        *(from_input, state, c, panels, lists, h if bias is None else bias, h, new_state, new_c),
+        *(rows, width, kept_count, from_input.stride(0)),
         HAS_BIAS=bias is not None,
         UNITS=lines // 4,
         PRODUCTS=triton.cdiv(kept_count, together),

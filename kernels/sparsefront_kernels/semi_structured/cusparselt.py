@@ -1,7 +1,7 @@
 """`semi_structured_torch`: the 2:4 product on sparse tensor cores, through PyTorch's cuSPARSELt calls.
 
-PyTorch wraps these two calls in a tensor subclass, which picks CUTLASS by a global flag (it rejects sm_90) and does not
-pass through `torch.compile`. The calls themselves take and give plain tensors, so an op of our own holds them.
+PyTorch wraps these calls in a tensor subclass, which selects CUTLASS by a global flag (it rejects sm_90) and breaks
+`torch.compile`. The calls themselves use plain tensors, so our own op wraps them.
 """
 
 import json
@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.device_support import cuda_unsupported_reason
-from sparsefront_kernels.common.operands import check_operands, contiguous_at_16_bytes
+from sparsefront_kernels.device_support import cuda_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import UnsupportedProblem
 from sparsefront_kernels.kernel_op import kernel_entry
+from sparsefront_kernels.operands import check_operands, contiguous_at_16_bytes
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 from sparsefront_kernels.tuning import TunedLaunches
@@ -30,13 +30,13 @@ from sparsefront_kernels.tuning import TunedLaunches
 log = logging.getLogger(__name__)
 KERNEL = "semi_structured_torch"
 VERSION = 3
-ROW_MULTIPLE = 8  # cuSPARSELt's rule for M in 16-bit types (4 would do in 32-bit ones), which is met by padding
-WEIGHT_MULTIPLE = 16  # cuSPARSELt's rule for N and K in 16-bit types
-MOST_ROWS = 2_097_120  # seen on an H200 with CUDA 13.0, whatever N and K; more are "not supported"
+ROW_MULTIPLE = 8  # required by cuSPARSELt for M in 16-bit types; M is padded
+WEIGHT_MULTIPLE = 16  # required by cuSPARSELt for N and K in 16-bit types
+MOST_ROWS = 2_097_120  # observed on an H200 with CUDA 13.0 for any N and K; more are "not supported"
 MOST_ELEMENTS = 2**31
-CHECKS = 100  # runs that an algorithm has to survive: some are right only now and then
+CHECKS = 100  # runs of an algorithm that must be right: some are only sometimes
 TOLERANCE = {torch.bfloat16: 5e-3, torch.float16: 1e-3, torch.float32: 5e-3, torch.int32: 1e-6}  # of sums
-LOAD = 1024  # M, N and K of the products that run next to these checks
+LOAD = 1024  # M, N and K of the products that run concurrently with these checks
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class CusparseltWeight:
     Args:
         n, k: outputs and inputs of the weight.
         compressed: values and metadata in one opaque tensor.
-        input_order: int32 [K], the order of its inputs, in which X has to come; None: ascending.
+        input_order: int32 [K], the order of its inputs, in which X must be; None: ascending.
     """
 
     n: int
@@ -59,7 +59,7 @@ def pack_for_cusparselt(stored: SemiStructuredFormat) -> CusparseltWeight:
     """Compress on the format's CUDA device.
 
     Raises:
-        UnsupportedProblem: the format lives on a CPU, where cuSPARSELt cannot pack.
+        UnsupportedProblem: the format is on a CPU, where cuSPARSELt cannot pack.
     """
     if stored.device.type != "cuda":
         raise UnsupportedProblem(f"{KERNEL}: packs on a CUDA device, the weight is on {stored.device}")
@@ -87,18 +87,18 @@ def unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
 def semi_structured_torch(
     x: Tensor, packed: CusparseltWeight, bias: Tensor | None, *, x_feature_major: bool, y_feature_major: bool
 ) -> Tensor:
-    """Y = X · Wᵀ + bias; cuSPARSELt computes W · Xᵀ, so that nothing is transposed where X and Y are feature-major.
+    """Y = X · Wᵀ + bias; cuSPARSELt computes W · Xᵀ, so feature-major X and Y need no transpose.
 
     Args:
-        x: [M, K], or [K, M] where x_feature_major; float16 or bfloat16 as the weight. It is copied where its inputs have an
-            order of their own, it is not contiguous and aligned, or M is no multiple of 8.
+        x: [M, K], or [K, M] if x_feature_major; float16 or bfloat16 like the weight. Copied if its inputs are permuted, it is not
+            contiguous and aligned, or M is not a multiple of 8.
         bias: [N], any float dtype, or None.
     Returns:
-        [N, M] where y_feature_major, a row side by side in memory. [M, N] otherwise: of row-major X the transpose of such an
-        [N, M], since cuSPARSELt's own transposed store is slow to set up; of feature-major X by that transposed store,
-        contiguous, for readers of rows such as attention.
+        [N, M] with contiguous rows if y_feature_major. Else [M, N]: for row-major X the transpose of such an [N, M], since
+        cuSPARSELt's transposed store is slow to set up; for feature-major X contiguous, by that store, for readers of rows
+        such as attention.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: incompatible operands.
     """
     check_operands(x, packed.compressed, bias, k=packed.k, n=packed.n, feature_major=x_feature_major)
     y = _empty_y(x, packed.n, x_feature_major, y_feature_major)
@@ -120,7 +120,7 @@ def semi_structured_torch(
 
 
 def _empty_y(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
-    """Y, not yet written, with the strides that the product has."""
+    """An empty Y with the strides of the product."""
     m = x.shape[1 if x_feature_major else 0]
     if x_feature_major and not y_feature_major:
         return x.new_empty(m, n)
@@ -128,19 +128,24 @@ def _empty_y(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) ->
     return by_output if y_feature_major else by_output.t()
 
 
+def in_order(matrix: Tensor, order: Tensor | None) -> Tensor:
+    """Columns of an 8-bit matrix permuted by an order (int [K]), the matrix itself for None."""
+    return matrix if order is None else matrix.view(torch.uint8).index_select(1, order).view(matrix.dtype)
+
+
 def padded_rows(m: int) -> int:
-    """M as cuSPARSELt takes it."""
+    """M rounded up to what cuSPARSELt supports."""
     return -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def _padded(x: Tensor, *, dim: int) -> Tensor:
-    """X with zeros up to the number of rows that cuSPARSELt takes: X itself where it has them, which `pad` would copy."""
+    """X with rows of zeros up to `padded_rows`; X itself if there are none to add, which `pad` would copy."""
     missing = padded_rows(x.shape[dim]) - x.shape[dim]
     return pad(x, (0, missing) if dim == 1 else (0, 0, 0, missing)) if missing else x
 
 
 def _product(compressed: Tensor, x: Tensor, bias: Tensor | None, problem: "CusparseltProblem") -> Tensor:
-    """W · X [K, M] + bias[:, None], or its transpose, by the algorithm that was measured to be the fastest."""
+    """W · X [K, M] + bias[:, None], or its transpose, by the algorithm measured fastest."""
     if problem.y_row_major:  # its algorithms are not searched in this process
         algorithm = ALGORITHMS.launch_for(problem, x.device)
     else:
@@ -150,12 +155,12 @@ def _product(compressed: Tensor, x: Tensor, bias: Tensor | None, problem: "Cuspa
 
 @dataclass(frozen=True, order=True)
 class Algorithm:
-    """What PyTorch's `_cslt_sparse_mm` passes on to cuSPARSELt.
+    """Settings that PyTorch's `_cslt_sparse_mm` passes to cuSPARSELt.
 
     Args:
-        alg_id: number of the algorithm; its meaning is the library's own.
-        split_k: parts of the inputs that are added up separately.
-        split_k_mode: how the parts are joined; -1: the library's choice.
+        alg_id: number of the algorithm, defined by the library.
+        split_k: parts of the inputs that are accumulated separately.
+        split_k_mode: how the parts are combined; -1: the library's choice.
     """
 
     alg_id: int = 0
@@ -169,17 +174,17 @@ DEFAULT = Algorithm()
 def searched(
     compressed: Tensor, x: Tensor, alpha: Tensor | None = None, out_dtype: torch.dtype | None = None
 ) -> Algorithm:
-    """What cuSPARSELt's search finds for W · x; it times its algorithms, so that nothing else may run beside it.
+    """The result of cuSPARSELt's search for W · x; it times its algorithms, so nothing else may run meanwhile.
 
     Args:
         compressed: from `torch._cslt_compress`.
-        x: [K, M] in the strides of the product; M a multiple of 8.
-        alpha, out_dtype: of the product in low precision.
+        x: [K, M] with the strides of the product; M a multiple of 8.
+        alpha, out_dtype: for a product in low precision.
     """
     library = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
         return Algorithm(*library.mm_search(compressed, x, None, alpha, out_dtype, False)[:3])
-    # PyTorch's older function tells only a part of it
+    # PyTorch's older function returns only a part of it
     settings = {} if out_dtype is None else {"alpha": alpha, "out_dtype": out_dtype}
     return Algorithm(int(torch._cslt_sparse_mm_search(compressed, x, **settings)))
 
@@ -195,35 +200,35 @@ def _search_product(compressed: Tensor, x: Tensor) -> Algorithm | None:
 
 
 def random_rows(shape: Sequence[int], device: torch.device) -> Tensor:
-    """Normal numbers, float32, that leave the process's random numbers as they are."""
+    """Normally distributed float32 numbers, without changing the process's random state."""
     return torch.randn(*shape, device=device, generator=torch.Generator(device).manual_seed(0))
 
 
 def right_or_default(
     search: Callable[[], Algorithm], run: Callable[[Algorithm], Tensor], dtype: torch.dtype
 ) -> Algorithm | None:
-    """What a search finds, if its product agrees with the default algorithm's under load; else that one. None: it failed.
+    """The result of a search if its product agrees with the default algorithm's under load, else the default; None: it failed.
 
     Args:
-        run: the product by an algorithm, of this dtype.
+        run: the product by an algorithm, in this dtype.
     """
     try:
         algorithm = search()
         right = algorithm == DEFAULT or right_under_load(
             partial(run, algorithm), run(DEFAULT).double(), TOLERANCE[dtype]
         )
-    except RuntimeError as error:  # out of memory, too
+    except RuntimeError as error:  # including out of memory
         log.warning("cuSPARSELt's search failed, its default algorithm runs: %s", str(error).splitlines()[0])
         return None
     return algorithm if right else DEFAULT
 
 
 def right_under_load(run: Callable[[], Tensor], expected: Tensor, allowed: float) -> bool:
-    """Whether a product is right each of `CHECKS` times while other products use the GPU.
+    """Whether a product is right in all of `CHECKS` runs while other products use the GPU.
 
     Args:
-        run: the product, on the current stream of the current device; one that raises is not right.
-        expected: of its shape, float64.
+        run: the product, on the current stream of the current device; an exception counts as wrong.
+        expected: float64, of its shape.
         allowed: relative error (Frobenius).
     """
     bound = allowed * torch.linalg.norm(expected)
@@ -243,10 +248,10 @@ def right_under_load(run: Callable[[], Tensor], expected: Tensor, allowed: float
 
 @dataclass(frozen=True)
 class CusparseltProblem:
-    """What decides which algorithm is the fastest.
+    """The properties of a product that determine the fastest algorithm.
 
     Args:
-        m, k, n, dtype: of the product; the library numbers the algorithms of each type anew.
+        m, k, n, dtype: of the product; algorithms are numbered per dtype.
         x_feature_major: whether X is [K, M].
         y_row_major: whether Y is stored as [M, N] rather than [N, M].
     """
@@ -266,16 +271,16 @@ class CusparseltProblem:
 
     @property
     def amount(self) -> float:
-        """Kept inputs of an output."""
+        """Kept inputs per output."""
         return self.k / 2
 
 
 @dataclass(frozen=True, eq=False)
 class CusparseltAlgorithms(TunedLaunches):
-    """As the other kernels' launches, but that the library itself says what is worth timing."""
+    """Like other kernels' launches, but the library determines what is worth timing."""
 
     def candidates(self, packed: CusparseltWeight, problem: Problem) -> Sequence[Algorithm]:
-        """What the library's search finds, and its default algorithm; with the transposed store the fastest of them all."""
+        """The result of the library's search and its default algorithm; with the transposed store, the fastest of all."""
         rows = padded_rows(problem.m)
         if rows == 0:
             return [DEFAULT]
@@ -289,7 +294,7 @@ class CusparseltAlgorithms(TunedLaunches):
 
 
 def _y_row_major(problem: Problem) -> bool:
-    """Whether the transposed store is wanted: where X is row-major, Y is a transposed view instead."""
+    """Whether to use the transposed store: for row-major X, Y is a transposed view instead."""
     return problem.layout == "feature_to_row"
 
 
@@ -306,37 +311,36 @@ ALGORITHMS = CusparseltAlgorithms(
         y_row_major=_y_row_major(problem),
     ),
     worth_timing=lambda problem, num_sms: [DEFAULT],
-    untuned=lambda problem, num_sms: DEFAULT,
 )
 
-# Algorithms with the transposed store are timed in a process of their own, since some of them end it. The library's own search
-# does not serve here: it ended in an illegal instruction for a small product (H200, CUDA 13.0, torch 2.11), after which a
-# process can use the GPU no more.
-MOST_TRANSPOSED = 2  # algorithms that are worth timing again beside the default one
+# Algorithms with the transposed store are timed in a separate process, since some of them crash it. So does the library's own
+# search: an illegal instruction for a small product (H200, CUDA 13.0, torch 2.11), after which a process cannot use the GPU.
+MOST_TRANSPOSED = 2  # algorithms worth timing again besides the default one
 LONGEST_S = 30.0
-TRANSPOSED_NUMBERS = 8  # in bfloat16 on an H200; float16, where a call takes a quarter of a second, is not asked for
+TRANSPOSED_NUMBERS = 8  # in bfloat16 on an H200; float16, which takes a quarter of a second per call, is unsupported
 SAMPLES = 5
 _OTHER_PROCESS = f"import sys; from {__name__} import time_transposed_store as time; time(sys.argv[1])"
 
 
 def fast_with_transposed_store(problem: Problem) -> list[Algorithm]:
-    """The fastest of the algorithms that ran in the other process before one ended it; none where it timed nothing.
+    """The fastest of the algorithms that ran in the other process before one crashed it, possibly none.
 
     Args:
         problem: X is [K, M]; its device is a CUDA device.
     """
-    asked = {"m": problem.m, "k": problem.k, "n": problem.n, "dtype": str(problem.dtype).removeprefix("torch.")}
-    asked["device"] = torch.cuda.current_device() if problem.device.index is None else problem.device.index
-    return fastest_elsewhere(_OTHER_PROCESS, asked)
+    return fastest_elsewhere(_OTHER_PROCESS, problem)
 
 
-def fastest_elsewhere(program: str, asked: dict[str, Any]) -> list[Algorithm]:
+def fastest_elsewhere(program: str, problem: Problem, **others: Any) -> list[Algorithm]:
     """The `MOST_TRANSPOSED` fastest algorithms that a program in another process timed before it ended.
 
     Args:
-        program: Python source that prints a JSON line of alg_id and latency_us for each.
-        asked: its argument, as JSON.
+        program: Python source that prints a JSON line of alg_id and latency_us for each algorithm.
+        problem, others: passed to it as one JSON object, `time_transposed_store` has its keys.
     """
+    asked = {"m": problem.m, "k": problem.k, "n": problem.n, "dtype": str(problem.dtype).removeprefix("torch.")}
+    asked["device"] = torch.cuda.current_device() if problem.device.index is None else problem.device.index
+    asked |= others
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", program, json.dumps(asked)]
     try:
@@ -350,20 +354,20 @@ def fastest_elsewhere(program: str, asked: dict[str, Any]) -> list[Algorithm]:
             encoding="utf-8",
             errors="replace",
         )
-        printed, said = ended.stdout, ended.stderr
+        printed, errors = ended.stdout, ended.stderr
     except subprocess.TimeoutExpired as late:
-        printed, said = (late.stdout or b"").decode(), f"not within {LONGEST_S:g} s"
+        printed, errors = (late.stdout or b"").decode(), f"not within {LONGEST_S:g} s"
     timed = [json.loads(line) for line in printed.splitlines() if line.startswith("{") and line.endswith("}")]
     if not timed:
-        log.warning("cuSPARSELt's algorithms with the transposed store: none was timed: %s", said.strip()[-200:])
+        log.warning("cuSPARSELt's algorithms with the transposed store: none was timed: %s", errors.strip()[-200:])
     timed.sort(key=lambda one: one["latency_us"])
     return [Algorithm(one["alg_id"]) for one in timed[:MOST_TRANSPOSED]]
 
 
 def time_transposed_store(problem: str) -> None:
-    """Time algorithm after algorithm by replays of a graph, until one of them breaks the device; runs in the other process.
+    """Time algorithms one after the other until one breaks the device; runs in the other process.
 
-    Prints a JSON line for each algorithm that runs: its number, and microseconds.
+    Prints a JSON line with number and microseconds of each algorithm that runs.
 
     Args:
         problem: a JSON object of m, k, n, dtype and device.
@@ -379,19 +383,19 @@ def time_transposed_store(problem: str) -> None:
 
 
 def time_each(numbers: Iterable[int], product: Callable[[Algorithm], Tensor]) -> None:
-    """Time a product with algorithm after algorithm by replays of a graph; print a JSON line for each that runs.
+    """Time a product with algorithms one after the other by graph replays; print a JSON line for each that runs.
 
-    The process ends where one breaks the device.
+    Exits if one breaks the device.
     """
-    from sparsefront_kernels.bench.timing import time_calls  # measuring is no part of a product
+    from sparsefront_kernels.bench.timing import time_calls  # products do not need it
 
     for number in numbers:
         try:
             latency_us = time_calls([partial(product, Algorithm(number))], samples=SAMPLES).median_us
         except RuntimeError as error:
             if "CUDA error" in str(error) and "not supported" not in str(error):
-                os._exit(1)  # the device is lost to this process, which has nothing to tidy up
-            continue  # there is no such algorithm, or it does not support this product
+                os._exit(1)  # this process cannot use the device any more, and has nothing to clean up
+            continue  # no such algorithm, or it does not support this product
         print(json.dumps({"alg_id": number, "latency_us": latency_us}), flush=True)
 
 

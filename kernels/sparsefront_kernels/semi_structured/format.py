@@ -6,7 +6,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.indices import (
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
+from sparsefront_kernels.indices import (
     check_stored_order,
     columns_back,
     columns_in_order,
@@ -15,7 +16,6 @@ from sparsefront_kernels.common.indices import (
     stored_order,
     unpacked_places,
 )
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,8 @@
 """`semi_structured_fp8` and `semi_structured_int8`: 2:4 products in low precision on sparse tensor cores, through cuSPARSELt.
 
-cuSPARSELt multiplies the values, and the scales come afterwards, with the epilogue: in a pass of its own, or fused by a
-compiled graph. Only int8 takes a scale per output into the product; one scale for all would make PyTorch wait for the GPU.
-The product is W · Xᵀ; row-major Y is what its transposed store writes. An infinity or NaN of X reaches the outputs that keep
-its input.
+cuSPARSELt multiplies the values; scales and epilogue follow in a separate pass, or fused in a compiled graph. Only int8 supports
+a scale per output in the product; a single scale would make PyTorch wait for the GPU. The product is W · Xᵀ; row-major Y uses its
+transposed store. An infinity or NaN in X reaches the outputs that keep its input.
 
     fp8     sums in bfloat16, or in float32 where Y is float16 or float32: they do not fit into float16
     int8    sums · scale of the output / 128 in Y's dtype, or in int32 where Y is float32
@@ -18,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.custom_op import custom_op
-from sparsefront_kernels.common.device_support import cuda_unsupported_reason
-from sparsefront_kernels.common.operands import contiguous_at_16_bytes
+from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.device_support import cuda_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry, UnsupportedProblem
+from sparsefront_kernels.operands import contiguous_at_16_bytes
 from sparsefront_kernels.problem import Y_FEATURE_MAJOR, Problem
 from sparsefront_kernels.quantized.epilogue import finished
 from sparsefront_kernels.quantized.quantize import PRECISIONS, VALUE_DTYPES, Quantized, quantize
@@ -42,6 +41,7 @@ from sparsefront_kernels.semi_structured.cusparselt import (
     Algorithm,
     CusparseltProblem,
     fastest_elsewhere,
+    in_order,
     random_rows,
     right_or_default,
     right_under_load,
@@ -52,23 +52,23 @@ from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 from sparsefront_kernels.tuning import TunedLaunches
 
 VERSION = 1
-ROW_MULTIPLE = 16  # cuSPARSELt's rule for M in 8-bit types, which is met by padding
+ROW_MULTIPLE = 16  # required by cuSPARSELt for M in 8-bit types; M is padded
 WEIGHT_MULTIPLE = 32  # and for N and K
 CAPABILITY = {"fp8": (8, 9), "int8": (8, 0)}
-ALPHA = 1 / 128  # of int8 sums, whose largest then fits into float16
-NUMBERS = 24  # of algorithms on an H200, where the library's search cannot be asked
+ALPHA = 1 / 128  # factor on int8 sums, so that the largest fits into float16
+NUMBERS = 24  # algorithms on an H200, to try if the library's search fails
 
 
 @dataclass(frozen=True, eq=False)
 class CusparseltQuantizedWeight:
-    """A weight in cuSPARSELt's own layout, in e4m3 or int8.
+    """A weight in cuSPARSELt's layout, in e4m3 or int8.
 
     Args:
         n, k: outputs and inputs of the weight.
         compressed: values and metadata in one opaque tensor.
         scales: float32 [N, 1], one per output.
-        alpha: float32 [N], by which the product itself multiplies; None: by nothing.
-        input_order: int32 [K], the order of its inputs, in which X has to come; None: ascending.
+        alpha: float32 [N], factor applied by the product itself; None: no factor.
+        input_order: int32 [K], the order of its inputs, in which X must be; None: ascending.
         whole: the same values as [N, K] on the CPU, for checks.
     """
 
@@ -87,19 +87,18 @@ class CusparseltQuantizedWeight:
 
 
 def pack_for_cusparselt(stored: SemiStructuredFormat, precision: str) -> CusparseltQuantizedWeight:
-    """Quantise per output and compress on the format's CUDA device.
+    """Quantize per output and compress on the format's CUDA device.
 
     Raises:
-        UnsupportedProblem: the format lives on a CPU, where cuSPARSELt cannot pack.
+        UnsupportedProblem: the format is on a CPU, where cuSPARSELt cannot pack.
     """
     if stored.device.type != "cuda":
         raise UnsupportedProblem(
             f"semi_structured_{precision}: packs on a CUDA device, the weight is on {stored.device}"
         )
     weight = pack_quantized(stored, precision)
-    order, values = stored.input_order, weight.values
-    if order is not None:
-        values = values.view(torch.uint8).index_select(1, order).view(values.dtype)
+    order = stored.input_order
+    values = in_order(weight.values, order)
     with torch.cuda.device_of(values):
         return CusparseltQuantizedWeight(
             *stored.shape,
@@ -120,19 +119,11 @@ def semi_structured_product(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual.
+    """Y = activation(X · Wᵀ + bias) + residual; other arguments and result as in `dense_fp8`.
 
     Args:
-        x: [M, K], quantised here with a scale per row; or quantised already, per row or with a static scale. It is padded
-            where M is no multiple of 16, and copied where its inputs have an order of their own.
-        packed: the weight.
-        bias: [N], any float dtype, or None.
+        x: padded if M is not a multiple of 16, and copied if its inputs are permuted.
         layout: "row_major" or "row_to_feature", of Y and the residual.
-        residual: in y's shape and dtype, or None.
-    Returns:
-        [M, N], or [N, M] where feature-major, in x's dtype, or in the weight's where x comes quantised.
-    Raises:
-        ValueError: operands that do not fit together.
     """
     dtype, by_output = output_dtype(x, packed.whole), layout in Y_FEATURE_MAJOR
     quantized = x if isinstance(x, Quantized) else quantize(x, packed.precision)
@@ -165,7 +156,7 @@ def semi_structured_product(
 
 
 def sums_in(precision: str, dtype: torch.dtype) -> tuple[torch.dtype, bool]:
-    """What the product gives for a Y of this dtype, and whether it is multiplied by the scale of its output."""
+    """Dtype of the product for a Y of this dtype, and whether it includes the scales of outputs."""
     if precision == "fp8":
         return (torch.bfloat16 if dtype == torch.bfloat16 else torch.float32), False
     return (torch.int32, False) if dtype == torch.float32 else (dtype, True)
@@ -181,18 +172,17 @@ def semi_structured_sums(
     dtype: torch.dtype,
     by_output: bool,
 ) -> Tensor:
-    """The product of the values alone, with M rounded up to 16, by the algorithm that was measured to be the fastest.
+    """The product of the values alone, with M rounded up to 16, by the algorithm measured fastest.
 
     Args:
         x: e4m3 or int8 [M, K], M at least 1.
         compressed, alpha, input_order: as in the packed weight.
         n: outputs.
         dtype: of the sums.
-        by_output: whether they are [N, M], else [M, N].
+        by_output: whether the sums are [N, M], else [M, N].
     """
     k = x.shape[1]
-    if input_order is not None:
-        x = x.view(torch.uint8).index_select(1, input_order).view(x.dtype)
+    x = in_order(x, input_order)
     with torch.cuda.device_of(x):
         operand = contiguous_at_16_bytes(padded(x))
         described = _described(operand.shape[0], k, n, dtype, by_output)
@@ -227,12 +217,12 @@ def _search_sums(compressed: Tensor, x: Tensor, alpha: Tensor | None, dtype: tor
 
 
 def padded_rows(m: int) -> int:
-    """M as cuSPARSELt takes it in 8 bits."""
+    """M rounded up to what cuSPARSELt supports in 8 bits."""
     return -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def padded(x: Tensor) -> Tensor:
-    """X [M, K] with rows of zeros up to the number that cuSPARSELt takes: X itself where it has them."""
+    """X [M, K] with rows of zeros up to `padded_rows`."""
     missing = padded_rows(x.shape[0]) - x.shape[0]
     return pad(x.view(torch.uint8), (0, 0, 0, missing)).view(x.dtype) if missing else x
 
@@ -243,13 +233,12 @@ def _described(rows: int, k: int, n: int, dtype: torch.dtype, by_output: bool) -
 
 @dataclass(frozen=True, eq=False)
 class LowPrecisionAlgorithms(TunedLaunches):
-    """As the other kernels' launches, but that the library says what is worth timing, and that all of it is checked first."""
+    """Like other kernels' launches, but the library determines what is worth timing, and all of it is checked first."""
 
     def candidates(self, packed: CusparseltQuantizedWeight, problem: Problem) -> Sequence[Algorithm]:
-        """The algorithms that are right, of what the library's search finds and the default one, or of all where it fails.
+        """The correct ones of the library's search result and the default algorithm, or of all algorithms if the search fails.
 
-        With the transposed store they are the fastest of all that another process timed. Timing goes wrong where anything else
-        runs beside it.
+        With the transposed store, of the fastest that another process timed. Nothing else may run during timing.
         """
         if problem.m == 0:
             return [DEFAULT]
@@ -278,19 +267,12 @@ class LowPrecisionAlgorithms(TunedLaunches):
 
 
 def fast_with_transposed_store(precision: str, problem: Problem) -> list[Algorithm]:
-    """The fastest of the algorithms that ran in another process before one ended it, as some may; none where none ran.
-
-    Args:
-        precision: of the product.
-        problem: its device is a CUDA device.
-    """
-    device = torch.cuda.current_device() if problem.device.index is None else problem.device.index
-    asked = {"m": problem.m, "k": problem.k, "n": problem.n, "dtype": str(problem.dtype).removeprefix("torch.")}
-    return fastest_elsewhere(_OTHER_PROCESS, asked | {"precision": precision, "device": device})
+    """As `cusparselt.fast_with_transposed_store`, in a precision."""
+    return fastest_elsewhere(_OTHER_PROCESS, problem, precision=precision)
 
 
 def time_transposed_store(problem: str) -> None:
-    """Time algorithm after algorithm in the other process, as `cusparselt.time_transposed_store`.
+    """Time algorithms in the other process, as `cusparselt.time_transposed_store`.
 
     Args:
         problem: a JSON object of m, k, n, dtype (of Y), precision and device.
@@ -310,10 +292,8 @@ _OTHER_PROCESS = f"import sys; from {__name__} import time_transposed_store as t
 
 
 def _expected(packed: CusparseltQuantizedWeight, x: Tensor, scaled: bool) -> Tensor:
-    """float64 [N, M]: the sums, times alpha where they are scaled."""
-    values = packed.whole.values.to(x.device)
-    if packed.input_order is not None:
-        values = values.view(torch.uint8).index_select(1, packed.input_order).view(values.dtype)
+    """float64 [N, M]: the sums, times alpha if scaled."""
+    values = in_order(packed.whole.values.to(x.device), packed.input_order)
     sums = values.double() @ x.double().t()
     return sums * packed.scales.double() * ALPHA if scaled else sums
 
@@ -331,7 +311,6 @@ def _algorithms(precision: str) -> LowPrecisionAlgorithms:
             problem.layout in Y_FEATURE_MAJOR,
         ),
         worth_timing=lambda problem, num_sms: [DEFAULT],
-        untuned=lambda problem, num_sms: DEFAULT,
     )
 
 

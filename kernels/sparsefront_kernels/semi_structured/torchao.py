@@ -1,7 +1,7 @@
 """`semi_structured_fp8_torchao`: 2:4 products in e4m3 by torchao's CUTLASS kernel for Hopper; package torchao.
 
-Unlike cuSPARSELt it multiplies by the scales of rows and outputs itself, so that no pass follows; cuSPARSELt's sums alone are
-faster (experiments/low_precision). Source: torchao 0.18, `rowwise_scaled_linear_sparse_cutlass_f8f8`.
+Unlike cuSPARSELt it applies the scales of rows and outputs itself, without a separate pass; cuSPARSELt's sums alone are faster
+(experiments/low_precision). Source: torchao 0.18, `rowwise_scaled_linear_sparse_cutlass_f8f8`.
 """
 
 import functools
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.device_support import cuda_unsupported_reason
+from sparsefront_kernels.device_support import cuda_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry, UnsupportedProblem
 from sparsefront_kernels.problem import Problem
@@ -25,23 +25,24 @@ from sparsefront_kernels.quantized.weight import (
     pack_quantized,
     quantized_x,
 )
+from sparsefront_kernels.semi_structured.cusparselt import in_order
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 
 KERNEL = "semi_structured_fp8_torchao"
-EXTRA = "torchao"  # of sparsefront: what installs it
-CAPABILITY = (9, 0)  # CUTLASS compiled it for sm_90a alone
-N_MULTIPLE, K_MULTIPLE = 64, 128  # of whole tiles of metadata
+EXTRA = "torchao"  # extra of sparsefront that installs it
+CAPABILITY = (9, 0)  # compiled for sm_90a only
+N_MULTIPLE, K_MULTIPLE = 64, 128  # tiles of metadata
 
 
 @dataclass(frozen=True, eq=False)
 class TorchaoWeight:
-    """A weight as torchao's kernel reads it.
+    """The weight as torchao's kernel reads it.
 
     Args:
         n, k: outputs and inputs of the weight.
         kept: float8_e4m3fn [N, K / 2].
-        metadata: which two of every four inputs these are, opaque.
-        input_order: int32 [K], the order of its inputs, in which X has to come; None: ascending.
+        metadata: positions of the kept two of every four inputs, opaque.
+        input_order: int32 [K], the order of its inputs, in which X must be; None: ascending.
         whole: the same values as [N, K], with a scale per output.
     """
 
@@ -59,22 +60,20 @@ class TorchaoWeight:
 
 
 def pack_for_torchao(stored: SemiStructuredFormat) -> TorchaoWeight:
-    """Quantise per output and compress on the format's CUDA device.
+    """Quantize per output and compress on the format's CUDA device.
 
     Raises:
-        UnsupportedProblem: torchao cannot be imported, or the format lives on a CPU.
+        UnsupportedProblem: torchao cannot be imported, or the format is on a CPU.
     """
     if stored.device.type != "cuda":
         raise UnsupportedProblem(f"{KERNEL}: packs on a CUDA device, the weight is on {stored.device}")
     if reason := package_unavailable_reason():
         raise UnsupportedProblem(f"{KERNEL}: {reason}")
     weight = pack_quantized(stored, "fp8")
-    order, values = stored.input_order, weight.values
-    if order is not None:
-        values = values.view(torch.uint8).index_select(1, order).view(values.dtype)
+    values = in_order(weight.values, stored.input_order)
     with torch.cuda.device_of(values):
         kept_values, metadata = torch.ops.torchao.to_sparse_semi_structured_cutlass_sm9x_f8(values)
-    return TorchaoWeight(*stored.shape, kept_values, metadata, order, weight)
+    return TorchaoWeight(*stored.shape, kept_values, metadata, stored.input_order, weight)
 
 
 def torchao_product(
@@ -85,31 +84,15 @@ def torchao_product(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual.
-
-    Args:
-        x: [M, K], quantised here with a scale per row; or quantised already, per row or with a static scale. It is copied where
-            its inputs have an order of their own.
-        packed: the weight.
-        bias: [N], any float dtype, or None.
-        residual: [M, N] in y's dtype, or None.
-    Returns:
-        [M, N] in x's dtype, or in the weight's where x comes quantised.
-    Raises:
-        ValueError: operands that do not fit together.
-    """
-    dtype = output_dtype(x, packed.whole)
-    quantized = quantized_x(x, packed.whole)
+    """Y = activation(X · Wᵀ + bias) + residual; as `dense_fp8`. X is copied if its inputs are permuted."""
+    dtype, quantized = output_dtype(x, packed.whole), quantized_x(x, packed.whole)
     check_quantized_operands(quantized, packed.whole, bias)
-    values, m = quantized.values, quantized.values.shape[0]
-    row_scales = quantized.row_scales()
+    m = quantized.values.shape[0]
     if m == 0:
         return packed.whole.scales.new_empty((0, packed.n), dtype=dtype)
-    if packed.input_order is not None:
-        values = values.view(torch.uint8).index_select(1, packed.input_order).view(values.dtype)
     y = torch.ops.torchao.rowwise_scaled_linear_sparse_cutlass_f8f8(
-        values.contiguous(),
-        row_scales.view(m),
+        in_order(quantized.values, packed.input_order).contiguous(),
+        quantized.row_scales().view(m),
         packed.kept,
         packed.metadata,
         packed.whole.scales.view(packed.n),
@@ -144,7 +127,7 @@ def package_unavailable_reason() -> str | None:
             return "this torchao was built without its kernels for Hopper"
     except ModuleNotFoundError:
         return f"torchao is not installed: it comes with sparsefront's extra `{EXTRA}`"
-    except Exception as error:  # of packages that do not fit together, in all the ways in which that shows
+    except Exception as error:  # incompatible packages fail in many ways
         return f"torchao cannot be imported: {(str(error).splitlines() or [type(error).__name__])[0]}"
     return None
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sparsefront_kernels.common.launch import num_sms
+from sparsefront_kernels.cuda.launch import num_sms
 from sparsefront_kernels.cuda_library import report_unwritable_cache
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
@@ -22,66 +22,6 @@ NEAR = 1.1  # times the best prediction
 # The last one gives the context in which a search times on a device: sparsefront adds its lock of GPUs.
 ALONE: list[Callable[[torch.device], AbstractContextManager[None]]] = [lambda device: nullcontext()]
 _ROWS = re.compile(r"m=(?P<m>\d+) (?P<weight>.*)")  # matches a key
-
-
-class Tunable(Protocol):
-    """Launch parameters of one kernel: the candidates for a problem, and the choice between them.
-
-    Layouts of a kernel may share one, so that tuning one layout tunes all.
-
-    Attributes:
-        kernel, version: key of the entries in `tuned_kernel`.
-    """
-
-    @property
-    def kernel(self) -> str: ...
-
-    @property
-    def version(self) -> int: ...
-
-    def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
-        """The launches worth timing (frozen dataclasses), best predicted first, on the current CUDA device.
-
-        Args:
-            packed: result of the entry's `pack`.
-        """
-        ...
-
-    def promising(self, packed: Any, problem: Problem, most: int) -> Sequence[Any]:
-        """At most so many of `candidates`, without those that are predicted to be clearly slower than the first."""
-        ...
-
-    def remember(self, packed: Any, problem: Problem, launch: Any, latency_us: float) -> None:
-        """Use this launch, with this measured latency, for this problem from now on in this process; `save` persists it."""
-        ...
-
-    def try_out(self, packed: Any, problem: Problem, launch: Any) -> None:
-        """Use this launch for this problem in this process until another is tried or remembered, or `end_trial`."""
-        ...
-
-    def end_trial(self, packed: Any, problem: Problem) -> None:
-        """End the trial: use the launch that would be used without it."""
-        ...
-
-    def on_trial(self, packed: Any, problem: Problem) -> bool:
-        """Whether a launch is on trial for this problem."""
-        ...
-
-    def launch(self, packed: Any, problem: Problem) -> Any:
-        """The launch in use for this problem: on trial, measured for it or the nearest similar one, or the untuned one."""
-        ...
-
-    def measured(self, packed: Any, problem: Problem) -> bool:
-        """Whether exactly this problem was measured on this GPU, now or in an earlier process."""
-        ...
-
-    def save(self, device: torch.device) -> None:
-        """Save what this process remembered for this device's model to the user's table.
-
-        Raises:
-            OSError: the table cannot be written.
-        """
-        ...
 
 
 class DescribedProblem(Hashable, Protocol):
@@ -100,7 +40,9 @@ class DescribedProblem(Hashable, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TunedLaunches:
-    """Launch parameters of one kernel: a `Tunable`, and the choice at each call.
+    """Launch parameters of one kernel: the candidates for a problem, and the choice between them at each call.
+
+    Layouts of a kernel may share one, so that tuning one layout tunes all.
 
     Args:
         kernel, version: key of the measurements in `tuned_kernel`; increment the version when a change of the kernel
@@ -108,7 +50,7 @@ class TunedLaunches:
         launch_type: a frozen dataclass.
         describe: (packed weight, problem) → DescribedProblem.
         worth_timing: (described problem, number of SMs) → launches, most promising first.
-        untuned: as `worth_timing`, → the launch to use without measurements.
+        untuned: as `worth_timing`, → the launch to use without measurements; None: the first that is worth timing.
         predicted_us: (described problem, launch, number of SMs) → its latency, where that is predicted well enough to leave out
             launches by it.
         similar: described problem → the `shape` of other problems, whose measurements are used if it has none.
@@ -121,13 +63,17 @@ class TunedLaunches:
     launch_type: type
     describe: Callable[[Any, Problem], DescribedProblem]
     worth_timing: Callable[[Any, int], Sequence[Any]]
-    untuned: Callable[[Any, int], Any]
+    untuned: Callable[[Any, int], Any] | None = None
     predicted_us: Callable[[Any, Any, int], float] | None = None
     similar: Callable[[Any], str] | None = None
     serves: Callable[[Any, int, int], bool] | None = None
 
     def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
-        """The launches worth timing on the problem's device, most promising first."""
+        """The launches worth timing on the problem's device, which is the current one, most promising first.
+
+        Args:
+            packed: result of the entry's `pack`.
+        """
         return self.worth_timing(self.describe(packed, problem), num_sms(problem.device))
 
     def promising(self, packed: Any, problem: Problem, most: int) -> Sequence[Any]:
@@ -235,7 +181,13 @@ def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str
         for shape in shapes:
             if measured := _measured(entries, shape, launches.launch_type):
                 return measured[min(measured, key=lambda amount: abs(amount - described.amount))]
-    return _of_other_rows(launches, described, gpu) or launches.untuned(described, num_sms)
+    if (launch := _of_other_rows(launches, described, gpu)) is not None:
+        return launch
+    return (
+        launches.worth_timing(described, num_sms)[0]
+        if launches.untuned is None
+        else launches.untuned(described, num_sms)
+    )
 
 
 def _of_other_rows(launches: TunedLaunches, described: DescribedProblem, gpu: str) -> Any:

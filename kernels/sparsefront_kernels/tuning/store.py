@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from sparsefront_kernels.common.file_lock import held_alone
+from sparsefront_kernels.file_lock import held_alone
 
 log = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parent / "shipped"
@@ -152,6 +152,13 @@ def stand_in(gpu: str) -> str | None:
         "nothing was measured on %s: launches and predictions are those of %s, unless you tune", gpu, substitute
     )
     return substitute
+
+
+def own_or_stand_in(gpu: str, lookup: Callable[[str], Content | None]) -> Content | None:
+    """What a lookup has for a GPU model, or else for its `stand_in`."""
+    if (content := lookup(gpu)) is not None or (other := stand_in(gpu)) is None:
+        return content
+    return lookup(other)
 
 
 def file_name(gpu: str) -> str:

@@ -83,6 +83,11 @@ def import_closure(roots: Iterable[str], without: tuple[str, ...] = BOOKKEEPING)
         if name in seen or skipped or (top not in tops and counts_by_version(top)):
             continue
         seen.add(name)
+        if "*" in name:  # modules that a package discovers in its folders
+            package, _, module = name.partition(".*.")
+            paths = [path for folder in find_module(package)[1] for path in Path(folder).glob(f"*/{module}.py")]
+            waiting += [f"{package}.{path.parent.name}.{module}" for path in paths]
+            continue
         parent, _, last = name.rpartition(".")
         if parent:  # its code runs first; for a name of a module, it defines the name
             exports = _exports(parent)
@@ -183,10 +188,8 @@ def _parsed(code: bytes) -> PythonSource:
         digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     except (SyntaxError, ValueError, RecursionError):
         return PythonSource(hashlib.sha256(code).hexdigest(), (), None)
-    if b"import_module" in code:  # importlib.import_module("module")
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) == "import_module"]
-        modules = [call.args[0].value for call in calls if call.args and isinstance(call.args[0], ast.Constant)]
-        imports += [module for module in modules if isinstance(module, str)]
+    if b"import_module" in code:
+        imports += filter(None, map(_module_named, ast.walk(tree)))
     exports = {name: origin for statement in tree.body for name, origin in _imported(statement).items()}
     only_imports = "*" not in exports and all(map(_re_exports, tree.body))
     return PythonSource(digest, tuple(dict.fromkeys(imports)), exports if only_imports else None)
@@ -209,6 +212,18 @@ def _without_text(statement: ast.AST) -> list:
     if isinstance(statement, ast.If) and _name(statement.test) == "TYPE_CHECKING":
         return [left for part in statement.orelse for left in _without_text(part)]
     return [statement]
+
+
+def _module_named(node: ast.AST) -> str:
+    """What a call of `import_module` imports, else "".
+
+    `import_module(f"package.{family}.module")` imports "package.*.module", such a module in every folder of the package.
+    """
+    if not (isinstance(node, ast.Call) and _name(node.func) == "import_module" and node.args):
+        return ""
+    parts = node.args[0].values if isinstance(node.args[0], ast.JoinedStr) else [node.args[0]]
+    name = "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in parts)
+    return "" if name.startswith("*") else name
 
 
 def _re_exports(statement: ast.stmt) -> bool:

@@ -35,7 +35,7 @@ from sparsefront.pruning.layers import KEEPS_ALL, UNREACHED, in_groups, layer_un
 NOTHING = "kernel=none: the masked weight is multiplied densely"
 
 
-def called_linears(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, LayerInput]:
+def observe_called_linears(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, LayerInput]:
     """Linears that one forward calls -> their inputs, in the order of their first calls."""
     names = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     return observe_problems(net, inputs, names)
@@ -60,7 +60,7 @@ def quantize_linears(
     """Run every supported Linear in low precision, in place, without timing it.
 
     Args:
-        linears: from `called_linears`, of the network before blocks were rewritten.
+        linears: from `observe_called_linears`, of the network before blocks were rewritten.
         known: Linears to skip.
     Returns:
         Linear that stays in 16 bits -> why.
@@ -71,7 +71,7 @@ def quantize_linears(
             continue
         if (reason := stays_in_16_bits(net, name, last, precision)) is None:
             layer = net.get_submodule(name)
-            assert isinstance(layer, nn.Linear)  # by `called_linears`
+            assert isinstance(layer, nn.Linear)  # by `observe_called_linears`
             plain = not layer.weight.is_cuda
             candidates = low_dense_candidates(layer.weight.detach(), received.problem, precision, plain=plain)
             tuned = autotune_layer(layer, candidates, received, timed=False, x_scale=precision.x_scale([name]))
@@ -102,7 +102,7 @@ def stays_dense(
     return None if called else UNREACHED
 
 
-def joined_problem(layer: nn.Module, received: LayerInput) -> LayerInput:
+def join_problem(layer: nn.Module, received: LayerInput) -> LayerInput:
     """The layer's input, with K over all groups of a convolution: see `join_groups`."""
     if not isinstance(layer, nn.Conv2d):
         return received
@@ -149,15 +149,11 @@ def try_layer(
     else:
         x_scale = precision.x_scale([name])
     density = export.manifest.layers[name].density
-    shape = (
-        repr(layer),
-        received,
-        stored.family,
-        stored.meta(),
-        adds_shortcut,
-    )  # meta: kernels ask for blocks of some sizes
+    # with the parameters of the format: kernels ask for blocks of some sizes
+    shape = repr(layer), received, stored.family, stored.meta(), adds_shortcut
     known, earlier = ({}, False) if timed_layers is None else timed_layers.find(repr(shape), density, device)
-    fast, timed = fast_kernels(known), plan is None and late is None and not earlier
+    fast = fast_kernels(known) if plan is None else []
+    timed = plan is None and late is None and not earlier
     if fast:
         reasons["the others"] = f"not tried: {fast[0]} was faster in a layer like this one"
         wants = partial(_was_fast, fast if timed else fast[:1], wants)
@@ -167,7 +163,11 @@ def try_layer(
         candidates = most_promising(candidates, density, late, dense_allowed=choice.dense_allowed)
     tuned = autotune_layer(layer, candidates, received, timed=timed, adds_shortcut=adds_shortcut, x_scale=x_scale)
     if not timed and tuned.modules:
-        tuned.latencies_us = {kernel: us for kernel, us in known.items() if kernel in (tuned.dense, *tuned.modules)}
+        known = {kernel: us for kernel, us in known.items() if kernel in (tuned.dense, *tuned.modules)}
+        if (
+            plan is None or min(known, key=known.__getitem__, default="") in tuned.modules
+        ):  # else times of another choice
+            tuned.latencies_us = known
     elif timed_layers is not None and not fast:
         timed_layers.add(repr(shape), density, tuned, device)
     if fast and not tuned.modules:  # what was fast for similar weights may not support these
@@ -218,14 +218,14 @@ def record_layer(
 # Low-precision dense kernels in a swap, which keeps the fastest.
 
 
-def observed_linears(
+def linear_inputs(
     net: nn.Module, problems: Mapping[str, LayerInput], inputs: Mapping[str, Tensor] | None, precision: Precision
 ) -> dict[str, LayerInput]:
     """Inputs of all Linears in the order of their calls if low precision is allowed; else empty."""
     if not precision.is_low:
         return {}
     if inputs is not None:
-        return called_linears(net, dict(inputs))
+        return observe_called_linears(net, dict(inputs))
     return {name: seen for name, seen in problems.items() if isinstance(net.get_submodule(name), nn.Linear)}
 
 
@@ -244,7 +244,7 @@ def try_low_dense(
     reason = NOTHING if choice.swaps_nothing else stays_in_16_bits(net, name, next(reversed(linears)), precision)
     if reason is not None:
         return Trial(dense_name(layer), unsupported={kernel.name: reason for kernel in precision.kernels()[:1]})
-    assert isinstance(layer, nn.Linear)  # by `called_linears`
+    assert isinstance(layer, nn.Linear)  # by `observe_called_linears`
     plain = choice.mode == "reference" or not layer.weight.is_cuda
     candidates = low_dense_candidates(layer.weight.detach(), linears[name].problem, precision, plain=plain)
     if plan is not None:

@@ -71,10 +71,6 @@ class SparseConv2d(SparseLayer):
         self.relu = False
         self.convolution = Convolution(*map(_pair, (layer.kernel_size, layer.stride, layer.padding, layer.dilation)))
 
-    @classmethod
-    def replacing(cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat, layout: str | None = None) -> Self:
-        return cls(entry, format, layer, layout)
-
     @property
     def _convolving(self) -> Convolving | None:
         """The kernel's implicit convolution; only for row-major kernels."""
@@ -95,7 +91,7 @@ class SparseConv2d(SparseLayer):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         """The argument is named as in nn.Conv2d."""
-        y = self._convolved(input, residual)
+        y = self._convolve(input, residual)
         if y is not None:
             return y.permute(0, 3, 1, 2)
         rows = self.product(self._pixels(input))  # [B * H' * W', C_out]
@@ -116,7 +112,7 @@ class SparseConv2d(SparseLayer):
             return f"{self.kernel_name} reads rows"
         return self._convolving.unsupported(self._operand, x.permute(0, 2, 3, 1), self.convolution)
 
-    def _convolved(self, x: Tensor, residual: Tensor | None) -> Tensor | None:
+    def _convolve(self, x: Tensor, residual: Tensor | None) -> Tensor | None:
         """[B, H', W', C_out] by implicit convolution; None where the kernel does not support it or rows are as fast."""
         reads, plain = self._convolving, residual is None and not self.relu
         if reads is None or (plain and self.convolution.is_pointwise) or (torch.is_grad_enabled() and x.requires_grad):
@@ -192,7 +188,7 @@ def _holds_sparse_layer(module: nn.Module) -> bool:
 # such modules, and the network would return an empty tuple.
 
 
-def recorded_outputs(net: nn.Module) -> dict[tuple[str, str], int]:
+def count_recorded_outputs(net: nn.Module) -> dict[tuple[str, str], int]:
     """(name of the recording network in `net`, argument that requests it) -> number of recorded modules."""
     counts: dict[tuple[str, str], int] = {}
     for name, module in net.named_modules():
@@ -209,7 +205,7 @@ def recorded_outputs(net: nn.Module) -> dict[tuple[str, str], int]:
 
 def reject_lost_outputs(net: nn.Module, before: Mapping[tuple[str, str], int]) -> None:
     """Make calls raise that request outputs which are no longer recorded for every module."""
-    after = recorded_outputs(net)
+    after = count_recorded_outputs(net)
     for (name, asks), count in before.items():
         if name in dict(net.named_modules()) and after.get((name, asks), 0) < count:
             net.get_submodule(name).register_forward_pre_hook(partial(_reject_request, asks), with_kwargs=True)

@@ -119,7 +119,7 @@ class _Lstm:
             forms[STEPS] = self._steps(states, weight)
         x = torch.randn(received.input_shape, device=weight.device).to(weight.dtype)
         with timed_work(LAYER):
-            times, error, wrong = self._timed(forms, x)
+            times, error, wrong = self._time_forms(forms, x)
         reason = wrong.get(STEPS, reason)
         if reason is not None:
             for own in states:
@@ -145,7 +145,9 @@ class _Lstm:
             for own in states
         }
 
-    def _timed(self, forms: Mapping[str, Parts], x: Tensor) -> tuple[dict[str, float], float | None, dict[str, str]]:
+    def _time_forms(
+        self, forms: Mapping[str, Parts], x: Tensor
+    ) -> tuple[dict[str, float], float | None, dict[str, str]]:
         """Form -> microseconds, the error of fused steps, and form -> why it cannot run."""
         times, wrong = {}, {}
         error = None

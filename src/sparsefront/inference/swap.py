@@ -21,8 +21,8 @@ from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.fusion.product_choice import TimedProducts
 from sparsefront.inference.layers import (
-    joined_problem,
-    observed_linears,
+    join_problem,
+    linear_inputs,
     precision_of,
     quantize_others,
     record_layer,
@@ -33,8 +33,8 @@ from sparsefront.inference.layers import (
 from sparsefront.inference.libraries import build_libraries
 from sparsefront.inference.network_modules import (
     SparseConv2d,
+    count_recorded_outputs,
     disable_fast_path,
-    recorded_outputs,
     reject_lost_outputs,
     release_formats,
     replace_module,
@@ -139,7 +139,7 @@ def swap_layers(
     dense_layers = dict(export.manifest.dense_layers)
     # the layers before blocks are rewritten
     masked = {name: net.get_submodule(name) for name in export.manifest.layers}
-    linears = observed_linears(net, problems, inputs, precision)
+    linears = linear_inputs(net, problems, inputs, precision)
     fusion = _fuse(net, export, choice, inputs, plan, timed, precision)
     relu_after = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
     timed_layers = None if current() is None else TimedLayers(f"{choice.kernels} {precision.name}")
@@ -156,7 +156,7 @@ def swap_layers(
         reason = reason or nested_tensor_reason(net, name)
         received = problems.get(name)
         if reason is None:
-            received, adds_sum = joined_problem(layer, problems[name]), relu_after.get(name)
+            received, adds_sum = join_problem(layer, problems[name]), relu_after.get(name)
             late = None if plan is not None else too_late(name, LAYER)
             with timed_work(LAYER) if late is None else nullcontext():
                 tuned = try_layer(
@@ -279,7 +279,7 @@ def load_sparse(
     export.spec.shrink(net)
     load_state(net, export.state_dict())
     if export.blocks is not None:
-        packed = _packed(net, Masks(masks_left(net, Masks(export.masks, spec=export.spec))))
+        packed = _pack(net, Masks(masks_left(net, Masks(export.masks, spec=export.spec))))
     net.to(device=device, dtype=dtype).eval()
     problems = observe_problems(net, dict(inputs), [*packed.manifest.layers, *packed.manifest.dense_layers])
     precision = Precision(plan.precision, plan.calibration)
@@ -443,7 +443,7 @@ def _swap(
 ) -> SwapReport:
     net.eval()
     limit, architecture = network_error_limit(net), architecture_text(net)
-    packed = packed or _packed(net, known)
+    packed = packed or _pack(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
     read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers})
     with (
@@ -458,7 +458,7 @@ def _swap(
     others = {weight.name: weight.why for weight in dense_weights(net, set(layers), unchosen="it has no mask")}
     parameters: dict[Tensor, str] = {parameter: name for name, parameter in net.named_parameters()}
     weights = {name: parameters[layer_weight(net.get_submodule(name))] for name in packed.manifest.layers}
-    device, recorded = next(iter(inputs.values())).device, recorded_outputs(net)
+    device, recorded = next(iter(inputs.values())).device, count_recorded_outputs(net)
     with keys_of("kernel"):
         report = swap_layers(
             net, packed, problems, choice, device=device, dtype=None, inputs=inputs, plan=plan, precision=precision
@@ -485,7 +485,7 @@ def _swap(
     return report
 
 
-def _packed(net: nn.Module, masks: Masks) -> PackedWeights:
+def _pack(net: nn.Module, masks: Masks) -> PackedWeights:
     pruning, spec = masks.pruning, masks.spec
     return pack_layers(
         net,

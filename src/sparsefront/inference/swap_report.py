@@ -146,16 +146,20 @@ class SwapReport:
             share = sum(flops.get(name, 0) for name in sparse) / total if total else 0.0
         return replace(self, dense_layers=reasons, sparse_flops_share=share, others=dict(others))
 
-    def renamed(self, names: Mapping[str | None, str]) -> "SwapReport":
+    def rename(self, names: Mapping[str | None, str]) -> "SwapReport":
         """The report with layers renamed by `names`; others keep their names."""
 
-        def named(mapping: Mapping[str, Any]) -> dict[str, Any]:
+        def rename_keys(mapping: Mapping[str, Any]) -> dict[str, Any]:
             return {names.get(name, name): value for name, value in mapping.items()}
 
-        dense_layers, problems = named(self.dense_layers), named(self.problems)
-        low = named(self.low_precision_layers)
+        dense_layers, problems = rename_keys(self.dense_layers), rename_keys(self.problems)
+        low = rename_keys(self.low_precision_layers)
         return replace(
-            self, layers=named(self.layers), dense_layers=dense_layers, problems=problems, low_precision_layers=low
+            self,
+            layers=rename_keys(self.layers),
+            dense_layers=dense_layers,
+            problems=problems,
+            low_precision_layers=low,
         )
 
     def __str__(self) -> str:

@@ -104,7 +104,7 @@ class SwapSnapshot:
     def __init__(self, net: nn.Module, *, compared: bool) -> None:
         """Raises any exception of a compared network that cannot be copied."""
         self._net = net
-        self._states = [(module, _copied(vars(module))) for module in net.modules()]
+        self._states = [(module, _copy_state(vars(module))) for module in net.modules()]
         self._strided = {tensor: tensor.is_contiguous() for tensor in net.parameters()}
         # swapping convolutions changes the memory format of weights; other weights do not change
         has_images = any(isinstance(module, nn.Conv2d) for module in net.modules())
@@ -172,14 +172,14 @@ class SwapSnapshot:
     def _restore(self) -> None:
         for module, state in self._states:
             vars(module).clear()
-            vars(module).update(_copied(state))
+            vars(module).update(_copy_state(state))
         for tensor in self._net.parameters():
             if self._strided.get(tensor) and not tensor.is_contiguous():
                 tensor.data = tensor.data.contiguous()
         self._net.eval()
 
 
-def _copied(state: dict[str, Any]) -> dict[str, Any]:
+def _copy_state(state: dict[str, Any]) -> dict[str, Any]:
     """Attributes of a module with shallow copies of its dicts and sets, such as those of parameters, modules and hooks."""
     return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}
 

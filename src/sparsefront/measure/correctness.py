@@ -1,10 +1,11 @@
 """Relative error between outputs, its limits, and the correctness check of single layers."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -131,6 +132,18 @@ def rows_to_compare(x: Tensor, most: int | None = None) -> Tensor | None:
     return None if fewest >= len(x) else torch.linspace(0, len(x) - 1, fewest, device=x.device).round().long()
 
 
+def error_in_chunks(y: Tensor, expected: Callable[[Any], Tensor], chunk: int, most: int | None = None) -> float:
+    """Relative error of y against `expected(rows)`, `chunk` rows at a time; of few rows if `rows_to_compare` gives them, and all
+    of y has to be finite then.
+    """
+    parts: Sequence[Any] = [slice(first, first + chunk) for first in range(0, len(y), chunk)]
+    if (some := rows_to_compare(y, most)) is not None:
+        if not y.isfinite().all():
+            return math.inf
+        parts = some.split(chunk)
+    return error_of_parts((y[part], expected(part)) for part in parts)
+
+
 class CorrectnessCheck:
     """Checks layers that should compute the same as a dense one.
 
@@ -150,7 +163,7 @@ class CorrectnessCheck:
         self.layer = layer
         weight = layer.weight
         generator = torch.Generator(weight.device).manual_seed(0)
-        shape = _checked_shape(layer, input_shape)
+        shape = _shape_to_check(layer, input_shape)
         self._inputs = [
             scale_to_amax(torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype), amax)
             for _ in range(2)
@@ -200,15 +213,12 @@ class CorrectnessCheck:
         """Relative error on one input; against the product of the quantized operands of `low`, if given."""
         if len(output) != len(x):
             return math.inf
-        if (some := rows_to_compare(x, IMAGES if isinstance(self.layer, nn.Conv2d) else None)) is not None:
-            if not output.isfinite().all():
-                return math.inf
-            output, x = output[some], x[some]
-        rows = max(1, CHUNK_ELEMENTS * len(x) // max(1, x.numel(), output.numel()))
-        return error_of_parts(
-            (actual, self._expected(part.double()) if low is None else self._expected_quantized(low, part))
-            for actual, part in zip(output.split(rows), x.split(rows), strict=True)
-        )
+
+        def expected(part: Any) -> Tensor:
+            return self._expected(x[part].double()) if low is None else self._expected_quantized(low, x[part])
+
+        chunk = max(1, CHUNK_ELEMENTS * len(x) // max(1, x.numel(), output.numel()))
+        return error_in_chunks(output, expected, chunk, IMAGES if isinstance(self.layer, nn.Conv2d) else None)
 
     def _expected(self, x: Tensor) -> Tensor:
         layer = self.layer
@@ -240,7 +250,7 @@ def limit_of(candidate: nn.Module, limit: float) -> float:
     return limit
 
 
-def _checked_shape(layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+def _shape_to_check(layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> tuple[int, ...]:
     on_cpu = layer.weight.device.type == "cpu"
     if isinstance(layer, nn.Conv2d):
         return (1, *input_shape[1:]) if on_cpu else input_shape

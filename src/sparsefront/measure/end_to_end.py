@@ -15,7 +15,7 @@ from sparsefront.errors import failure_reason
 from sparsefront.gpu import clock_under_load, exclusive, shared, yield_gpu
 from sparsefront.measure.attention import math_path_report
 from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode, within_recompile_limit
-from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuilt_execution
+from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuild_execution
 from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.search_time import NOT_TRIED, SearchTime, current, part, searching
 from sparsefront.measure.settings import Measure
@@ -284,7 +284,7 @@ def _find_executions(
                 continue
             with _part_of(side):
                 known = _known_search(net, keys[side], inputs, settings, fuse)
-                if (rebuilt := _rebuilt(net, inputs, settings, fuse, known)) is not None:
+                if (rebuilt := _rebuild(net, inputs, settings, fuse, known)) is not None:
                     executions[side] = rebuilt
                     continue
                 searches[side] = ExecutionSearch(
@@ -314,7 +314,7 @@ def _find_executions(
             if side not in executions:
                 net, fuse = networks[side]
                 known = _to_store(executions[alike[key]])
-                rebuilt = _rebuilt(net, inputs, settings, fuse, known)
+                rebuilt = _rebuild(net, inputs, settings, fuse, known)
                 executions[side] = rebuilt or find_execution(net, inputs, settings, fuse)
     return executions
 
@@ -352,15 +352,15 @@ def _to_store(execution: Execution) -> dict[str, Any]:
     }
 
 
-def _rebuilt(
+def _rebuild(
     net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None, known: dict[str, Any] | None
 ) -> Execution | None:
-    """`rebuilt_execution` of an earlier search; None without one, or where its versions fail here, which is reported."""
+    """`rebuild_execution` of an earlier search; None without one, or where its versions fail here, which is reported."""
     if known is None:
         return None
     device, dtype, versions = _device(inputs), settings.torch_dtype, known["versions"]
     try:
-        execution = rebuilt_execution(
+        execution = rebuild_execution(
             net, inputs, versions, device=device, dtype=dtype, fuse=fuse, not_timed=known["not_timed"]
         )
     except (DoesNotApply, NothingRuns) as error:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, fx, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
@@ -23,7 +22,6 @@ from sparsefront.measure.correctness import (
 )
 from sparsefront.measure.graph_capture import record
 from sparsefront.measure.timers import summarize, time_interleaved
-from sparsefront.models.recurrent import SplitLSTM
 
 # torch.compile that lets other processes time on the GPU while it traces and generates code, which takes seconds.
 
@@ -83,30 +81,6 @@ class _FirstRunShared:
             output = self._compiled(*values)
         self._ran = True
         return output
-
-
-# A network's forward as an fx graph in which sparse layers are leaf modules.
-
-
-class CannotTrace(Exception):
-    """A forward that torch.fx cannot trace; the message says why."""
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, SparseLayer | SplitLSTM) or super().is_leaf_module(m, module_qualified_name)
-
-
-def traced(net: nn.Module) -> fx.Graph:
-    """Trace a network with torch.fx; sparse layers and `SplitLSTM` are leaves.
-
-    Raises:
-        CannotTrace: with the reason.
-    """
-    try:
-        return _Tracer().trace(net)
-    except Exception as error:  # a forward may do anything
-        raise CannotTrace(f"its forward cannot be traced: {failure_reason(error)}") from error
 
 
 # The execution modes:
@@ -239,10 +213,10 @@ def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callab
     device = next(iter(static.values())).device
     if is_compiled(name):
         first_call(call, device)
-    return _replayed(call, device, eager=not is_compiled(name)) if name.endswith("cuda_graph") else call
+    return _replay_graph(call, device, eager=not is_compiled(name)) if name.endswith("cuda_graph") else call
 
 
-def _replayed(call: Callable[[], Any], device: torch.device, *, eager: bool) -> Callable[[], Any]:
+def _replay_graph(call: Callable[[], Any], device: torch.device, *, eager: bool) -> Callable[[], Any]:
     graph, (output,) = record([call], device=device, warmup=GRAPH_WARMUP, eager=eager)
 
     def replay() -> Any:
@@ -259,7 +233,7 @@ def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Ten
     eager = call_in_mode("eager", net, static)
     original = {name: value.clone() for name, value in static.items() if isinstance(value, Tensor)}
     try:
-        for values in (original, {name: _reordered(value) for name, value in original.items()}):
+        for values in (original, {name: _reorder(value) for name, value in original.items()}):
             _fill(static, values)
             expected = eager()
             error = output_error(call(), expected)
@@ -270,7 +244,7 @@ def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Ten
     return None
 
 
-def _reordered(value: Tensor) -> Tensor:
+def _reorder(value: Tensor) -> Tensor:
     """Other valid inputs: the samples in another order, a single sample reversed along its last dim; a scalar is unchanged."""
     if value.dim() == 0:
         return value

@@ -53,7 +53,7 @@ class Execution:
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """The winning candidate and, if it is another one, that of the fused graph: see `rebuilt_execution`."""
+        """The winning candidate and, if it is another one, that of the fused graph: see `rebuild_execution`."""
         return tuple(dict.fromkeys([self.name, *([self.fused.name] if self.fused else [])]))
 
 
@@ -61,7 +61,7 @@ def candidate_name(mode: str, variants: Sequence[str]) -> str:
     return SEPARATOR.join((mode, *variants))
 
 
-def rebuilt_execution(
+def rebuild_execution(
     net: nn.Module,
     inputs: dict[str, Tensor],
     versions: Sequence[str],

@@ -33,14 +33,14 @@ def record(
         RuntimeError: a call did something that cannot be recorded, such as synchronizing with the device.
     """
     if not eager:
-        return _recorded(calls, device, warmup)
+        return _record(calls, device, warmup)
     with AlwaysClamped():
         try:
-            return _recorded(calls, device, warmup)
+            return _record(calls, device, warmup)
         except RuntimeError as error:
             if COPIES not in str(error):
                 raise
-            return _recorded(calls, device, 1, CopiedBefore())
+            return _record(calls, device, 1, CopiedBefore())
 
 
 class CopiedBefore(TorchDispatchMode):
@@ -98,7 +98,7 @@ def _is_host_to_device(source: Tensor, target: torch.device) -> bool:
     return source.device.type == "cpu" and target.type != "cpu"
 
 
-def _recorded(
+def _record(
     calls: Sequence[Callable[[], Any]], device: torch.device, warmup: int, copies: CopiedBefore | None = None
 ) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
     around: list[AbstractContextManager[Any]] = [] if copies is None else [copies, _ConstantsViaCpu()]

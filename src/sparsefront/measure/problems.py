@@ -292,12 +292,12 @@ def batches_by_size(
     by_size: dict[tuple[int, int], SameSize] = {}
     for batch in batches:
         inputs = dict(task.net_inputs(batch))
-        length = _rounded_length(inputs, longest)
+        length = _round_length(inputs, longest)
         size = len(next(iter(inputs.values()))), length
         if size in by_size:
             by_size[size] = replace(by_size[size], batches=by_size[size].batches + 1)
             continue
-        padded = {name: _padded(value, length) if name in TOKENS else value for name, value in inputs.items()}
+        padded = {name: _pad(value, length) if name in TOKENS else value for name, value in inputs.items()}
         by_size[size] = SameSize(cast_inputs(padded, device=device, dtype=dtype), 1)
     if not by_size:
         raise ValueError("there is no batch to time the network on")
@@ -315,14 +315,14 @@ def dataset_size_text(entry: Mapping[str, Any]) -> str:
     return f"{size_text(entry)} dataset"
 
 
-def _rounded_length(inputs: dict[str, Tensor], longest: int | None) -> int:
+def _round_length(inputs: dict[str, Tensor], longest: int | None) -> int:
     mask, widths = inputs.get("attention_mask"), [inputs[name].shape[1] for name in TOKENS if name in inputs]
     own = max(widths, default=0) if mask is None else int(mask.sum(1).max())
     rounded = -(-max(1, own) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     return rounded if longest is None else min(rounded, longest)
 
 
-def _padded(value: Tensor, length: int) -> Tensor:
+def _pad(value: Tensor, length: int) -> Tensor:
     """Cut or pad with zeros to `length` tokens: token 0 is in every vocabulary, and its attention mask is 0."""
     return F.pad(value[:, :length], (0, max(0, length - value.shape[1])))
 
@@ -352,7 +352,7 @@ class MeasuredRates:
     dense_tflop_per_s: float
 
 
-def measured_rates(device: torch.device, dtype: torch.dtype) -> MeasuredRates | None:
+def measure_rates(device: torch.device, dtype: torch.dtype) -> MeasuredRates | None:
     """Both rates, measured once per process, device and dtype; None on a CPU, where kernels are references.
 
     The product runs under torch's current TF32 setting, as the network does.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 
 from sparsefront_kernels import cuda_library
 
@@ -158,14 +158,13 @@ def current() -> SearchTime | None:
     return _current
 
 
-@contextmanager
-def part(share: float, of: str) -> Iterator[None]:
+def _budget() -> SearchTime:
+    return SearchTime(math.inf) if _current is None else _current
+
+
+def part(share: float, of: str) -> AbstractContextManager[None]:
     """`SearchTime.part` of the enclosing search, if there is one."""
-    if _current is None:
-        yield
-        return
-    with _current.part(share, of):
-        yield
+    return _budget().part(share, of)
 
 
 def too_late(what: str, kind: str, before: str | None = None) -> str | None:
@@ -174,18 +173,16 @@ def too_late(what: str, kind: str, before: str | None = None) -> str | None:
     Args:
         before: a kind of work that follows it and needs time, too.
     """
-    return None if _current is None else _current.too_late(what, kind, before)
+    return _budget().too_late(what, kind, before)
 
 
-@contextmanager
-def timed_work(kind: str) -> Iterator[None]:
+def timed_work(kind: str) -> AbstractContextManager[None]:
     """Measure one piece of work; the next of its kind is expected to take as long, or shorter."""
-    with nullcontext() if _current is None else _current.timed_work(kind):
-        yield
+    return _budget().timed_work(kind)
 
 
 @contextmanager
 def spending(what: str) -> Iterator[None]:
     """Account time to CHECKS, PRODUCTS or NETWORKS: see `SearchTime.spent`."""
-    with nullcontext() if _current is None else _current.spending(what):
+    with _budget().spending(what):
         yield

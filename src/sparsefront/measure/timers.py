@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from sparsefront_kernels import Problem, cuda_library
 from sparsefront_kernels.sparse_layer import SparseLayer
-from sparsefront_kernels.tuning.launches import ALONE, Tunable
+from sparsefront_kernels.tuning.launches import ALONE, TunedLaunches
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
@@ -185,7 +185,7 @@ class LaunchChoice:
         candidates: the most promising first.
     """
 
-    tunable: Tunable
+    tunable: TunedLaunches
     packed: object
     problem: Problem
     candidates: Sequence[Any]
@@ -432,11 +432,11 @@ def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any])
 
 def _call(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Callable[[], Any]:
     """A call of the layer on cloned tensors."""
-    own, cloned_keywords = [_cloned(part) for part in args], {name: _cloned(part) for name, part in keywords.items()}
+    own, cloned_keywords = [_clone(part) for part in args], {name: _clone(part) for name, part in keywords.items()}
     return lambda: layer(*own, **cloned_keywords)
 
 
-def _cloned(operand: Any) -> Any:
+def _clone(operand: Any) -> Any:
     return operand.clone() if isinstance(operand, Tensor) else operand
 
 

@@ -15,9 +15,32 @@ from torch import Tensor, fx, nn
 from torch.nn.functional import linear
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from sparsefront.errors import failure_reason
 from sparsefront.measure.attention import BACKENDS, WithAttentionBackend, unsupported_reason
-from sparsefront.measure.execution_mode import CannotTrace, traced
+from sparsefront.models.recurrent import SplitLSTM
 from sparsefront.networks import before_forward, first_argument, has_forward_hooks
+
+
+class DoesNotApply(Exception):
+    """A variant has nothing to change in a network, or cannot run here; the message says why."""
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, SparseLayer | SplitLSTM) or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(net: nn.Module) -> fx.Graph:
+    """Trace a network with torch.fx; sparse layers and `SplitLSTM` are leaves.
+
+    Raises:
+        DoesNotApply: with the reason.
+    """
+    try:
+        return _Tracer().trace(net)
+    except Exception as error:  # a forward may do anything
+        raise DoesNotApply(f"its forward cannot be traced: {failure_reason(error)}") from error
+
 
 # The epilogue of a convolution that can be fused into it: ReLU, or a shortcut added and then ReLU.
 
@@ -61,8 +84,8 @@ def adds_shortcut(net: nn.Module) -> dict[str, bool]:
     If ReLU follows a sum of two convolutions, the first one counts. Empty where the forward cannot be traced.
     """
     try:
-        nodes = traced(net).nodes
-    except CannotTrace:
+        nodes = trace(net).nodes
+    except DoesNotApply:
         return {}
     modules = dict(net.named_modules())
     shortcuts: dict[str, bool] = {}
@@ -96,28 +119,24 @@ def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
 # In eval mode BatchNorm is a scale and a shift per channel, which fold into the convolution before it.
 
 
-class CannotFold(Exception):
-    """A network has nothing to fold; the message says why."""
-
-
 def fold_batch_norm(net: nn.Module) -> nn.Module:
     """A copy whose BatchNorms are folded into convolutions, dense or sparse, that only they use; nn.Identity replaces them.
 
     Args:
         net: in eval mode; unchanged.
     Raises:
-        CannotFold, CannotTrace: with the reason.
+        DoesNotApply: with the reason.
     """
     if not any(isinstance(module, nn.BatchNorm2d) for module in net.modules()):
-        raise CannotFold("the network has no BatchNorm2d")
-    pairs = _pairs(traced(net), dict(net.named_modules()))
+        raise DoesNotApply("the network has no BatchNorm2d")
+    pairs = _pairs(trace(net), dict(net.named_modules()))
     if not pairs:
-        raise CannotFold("no BatchNorm2d alone reads a convolution")
+        raise DoesNotApply("no BatchNorm2d alone reads a convolution")
     folded = copy.deepcopy(net)
     for convolution, norm in pairs:
         before, after = folded.get_submodule(convolution), folded.get_submodule(norm)
         assert isinstance(before, nn.Conv2d | SparseLayer) and isinstance(after, nn.BatchNorm2d)  # see `_pairs`
-        folded.set_submodule(convolution, _folded(before, after), strict=True)
+        folded.set_submodule(convolution, _fold(before, after), strict=True)
         folded.set_submodule(norm, nn.Identity(), strict=True)
     return folded
 
@@ -147,7 +166,7 @@ def called(node: fx.Node) -> str:
 
 
 @torch.no_grad()
-def _folded(convolution: nn.Conv2d | SparseLayer, norm: nn.BatchNorm2d) -> nn.Module:
+def _fold(convolution: nn.Conv2d | SparseLayer, norm: nn.BatchNorm2d) -> nn.Module:
     if isinstance(convolution, nn.Conv2d):
         return fuse_conv_bn_eval(convolution, norm)
     assert norm.running_mean is not None and norm.running_var is not None  # see `_pairs`
@@ -161,10 +180,6 @@ def _folded(convolution: nn.Conv2d | SparseLayer, norm: nn.BatchNorm2d) -> nn.Mo
 
 
 # ReLU, and a shortcut added before it, fused into the sparse convolution that they follow.
-
-
-class NothingToFuse(Exception):
-    """No convolution of a network takes an epilogue; the message says why."""
 
 
 @runtime_checkable
@@ -183,12 +198,12 @@ def fuse_epilogues(net: nn.Module) -> nn.Module:
     Args:
         net: in eval mode; unchanged.
     Raises:
-        NothingToFuse, CannotTrace: with the reason.
+        DoesNotApply: with the reason.
     """
     if not any(isinstance(module, TakesEpilogue) for module in net.modules()):
-        raise NothingToFuse("the network has no sparse convolution that takes what follows it")
+        raise DoesNotApply("the network has no sparse convolution that takes what follows it")
     net = copy.deepcopy(net)
-    graph = traced(net)
+    graph = trace(net)
     modules = dict(net.named_modules())
     _remove_identities(graph, modules)
     targets = [node.target for node in graph.nodes if node.op == "call_module"]
@@ -199,7 +214,7 @@ def fuse_epilogues(net: nn.Module) -> nn.Module:
         if isinstance(module := modules[node.target], TakesEpilogue) and _fuse(graph, node, module, modules):
             fused += 1
     if not fused:
-        raise NothingToFuse("no sparse convolution is followed by ReLU")
+        raise DoesNotApply("no sparse convolution is followed by ReLU")
     graph.lint()
     return fx.GraphModule(modules[""], graph).eval()
 
@@ -317,7 +332,7 @@ def shared_input_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> list[l
     linears = {name: module for name, module in net.named_modules() if _is_plain(module)}
     # outside of inference mode, whose tensors have no version counter
     with before_forward(linears, partial(_note, calls)), torch.inference_mode(False), torch.no_grad():
-        net(*map(_cloned, args), **{name: _cloned(value) for name, value in inputs.items()})
+        net(*map(_clone, args), **{name: _clone(value) for name, value in inputs.items()})
     names = [call.name for call in calls]
     groups: dict[tuple[Any, ...], list[str]] = {}
     for call in calls:
@@ -335,7 +350,7 @@ def copy_sharing_weights(net: nn.Module) -> nn.Module:
     return copy.deepcopy(net, {id(part): part for part in shared})
 
 
-def _cloned(value: Any) -> Any:
+def _clone(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
@@ -350,10 +365,6 @@ def _note(calls: list[_Call], name: str, arguments: tuple[Any, ...], keywords: d
 
 
 # Convolutions that cut an image into patches, as one product each.
-
-
-class CutsNoPatches(Exception):
-    """A network has no patch convolution."""
 
 
 class PatchProduct(nn.Module):
@@ -384,11 +395,11 @@ def patch_products(net: nn.Module) -> nn.Module:
     """A copy, sharing its weights, with each patch convolution as a `PatchProduct`.
 
     Raises:
-        CutsNoPatches: there is none.
+        DoesNotApply: there is none.
     """
     names = [name for name, module in net.named_modules() if _cuts_patches(module)]
     if not names:
-        raise CutsNoPatches("no convolution of the network cuts its image into patches")
+        raise DoesNotApply("no convolution of the network cuts its image into patches")
     changed = copy_sharing_weights(net)
     for name in names:
         convolution = changed.get_submodule(name)
@@ -437,10 +448,6 @@ _REWRITTEN = {"folded_batch_norm": fold_batch_norm, "fused_epilogue": fuse_epilo
 Fuse = Callable[[nn.Module, dict[str, Tensor]], nn.Module]
 
 
-class DoesNotApply(Exception):
-    """A variant has nothing to change in a network, or cannot run here; the message says why."""
-
-
 def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: Fuse | None = None) -> nn.Module:
     """Apply a variant to a network, which stays unchanged.
 
@@ -465,18 +472,11 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
             raise DoesNotApply(reason)
         return WithAttentionBackend(net, BACKENDS[name]).eval()
     if name in _REWRITTEN:
-        return _rewritten(name, net)
-    return _fused_qkv(net, inputs) if name == "fused_qkv" else _channels_last(net)
-
-
-def _rewritten(name: str, net: nn.Module) -> nn.Module:
-    try:
         return _REWRITTEN[name](net)
-    except (CannotFold, CannotTrace, CutsNoPatches, NothingToFuse) as reason:
-        raise DoesNotApply(str(reason)) from reason
+    return _fuse_qkv(net, inputs) if name == "fused_qkv" else _channels_last(net)
 
 
-def _fused_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
+def _fuse_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
     fused = fuse_linears(net, **inputs)
     if fused is None:
         raise DoesNotApply("no two Linear layers read the same tensor")

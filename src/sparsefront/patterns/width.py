@@ -291,10 +291,10 @@ def _graph_of(module: nn.Module) -> fx.Graph | None:
     if isinstance(module, nn.ModuleList | nn.ModuleDict):
         return None
     tensors = [*module.parameters(), *module.buffers()]
-    copied = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})  # a trace may set attributes
     try:
-        return _Tracer().trace(copied)
-    except Exception:  # whatever the module's code raises when it meets symbolic values
+        # a copy, since a trace may set attributes
+        return _Tracer().trace(copy.deepcopy(module, {id(tensor): tensor for tensor in tensors}))
+    except Exception:  # whatever the module's code raises when it is copied or meets symbolic values
         return None
 
 

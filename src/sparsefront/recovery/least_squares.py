@@ -114,18 +114,18 @@ def solve_on_mask(weight: Tensor, mask: Tensor, gram: Tensor, *, iterations: int
         iterations: at most.
         tolerance: see `LeastSquares`.
     """
-    weight, kept = weight.double(), mask.double()
+    weight, support = weight.double(), mask.double()
     whole = float((weight @ gram * weight).sum())
     diagonal = gram.diagonal()
-    solution = weight * kept
+    solution = weight * support
     pruned = weight - solution
-    residual = (pruned @ gram) * kept
+    residual = (pruned @ gram) * support
     errors = [float((pruned @ gram * pruned).sum())]
     direction = residual / diagonal
     slope = (residual * direction).sum(1, keepdim=True)
     gained, taken = torch.zeros((), dtype=torch.float64, device=weight.device), 0
     for taken in range(1, iterations + 1):
-        image = (direction @ gram) * kept
+        image = (direction @ gram) * support
         curvature = (direction * image).sum(1, keepdim=True)
         step = torch.where(curvature > 0, slope / curvature, torch.zeros_like(slope))
         solution, residual = solution + step * direction, residual - step * image

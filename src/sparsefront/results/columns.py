@@ -1,5 +1,6 @@
 """Columns of tables of results: their values, formatting, and missing cells."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from sparsefront.progress import counted
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.results.candidates import Candidate, budget_of, metric_of, points_lost, precision_of, smaller_first
 from sparsefront.results.field_types import holds_entries
-from sparsefront.results.record import SPEEDUPS_LOW, Result, result_fields
+from sparsefront.results.record import Result, result_fields
 from sparsefront.results.run_folder import override_text
 
 # Columns and formatting of values.
@@ -53,14 +54,15 @@ class Column:
     """One field as a column; a `constant_aside` column on which all results agree is shown next to the table instead.
 
     `of`: the quantity, if the field name does not say it: `dense` is headed "dense accuracy", or with the metric shared by all
-    results.
+    results. `get`: returns the value if it is not that of the field.
     """
 
     field: str
     text: Callable[[Any], str] = plain
     numeric: bool = False
-    constant_aside: bool = False
+    constant_aside: bool = True
     of: str | None = None
+    get: Callable[[Result], Any] | None = None
 
     def heading(self, metric: str | None = None) -> str:
         """The heading: the field name, which `sort=` accepts, and its quantity.
@@ -72,7 +74,7 @@ class Column:
 
     def value(self, result: Result) -> Any:
         """The value of this result."""
-        return result.value_of(self.field)
+        return result.value_of(self.field) if self.get is None else self.get(result)
 
     def cell(self, result: Result) -> str:
         """The formatted value."""
@@ -81,6 +83,20 @@ class Column:
     def shared(self, result: Result) -> str:
         """The formatted value if all results agree on it."""
         return self.text(self.value(result))
+
+
+@dataclass(frozen=True)
+class QualityColumn(Column):
+    """The quality of a network; its standard error is in `<field>_standard_error`."""
+
+    numeric: bool = True
+    of: str | None = "accuracy"
+
+    def cell(self, result: Result) -> str:
+        return metric_of(result).text(self.value(result), result.value_of(f"{self.field}_standard_error"))
+
+    def shared(self, result: Result) -> str:
+        return metric_of(result).text(self.value(result))
 
 
 def collapsed_in(result: Result) -> dict[str, float]:
@@ -92,177 +108,77 @@ def collapsed_in(result: Result) -> dict[str, float]:
     return collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
 
 
-@dataclass(frozen=True)
-class QualityColumn(Column):
-    """The quality of a network; its standard error is in `<field>_standard_error`."""
-
-    def cell(self, result: Result) -> str:
-        return metric_of(result).text(self.value(result), result.value_of(f"{self.field}_standard_error"))
-
-    def shared(self, result: Result) -> str:
-        return metric_of(result).text(self.value(result))
-
-
-@dataclass(frozen=True)
-class CollapsedColumn(Column):
-    """Number of collapsed layers."""
-
-    def value(self, result: Result) -> int | None:
-        return len(collapsed_in(result)) if result.sparsity.sparsity_per_layer else None
-
-
-@dataclass(frozen=True)
-class DenseShareColumn(Column):
+def _dense_share(result: Result) -> float | None:
     """Share of the prunable weights in layers that stayed dense; unknown for records older than the field."""
-
-    def value(self, result: Result) -> float | None:
-        shares = result.sparsity.dense_weight_shares
-        return None if result.sparsity.dense_layers and not shares else sum(shares.values())
+    shares = result.sparsity.dense_weight_shares
+    return None if result.sparsity.dense_layers and not shares else sum(shares.values())
 
 
-@dataclass(frozen=True)
-class RecoverySeedColumn(Column):
-    """The seed of the recovery, if it has its own."""
-
-    def value(self, result: Result) -> int | None:
-        again = result.identity.recovery_seed
-        return None if again == result.identity.seed else again
+def _own_recovery_seed(result: Result) -> int | None:
+    again = result.identity.recovery_seed
+    return None if again == result.identity.seed else again
 
 
-@dataclass(frozen=True)
-class PrecisionColumn(Column):
-    """Precision of products with the prunable weights, also for records older than the field."""
-
-    def value(self, result: Result) -> str | None:
-        return precision_of(result)
-
-
-@dataclass(frozen=True)
-class PointsLostColumn(Column):
-    """Points lost against the continued dense network, if there is one; for perplexity, the increase in percent."""
-
-    def value(self, result: Result) -> float | None:
-        return points_lost(result)
-
-
-@dataclass(frozen=True)
-class GpuMinutesColumn(Column):
+def _gpu_minutes(result: Result) -> float | None:
     """Minutes of the run's stages, those of training once per GPU, without a dense network that was already trained; unknown on
     a CPU.
     """
-
-    def value(self, result: Result) -> float | None:
-        cost, devices = result.cost, result.choice.trainer_parameters.get("devices", 1)
-        if result.identity.gpu is None or cost.measure_seconds is None or not isinstance(devices, int):
-            return None
-        training = [cost.recover_seconds, cost.dense_continued_seconds, cost.dense_distilled_seconds]
-        training += [] if cost.dense_reused else [cost.train_dense_seconds]
-        once = [cost.prune_seconds, cost.measure_seconds]
-        return (devices * sum(filter(None, training)) + sum(filter(None, once))) / 60
-
-
-@dataclass(frozen=True)
-class SettingsColumn(Column):
-    """The parameters that differ between results with the same parts: `recovery.hardness=1.0`.
-
-    `keys`: (part, parameter).
-    """
-
-    keys: tuple[tuple[str, str], ...] = ()
-
-    def value(self, result: Result) -> str | None:
-        entries = ((part, key, result.value_of(f"{part}_parameters")) for part, key in self.keys)
-        return " ".join(override_text(f"{part}.{key}", held[key]) for part, key, held in entries if key in held) or None
+    cost, devices = result.cost, result.choice.trainer_parameters.get("devices", 1)
+    if result.identity.gpu is None or cost.measure_seconds is None or not isinstance(devices, int):
+        return None
+    training = [cost.recover_seconds, cost.dense_continued_seconds, cost.dense_distilled_seconds]
+    training += [] if cost.dense_reused else [cost.train_dense_seconds]
+    once = [cost.prune_seconds, cost.measure_seconds]
+    return (devices * sum(filter(None, training)) + sum(filter(None, once))) / 60
 
 
 # Fields for which higher is better are sorted descending; all others ascending.
 MORE_IS_BETTER = {
-    "dense",
-    "dense_continued",
-    "val_dense_continued",
-    "dense_distilled",
-    "val_dense_distilled",
-    "masked",
-    "sparse",
-    "dense_low",
-    "val_dense_low",
-    "val_dense",
-    "val_masked",
-    "val_sparse",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "speedup_dataset",
-    "speedup_dataset_low",
-    "speedup_dataset_high",
-    *SPEEDUPS_LOW,
-    "speedup_low_precision_dataset",
-    "speedup_low_precision_dataset_low",
-    "speedup_low_precision_dataset_high",
-    "throughput_dense_low_samples_per_s",
-    "sparse_layer_share",
-    "throughput_dense_samples_per_s",
-    "throughput_sparse_samples_per_s",
-    *("tokens_per_s_dense", "tokens_per_s_sparse", "tokens_per_s_dense_low"),
-    "sparse_flops_share",
-    "sparsity_achieved",
-    "sparsity_target",
-    "sparsity_whole_model",
+    field.name
+    for field in result_fields()
+    if re.fullmatch(
+        r"(val_)?(dense(_continued|_distilled|_low)?|masked|sparse)|sparse_\w+_share|sparsity_(achieved|target|whole_model)"
+        r"|speedup.*|throughput_.*|tokens_per_s_.*",
+        field.name,
+    )
 }
 
-RUN = Column("run_id")
+RUN = Column("run_id", constant_aside=False)
 COLUMNS = (
-    Column("model", constant_aside=True),
-    Column("model_variant", constant_aside=True),
-    Column("dataset", constant_aside=True),
-    Column("dataset_task", constant_aside=True),
-    Column("dataset_split", constant_aside=True),
-    Column("structured", constant_aside=True),
-    Column("pattern"),
-    Column("granularity", constant_aside=True),
-    Column("n_of_m", constant_aside=True),
-    Column("sparsity_achieved", fraction, numeric=True),
-    CollapsedColumn("collapsed_layers", numeric=True, constant_aside=True),
-    DenseShareColumn("dense_layers", percent, numeric=True, constant_aside=True),
-    Column("importance", constant_aside=True),
-    Column("allocation", constant_aside=True),
-    Column("schedule", constant_aside=True),
-    Column("recovery", constant_aside=True),
-    Column("recipe", constant_aside=True),
-    Column("kernel_mode", constant_aside=True),
-    Column("recovery_steps", numeric=True, constant_aside=True),
-    Column("seed", numeric=True),
-    RecoverySeedColumn("recovery_seed", numeric=True, constant_aside=True),
-    QualityColumn("dense", numeric=True, of="accuracy"),
-    *(
-        QualityColumn(control, numeric=True, constant_aside=True, of="accuracy")
-        for control in ("dense_continued", "dense_distilled", "dense_low")
+    *map(Column, ("model", "model_variant", "dataset", "dataset_task", "dataset_split", "structured")),
+    Column("pattern", constant_aside=False),
+    *map(Column, ("granularity", "n_of_m")),
+    Column("sparsity_achieved", fraction, numeric=True, constant_aside=False),
+    Column(
+        "collapsed_layers",
+        numeric=True,
+        get=lambda result: len(collapsed_in(result)) if result.sparsity.sparsity_per_layer else None,
     ),
-    QualityColumn("masked", numeric=True, of="accuracy"),
-    QualityColumn("sparse", numeric=True, of="accuracy"),
-    QualityColumn("val_sparse", numeric=True, constant_aside=True, of="accuracy"),
-    PointsLostColumn("points lost", points, numeric=True),
-    Column("evaluated_samples", numeric=True, constant_aside=True),
-    Column("latency_dense_ms", milliseconds, numeric=True),
-    Column("latency_sparse_ms", milliseconds, numeric=True),
-    Column("speedup", times, numeric=True),
-    Column("latency_dense_low_ms", milliseconds, numeric=True, constant_aside=True),
-    Column("dense_low_precision", constant_aside=True),
-    Column("speedup_low_precision", times, numeric=True, constant_aside=True),
-    Column("latency_dense_dataset_ms", milliseconds, numeric=True, constant_aside=True),
-    Column("latency_sparse_dataset_ms", milliseconds, numeric=True, constant_aside=True),
-    Column("speedup_dataset", times, numeric=True, constant_aside=True),
-    GpuMinutesColumn("GPU minutes", minutes, numeric=True, constant_aside=True),
-    Column("latency_device", constant_aside=True),
-    Column("gpu", constant_aside=True),
-    Column("processor", constant_aside=True),
-    Column("threads", constant_aside=True),
-    Column("batch_size", numeric=True, constant_aside=True),
-    Column("dtype", constant_aside=True),
-    PrecisionColumn("precision", constant_aside=True),
+    Column("dense_layers", percent, numeric=True, get=_dense_share),
+    *map(Column, ("importance", "allocation", "schedule", "recovery", "recipe", "kernel_mode")),
+    Column("recovery_steps", numeric=True),
+    Column("seed", numeric=True, constant_aside=False),
+    Column("recovery_seed", numeric=True, get=_own_recovery_seed),
+    QualityColumn("dense", constant_aside=False),
+    *map(QualityColumn, ("dense_continued", "dense_distilled", "dense_low")),
+    *(QualityColumn(side, constant_aside=False) for side in ("masked", "sparse")),
+    QualityColumn("val_sparse"),
+    Column("points lost", points, numeric=True, constant_aside=False, get=points_lost),
+    Column("evaluated_samples", numeric=True),
+    *(Column(f"latency_{side}_ms", milliseconds, numeric=True, constant_aside=False) for side in ("dense", "sparse")),
+    Column("speedup", times, numeric=True, constant_aside=False),
+    Column("latency_dense_low_ms", milliseconds, numeric=True),
+    Column("dense_low_precision"),
+    Column("speedup_low_precision", times, numeric=True),
+    *(Column(f"latency_{side}_dataset_ms", milliseconds, numeric=True) for side in ("dense", "sparse")),
+    Column("speedup_dataset", times, numeric=True),
+    Column("GPU minutes", minutes, numeric=True, get=_gpu_minutes),
+    *map(Column, ("latency_device", "gpu", "processor", "threads")),
+    Column("batch_size", numeric=True),
+    Column("dtype"),
+    Column("precision", get=precision_of),
     RUN,
-    # last, because a list of several kernels is too long to put other columns after it
-    Column("latency_kernel", constant_aside=True),
+    Column("latency_kernel"),  # last, because a list of several kernels is too long to put other columns after it
 )
 
 
@@ -271,18 +187,23 @@ def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, st
     aside = {
         column.field: column.shared(results[0])
         for column in COLUMNS
-        if column.constant_aside and _agree(column, results)
+        if column.constant_aside
+        for first in [column.value(results[0])]
+        if all(column.value(result) == first for result in results)
     }
     shown = [column for column in COLUMNS if column.field not in aside]
     if keys := _differing_settings(results):
-        shown.insert(shown.index(RUN), SettingsColumn("settings", keys=keys))
+
+        def settings(result: Result) -> str | None:
+            """The parameters that differ between results with the same parts: `recovery.hardness=1.0`."""
+            entries = ((part, key, result.value_of(f"{part}_parameters")) for part, key in keys)
+            return (
+                " ".join(override_text(f"{part}.{key}", held[key]) for part, key, held in entries if key in held)
+                or None
+            )
+
+        shown.insert(shown.index(RUN), Column("settings", get=settings))
     return shown, {field: text for field, text in aside.items() if text != "–"}
-
-
-def _agree(column: Column, results: Sequence[Result]) -> bool:
-    """Whether all values are equal; stops at the first difference."""
-    first = column.value(results[0])
-    return all(column.value(result) == first for result in results)
 
 
 def shared_metric(results: Sequence[Result]) -> str | None:
@@ -293,15 +214,8 @@ def shared_metric(results: Sequence[Result]) -> str | None:
 
 # part of the configuration -> its parameters that have a column of their own
 PARTS: dict[str, set[str]] = {
-    "model": {"variant", "size", "name"},
-    "dataset": {"task"},
-    "pattern": {"granularity"},
-    "importance": {"seed"},
-    "allocation": set(),
-    "schedule": set(),
-    "recovery": set(),
-    "recipe": set(),
-    "trainer": set(),
+    **{"model": {"variant", "size", "name"}, "dataset": {"task"}, "pattern": {"granularity"}, "importance": {"seed"}},
+    **{part: set() for part in ("allocation", "schedule", "recovery", "recipe", "trainer")},
 }
 
 
@@ -340,7 +254,7 @@ def sort_results(results: Sequence[Result], by: str) -> list[Result]:
     filled = [result for result in results if result.value_of(name) is not None]
     empty = [result for result in results if result.value_of(name) is None]
 
-    def place(result: Result) -> tuple:
+    def place(result: Result) -> tuple[bool, Any]:
         # A column may contain text and numbers (a granularity of 64 or "4x64"): numbers come first.
         value = result.value_of(name)
         return isinstance(value, str), metric_of(result).sign * value if is_quality(name) else value
@@ -363,30 +277,22 @@ def measured_cells(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
     """
     candidates = [candidate for candidate in candidates if budget_of(candidate.results[0]) is None]
     sparsities = sorted({candidate.sparsity for candidate in candidates})
-    varying_parts = [
-        name for name in NAMED_WHERE_DIFFERENT if len({_chosen(one, name) for one in candidates} - {""}) > 1
-    ]
+    names = [name for name in NAMED_WHERE_DIFFERENT if len({_chosen(one, name) for one in candidates} - {""}) > 1]
     seeds: dict[tuple[str, ...], dict[float, set]] = {}
     for candidate in candidates:
-        line = _pattern(candidate), *(_chosen(candidate, name) for name in varying_parts), candidate.recovery
-        of_line = seeds.setdefault(line, {})
-        of_line.setdefault(candidate.sparsity, set()).update(candidate.seeds)
+        choice, first = candidate.results[0].choice, smaller_first(candidate.results[0])
+        windows = choice.pattern_parameters.get("m")  # not n:m, which follows from the sparsity
+        parts = (first, choice.pattern, choice.granularity, None if windows is None else f"m={windows}")
+        pattern = " ".join(str(part) for part in parts if part is not None)
+        line = pattern, *(_chosen(candidate, name) for name in names), candidate.recovery
+        seeds.setdefault(line, {}).setdefault(candidate.sparsity, set()).update(candidate.seeds)
     if len(sparsities) < 2 or len(seeds) < 2:
         return []
     return [
-        dict(zip(("pattern", *varying_parts, "recovery"), line, strict=True))
-        | {f"sparsity {sparsity:g}": _cell(held.get(sparsity, ())) for sparsity in sparsities}
+        dict(zip(("pattern", *names, "recovery"), line, strict=True))
+        | {f"sparsity {one:g}": counted(len(held[one]), "seed") if one in held else MISSING for one in sparsities}
         for line, held in sorted(seeds.items())
     ]
-
-
-def _pattern(candidate: Candidate) -> str:
-    """The pattern without n:m, if that follows from the sparsity."""
-    choice = candidate.results[0].choice
-    windows = choice.pattern_parameters.get("m")
-    first = smaller_first(candidate.results[0])
-    parts = (first, choice.pattern, choice.granularity, None if windows is None else f"m={windows}")
-    return " ".join(str(part) for part in parts if part is not None)
 
 
 def _chosen(candidate: Candidate, name: str) -> str:
@@ -394,7 +300,3 @@ def _chosen(candidate: Candidate, name: str) -> str:
     choice = candidate.results[0].choice
     chosen = choice.pattern_parameters.get(name) if name == "distribution" else getattr(choice, name)
     return chosen or ""
-
-
-def _cell(seeds: Sequence) -> str:
-    return counted(len(seeds), "seed") if seeds else MISSING

@@ -15,7 +15,7 @@ from sparsefront.progress import counted, exit_quietly_on_broken_pipe
 from sparsefront.results.candidates import too_few_repeats
 from sparsefront.results.columns import fraction, milliseconds, plain, times
 from sparsefront.results.comparable import CPU_NOTE
-from sparsefront.results.plots import DENSE_COLOR, series_styles
+from sparsefront.results.plots import DENSE_COLOR, new_figure, series_styles
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.statistics import FASTER, speed_verdict
 from sparsefront.results.store import read_results
@@ -110,11 +110,7 @@ def curve_lines(result: Result) -> list[dict[str, str]]:
 
 def curve_figure(result: Result) -> "Figure":
     """Log-log plot of latency against batch size: one line per side and length, dense dashed."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9, 4.4)
     axes = figure.subplots()
     axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel="latency of a batch, ms")
     sizes = curve_sizes(result)

@@ -85,40 +85,11 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class VisibleLines:
-    """The lines of one direction that fit into a picture, each before one of these pixel positions."""
-
-    groups: tuple[int, ...] = ()
-    windows: tuple[int, ...] = ()
-
-    def insert(self, pixels: np.ndarray, axis: int) -> np.ndarray:
-        """Insert a line of pixels into [height, width, 3] before each position, without covering any."""
-        groups, windows = dict.fromkeys(self.groups, GROUP_COLOR), dict.fromkeys(self.windows, WINDOW_COLOR)
-        # If both share a position, show the coarser one: windows of blocks, or blocks of windows.
-        color_at = groups | windows if len(windows) <= len(groups) else windows | groups
-        places = sorted(color_at)
-        lines = np.array([rgb(color_at[place]) for place in places], dtype=np.uint8).reshape(len(places), 3)
-        across = (len(places), pixels.shape[1], 3) if axis == 0 else (pixels.shape[0], len(places), 3)
-        return np.insert(pixels, places, np.broadcast_to(lines[:, None] if axis == 0 else lines, across), axis=axis)
-
-
-@dataclass(frozen=True)
 class MaskImage:
     """Pixels uint8 [height, width, 3] of a mask, and their description."""
 
     pixels: np.ndarray
-    scale: Scale
-    rows: VisibleLines
-    columns: VisibleLines
-
-    @property
-    def line_text(self) -> str:
-        """Describe the lines for readers."""
-        drawn = {
-            "black lines: groups": self.rows.groups or self.columns.groups,
-            "white lines: windows": self.columns.windows,
-        }
-        return ", ".join(text for text, places in drawn.items() if places)
+    text: str
 
 
 def mask_image(mask: Tensor, boundaries: Boundaries, scale: Scale) -> MaskImage:
@@ -126,16 +97,29 @@ def mask_image(mask: Tensor, boundaries: Boundaries, scale: Scale) -> MaskImage:
 
     Args:
         mask: bool [N, K], True = kept, on any device.
-            boundaries: drawn as inserted lines, so that no weight is covered; omitted if closer than LEAST_SPACING.
-            scale: of the picture.
-        Returns:
-            exactly KEPT_COLOR and PRUNED_COLOR for pixels that are a weight or part of one, else mixed by density.
+        boundaries: drawn as inserted lines, so that no weight is covered; omitted if closer than LEAST_SPACING.
+        scale: of the picture.
+    Returns:
+        exactly KEPT_COLOR and PRUNED_COLOR for pixels that are a weight or part of one, else mixed by density.
     """
     density = pixel_density(mask, scale).numpy()[..., None]
     pixels = np.rint(density * rgb(KEPT_COLOR) + (1 - density) * rgb(PRUNED_COLOR)).astype(np.uint8)
-    rows = VisibleLines(groups=_places(boundaries.rows, scale))
-    columns = VisibleLines(groups=_places(boundaries.columns, scale), windows=_places(boundaries.windows, scale))
-    return MaskImage(columns.insert(rows.insert(pixels, axis=0), axis=1), scale, rows, columns)
+    rows, columns = line_places(boundaries.rows, scale), line_places(boundaries.columns, scale)
+    windows = line_places(boundaries.windows, scale)
+    groups, between = dict.fromkeys(columns, GROUP_COLOR), dict.fromkeys(windows, WINDOW_COLOR)
+    pixels = _with_lines(pixels, dict.fromkeys(rows, GROUP_COLOR), axis=0)
+    # If both share a position, show the coarser one: windows of blocks, or blocks of windows.
+    pixels = _with_lines(pixels, groups | between if len(windows) <= len(columns) else between | groups, axis=1)
+    drawn = {"black lines: groups": rows or columns, "white lines: windows": windows}
+    return MaskImage(pixels, ", ".join([*(text for text, places in drawn.items() if places), scale.text]))
+
+
+def _with_lines(pixels: np.ndarray, color_at: Mapping[int, str], axis: int) -> np.ndarray:
+    """Insert a line of pixels into [height, width, 3] before each position, without covering any."""
+    places = sorted(color_at)
+    lines = np.array([rgb(color_at[place]) for place in places], dtype=np.uint8).reshape(len(places), 3)
+    across = (len(places), pixels.shape[1], 3) if axis == 0 else (pixels.shape[0], len(places), 3)
+    return np.insert(pixels, places, np.broadcast_to(lines[:, None] if axis == 0 else lines, across), axis=axis)
 
 
 def pixel_density(mask: Tensor, scale: Scale) -> Tensor:
@@ -154,7 +138,7 @@ def rgb(color: str) -> np.ndarray:
     return np.frombuffer(bytes.fromhex(color.removeprefix("#")), dtype=np.uint8)
 
 
-def _places(boundaries: Sequence[int], scale: Scale) -> tuple[int, ...]:
+def line_places(boundaries: Sequence[int], scale: Scale) -> tuple[int, ...]:
     """Convert boundaries between weights to positions between pixels, rounded if pixels are pooled; () if too dense."""
     if not len(boundaries):
         return ()
@@ -236,20 +220,12 @@ def write_mask_png(
         permutation: under which it obeys the pattern; None = identity.
     """
     scale = Scale.of((mask.shape[0], mask.shape[1]))
-    if permutation is None:
-        panels = {"": mask_image(mask, pattern.boundaries(mask, sparsity), scale)}
-    else:
-        permuted = permutation.apply(mask)
-        panels = {
-            "in the network's order": mask_image(mask, Boundaries(), scale),
-            "in the pattern's order": mask_image(permuted, pattern.boundaries(permuted, sparsity), scale),
-        }
-    write_panels(panels, path, heading=(title, subtitle, _key(list(panels.values()))))
-
-
-def _key(images: Sequence[MaskImage]) -> str:
-    """Explain colors and pixels in one line."""
-    return ", ".join(filter(None, ("dark gray: kept, light gray: pruned", images[-1].line_text, images[-1].scale.text)))
+    permuted = mask if permutation is None else permutation.apply(mask)
+    image = mask_image(permuted, pattern.boundaries(permuted, sparsity), scale)
+    panels = {"": image}
+    if permutation is not None:
+        panels = {"in the network's order": mask_image(mask, Boundaries(), scale), "in the pattern's order": image}
+    write_panels(panels, path, heading=(title, subtitle, f"dark gray: kept, light gray: pruned, {image.text}"))
 
 
 def write_panels(panels: Mapping[str, MaskImage], path: Path, *, heading: Sequence[str] = ()) -> None:

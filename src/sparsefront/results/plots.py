@@ -26,45 +26,33 @@ if TYPE_CHECKING:
 # Colors and markers of series. A pattern keeps its color and a recovery its marker in every plot and page; other series
 # use other colors.
 
-COLORS = ("#0b6fb8", "#d1495b", "#2a9d6f", "#e08e0b", "#7b5ea7", "#5c5c5c", "#17a2b8", "#a0522d", "#c04fa0", "#8a9a1b")
+COLORS = tuple("#0b6fb8 #d1495b #2a9d6f #e08e0b #7b5ea7 #5c5c5c #17a2b8 #a0522d #c04fa0 #8a9a1b".split())
 # Colors of other series (kernels, weights, sizes), at least 25 away from all pattern colors in CIELAB.
 SERIES_COLORS = tuple("#7890fc #9c0c00 #60d86c #fc7848 #6c0078 #fca8cc #605400 #00d8cc #184818 #e4c054".split())
 # Of masks: neutral, and different in lightness for color-blind readers.
 KEPT_COLOR, PRUNED_COLOR = "#5a6b7b", "#d3d8dd"
+DENSE_COLOR, FRONT_COLOR, DOMINATED_COLOR = "#111111", "#999999", "#c4c4c4"
 MARKERS = (
-    ("o", "circle"),
-    ("s", "square"),
-    ("^", "triangle-up"),
-    ("D", "diamond"),
-    ("v", "triangle-down"),
-    ("P", "cross"),
-    ("X", "x"),
-    ("<", "triangle-left"),
-    (">", "triangle-right"),
-    ("p", "pentagon"),
-    ("h", "hexagon"),
+    *(("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("D", "diamond"), ("v", "triangle-down"), ("P", "cross")),
+    *(("X", "x"), ("<", "triangle-left"), (">", "triangle-right"), ("p", "pentagon")),
 )
-DENSE_COLOR = "#111111"
-FRONT_COLOR = "#999999"
-DOMINATED_COLOR = "#c4c4c4"
 
 _PATTERN_COLORS = dict(
     zip(("tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense", "uniform", "channel"), COLORS),
-    shuffled_block=COLORS[8],
-    tile_2_4=COLORS[9],
-    block_2_4="#3d4fd1",
-    mixed="#e6007e",
-    depth="#7a5c00",
+    **{
+        "shuffled_block": COLORS[8],
+        "tile_2_4": COLORS[9],
+        "block_2_4": "#3d4fd1",
+        "mixed": "#e6007e",
+        "depth": "#7a5c00",
+    },
 )
 _OWN_PATTERN_COLORS = ("#00707a", "#b06a00", "#6b8e23", "#8b2f5a", "#40557a", "#9a5fd0")
 _RECOVERY_MARKERS = dict(
     zip(("finetune", "none", "distill", "lr_rewind", "weight_rewind", "obs_update", "sr_ste"), MARKERS),
-    square_head=MARKERS[7],
-    sparse_swaps=MARKERS[8],
-    cast=MARKERS[9],
-    least_squares=MARKERS[10],
+    **dict(zip(("square_head", "sparse_swaps", "cast"), MARKERS[7:])),
 )
-_OWN_RECOVERY_MARKERS = (("H", "hexagon2"), ("d", "thin-diamond"))
+_OWN_RECOVERY_MARKERS = (("h", "hexagon"), ("d", "thin-diamond"))
 
 
 @dataclass(frozen=True)
@@ -194,11 +182,8 @@ class LayerDensity:
 
 def layer_densities(result: Result) -> list[LayerDensity]:
     """All prunable layers of a run, in network order."""
-    dense = result.sparsity.dense_layers
-    return [
-        LayerDensity(layer, 1 - sparsity, stays_dense=layer in dense)
-        for layer, sparsity in result.sparsity.sparsity_per_layer.items()
-    ]
+    dense, sparsities = result.sparsity.dense_layers, result.sparsity.sparsity_per_layer
+    return [LayerDensity(layer, 1 - sparsity, stays_dense=layer in dense) for layer, sparsity in sparsities.items()]
 
 
 def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: float | None, title: str) -> Path:
@@ -208,12 +193,7 @@ def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: 
         densities: at least one.
         target: density over all prunable weights; None if a latency was requested.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    height = FRAME_INCHES + BAR_INCHES * len(densities)
-    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(WIDTH_INCHES, FRAME_INCHES + BAR_INCHES * len(densities))
     axes = figure.subplots()
     for stays_dense, color, label in ((False, KEPT_COLOR, "pruned"), (True, FRONT_COLOR, "stayed dense")):
         bars = [(place, bar.density) for place, bar in enumerate(densities) if bar.stays_dense is stays_dense]
@@ -229,9 +209,23 @@ def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: 
     axes.set_title(plot_text(title), fontsize=9)
     axes.grid(axis="x", alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    return _write_png(figure, path, dpi=120)
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """A figure in inches without pyplot, which keeps global state and looks for a display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _write_png(figure: "Figure", path: Path, *, dpi: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as new:
-        figure.savefig(new, dpi=120, format="png")
+        figure.savefig(new, dpi=dpi, format="png")
     return path
 
 
@@ -260,10 +254,7 @@ def write_groups_png(groups: Sequence[ComparableResults], path: Path) -> Path:
         ValueError: there are no groups.
     """
     figure = pareto_figure(sorted(groups, key=lambda group: -len(group.results))[:MOST_PANELS])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as new:
-        figure.savefig(new, dpi=150, format="png")
-    return path
+    return _write_png(figure, path, dpi=150)
 
 
 @contextmanager
@@ -300,15 +291,10 @@ def pareto_figure(groups: Sequence[ComparableResults]) -> "Figure":
     Raises:
         ValueError: there are no groups.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     if not groups:
         raise ValueError("nothing to draw: there is no result")
     columns = 2 if any(group.wants_sparsity_plot() for group in groups) else 1
-    # Without pyplot, which keeps global state and looks for a display.
-    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * len(groups)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * len(groups))
     for group, axes in zip(groups, figure.subplots(len(groups), columns, squeeze=False)):
         _draw_latency(axes[0], group)
         if columns == 2:
@@ -326,35 +312,35 @@ def svg_text(figure: "Figure") -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
+# Dense network -> label, and marker and size of its point; only the first is filled.
+DENSE_MARKS = {
+    "dense": ("dense baseline", "*", 150),
+    "dense_continued": ("dense, trained on", "*", 150),
+    "dense_distilled": ("dense, trained on with the teacher", "P", 120),
+    "dense_low": (None, "D", 70),
+}
+
+
 def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
-    points, dense, front = group.timed_points, group.dense_point(), group.front()
+    points, front = group.timed_points, group.front()
     draw_points(axes, points, x=lambda point: point.x, front=set(front), intervals=True)
     for pattern, series in by_pattern(points).items():
         draw_series(axes, group.own_front(series), pattern)
-    if dense is not None:
-        axes.scatter(*dense, color=DENSE_COLOR, marker="*", s=150, zorder=4, label="dense baseline")
-    if (continued := group.dense_point("dense_continued")) is not None:
-        star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "*", "s": 150}
-        axes.scatter(*continued, **star, zorder=4, label="dense, trained on")
-    if (distilled := group.dense_point("dense_distilled")) is not None:
-        star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "P", "s": 120}
-        axes.scatter(*distilled, **star, zorder=4, label="dense, trained on with the teacher")
-    if (low := group.dense_point("dense_low")) is not None:
-        star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "D", "s": 70}
-        axes.scatter(*low, **star, zorder=4, label=group.low_label)
+    for side, (label, marker, size) in DENSE_MARKS.items():
+        if (dense := group.dense_point(side)) is not None:
+            color = {"color": DENSE_COLOR} if side == "dense" else {"color": "none", "edgecolors": DENSE_COLOR}
+            axes.scatter(*dense, **color, marker=marker, s=size, zorder=4, label=label or group.low_label)
     if len(front) > 1:
         # Steps instead of slopes: nothing was measured between points.
         line = {"color": FRONT_COLOR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
         axes.plot(*zip(*front), **line, zorder=2, label=plot_text(group.front_label))
     if not points:
         axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOR)
-    title = "\n".join(
-        [group.title, *(line for note in group.notes for line in wrap(note, NOTE_WIDTH, max_lines=MOST_NOTE_LINES))]
-    )
-    _finish(axes, len(points), title=title, x_label=group.axis_label, y_label=group.metric.label)
+    notes = (line for note in group.notes for line in wrap(note, NOTE_WIDTH, max_lines=MOST_NOTE_LINES))
+    _finish(axes, len(points), group, title="\n".join([group.title, *notes]), x_label=group.axis_label)
     if group.wants_log_axis():
         _set_log_scale(axes)
-    elif points or dense is not None:
+    elif points or group.dense_point() is not None:
         axes.set_xlim(*_span(axes.dataLim.x0, axes.dataLim.x1))
 
 
@@ -367,20 +353,11 @@ def _span(low: float, high: float) -> tuple[float, float]:
 
 def _draw_sparsity(axes: "Axes", group: ComparableResults) -> None:
     draw_points(axes, group.points, x=lambda point: point.sparsity)
-    if (dense := group.median_quality("dense")) is not None:
-        axes.axhline(dense, color=DENSE_COLOR, linewidth=1, linestyle=":", label="dense")
-    if (continued := group.median_quality("dense_continued")) is not None:
-        axes.axhline(continued, color=DENSE_COLOR, linewidth=1, linestyle="--", label="dense, trained on")
-    if (distilled := group.median_quality("dense_distilled")) is not None:
-        label = "dense, trained on with the teacher"
-        axes.axhline(distilled, color=DENSE_COLOR, linewidth=1, linestyle="-.", label=label)
-    _finish(
-        axes,
-        len(group.points),
-        title=group.title,
-        x_label="achieved sparsity, fraction of zeros",
-        y_label=group.metric.label,
-    )
+    for side, style in {"dense": ":", "dense_continued": "--", "dense_distilled": "-."}.items():
+        if (quality := group.median_quality(side)) is not None:
+            label = "dense" if side == "dense" else DENSE_MARKS[side][0]
+            axes.axhline(quality, color=DENSE_COLOR, linewidth=1, linestyle=style, label=label)
+    _finish(axes, len(group.points), group, title=group.title, x_label="achieved sparsity, fraction of zeros")
     axes.set_xlim(0, 1)
 
 
@@ -394,7 +371,7 @@ def _set_log_scale(axes: "Axes") -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _finish(axes: "Axes", points: int, *, title: str, x_label: str, y_label: str) -> None:
+def _finish(axes: "Axes", points: int, group: ComparableResults, *, title: str, x_label: str) -> None:
     axes.margins(0.12)
     # Differences below one percentage point are mostly noise and must not fill the axis.
     low, high = axes.get_ylim()
@@ -403,7 +380,7 @@ def _finish(axes: "Axes", points: int, *, title: str, x_label: str, y_label: str
         axes.set_ylim(middle - 0.5, middle + 0.5)
     axes.set_title(plot_text(title), fontsize=9)
     axes.set_xlabel(plot_text(x_label))
-    axes.set_ylabel(plot_text(y_label))
+    axes.set_ylabel(plot_text(group.metric.label))
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
         # With thousands of points, loc="best" would take longer than everything else.

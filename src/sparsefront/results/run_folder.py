@@ -106,7 +106,6 @@ def close_killed_runs(results: Path) -> None:
 
     Args:
         results: the folder of results; points of sweeps are one level deeper.
-        results: the folder of results; the points of sweeps lie one level deeper.
     """
     for outer in _folders_in(results):
         for folder in (outer, *_folders_in(outer)):
@@ -128,13 +127,11 @@ def _close_killed_run(marker: Path) -> None:
     if lease is None:  # running, or just removed
         return
     try:
-        if not lease.took_over:  # just starting or ending
-            return
-        folder = marker.parent
-        for path in folder.rglob(f"{PARTIAL}*"):
-            path.unlink(missing_ok=True)
-        if not (folder / RESULT_FILE).exists() and not discard_if_empty(folder, log_counts=True):
-            _write_failure(folder, "Killed", KILLED)
+        if lease.took_over:  # else it is just starting or ending
+            for path in marker.parent.rglob(f"{PARTIAL}*"):
+                path.unlink(missing_ok=True)
+            if not (marker.parent / RESULT_FILE).exists() and not discard_if_empty(marker.parent, log_counts=True):
+                _write_failure(marker.parent, "Killed", KILLED)
     finally:
         lease.release()
 
@@ -209,13 +206,27 @@ def run_command(result: Result, folder: Path | None) -> str:
     Args:
         folder: of the run's `row.json`; None if it is not available.
     """
-    command = None if folder is None else overrides_command(folder)
-    if command is not None:
+    if folder is not None and (command := overrides_command(folder)) is not None:
         return command
-    return (
-        " ".join([program_command("run"), *map(shlex.quote, _options(result))])
-        + "  # from the record, parameters left out"
-    )
+    choice, precision = result.choice, result.speed.precision
+    options = [f"{group}={value}" for group in GROUPS if (value := result.value_of(group)) is not None]
+    settings = {
+        "dataset.task": choice.dataset_task or None,
+        "granularity": choice.granularity,
+        "structured.sparsity": choice.structured_parameters.get("sparsity"),
+        "precision": None if precision == result.speed.dtype else precision,
+        "sparsity": result.sparsity.sparsity_target,
+    }
+    texts = {
+        key: f"{value:g}" if key.endswith("sparsity") else value for key, value in settings.items() if value is not None
+    }
+    arguments = [
+        *filter(_sets_data, options),
+        *(f"{key}={text}" for key, text in texts.items()),
+        f"seed={result.identity.seed}",
+    ]
+    command = " ".join([program_command("run"), *map(shlex.quote, arguments)])
+    return f"{command}  # from the record, parameters left out"
 
 
 def override_text(key: str, value: Any) -> str:
@@ -292,13 +303,12 @@ def recorded_overrides(folder: Path) -> list[str] | None:
     Args:
         folder: the run's, or its packed record.
     """
-    file = folder / OVERRIDES_FILE
-    text = _text(folder, OVERRIDES_FILE)
+    file, text = folder / OVERRIDES_FILE, _text(folder, OVERRIDES_FILE)
     lines = text.splitlines()
-    if lines and all(map(_is_plain, lines)):
-        return [line[2:] for line in lines]  # fast path, ten times as fast as a YAML parser
     if not lines:
         return None
+    if all(map(_is_plain, lines)):
+        return [line[2:] for line in lines]  # fast path, ten times as fast as a YAML parser
     try:
         entries = parse_yaml_bounded(text)
     except ValueError as error:
@@ -314,18 +324,6 @@ def _is_plain(line: str) -> bool:
     """Whether a YAML line is a list entry with a plain scalar."""
     plain = line.startswith("- ") and line[2:3].isalpha() and line.isprintable()
     return plain and ": " not in line and " #" not in line
-
-
-def _options(result: Result) -> list[str]:
-    options = [f"{group}={value}" for group in GROUPS if (value := result.value_of(group)) is not None]
-    options = list(filter(_sets_data, options))
-    options += [f"dataset.task={result.choice.dataset_task}"] if result.choice.dataset_task else []
-    options += [f"granularity={result.choice.granularity}"] if result.choice.granularity is not None else []
-    amount = result.choice.structured_parameters.get("sparsity")
-    options += [] if amount is None else [f"structured.sparsity={amount:g}"]
-    precision = result.speed.precision
-    options += [f"precision={precision}"] if precision not in (None, result.speed.dtype) else []
-    return [*options, f"sparsity={result.sparsity.sparsity_target:g}", f"seed={result.identity.seed}"]
 
 
 # Runs without a result.

@@ -70,12 +70,7 @@ class Report:
 PLOT_FILE, PAGE_FILE, MASKS_FOLDER, DENSITY_FILE = "pareto.png", "report.html", "masks", "density.png"
 
 
-def write_report(
-    result: Result,
-    directory: Path,
-    settings: Report,
-    pruned: PrunedLayers | None = None,
-) -> list[Path]:
+def write_report(result: Result, directory: Path, settings: Report, pruned: PrunedLayers | None = None) -> list[Path]:
     """Write the selected files to the run's folder.
 
     Args:
@@ -83,24 +78,16 @@ def write_report(
     Returns:
         what was written; mask pictures as their folder.
     """
-    written, pictures = [], []
-    axis = axis_named(settings.axis)
+    written, pictures, axis, title = [], [], axis_named(settings.axis), run_title(result)
     if settings.plot:
         written.append(write_pareto_png([result], directory / PLOT_FILE, axis))
     if settings.mask_pictures and pruned is not None:
-        pictures = _write_pictures(result, directory / MASKS_FOLDER, settings, pruned)
-        written.append(directory / MASKS_FOLDER)
+        folder = directory / MASKS_FOLDER
+        masks = write_mask_pictures(pruned, folder, settings.mask_layers)
+        target = None if budget_of(result) else 1 - result.sparsity.sparsity_target
+        density = write_density_png(layer_densities(result), folder / DENSITY_FILE, target=target, title=title)
+        pictures = [density, *masks]
+        written.append(folder)
     if settings.html:
-        page = directory / PAGE_FILE
-        written.append(write_run_page(result, page, title=run_title(result), pictures=pictures, axis=axis))
+        written.append(write_run_page(result, directory / PAGE_FILE, title=title, pictures=pictures, axis=axis))
     return written
-
-
-def _write_pictures(result: Result, folder: Path, settings: Report, pruned: PrunedLayers) -> list[Path]:
-    """Write the densities of all layers first, then the masks of the chosen ones."""
-    masks = write_mask_pictures(pruned, folder, settings.mask_layers)
-    target = None if budget_of(result) else 1 - result.sparsity.sparsity_target
-    return [
-        write_density_png(layer_densities(result), folder / DENSITY_FILE, target=target, title=run_title(result)),
-        *masks,
-    ]

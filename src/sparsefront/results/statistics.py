@@ -22,7 +22,6 @@ from sparsefront.results.columns import times
 from sparsefront.results.comparable import (
     DATASET_SPEEDUP,
     SPEEDUP,
-    Axis,
     ComparableResults,
     Point,
     by_pattern,
@@ -140,41 +139,30 @@ def candidate_table(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
     place = {runs: number for number, runs in enumerate(picked)}  # rank within a sparsity
     lines = []
     for candidate in sorted(candidates, key=lambda one: (one.sparsity, place.get(one.runs, len(place)))):
-        lines.append(
-            {
-                "sparsity": f"{candidate.sparsity:g}",
-                "pattern": candidate.pattern,
-                "settings": " ".join(distinctions[candidate.runs].values()),
-                "runs": str(len(candidate.results)),
-                "held out": _spread(candidate.val, candidate.metric),
-                "test": _spread(candidate.test, candidate.metric),
-                **{
-                    f"lost, {part} (95 %)": _loss_text(loss_of(candidate, held_out=held_out))
-                    for part, held_out in (("held out", True), ("test", False))
-                },
-                "speedup": speedup_text(candidate, SPEEDUP),
-                "own lengths": speedup_text(candidate, DATASET_SPEEDUP),
-                "picked by held out": picked.get(candidate.runs, ""),
-            }
-        )
+        line = {
+            "sparsity": f"{candidate.sparsity:g}",
+            "pattern": candidate.pattern,
+            "settings": " ".join(distinctions[candidate.runs].values()),
+            "runs": str(len(candidate.results)),
+            "held out": candidate.metric.text(*mean_and_deviation(candidate.val)),
+            "test": candidate.metric.text(*mean_and_deviation(candidate.test)),
+        }
+        for part, held_out in (("held out", True), ("test", False)):
+            loss = loss_of(candidate, held_out=held_out)
+            bound = f" (≤ {loss.high:.2f})" if loss is not None and loss.high < inf else ""
+            line[f"lost, {part} (95 %)"] = NONE if loss is None else f"{loss.mean:.2f}{bound}"
+        for heading, axis in (("speedup", SPEEDUP), ("own lengths", DATASET_SPEEDUP)):
+            point = point_of(candidate, axis)
+            line[heading] = NONE if point.x is None else times(point.x) + _interval_text(point, "{:.2f}–{:.2f}")
+        lines.append(line | {"picked by held out": picked.get(candidate.runs, "")})
     unused = [name for name in ("settings", "own lengths") if all(line[name] in ("", NONE) for line in lines)]
     return [{name: cell for name, cell in line.items() if name not in unused} for line in lines]
 
 
-def _loss_text(loss: Loss | None) -> str:
-    """`1.42 (≤ 2.24)`."""
-    if loss is None:
-        return NONE
-    return f"{loss.mean:.2f}" + (f" (≤ {loss.high:.2f})" if loss.high < inf else "")
-
-
-def speedup_text(candidate: Candidate, axis: Axis) -> str:
-    """`1.61× (1.60–1.61)`: the mean over the timed runs, with the hull of their intervals."""
-    point = point_of(candidate, axis)
-    if point.x is None:
-        return NONE
-    ends = repeats_text(point) or (point.x_interval and "{:.2f}–{:.2f}".format(*point.x_interval))
-    return times(point.x) + (f" ({ends})" if ends else "")
+def _interval_text(point: Point, form: str) -> str:
+    """` (1.60–1.61)`, the hull of the intervals of its runs; ` (n=3)` with too few repeats; else empty."""
+    text = repeats_text(point) or (point.x_interval and form.format(*point.x_interval))
+    return f" ({text})" if text else ""
 
 
 def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[str]:
@@ -276,11 +264,6 @@ def settings_apart(
     return distinctions
 
 
-def _spread(values: Sequence[float], metric: Metric) -> str:
-    """Mean ± standard deviation over runs."""
-    return metric.text(*mean_and_deviation(values))
-
-
 # One line per quality budget: the fastest candidate within it, and which patterns are not faster than dense.
 
 BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the continued dense network, else against dense
@@ -360,7 +343,6 @@ def _fastest_cells(point: Point, group: ComparableResults) -> dict[str, str]:
     """The candidate, its speedup over dense, its metric, and what it lost on both parts."""
     runs, metric = point.candidate.results, group.metric
     recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""
-    interval = repeats_text(point) or (point.x_interval and " – ".join(map(times, point.x_interval)))
     lengths = ", own lengths" if group.speedup_axis is DATASET_SPEEDUP else ""
     low = [value for result in runs if (value := result.speed.speedup_low_precision) is not None]
     over_low = (
@@ -369,7 +351,7 @@ def _fastest_cells(point: Point, group: ComparableResults) -> dict[str, str]:
     error = "" if point.error is None else f" ± {point.error:.2f}"
     cells = {
         "fastest": f"{_name(point)}{recovery}",
-        f"speedup{lengths}": times(point.x) + (f" ({interval})" if interval else ""),
+        f"speedup{lengths}": times(point.x) + _interval_text(point, "{:.2f}× – {:.2f}×"),
         "over dense in low precision": over_low if low else "",
         metric.words: f"{point.quality:.2f}{error}{metric.unit}",
     }
@@ -419,7 +401,7 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
                 "points": str(len(series[pattern])),
                 "on the front": str(sum((point.x, point.quality) in front for point in series[pattern])),
                 near: times(_best_near(group, timed.get(pattern, []))),
-                f"dominated area, {group.axis.unit} · {unit} (95 %)": "–" if drawn is None else _area_text(drawn),
+                f"dominated area, {group.axis.unit} · {unit} (95 %)": NONE if drawn is None else _area_text(drawn),
                 "wins / ties / losses among patterns": "–"
                 if drawn is None
                 else (_duels(pattern, ranked) if pattern in ranked else FEW_SEEDS),
@@ -493,9 +475,5 @@ def _against_dense(points: Sequence[Point]) -> str:
 
 def _best_near(group: ComparableResults, points: Sequence[Point]) -> float | None:
     """Best speedup among those that lost little against their own baseline (the continued dense network if there is one)."""
-    speedups = [
-        point.x
-        for point in points
-        if (loss := lost_for_choice(point.candidate, group)) is not None and loss.high <= NEAR_DENSE_POINTS
-    ]
-    return max(speedups, default=None)
+    losses = [(lost_for_choice(point.candidate, group), point.x) for point in points]
+    return max((x for loss, x in losses if loss is not None and loss.high <= NEAR_DENSE_POINTS), default=None)

@@ -1,6 +1,5 @@
 """Results on disk: `row.json` of each run, and the shared CSV file, which can be rebuilt from them."""
 
-import codecs
 import csv
 import io
 import logging
@@ -33,7 +32,6 @@ from sparsefront.tasks.outcomes import MOST_FILE_BYTES, Outcomes, parse_outcomes
 
 # Invalid UTF-8 is preserved, so that a line torn inside a character can be repaired.
 TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
-SAVED_BY_OTHERS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # A cell with the kernels of all layers as JSON exceeds the csv module's default limit of 128 KiB.
 csv.field_size_limit(2**31 - 1)
 # Text that a spreadsheet would evaluate; a negative number is not.
@@ -211,7 +209,7 @@ class Reading:
     problems: list[str] = field(default_factory=list)
     places: dict[str, list[tuple[Result, Path]]] = field(default_factory=dict)
     failures: list[Path] = field(default_factory=list)
-    _told: set[Path] = field(default_factory=set)
+    _warned: set[Path] = field(default_factory=set)
 
     def folder_of(self, result: Result) -> Path | None:
         """Folder or packed record of a result's files; of several the first with outcomes; None for a result from a table."""
@@ -244,8 +242,8 @@ class Reading:
                 outcomes.require_metric()
             return by_side
         except (OSError, ValueError) as error:
-            if path not in self._told:
-                self._told.add(path)
+            if path not in self._warned:
+                self._warned.add(path)
                 log.warning("%s", printable(f"{path}: {error}; the run is shown without a comparison by samples"))
             return None
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich import box
@@ -44,7 +45,7 @@ from sparsefront.results.columns import (
     shown_columns,
     times,
 )
-from sparsefront.results.comparable import CPU_NOTE, ComparableResults, Point, model_text, split_comparable, task_text
+from sparsefront.results.comparable import CPU_NOTE, ComparableResults, model_text, split_comparable, task_text
 from sparsefront.results.compare_arguments import MOST_ROWS
 from sparsefront.results.latency_table import wins_text
 from sparsefront.results.record import Result
@@ -62,6 +63,7 @@ from sparsefront.results.store import RESULT_FILE, read_results
 from sparsefront.results.terminal import (
     add_row,
     least_width,
+    plain_table,
     print_table,
     print_text,
     records_table,
@@ -93,9 +95,7 @@ def results_table(
     metric = shared_metric(results)
     title = " · ".join(f"{field} {text}" for field, text in shared.items())
     timed_on_cpu = any(result.speed.latency_device == "cpu" and result.speed.speedup is not None for result in results)
-    below = "\n".join([*([f"speedup: {CPU_NOTE}"] if timed_on_cpu else []), *notes])
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.caption, table.caption_justify = Text(below) if below else None, "left"
+    table = plain_table(title, [*([f"speedup: {CPU_NOTE}"] if timed_on_cpu else []), *notes])
     lines = [[printable(column.cell(result)) for column in shown] for result in results[:most]]
     for place, column in enumerate(shown):
         # Headings wrap at underscores, so that a dozen columns fit and keep the names that `sort=` accepts. Numbers are never
@@ -418,44 +418,34 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
     Args:
         most: maximum number of points; None = all.
     """
-    table = Table(
-        title=Text(group.title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0
-    )
+    picked, apart = picked_as(group.candidates), settings_apart(group.candidates, SHOWN)
+    notes = [PICKED] if {"winner", "recipe"} & set(picked.values()) else []
+    table = plain_table(group.title, notes, show_edge=False, padding=0)
     for heading in HEADINGS:
-        if heading in FOLDED:
-            table.add_column(heading, max_width=FOLDED[heading], overflow="fold")
-        else:
-            table.add_column(heading, justify="right", no_wrap=True)
-    picked = picked_as(group.candidates)
-    apart = settings_apart(group.candidates, SHOWN)
+        style = {"max_width": FOLDED[heading], "overflow": "fold"} if heading in FOLDED else {}
+        table.add_column(heading, **(style or {"justify": "right", "no_wrap": True}))
     sign = group.metric.sign
     order = sorted(group.points, key=lambda point: -sign * (point.quality if point.val is None else point.val))
     for point in order[:most]:
-        add_row(table, *_cells(point, apart[point.candidate.runs]), picked.get(point.candidate.runs, ""))
+        candidate, settings = point.candidate, apart[point.candidate.runs].items()
+        # settings that distinguish it are shown below the name they belong to
+        of_recovery = [text.removeprefix("recovery.") for key, text in settings if key.startswith("recovery.")]
+        others = [text.removeprefix("pattern.") for key, text in settings if not key.startswith("recovery.")]
+        lost = [value for result in candidate.results if (value := points_lost(result)) is not None]
+        add_row(
+            table,
+            "\n".join((candidate.pattern, *others)),
+            f"{candidate.sparsity:g}",
+            "\n".join((candidate.recovery, *of_recovery)),
+            str(len(candidate.results)),
+            f"{point.quality:.2f}" + ("" if point.spread is None else f" ± {point.spread:.2f}"),
+            points(fmean(lost) if lost else None),
+            times(fmean(candidate.speedups) if candidate.speedups else None),
+            picked.get(candidate.runs, ""),
+        )
     if (dense := group.median_quality("dense")) is not None:
         add_row(table, "dense", "0", "", "", f"{dense:.2f}", "", "", "")
-    if {"winner", "recipe"} & set(picked.values()):
-        table.caption, table.caption_justify = Text(PICKED), "left"
     return table
-
-
-def _cells(point: Point, apart: dict[str, str]) -> tuple[str, ...]:
-    """The cells of a point; settings that distinguish it are shown below the name they belong to."""
-    of_recovery = [text.removeprefix("recovery.") for key, text in apart.items() if key.startswith("recovery.")]
-    others = [text.removeprefix("pattern.") for key, text in apart.items() if not key.startswith("recovery.")]
-    results = point.candidate.results
-    lost = [value for result in results if (value := points_lost(result)) is not None]
-    spread = "" if point.spread is None else f" ± {point.spread:.2f}"
-    speedups = point.candidate.speedups
-    return (
-        "\n".join((point.candidate.pattern, *others)),
-        f"{point.candidate.sparsity:g}",
-        "\n".join((point.candidate.recovery, *of_recovery)),
-        str(len(results)),
-        f"{point.quality:.2f}{spread}",
-        points(sum(lost) / len(lost) if lost else None),
-        times(sum(speedups) / len(speedups) if speedups else None),
-    )
 
 
 # Output at the end of a run or sweep. Paths, and messages that contain them, are printed outside of tables, which would
@@ -504,18 +494,21 @@ def outcome_text(result: Result) -> str:
 
 
 def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int | None = MOST_ROWS) -> None:
-    """Print comparable results: tables of runs and candidates, then conclusions; in a narrow terminal a compact table instead
-    of the first one.
+    """Print comparable results: tables of runs, candidates and losses, with conclusions below; in a narrow terminal a compact
+    table instead of the first one.
 
     Args:
         verdicts: confidence of what was picked, on the reporting split.
         most: maximum number of table lines; None = all.
     """
     narrow, table = Console(), results_table(group.results, group.notes, most=most, columns=group.columns)
+    budgets = budget_table(group)
     if _is_too_narrow(narrow, table):
         print_table(narrow, compact_table(group, most))
         _print_left_out(len(group.points), most, "candidate")
-        for line in [*([f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []), *group.notes, *verdicts]:
+        notes = [f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []
+        cells = ("; ".join(f"{name} {cell}" for name, cell in line.items() if cell) for line in budgets)
+        for line in [*notes, *group.notes, *verdicts, *(f"- {text}" for text in cells)]:
             print_text(narrow, line)
     else:
         console = table_console(table)
@@ -524,12 +517,8 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
         if chosen := candidate_table(group.candidates):
             print_table(console, records_table(chosen[:most], CHOICES, verdicts))
             _print_left_out(len(chosen), most, "candidate")
-    budgets = budget_table(group)
-    if budgets and _is_too_narrow(narrow, table):
-        for line in budgets:
-            print_text(narrow, "- " + "; ".join(f"{name} {cell}" for name, cell in line.items() if cell))
-    elif budgets:
-        print_table(table_console(), records_table(budgets, "the fastest that surely loses at most so much"))
+        if budgets:
+            print_table(table_console(), records_table(budgets, "the fastest that surely loses at most so much"))
     print()
 
 
@@ -558,14 +547,6 @@ def _print_left_out(count: int, most: int | None, what: str) -> None:
         print(f"{counted(count - most, f'more {what}')}: in compare.html, or rows=all")
 
 
-def print_failures(failures: Sequence[tuple[str, Sequence[str], str]]) -> None:
-    """Print which points of a sweep failed, and why: (name, overrides, message) of each."""
-    print(f"{len(failures)} failed:")
-    for name, overrides, reason in failures:
-        print(printable(f"  {name}: {' '.join(overrides)}"))
-        print(f"     {printable(reason, lines=True)}")
-
-
 def _short(path: Path) -> str:
     """Relative to the working directory, if it is below it."""
     relative = os.path.relpath(path)
@@ -579,20 +560,18 @@ def print_sweep(directory: Path) -> None:
         directory: the sweep's folder, one subfolder per point.
     """
     files = sorted(below(directory, RESULT_FILE))
+    failures = sorted(below(directory, FAILURE_FILE))
     reading = read_results(files)
-    failures = [
-        (file.parent.name, recorded_overrides(file.parent) or ["not recorded"], failure_message(file))
-        for file in sorted(below(directory, FAILURE_FILE))
-    ]
     if reading.results:
-        by_pattern = sorted(
-            reading.results, key=lambda result: (result.choice.pattern, result.sparsity.sparsity_target)
-        )
-        print_results(by_pattern)
+        print_results(sorted(reading.results, key=lambda one: (one.choice.pattern, one.sparsity.sparsity_target)))
     for problem in reading.problems:
         print(printable(problem))
     if failures:
-        print_failures(failures)
+        print(f"{len(failures)} failed:")
+    for file in failures:
+        overrides = " ".join(recorded_overrides(file.parent) or ["not recorded"])
+        print(printable(f"  {file.parent.name}: {overrides}"))
+        print(f"     {printable(failure_message(file), lines=True)}")
     finished, distinct = len(files) - len(reading.problems), len(reading.results)
     # equivalent points share one result
     shared = f" with {counted(distinct, 'different result')}" if distinct < finished else ""

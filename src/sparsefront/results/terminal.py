@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -36,14 +37,17 @@ def least_width(table: Table) -> int:
     return console.measure(table).minimum
 
 
-def records_table(records: Sequence[Mapping[str, str]], title: str, notes: Sequence[str] = ()) -> Table:
-    """A table of text by heading.
-
-    Args:
-        notes: below the table, one line each.
-    """
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def plain_table(title: str, notes: Sequence[str] = (), **style: Any) -> Table:
+    """A table without columns yet, with notes below, one line each."""
+    style = {"pad_edge": False, "padding": (0, 1, 0, 0)} | style
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, **style)
     table.caption, table.caption_justify = Text("\n".join(notes)) if notes else None, "left"
+    return table
+
+
+def records_table(records: Sequence[Mapping[str, str]], title: str, notes: Sequence[str] = ()) -> Table:
+    """A table of text by heading; notes below, one line each."""
+    table = plain_table(title, notes)
     for heading in records[0]:
         table.add_column(printable(heading), overflow="fold")
     for record in records:

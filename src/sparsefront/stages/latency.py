@@ -74,7 +74,7 @@ def latency_curve(
     curve, samples = [], {}
     for at in sizes(bench.experiment)[1:]:
         size = dict(zip(("batch_size", "sequence_length"), at, strict=True))
-        point, taken = _timed_size(size, lambda at=at: speed_at(bench.at(*at)))
+        point, taken = _time_size(size, lambda at=at: speed_at(bench.at(*at)))
         curve.append(point)
         samples |= {f"{side} {size_text(point)}": values for side, values in taken.items()}
     return curve, samples
@@ -106,7 +106,7 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
     lengths, timed, samples = [], [], {}
     for point, batches in bench.of_the_dataset():
         size = {"batch_size": point.batch_size, "sequence_length": point.sequence_length}
-        entry, taken = _timed_size(size, lambda point=point: speed_at(point.inputs))
+        entry, taken = _time_size(size, lambda point=point: speed_at(point.inputs))
         lengths.append(entry | {"batches": batches})
         timed.append((batches, taken))
         samples |= {f"{side} {dataset_size_text(entry)}": values for side, values in taken.items()}
@@ -160,7 +160,7 @@ def part_latency(
             return timing_fields(taken, tokens, TOKENS_PER_S) | variants, taken
 
         log.info("measure: latency of the %s, %s", part.replace("_", " "), size_text(size))
-        entry, taken = _timed_size(size, speed)
+        entry, taken = _time_size(size, speed)
         parts.append({"part": part} | entry)
         samples |= {f"{side} {part} {size_text(entry)}": values for side, values in taken.items()}
     return parts, samples
@@ -286,7 +286,7 @@ def untimed_fields(timed: DenseTiming) -> dict[str, Any]:
     return fields
 
 
-def _timed_size(
+def _time_size(
     size: dict[str, int | None], speed_at: Callable[[], tuple[dict[str, Any], Samples]]
 ) -> tuple[dict[str, Any], Samples]:
     """An entry of `curve` or `dataset_lengths`; without samples and latencies if it cannot be timed."""

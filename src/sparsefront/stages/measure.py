@@ -32,7 +32,7 @@ from sparsefront.measure.memory import (
     resident_bytes,
     weight_bytes,
 )
-from sparsefront.measure.problems import measured_rates, roofline_fraction, weight_flops
+from sparsefront.measure.problems import measure_rates, roofline_fraction, weight_flops
 from sparsefront.networks import layer_weight, tensors_digest
 from sparsefront.progress import EVALUATION, SEARCH, TIMING, counted, reasons_text, recorded, seconds_of, spent_on
 from sparsefront.provenance import provenance
@@ -114,7 +114,7 @@ def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork
         reuse=False,
         tell=log.info,
     )
-    return SparseNetwork(net, report.renamed({export.spec.name_left(name): name for name in masks}))
+    return SparseNetwork(net, report.rename({export.spec.name_left(name): name for name in masks}))
 
 
 @spent_on(TIMING)
@@ -125,7 +125,7 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
         ways: receives "dense", and "dense_low" in a low precision -> the network and its execution.
     """
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
-    low, settings = _timed_low(bench, net), bench.experiment.measure
+    low, settings = _low_to_time(bench, net), bench.experiment.measure
     if bench.prompt is None:
         timed = time_alone(net, bench.inputs, settings, fuse=fused_dense_graph, low=low)
     else:
@@ -155,7 +155,7 @@ def sparse_speed(
         sparse.net,
         bench.called_with,
         settings=bench.experiment.measure,
-        low=_timed_low(bench, dense_net),
+        low=_low_to_time(bench, dense_net),
         prompt_net=sparse.prompts,
         tell=log.info,
     )
@@ -183,7 +183,7 @@ def _kernels_side(bench: EvalContext, sparse: SparseNetwork) -> dict[str, Any]:
     return {"latency_kernel": kernel_names(sparse.report, bench.device), "layout": sparse.report.fusion.layout}
 
 
-def _timed_low(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Module]:
+def _low_to_time(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Module]:
     """Low precision -> the dense network in it, if it can be timed: not on a CPU, which only has references."""
     return {} if bench.device.type == "cpu" else low_networks(bench, dense_net)
 
@@ -193,7 +193,7 @@ def _dense_ways(net: nn.Module, timed: DenseTiming) -> Ways:
     return {"dense": (net, timed.execution)} | low
 
 
-def measured_swap(
+def measure_swap(
     bench: EvalContext,
     dense_net: nn.Module,
     make_net: Callable[[], nn.Module],
@@ -426,12 +426,12 @@ def _side_by_side(
     """
 
     def at(point: EvalContext) -> tuple[dict[str, Any], Samples]:
-        sparse, speed, samples_ms = measured_swap(point, dense_net, make_net, export)
+        sparse, speed, samples_ms = measure_swap(point, dense_net, make_net, export)
         chosen = {"kernels": sparse.report.kernels, "sparse_flops_share": sparse.report.sparse_flops_share}
         return speed | chosen, samples_ms
 
     ways: Ways = {}
-    sparse, speed, samples_ms = measured_swap(bench, dense_net, make_net, export, ways)
+    sparse, speed, samples_ms = measure_swap(bench, dense_net, make_net, export, ways)
     save_choices(sparse.report, folder)
     if dense := sparse.report.dense_layers | sparse.report.others:
         log.info("swap: left dense, %d: %s", len(dense), reasons_text(dense))
@@ -474,7 +474,7 @@ def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None
 
 def _layers(report: SwapReport, bench: EvalContext) -> dict[str, dict[str, Any]]:
     """The kernel of each layer and, if it was timed, its fraction of the roofline."""
-    rates, problems = measured_rates(bench.device, bench.dtype), report.problems
+    rates, problems = measure_rates(bench.device, bench.dtype), report.problems
     content = {name: layer.to_json() for name, layer in report.layers.items()}
     for name, layer in report.layers.items():
         if name in report.dense_layers:

@@ -1,7 +1,7 @@
-// One warpgroup multiplies one panel of 64 outputs x 64 inputs, of which it holds half, by 64 rows of X: what sparse_wgmma.cuh says of
+// One warpgroup multiplies one panel of 64 outputs x 64 inputs, of which it holds half, by 64 rows of X: what wgmma.cuh says of
 // the layouts, and nothing else.
 #include "../../../kernels/sparsefront_kernels/cuda/hopper.cuh"
-#include "../../../kernels/sparsefront_kernels/cuda/sparse_wgmma.cuh"
+#include "../../../kernels/sparsefront_kernels/cuda/wgmma.cuh"
 
 namespace {
 

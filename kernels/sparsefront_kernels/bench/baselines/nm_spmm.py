@@ -22,7 +22,7 @@ from torch import Tensor
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.bench.masks import DrawnWeight
 from sparsefront_kernels.bench.problems import Setting, Shape
-from sparsefront_kernels.bench.provider import Call, Provider, numbered
+from sparsefront_kernels.bench.provider import Call, Provider, numbered, provider_of
 from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles
 
 VECTOR = 32  # outputs that share their inputs; fixed by its kernels
@@ -257,38 +257,25 @@ def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     stored = drawn.stored[FAMILY]
     assert isinstance(stored, GatheredFormat)
     packed: dict[int, Callable[[int], NmSpmmPackedWeight]] = {}  # by tile_n, shared by its kernels
-    variants = []
-    for launch in launches(setting.shape, *WINDOWS[setting.sparsity]):
+
+    def provider(launch: NmSpmmLaunch) -> Provider:
         if launch.tile_n not in packed:
             packed[launch.tile_n] = numbered(pack_for_nm_spmm(stored, launch.tile_n))
-        variants.append(_provider(setting, drawn, stored, launch, packed[launch.tile_n]))
+
+        def make(copy: int) -> Call:
+            x, own = setting.x_in(LAYOUT, copy), packed[launch.tile_n](copy)
+            return lambda: launch_nm_spmm(x, own, launch)
+
+        return provider_of(
+            setting,
+            family="nm_spmm",
+            kernel=KERNEL,
+            layout=LAYOUT,
+            weight_bytes=stored.nbytes,
+            make=make,
+            **drawn.columns,
+        )
+
+    variants = [provider(launch) for launch in launches(setting.shape, *WINDOWS[setting.sparsity])]
     load(torch.cuda.get_device_capability(setting.device))  # fail once if it cannot be built, not for every launch
     return variants
-
-
-def _provider(
-    setting: Setting,
-    drawn: DrawnWeight,
-    stored: GatheredFormat,
-    launch: NmSpmmLaunch,
-    packed: Callable[[int], NmSpmmPackedWeight],
-) -> Provider:
-    def make(copy: int) -> Call:
-        x, own = setting.x_in(LAYOUT, copy), packed(copy)
-        return lambda: launch_nm_spmm(x, own, launch)
-
-    return Provider(
-        family="nm_spmm",
-        kernel=KERNEL,
-        pattern=drawn.pattern,
-        granularity=drawn.granularity,
-        distribution=drawn.distribution,
-        mask_settings=drawn.mask_settings,
-        dtype_name=setting.dtype_name,
-        layout=LAYOUT,
-        sparsity=drawn.sparsity,
-        operand_bytes=stored.nbytes + setting.activation_bytes,
-        weight_bytes=stored.nbytes,
-        make=make,
-        reference=drawn.reference,
-    )

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from sparsefront_kernels.bench.masks import DrawnWeight
 from sparsefront_kernels.bench.problems import Setting
-from sparsefront_kernels.bench.provider import Provider, numbered
-from sparsefront_kernels.common.launch import num_sms
-from sparsefront_kernels.common.operands import run_length
+from sparsefront_kernels.bench.provider import Provider, numbered, provider_of
+from sparsefront_kernels.cuda.launch import num_sms
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered.quack import (
     QuackLaunch,
@@ -23,6 +22,7 @@ from sparsefront_kernels.gathered.quack import (
     package_unavailable_reason,
     tiled_product,
 )
+from sparsefront_kernels.operands import run_length
 
 KERNEL = "quack_compact"
 FAMILY = "gathered"  # storage of the weight
@@ -41,7 +41,6 @@ def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
 
     Raises:
         ValueError: tiles that cannot be groups.
-        ValueError: tiles that cannot be groups.
     """
     run = run_length(setting.dtype)
     rows = -(-setting.shape.m // run) * run
@@ -55,22 +54,16 @@ def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
             x, own = setting.x_in(LAYOUT, copy, rows=rows), copies(copy)
             return lambda: tiled_product(x, own, launch)
 
-        return Provider(
+        return provider_of(
+            setting,
             family="quack",
             kernel=KERNEL,
-            pattern=drawn.pattern,
-            granularity=drawn.granularity,
-            distribution=drawn.distribution,
-            mask_settings=drawn.mask_settings,
-            dtype_name=setting.dtype_name,
             layout=LAYOUT,
-            sparsity=drawn.sparsity,
             outputs=len(packed.outputs),
-            operand_bytes=stored.nbytes + setting.activation_bytes,
             weight_bytes=stored.nbytes,
             make=make,
-            reference=drawn.reference,
             whole=partial(_whole, packed=packed, m=setting.shape.m),
+            **drawn.columns,
         )
 
     problem = QuackProblem.of(packed, rows)

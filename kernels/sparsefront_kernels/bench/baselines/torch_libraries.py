@@ -11,7 +11,7 @@ import torch
 
 from sparsefront_kernels.bench.families import random_groups
 from sparsefront_kernels.bench.problems import Setting
-from sparsefront_kernels.bench.provider import Provider, numbered
+from sparsefront_kernels.bench.provider import Provider, numbered, provider_of
 from sparsefront_kernels.semi_structured.cusparselt import DEFAULT, Algorithm, padded_rows, searched
 
 # name: (layout of X and Y, the product). W is [N, K], or [K, N] where its name ends in "_wt".
@@ -45,16 +45,15 @@ def dense_providers(setting: Setting, layouts: Iterable[str] = ()) -> list[Provi
             x, w = setting.x_in(layout, copy), (transposed if name.endswith("_wt") else as_stored)(copy)
             return lambda: product(x, w)
 
-        return Provider(
+        return provider_of(
+            setting,
             family="dense",
             kernel=name,
             pattern="dense",
             granularity=0,
             distribution="",
-            dtype_name=setting.dtype_name,
             layout=layout,
             sparsity=0.0,
-            operand_bytes=weight.nbytes + setting.activation_bytes,
             weight_bytes=weight.nbytes,
             make=make,
             reference=reference,
@@ -95,16 +94,15 @@ def cusparselt_providers(setting: Setting) -> list[Provider]:
         return make
 
     return [
-        Provider(
+        provider_of(
+            setting,
             family="semi_structured",
             kernel="cusparselt",
             pattern="n_m",
             granularity=group_m,
             distribution="balanced",
-            dtype_name=setting.dtype_name,
             layout="row_to_feature",
             sparsity=0.5,
-            operand_bytes=packed.nbytes + setting.activation_bytes,
             weight_bytes=packed.nbytes,
             make=maker(algorithm),
             reference=reference,
@@ -137,16 +135,15 @@ def cusparse_csr_providers(setting: Setting) -> list[Provider]:
         return lambda: w @ x
 
     return [
-        Provider(
+        provider_of(
+            setting,
             family="csr",
             kernel="cusparse_csr",
             pattern="element_wise",
             granularity=1,
             distribution="free",
-            dtype_name=setting.dtype_name,
             layout="feature_major",
             sparsity=1 - stored.values().numel() / (shape.n * shape.k),
-            operand_bytes=weight_bytes + setting.activation_bytes,
             weight_bytes=weight_bytes,
             make=make,
             reference=reference,

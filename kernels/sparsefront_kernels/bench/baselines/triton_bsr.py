@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.sparse._triton_ops import bsr_dense_addmm
 
-from sparsefront_kernels.bench.correctness import Reference
 from sparsefront_kernels.bench.families import random_blocks
 from sparsefront_kernels.bench.masks import DrawnWeight
 from sparsefront_kernels.bench.problems import Setting
-from sparsefront_kernels.bench.provider import Call, Provider, numbered
+from sparsefront_kernels.bench.provider import Call, Provider, numbered, provider_of
 from sparsefront_kernels.blocked.format import BlockedFormat
 
 SIDES = (64, 128)
@@ -50,7 +49,10 @@ def providers(setting: Setting) -> list[Provider]:
         weight = setting.weight() * blocks
         reference = setting.reference(weight)
         copies = numbered(weight.to_sparse_bsr((side, side)))
-        variants += [_provider(setting, side, copies, reference, make) for make in _makers(setting, copies, side)]
+        own = {"family": "blocked", "kernel": "triton_bsr", "pattern": "block_wise", "distribution": "equal"}
+        own |= {"granularity": side, "weight_bytes": _stored_bytes(copies(0)), "reference": reference}
+        own |= {"sparsity": 1 - copies(0).values().numel() / (shape.n * shape.k), "layout": LAYOUT}
+        variants += [provider_of(setting, make=make, **own) for make in _makers(setting, copies, side)]
     return variants
 
 
@@ -64,25 +66,8 @@ def same_mask_providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     # 64-bit indices, as PyTorch's own conversion produces
     pointers, columns = stored.row_pointers.long(), stored.block_columns.long()
     copies = numbered(torch.sparse_bsr_tensor(pointers, columns, stored.values, stored.shape))
-    weight_bytes = _stored_bytes(copies(0))
-    return [
-        Provider(
-            family=FAMILY,
-            kernel=SAME_MASK_KERNEL,
-            pattern=drawn.pattern,
-            granularity=drawn.granularity,
-            distribution=drawn.distribution,
-            mask_settings=drawn.mask_settings,
-            dtype_name=setting.dtype_name,
-            layout=LAYOUT,
-            sparsity=drawn.sparsity,
-            operand_bytes=weight_bytes + setting.activation_bytes,
-            weight_bytes=weight_bytes,
-            make=make,
-            reference=drawn.reference,
-        )
-        for make in _makers(setting, copies, stored.block[0])
-    ]
+    own = {"family": FAMILY, "kernel": SAME_MASK_KERNEL, "weight_bytes": _stored_bytes(copies(0)), **drawn.columns}
+    return [provider_of(setting, layout=LAYOUT, make=make, **own) for make in _makers(setting, copies, stored.block[0])]
 
 
 def _makers(setting: Setting, copies: Callable[[int], Tensor], side: int) -> Iterator[Callable[[int], Call]]:
@@ -121,28 +106,3 @@ def _maker(setting: Setting, copies: Callable[[int], Tensor], rows: int, launch:
         return lambda: bsr_dense_addmm(unused, w, x, beta=0, meta=launch)[:, : shape.m]
 
     return make
-
-
-def _provider(
-    setting: Setting,
-    side: int,
-    copies: Callable[[int], Tensor],
-    reference: Reference,
-    make: Callable[[int], Call],
-) -> Provider:
-    shape, stored = setting.shape, copies(0)
-    weight_bytes = _stored_bytes(stored)
-    return Provider(
-        family="blocked",
-        kernel="triton_bsr",
-        pattern="block_wise",
-        granularity=side,
-        distribution="equal",
-        dtype_name=setting.dtype_name,
-        layout=LAYOUT,
-        sparsity=1 - stored.values().numel() / (shape.n * shape.k),
-        operand_bytes=weight_bytes + setting.activation_bytes,
-        weight_bytes=weight_bytes,
-        make=make,
-        reference=reference,
-    )

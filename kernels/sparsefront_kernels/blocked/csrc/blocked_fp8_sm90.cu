@@ -1,19 +1,19 @@
 // Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual for a blocked weight in e4m3 on Hopper's tensor cores (sm_90a), row-major.
 //
-// X has a scale for each row, or for each row and 128 inputs; W one for each output. Y is of 16 bits, or e4m3 with a scale for each row
-// and 128 outputs, as the next product reads it. A work tile is 128 outputs, two halves of 64 with a list of kept blocks each, by 64
-// rows of X for each of two or three warpgroups that multiply. Clusters work through lists of tiles that were made on the host. One
-// warp brings X and weights into the stages of a pipeline. See ../README.md.
+// X has a scale per row, or per row and 128 inputs; W has one per output. Y is 16-bit, or e4m3 with a scale per row and 128 outputs,
+// as input of the next product. A work tile is 128 outputs (two halves of 64, each with its list of kept blocks) by 64 rows of X per
+// consumer warpgroup, of which there are two or three. Clusters process lists of tiles computed on the host. One producer warp
+// loads X and weights into pipeline stages. See ../README.md.
 #include <algorithm>
 #include <iterator>
 
 #include "../../cuda/tensor_map.cuh"
 #include "fp8_producer.cuh"
-#include "fp8_split.cuh"
+#include "fp8_consumer.cuh"
 
 namespace {
 
-// Registers of a thread, by part; with two warpgroups that multiply each has 168 at launch, with three 128.
+// Registers per thread by role; at launch each has 168 with two consumer warpgroups, 128 with three.
 template <int GROUPS>
 constexpr int CONSUMER_REGISTERS = GROUPS == 2 ? 224 : 152;
 constexpr int PRODUCER_REGISTERS = 56;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1) blocked_fp8_sm90_
         for (int group = 0; group < GROUPS; ++group) barrier_init(shared + S::LANDED + 8 * group, 1);
         fence_barrier_init();
     }
-    cluster_sync();  // no block may signal another's barriers before they are there
+    cluster_sync();  // no CTA may signal another's barriers before they are initialized
     if (threadIdx.x < S::CONSUMER_THREADS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS<GROUPS>));
         pdl_wait();
@@ -56,24 +56,24 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1) blocked_fp8_sm90_
             prefetch_line(problem.cut_tiles + blockIdx.x);  // for the second kernel
         if constexpr (SPLIT) {
             __syncwarp();
-            cluster_sync();  // of those that multiply, before they add up
+            cluster_sync();  // joins the consumers' sync before their reduction
         }
     }
-    cluster_sync();  // others may still signal this block's barriers, and read its sums
+    cluster_sync();  // others may still signal this CTA's barriers and read its sums
 }
 
-// Finishes the tiles that were cut into pieces, some rows of one each block.
+// Finishes tiles that were cut into pieces; each CTA has some rows of one.
 template <typename T>
 __global__ void __launch_bounds__(ADDING) blocked_fp8_sm90_cut_tiles_kernel(const __grid_constant__ Problem problem) {
     __shared__ __align__(16) float sums[CUT_ROWS][ROW_FLOATS];
     pdl_launch_dependents();
-    const int blocks = problem.piece_units * (GROUP_ROWS / CUT_ROWS);  // of a tile
+    const int blocks = problem.piece_units * (GROUP_ROWS / CUT_ROWS);  // per tile
     finish_rows<T>(problem, blockIdx.x / blocks, blockIdx.x % blocks * CUT_ROWS, sums);
 }
 
 struct Kernel {
     void (*function)(Problem);
-    int threads, rows, shared_bytes;  // rows of X of a work tile of a block
+    int threads, rows, shared_bytes;  // rows of X per work tile of a CTA
 
     cudaError_t prepare() const {
         return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -130,21 +130,20 @@ cudaError_t finish_cut_tiles(void (*kernel)(Problem), const Problem& problem, in
 
 }  // namespace
 
-// The arguments, as blocked/fp8_sm90.py fills them in. Matrices begin at a multiple of 16 bytes and their rows are a multiple of 16
-// bytes apart; strides are in elements.
+// Same field order as in blocked/fp8_sm90.py. Matrices and their rows are 16-byte aligned; strides are in elements.
 struct Arguments {
     const void *x, *x_scales, *panels, *k_blocks, *work, *work_begin, *first_work, *w_scales, *bias, *residual;
     void *y, *y_scales;
-    const void *units, *cut_tiles;  // null where no tile is cut
+    const void *units, *cut_tiles;  // null if no tile is cut
     void* sums;
     long long x_stride, residual_stride, y_stride;
     int bias_type;   // 0 none, 1 float, 2 half, 3 bfloat16
     int activation;
     int y_type;      // 2 half, 3 bfloat16, 4 e4m3: then there is no residual
     int x_groups;    // scales of a row of X: 1 or k / 128
-    int halves;      // whether some k-block is used by one half alone
+    int halves;      // whether any k-block is used by only one half
     int m, n, k;
-    int groups;      // warpgroups that multiply: 2 or 3
+    int groups;      // consumer warpgroups: 2 or 3
     int cluster, splits, clusters;
     int cut_tile_count, piece_units;
     int pdl;
@@ -193,7 +192,7 @@ extern "C" int sparsefront_blocked_fp8_sm90(const Arguments* given, void* stream
                             problem, a.cut_tile_count, queue);
 }
 
-// How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
+// Number of concurrent clusters with this many CTAs on the current device; a negated cudaError_t on failure.
 extern "C" int sparsefront_blocked_fp8_sm90_clusters(int cluster) {
     const Kernel kernel = kernel_of<__half, false, false>(2, false);
     cudaError_t error = kernel.prepare();

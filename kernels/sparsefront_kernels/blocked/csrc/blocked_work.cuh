@@ -3,9 +3,8 @@
 
 #include "../../cuda/epilogue.cuh"
 #include "../../cuda/pipeline.cuh"
-#include "../../cuda/sparse_wgmma.cuh"
-#include "../../cuda/tensor_copy.cuh"
 #include "../../cuda/wgmma.cuh"
+#include "../../cuda/tensor_copy.cuh"
 #include "../../cuda/work_tile.cuh"
 
 namespace {
@@ -41,7 +40,7 @@ struct Problem {
     CUtensorMap x;
     CUtensorMap y;          // boxes of 64 rows x 64 outputs; if feature-major, of 64 outputs x 64 columns
     CUtensorMap residual;   // same boxes as y, if there is a residual
-    const uint8_t* panels;  // [panels, 64 outputs, 64 inputs], swizzled; or the 2:4 layout of sparse_wgmma.cuh
+    const uint8_t* panels;  // [panels, 64 outputs, 64 inputs], swizzled; or the 2:4 layout of cuda/wgmma.cuh.cuh
     const int* k_blocks;    // [k_blocks, KBlock::WORDS]
     const int4* work;       // as read by WorkTile; its columns are those of each CTA of a cluster
     const int* work_begin;  // [clusters + 1]: first work tile of each cluster; tiles without k-blocks come last

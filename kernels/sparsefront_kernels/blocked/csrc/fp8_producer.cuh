@@ -1,12 +1,11 @@
-// The warps that load, of the fp8 kernel: one lane starts the copy engine's copies; where k-blocks have scales of their own, a second
-// warp brings those.
+// Producer warps of the fp8 kernel: one lane issues TMA copies; a second warp loads the scales if k-blocks have their own.
 #pragma once
 
 #include "fp8_work.cuh"
 
 namespace {
 
-// Which bytes of a k-block's weights a block of a cluster brings to all of them.
+// The part of a k-block's weights that a CTA multicasts to its cluster.
 struct WeightPart {
     const uint8_t* source;
     uint32_t begin, bytes;
@@ -18,9 +17,9 @@ struct WeightPart {
     }
 };
 
-constexpr int PREFETCHED = 8;  // k-blocks of the first tile
+constexpr int PREFETCHED = 8;  // k-blocks of the first tile that are prefetched
 
-// Starts the copies of a k-block. Of the weights, each block of a cluster brings an equal part to all of them.
+// Issues the copies of a k-block. Each CTA multicasts an equal part of the weights to its cluster.
 template <typename S>
 __device__ __forceinline__ void load_k_block(const Problem& problem, const int2& k_block, int row, int rank, uint32_t shared, int slot) {
     const uint32_t uses = k_block.y & 3, bytes = uses == 3 ? 2 * PANEL_BYTES : PANEL_BYTES;
@@ -37,12 +36,12 @@ __device__ __forceinline__ void load_k_block(const Problem& problem, const int2&
     }
 }
 
-// Four bytes, or zeros.
+// Copies four bytes, or zeros.
 __device__ __forceinline__ void copy_4_bytes(uint32_t target, const void* source, bool exists) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source), "r"(exists ? 4 : 0) : "memory");
 }
 
-// Starts to load the scales of a k-block, one of each row.
+// Issues the loads of a k-block's scales, one per row.
 template <typename S>
 __device__ __forceinline__ void load_scales(const Problem& problem, int k_block, int first_row, uint32_t shared, int slot) {
     const float* scales = problem.x_scales + k_block;
@@ -56,14 +55,14 @@ __device__ __forceinline__ void load_scales(const Problem& problem, int k_block,
     barrier_arrive_after_copies(shared + S::FULL + 8 * slot);
 }
 
-// SCALES: whether this warp brings those, or all else.
+// SCALES: this warp loads the scales, else everything else.
 template <typename S, bool SPLIT, bool SCALES>
 __device__ __forceinline__ void produce(const Problem& problem, int rank, uint32_t shared) {
     const int lane = threadIdx.x % 32, cluster = static_cast<int>(blockIdx.x) / (problem.cluster * problem.splits);
     const int4 first = load_early(problem.first_work + cluster);
     const int4* next = problem.work + __ldg(problem.work_begin + cluster);
     const int4* const end = problem.work + __ldg(problem.work_begin + cluster + 1);
-    // each lane holds one of the next k-blocks, up to 32; those after them, and the next tile, are read ahead
+    // each lane holds one of the next 32 k-blocks; those after them, and the next tile, are read ahead
     int2 ahead{};
     int ahead_count = 0;
     const auto read_ahead = [&](int first, int count) {
@@ -73,7 +72,7 @@ __device__ __forceinline__ void produce(const Problem& problem, int rank, uint32
     Tile tile(first);
     if constexpr (SPLIT) tile.take_part(rank, problem.splits);
     read_ahead(tile.first, tile.k_blocks);
-    // while kernels before this one may still run, its tables, which are never written again, are read, and weights come into L2
+    // before the PDL wait: read the tables, which are never written again, and prefetch weights into L2
     if (!SCALES && lane < min(tile.k_blocks, PREFETCHED)) {
         const WeightPart part(problem, ahead, rank);
         prefetch_bulk(part.source, part.bytes);

@@ -1,5 +1,5 @@
-// Y of a work tile of the fp8 kernel: activation(sums · scales + bias) + residual, from registers through shared memory, from where
-// the copy engine takes it; or e4m3 with a scale for each row and 128 outputs.
+// Epilogue of the fp8 kernel: Y = activation(sums · scales + bias) + residual, from registers through shared memory by TMA; or e4m3
+// with a scale per row and 128 outputs.
 #pragma once
 
 #include "../../cuda/rounded_epilogue.cuh"
@@ -7,35 +7,35 @@
 
 namespace {
 
-struct E4M3 {};  // as the type of Y
+struct E4M3 {};  // tag: type of Y
 
 template <typename T>
 constexpr bool IS_QUANTIZED = std::is_same_v<T, E4M3>;
 
-// Two numbers as e4m3, the first in the lower byte: nearest even, saturating; NaN stays NaN.
+// Rounds two floats to e4m3, the first in the lower byte: nearest even, saturating; NaN stays NaN.
 __device__ __forceinline__ uint32_t packed_e4m3(float first, float second) {
     uint16_t both;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(both) : "f"(second), "f"(first));
     return both;
 }
 
-// Likewise of two numbers in half.
+// Same for two halves.
 __device__ __forceinline__ uint32_t packed_e4m3(__half2 v) {
     uint16_t both;
     asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(both) : "r"(reinterpret_cast<const uint32_t&>(v)));
     return both;
 }
 
-constexpr float LEAST_IN_HALF = 0x1p-7f, MOST_IN_HALF = 65504.0f;  // sizes whose quotients half holds
-constexpr float SMALLEST_SCALE = 0x1p-100f;                        // its reciprocal is finite
+constexpr float LEAST_IN_HALF = 0x1p-7f, MOST_IN_HALF = 65504.0f;  // range of magnitudes whose quotients fit into half
+constexpr float SMALLEST_SCALE = 0x1p-100f;                        // keeps the reciprocal finite
 
-// The scale by which numbers up to a size become e4m3: the rule of quantized/quantize.py, to the bit.
+// Scale for values up to a magnitude, bitwise as in quantized/quantize.py.
 __device__ __forceinline__ float scale_of(float size) {
     return size > 0.0f ? fmaxf(__fmul_rn(size, 1.0f / 448.0f), SMALLEST_SCALE) : 1.0f;
 }
 
-// The largest finite size over `LANES` neighbouring lanes. size: of the numbers v, without NaN. Of those that are infinite NaN is left:
-// e4m3 has no other way to say so.
+// Largest finite magnitude over LANES neighboring lanes. size: of the values v, ignoring NaN. Infinite values become NaN, since e4m3
+// has no infinity.
 template <int LANES, int COUNT>
 __device__ __forceinline__ float largest_size(float size, float* v, int first, int step) {
 #pragma unroll
@@ -53,11 +53,11 @@ __device__ __forceinline__ float largest_size(float size, float* v, int first, i
     return size;
 }
 
-// What the end of a tile needs of memory, which a thread loads while the tile before ends: as it is stored, so that nothing waits.
+// Scale and bias of a tile's outputs, loaded during the previous tile in their stored types, so that nothing waits for them.
 template <bool GROUPED>
 struct Scales {
     float of_output = 0.0f, of_rows[2] = {1.0f, 1.0f};
-    uint32_t stored_bias = 0;  // with of_output: of the output whose number in the CTA tile is this thread's in the warpgroup
+    uint32_t stored_bias = 0;  // of the output with this thread's index, as is of_output
 
     __device__ __forceinline__ void load(const Problem& problem, const Tile& tile, int first_row) {
         const int own = threadIdx.x % 128, first = tile.output(own / HALF), output = first + own % HALF;
@@ -76,14 +76,14 @@ struct Scales {
 template <typename T, typename S>
 struct Store {
     uint32_t buffer, columns, landed, name;
-    bool leads;  // this thread starts the warpgroup's copies
+    bool leads;  // this thread issues the warpgroup's copies
     uint32_t phase = 0;
 
     __device__ __forceinline__ Store(uint32_t shared, int group)
         : buffer(shared + S::OUT + group * OUT_BYTES), columns(shared + S::COLUMNS + group * COLUMN_BYTES),
           landed(shared + S::LANDED + 8 * group), name(1 + group), leads(threadIdx.x % 128 == 0) {}
 
-    // Begins to load a tile's residual.
+    // Issues the load of a tile's residual.
     __device__ __forceinline__ void begin(const Problem& problem, const Tile& tile, int row) {
         if (IS_QUANTIZED<T> || problem.epilogue.residual == nullptr) return;
         if (leads && row < problem.m) {
@@ -120,7 +120,7 @@ struct Store {
                 round(problem, sums);
             }
         }
-        fence_for_tensor_cores();  // and for the copy engine
+        fence_for_tensor_cores();  // and for TMA
         warpgroup_sync(name);
         if (leads && row < problem.m) {
             if constexpr (IS_QUANTIZED<T>) {
@@ -135,14 +135,14 @@ struct Store {
         __syncwarp();
     }
 
-    // The end of the grid waits for what the copy engine still has to write.
+    // Waits for outstanding TMA stores before the CTA exits.
     __device__ __forceinline__ void leave() const {
         if (leads) wait_for_reads_of_stores<0>();
         __syncwarp();
     }
 
    private:
-    // Sums times their scales, and the bias. sums[4 e + 2 p + i]: of output 8 e + 2 (lane % 4) + i, of the thread's row p.
+    // Scales the sums and adds the bias. sums[4 e + 2 p + i]: output 8 e + 2 (lane % 4) + i, row p of the thread.
     __device__ __forceinline__ void scale(float (&sums)[64], const float (&row_scales)[2]) const {
         float4 of_two[16];  // scale and bias of two outputs
 #pragma unroll
@@ -171,7 +171,7 @@ struct Store {
 
     __device__ __forceinline__ void round(const Problem& problem, const float (&sums)[64]) {
         const bool adds = problem.epilogue.residual != nullptr;
-        // of four blocks of 8 x 8 this lane gives the address of a row: two of rows, of one eight of outputs, then of the next
+        // this lane addresses a row of four 8 x 8 blocks: two along rows, for one block of outputs, then for the next
         const int lane = threadIdx.x % 32, block = lane / 8, in_eight = lane % 8;
         const uint32_t of_row = buffer + (threadIdx.x / 32 % 4 * 16 + block % 2 * 8 + in_eight) * 128;
         const auto address = [&](int sixteen) {
@@ -197,7 +197,7 @@ struct Store {
         }
     }
 
-    // Those of the thread's two rows that are left.
+    // Quantizes the thread's remaining rows.
     __device__ __forceinline__ void quantize(const Problem& problem, const Tile& tile, int row, float (&sums)[64], const bool (&rows_left)[2]) const {
         float sizes[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -217,8 +217,8 @@ struct Store {
         }
     }
 
-    // GELU and quantisation two numbers at a time in half, whose rounding is far below a step of e4m3, as is the error of the tanh.
-    // Half does not hold numbers of any size: rows that have others are left, whatever their neighbours have. `sums` stay as they are.
+    // GELU and quantization of two values at a time in half: its rounding and the error of the tanh are far below a step of e4m3.
+    // Rows with values outside of half's range are left to the caller, independently of other rows. `sums` are not changed.
     __device__ __forceinline__ void quantize_gelu(const Problem& problem, const Tile& tile, int row, const float (&sums)[64], bool (&rows_left)[2]) const {
         const __half2 coefficients[3] = {__float2half2_rn(problem.epilogue.gelu[0]), __float2half2_rn(problem.epilogue.gelu[1]),
                                          __float2half2_rn(problem.epilogue.gelu[2])};
@@ -253,13 +253,13 @@ struct Store {
         }
     }
 
-    // The scale of a row and the tile's outputs.
+    // Stores the scale of a row and tile.
     __device__ __forceinline__ void store_scale(const Problem& problem, const Tile& tile, int row, float scale) const {
         if (threadIdx.x % 4 == 0 && row < problem.m)
             problem.y_scales[static_cast<int64_t>(row) * (problem.n / OUTPUTS) + tile.output(0) / OUTPUTS] = scale;
     }
 
-    // Two neighbouring e4m3 numbers of this thread, of one eight of outputs.
+    // Stores two neighboring e4m3 values of this thread.
     __device__ __forceinline__ void store_two(int own_row, int eight, uint32_t both) const {
         const uint32_t of_row = buffer + own_row * 128 + threadIdx.x % 4 * 2;
         asm volatile("st.shared.b16 [%0], %1;" ::"r"(of_row + ((eight / 2) ^ (own_row % 8)) * 16 + eight % 2 * 8),

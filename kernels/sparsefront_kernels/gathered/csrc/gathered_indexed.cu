@@ -6,30 +6,29 @@
 // every list its weights with the places of their rows among those that were loaded. So a row comes once for all lists, and a
 // list spends no product on a row that it does not keep. Four warps multiply, each 32 outputs x BLOCK_M columns, a thread 8
 // outputs of one list x COLUMNS columns in registers: its lanes read up to four rows at once, 128 contiguous bytes of each.
-// What is shared with the kernel for wide tiles: pipeline, sums and their way to Y (simt_*.cuh).
+// What is shared with the kernel for wide tiles: pipeline, sums and their way to Y (simt.cuh).
 // Packed and unpacked loads with in-window indices: "NM-SpMM: Accelerating Matrix Multiplication Using N:M Sparsity with GPGPU",
 // 2025. See ../README.md.
-#include "simt_launch.cuh"
-#include "simt_sums.cuh"
+#include "simt.cuh"
 
 namespace {
 
-constexpr int WIDTH = 128;  // outputs of a block
-constexpr int LISTS = 16;  // of a block, 8 outputs each
-constexpr int WINDOW_ROWS = 64;  // of X, at most, in a stage
-constexpr int OCTET = 8;  // steps at a time; a step is one kept input of every list
+constexpr int WIDTH = 128;  // outputs per CTA
+constexpr int LISTS = 16;  // per CTA, 8 outputs each
+constexpr int WINDOW_ROWS = 64;  // maximum rows of X per stage
+constexpr int OCTET = 8;  // steps taken together; a step is one kept input of every list
 
 struct IndexedProblem : Problem {
-    const int2* starts;    // [stages + 1]: first row in `kept`, first step; those of a tile are neighbours
-    const uint8_t* places;  // of each stage: number of octets in 16 bytes, then [octets, lists, 8]
-    int most_steps;        // of any stage
+    const int2* starts;    // [stages + 1]: first row in `kept`, first step; contiguous per tile
+    const uint8_t* places;  // per stage: number of octets in 16 bytes, then [octets, lists, 8]
+    int most_steps;        // maximum over stages
 };
 
 template <int COLUMNS>
 struct IndexedShape : Shape<WIDTH, 1, 8, COLUMNS> {
     static constexpr int X_BYTES = WINDOW_ROWS * IndexedShape::BLOCK_M * 4;
     static constexpr int ROW_BYTES = IndexedShape::BLOCK_M * 4;
-    static constexpr int STEP_BYTES = WIDTH * 4 + LISTS;  // weights and places
+    static constexpr int STEP_BYTES = WIDTH * 4 + LISTS;  // weights and row indices
 
     __host__ __device__ static constexpr int stage_bytes(int most_steps) { return X_BYTES + 16 + most_steps * STEP_BYTES; }
 };
@@ -77,7 +76,7 @@ __device__ __forceinline__ void consume(const IndexedProblem& problem, int work_
         const WorkTile<S> work_tile(problem, index);
         const Range range(problem, work_tile.tile, 1);
         __syncwarp();
-        if (lane < 8)  // the rows of Y of this warp, which are needed at the end
+        if (lane < 8)  // outputs of this warp, for the epilogue
             copy_16_bytes(shared_address(outputs + 4 * lane),
                           problem.outputs + work_tile.tile * WIDTH + (place.output & ~31) + 4 * lane, 16);
         Sums<S> sums;
@@ -87,8 +86,8 @@ __device__ __forceinline__ void consume(const IndexedProblem& problem, int work_
             barrier_wait(full + 8 * ring.slot, ring.phase);
             const int first = ring.slot * stage_bytes;
             uint32_t x = own_x + first, w = own_w + first, places = own_places + first;
-            int left = load_word(stages + S::X_BYTES + first);  // octets of this stage
-            uint2 rows = load_two_words(places), following;  // places of the steps of an octet, a byte each
+            int left = load_word(stages + S::X_BYTES + first);  // octets in this stage
+            uint2 rows = load_two_words(places), following;  // row indices of the steps of an octet, one byte each
             const auto load = [&](Fragment<S>& fragment, int step) {
                 const uint32_t row = (step < 4 ? rows.x : rows.y) >> 8 * (step % 4) & 0xff;
                 fragment.load(w + step * WIDTH * 4, x + row * S::ROW_BYTES);
@@ -116,7 +115,7 @@ __device__ __forceinline__ void consume(const IndexedProblem& problem, int work_
                     }
                     sums.add_products(fragments[i % 2].w, fragments[i % 2].x);
                 }
-                __syncwarp();  // every lane has read the stage, if it ends
+                __syncwarp();  // all lanes have read the stage, if it ends
                 if (ends && signals) barrier_arrive(empty + 8 * ring.slot);
                 ring = ends ? next : ring;
             }
@@ -131,7 +130,7 @@ __device__ __forceinline__ void consume(const IndexedProblem& problem, int work_
     }
 }
 
-// Warps fill the stages in turn, and a lane brings one or two rows, as in the kernel for wide tiles.
+// Warps fill the stages in turn, as in gathered_simt.cu; a lane copies one or two rows.
 template <typename S>
 __device__ __forceinline__ void produce(const IndexedProblem& problem, int work_tiles, uint32_t stages, uint32_t full,
                                         uint32_t empty) {
@@ -139,7 +138,7 @@ __device__ __forceinline__ void produce(const IndexedProblem& problem, int work_
     const int stage_bytes = S::stage_bytes(problem.most_steps);
     pdl_wait();
     Ring ring{warp, 0};
-    int number = warp;  // of the stage within the work tile; those before it were other warps'
+    int number = warp;  // of the stage within the work tile; other warps had those before it
     for (int index = blockIdx.x / problem.splits; index < work_tiles; index += gridDim.x / problem.splits) {
         const WorkTile<S> work_tile(problem, index);
         const Range range(problem, work_tile.tile, 1);
@@ -147,7 +146,7 @@ __device__ __forceinline__ void produce(const IndexedProblem& problem, int work_
         const uint32_t row_bytes = min(S::BLOCK_M, problem.m - work_tile.column) * 4;
         const auto input = [&](const Stage& stage, int row) { return row < stage.rows ? problem.kept[stage.row + row] : -1; };
         Stage now(problem, range.first, number, range.count);
-        int low = input(now, lane), high = input(now, lane + 32);  // this lane's
+        int low = input(now, lane), high = input(now, lane + 32);  // of this lane
         for (; number < range.count; number += warps) {
             const uint32_t target = stages + ring.slot * stage_bytes, ready = full + 8 * ring.slot;
             barrier_wait_idly(empty + 8 * ring.slot, ring.phase ^ 1);
@@ -161,7 +160,7 @@ __device__ __forceinline__ void produce(const IndexedProblem& problem, int work_
             __syncwarp();
             if (low >= 0) copy_bulk(target + lane * S::ROW_BYTES, x + low * problem.x_stride, row_bytes, ready);
             if (high >= 0) copy_bulk(target + (lane + 32) * S::ROW_BYTES, x + high * problem.x_stride, row_bytes, ready);
-            now = Stage(problem, range.first, number + warps, range.count);  // while this warp's next slot is still being read
+            now = Stage(problem, range.first, number + warps, range.count);  // while this warp's next slot is still in use
             low = input(now, lane), high = input(now, lane + 32);
             ring.slot += warps;
             if (ring.slot >= problem.stages) ring.slot -= problem.stages, ring.phase ^= 1;

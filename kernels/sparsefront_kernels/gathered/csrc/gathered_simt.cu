@@ -1,16 +1,14 @@
 // Y[N, M] = activation(W[N, K] · X[K, M] + bias[N]) + residual for a gathered weight on Hopper's CUDA cores (sm_90a), in
 // float32 throughout, feature-major.
 //
-// A block of the grid computes one tile of 32, 64 or 128 outputs, which share their kept inputs, times BLOCK_M columns. Four
-// more warps load: a kept input is one bulk copy of BLOCK_M contiguous elements of X, and the weights of a stage are one more.
-// Four warps multiply, each 32 outputs x 8 · COLUMNS columns, a thread 8 outputs x COLUMNS columns in registers. Where the
-// columns of a block need fewer warps than four, WARP_SPLIT_K of them share the inputs of a stage, and where the grid is small,
-// `splits` blocks of a cluster share the inputs of a tile; both add up through shared memory in a fixed order. Where nothing
-// is to be added up, a block goes on with another tile, whose rows are loaded while it still multiplies.
+// A CTA computes one tile of 32, 64 or 128 outputs, which share their kept inputs, times BLOCK_M columns. Four producer warps load: a
+// kept input is one bulk copy of BLOCK_M contiguous elements of X, and the weights of a stage are another. Four consumer warps each
+// compute 32 outputs x 8 · COLUMNS columns, a thread 8 outputs x COLUMNS columns. If the columns need fewer than four warps,
+// WARP_SPLIT_K of them share the inputs of a stage; in a small grid `splits` CTAs of a cluster share the inputs of a tile. Both reduce
+// through shared memory in a fixed order. Without a reduction, a CTA continues with another tile, whose rows load meanwhile.
 // Hierarchical blocking and double buffering: "NM-SpMM: Accelerating Matrix Multiplication Using N:M Sparsity with GPGPU",
 // 2025. See ../README.md.
-#include "simt_launch.cuh"
-#include "simt_sums.cuh"
+#include "simt.cuh"
 
 namespace {
 
@@ -31,7 +29,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int work_tiles, 
         const Range range(problem, work_tile.tile, S::ROWS);
         const int k_blocks = range.count / S::ROWS, tail = range.count % S::ROWS;
         __syncwarp();
-        if (lane < 8)  // the rows of Y of this warp, which are needed at the end
+        if (lane < 8)  // outputs of this warp, for the epilogue
             copy_16_bytes(shared_address(outputs + 4 * lane),
                           problem.outputs + work_tile.tile * S::WIDTH + (place.output & ~31) + 4 * lane, 16);
         Sums<S> sums;
@@ -55,7 +53,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int work_tiles, 
                 }
                 sums.add_products(fragments[i % 2].w, fragments[i % 2].x);
             }
-            __syncwarp();  // every lane has read the stage
+            __syncwarp();  // all lanes have read the stage
             if (signals) barrier_arrive(empty + 8 * ring.slot);
             ring = next;
         }
@@ -66,7 +64,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int work_tiles, 
             sums.add_products(fragments[0].w, fragments[0].x);
         }
         if (tail) {
-            __syncwarp();  // every lane has read the stage
+            __syncwarp();  // all lanes have read the stage
             if (signals) barrier_arrive(empty + 8 * ring.slot);
             ring = ring.next(problem.stages);
         }
@@ -80,7 +78,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int work_tiles, 
     }
 }
 
-// Brings into L2 the list and the weights of the first stages of this block, before the kernels before this one have ended.
+// Prefetches the list and weights of this CTA's first stages into L2, before the PDL wait.
 template <typename S>
 __device__ __forceinline__ void prefetch_first_stages(const Problem& problem) {
     const Range range(problem, WorkTile<S>(problem, blockIdx.x / problem.splits).tile, S::ROWS);
@@ -92,8 +90,8 @@ __device__ __forceinline__ void prefetch_first_stages(const Problem& problem) {
     }
 }
 
-// Warps fill the stages in turn, since the instructions around the copies of a stage take about as long as its products; a
-// lane brings a row. There are at least as many stages as warps: parities tell only one round of the ring from the next.
+// Warps fill the stages in turn, since issuing the copies of a stage takes about as long as its products; a lane copies a row. There
+// are at least as many stages as warps: parities distinguish only consecutive rounds of the ring.
 template <typename S>
 __device__ __forceinline__ void produce(const Problem& problem, int work_tiles, uint32_t stages, uint32_t full, uint32_t empty) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = min(WARPS, problem.stages);
@@ -101,7 +99,7 @@ __device__ __forceinline__ void produce(const Problem& problem, int work_tiles, 
     __syncwarp();
     pdl_wait();
     Ring ring{warp, 0};
-    int k_block = warp;  // of the work tile; those before it were other warps'
+    int k_block = warp;  // within the work tile; other warps had those before it
     for (int index = blockIdx.x / problem.splits; index < work_tiles; index += gridDim.x / problem.splits) {
         const WorkTile<S> work_tile(problem, index);
         const Range range(problem, work_tile.tile, S::ROWS);

@@ -6,13 +6,12 @@
 // mma.m16n8k16 hold it: a chunk is a list of 16 inputs and, for every 16 outputs of a row tile, 512 bytes, 16 to a lane.
 // Each warp brings its own chunks by bulk copies into its own ring in shared memory, waits for no other warp, and gathers the
 // kept inputs of X straight into the registers of the second operand, one slot ahead of the products. Which list item
-// and which row of X stands at which place of a fragment is free, and is chosen so that a lane reads neighbours: with X
+// and which row of X stands at which place of a fragment is free, and is chosen so that a lane reads neighbors: with X
 // feature-major a lane loads its (up to eight) rows of one input at once.
 //
 // Warps share the chunks of a row tile, and so do the blocks of a cluster; sums are added up in shared memory in a fixed
 // order, so that repeated runs give the same bits. See ../README.md.
-#include "small_m_lanes.cuh"
-#include "small_m_shared.cuh"
+#include "small_m_gather.cuh"
 
 namespace {
 
@@ -156,7 +155,7 @@ cudaError_t launch_all(Problem problem, void* packed, const Shape& shape, cudaSt
 
 }  // namespace
 
-// Returns a cudaError_t. Strides are in elements. A lane reads the neighbouring rows of an input at once from nine rows on
+// Returns a cudaError_t. Strides are in elements. A lane reads the neighboring rows of an input at once from nine rows on
 // (2, 4 or 8 elements for m <= 16, 32, 64), and where X is gathered into shared memory, eight: X must then have rows side by
 // side, aligned to as many elements (at most 16 bytes), and m a multiple of that; where it is otherwise, `packed` is memory for
 // k times 8, 16, 32 or 64 elements. The caller checks shapes, and that fragments * 16 divides the width of a row tile. Row tiles

@@ -1,9 +1,109 @@
 // Elements of X in registers and their products with a chunk of the weight, for the kernels for few rows of X.
 #pragma once
 
-#include "small_m_problem.cuh"
+#include "../../cuda/hopper.cuh"
+#include "../../cuda/numbers.cuh"
 
 namespace {
+
+// What the kernels for few rows of X are given, which part of it a block owns, and how they begin.
+constexpr int CHUNK = 16;            // kept inputs of a chunk: those of one product of the tensor cores
+constexpr int LIST_BYTES = 2 * CHUNK;
+template <typename T>
+constexpr int FRAGMENT_BYTES = 256 * sizeof(T);  // 16 inputs x 16 outputs
+constexpr unsigned NO_INPUT = 0xFFFF;
+constexpr int MOST_WARPS = 8;
+constexpr int GATHERERS = 4;         // warps that gather X into shared memory
+constexpr int MOST_STAGES = 8;
+constexpr int MOST_SPLITS = 8;
+constexpr int MOST_WIDTH = 128;
+constexpr int MOST_X_BYTES = 49152;  // of X that a block copies whole
+constexpr int MOST_SHARED_BYTES = 229888;  // of a block, but for what is of fixed size
+
+// Programmatic dependent launch: what a grid does about the grids before and after it in the stream. The weight is read before
+// they have ended: a launch is PDL_OFF where one of them may have written it.
+enum Pdl {
+    PDL_OFF = 0,      // starts when the one before has ended
+    PDL_EARLY = 1,      // is launched while the one before runs, fills its rings, and waits for its end before it reads X
+    PDL_PREFETCH = 2,   // and has what its rings do not hold brought into L2 meanwhile
+    PDL_PREFETCH_LATE = 3,  // and lets the next one come only once it has asked for all of its weight
+};
+
+struct Problem {
+    const void* x;                 // element (row, input) at row * x_row_stride + input * x_input_stride
+    unsigned x_input_stride;       // bytes
+    long long x_row_stride;        // elements
+    long long x_bytes;             // of X, to be brought into L2; 0 where it is spread too widely
+    const uint8_t* lists;          // chunk after chunk: 16 inputs, lane q of a quad: four
+    const uint8_t* panels;         // chunk after chunk: fragments
+    long long chunks;              // of all row tiles
+    const int2* row_tiles;            // first chunk, number of chunks
+    int chunks_of_each;            // where all row tiles have equally many, one row tile after the other; else -1
+    const int* outputs;            // [row_tiles, width]: output, or -1; null where row tiles simply count up
+    int width;                     // outputs of a row tile
+    int first_pruned, end_pruned;  // places in `outputs` of those that keep no input: all blocks share them
+    int n, m;
+    unsigned m_inverse;            // 2^19 / m, rounded up: divides numbers below 8192 exactly
+    const void* bias;
+    int bias_type;
+    const void* residual;
+    long long residual_row_stride, residual_output_stride;
+    int activation;
+    void* y;
+    long long y_row_stride, y_output_stride;
+    int splits;                    // blocks of a cluster, which share the chunks of a row tile
+    int stages;                    // of a warp's ring
+    int region;                    // bytes of shared memory of a warp's ring, or of the block's
+    int stage_chunks;              // of a stage that the warps of a block share
+    int x_offset;                  // in shared memory, of all of X
+    int x_copy, x_copy_bytes;      // runs of X that are copied there, and of how many bytes; 0 where it stays in memory
+    unsigned x_pitch;              // bytes from row to row of X there
+    int pdl;
+    int prefetch_bytes;            // that a block has brought into L2, at most
+};
+
+// X is small, but all blocks wait for it: its loads must not stand in line behind those of the weight.
+__device__ __forceinline__ void prefetch_x(const void* x, long long bytes) {
+    const long long at = 128ll * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
+    if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const uint8_t*>(x) + at) : "memory");
+}
+
+// Part `index` of `count` of an array comes into L2, at most `most` bytes.
+__device__ __forceinline__ void prefetch_part(const uint8_t* all, long long bytes, int index, int count, long long most) {
+    const long long part = (bytes / count + 15) / 16 * 16, at = part * index;
+    const long long size = min(min(most, part), bytes - at) / 16 * 16;
+    if (size > 0) prefetch_bulk(all + at, static_cast<uint32_t>(size));
+}
+
+// The chunks of a block's row tile that are its own.
+template <typename T>
+struct Share {
+    const uint8_t *lists, *panels;  // of the block's first chunk
+    int count;                      // chunks of the block
+    int panel_bytes;                // of a chunk
+
+    // range: the row tile's first chunk and number of chunks.
+    __device__ __forceinline__ Share(const Problem& problem, int2 range, int rank) {
+        const int begin = range.y * rank / problem.splits;
+        count = range.y * (rank + 1) / problem.splits - begin;
+        panel_bytes = problem.width / 16 * FRAGMENT_BYTES<T>;
+        lists = problem.lists + static_cast<long long>(range.x + begin) * LIST_BYTES;
+        panels = problem.panels + static_cast<long long>(range.x + begin) * panel_bytes;
+    }
+
+    // All lists of the block, which come before anything else: X is gathered by them.
+    __device__ __forceinline__ void load_lists(uint32_t target, uint32_t barrier) const {
+        barrier_arrive_expect(barrier, count * LIST_BYTES);
+        copy_bulk(target, lists, count * LIST_BYTES, barrier);
+    }
+};
+
+// Between what may be read early and the rest: barriers are initialized, and the first of the weight is on its way.
+__device__ __forceinline__ void wait_for_grids_before(const Problem& problem) {
+    if (problem.pdl == PDL_EARLY || problem.pdl == PDL_PREFETCH) pdl_launch_dependents();
+    __syncthreads();
+    if (problem.pdl != PDL_OFF) pdl_wait();
+}
 
 template <typename T>
 __device__ __forceinline__ T rounded(float v) {
@@ -194,6 +294,162 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[FRAGMENTS][COLUMN_BL
             for (int i = 0; i < 4; ++i) acc[fragment][block][i] += d[i];
         }
     }
+}
+
+// The sums of warps and blocks become elements of Y, for the kernels for few rows of X.
+__device__ __forceinline__ int output_at(const Problem& problem, int place) {
+    return problem.outputs != nullptr ? problem.outputs[place] : place < problem.n ? place : -1;
+}
+
+// What a block needs at the end, asked for early.
+struct Targets {
+    int output = -1;
+    float bias = 0.0f;
+
+    // outputs: how many the block has, at most one to a thread; `first`: the place of its first in the row tiles' outputs.
+    __device__ __forceinline__ Targets(const Problem& problem, int first, int outputs) {
+        if (threadIdx.x >= outputs) return;
+        output = output_at(problem, first + threadIdx.x);
+        if (output >= 0) bias = bias_at(problem.bias, problem.bias_type, output);
+    }
+};
+
+__device__ __forceinline__ float load_float_from_cluster(uint32_t address) {
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+    return v;
+}
+
+struct SharedTargets {
+    int output[MOST_WIDTH];
+    float bias[MOST_WIDTH];
+};
+
+// In shared memory a warp's sums lie as [fragment][row block][4][33]: what lane l holds as its i-th is at [i][l].
+constexpr int BLOCK_SUMS = 4 * 33;
+
+template <int FRAGMENTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void store_sums(float* target, const float (&acc)[FRAGMENTS][COLUMN_BLOCKS][4], int lane) {
+#pragma unroll
+    for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
+#pragma unroll
+        for (int block = 0; block < COLUMN_BLOCKS; ++block) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                target[(fragment * COLUMN_BLOCKS + block) * BLOCK_SUMS + i * 33 + lane] = acc[fragment][block][i];
+        }
+    }
+}
+
+// One element of Y of a block. INTERLEAVED: which rows of X the columns of a row block are.
+template <int COLUMN_BLOCKS, bool INTERLEAVED>
+struct Element {
+    int output, row, at;  // output: of the block's; at: among the sums
+
+    // Elements are counted so that neighbors are neighbors in Y. outputs: 2 to the power of output_bits.
+    __device__ __forceinline__ Element(const Problem& problem, int output_bits, int index) {
+        if (problem.y_row_stride == 1) {
+            output = static_cast<unsigned>(index) * problem.m_inverse >> 19, row = index - output * problem.m;
+        } else {
+            row = index >> output_bits, output = index - (row << output_bits);
+        }
+        const int column = INTERLEAVED ? row / COLUMN_BLOCKS : row % 8, block = INTERLEAVED ? row % COLUMN_BLOCKS : row / 8;
+        at = (output / 16 * COLUMN_BLOCKS + block) * BLOCK_SUMS + (output / 8 % 2 * 2 + column % 2) * 33 + output % 8 * 4 + column / 2;
+    }
+};
+
+// Apart from the rest, which is faster the shorter it is.
+__device__ __noinline__ float activated_apart(float v, int activation) { return activated(v, activation); }
+
+// sum: with the bias.
+template <typename T>
+__device__ __forceinline__ void write(const Problem& problem, int output, int row, float sum) {
+    if (problem.activation != NONE) sum = activated_apart(sum, problem.activation);
+    if (problem.residual != nullptr) {
+        const long long from = row * problem.residual_row_stride + output * problem.residual_output_stride;
+        sum += widened(static_cast<const T*>(problem.residual)[from]);
+    }
+    static_cast<T*>(problem.y)[row * problem.y_row_stride + output * problem.y_output_stride] = rounded<T>(sum);
+}
+
+template <typename T, typename Element>
+__device__ __forceinline__ void write(const Problem& problem, const SharedTargets& targets, const Element& element, float sum) {
+    const int output = targets.output[element.output];
+    if (output >= 0) write<T>(problem, output, element.row, sum + targets.bias[element.output]);
+}
+
+// This block's part of the outputs that keep no input, by its first `threads` threads, while X is on its way.
+template <typename T>
+__device__ __noinline__ void write_pruned(const Problem& problem, int threads) {
+    const int places = problem.end_pruned - problem.first_pruned;
+    for (int index = blockIdx.x * threads + threadIdx.x; index < places * problem.m; index += gridDim.x * threads) {
+        // counted so that neighbors are neighbors in Y
+        const bool by_row = problem.y_row_stride == 1;
+        const int place = by_row ? index / problem.m : index % places, row = by_row ? index % problem.m : index / places;
+        const int output = output_at(problem, problem.first_pruned + place);
+        if (output >= 0) write<T>(problem, output, row, bias_at(problem.bias, problem.bias_type, output));
+    }
+}
+
+// In pairs; those that do not take part are zero.
+__device__ __forceinline__ float sum_of(const float (&v)[8]) {
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
+
+// For the elements from `first` to `last` of this thread: load(place, v) of several, all on their way at once, then
+// use(element, sum).
+template <int COLUMN_BLOCKS, bool INTERLEAVED, typename Load, typename Use>
+__device__ __forceinline__ void for_elements(const Problem& problem, int output_bits, int first, int last, int threads, const Load& load,
+                                             const Use& use) {
+    constexpr int AT_ONCE = COLUMN_BLOCKS == 1 ? 1 : 4;
+    for (int index = first + threadIdx.x; index < last; index += AT_ONCE * threads) {
+        float v[AT_ONCE][8];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int here = index + i * threads;
+            load(Element<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, here < last ? here : index).at, v[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int here = index + i * threads;
+            if (here < last) use(Element<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, here), sum_of(v[i]));
+        }
+    }
+}
+
+// Adds up the sums of `warp_split_k` warps (8 at most), which begin `stride` floats apart in shared memory, and then of the
+// cluster's blocks, and writes Y. outputs: of the block. `threads` threads take part.
+template <typename T, int COLUMN_BLOCKS, bool INTERLEAVED>
+__device__ __forceinline__ void reduce_and_write(const Problem& problem, const SharedTargets& targets, float* sums, int stride,
+                                                 int warp_split_k, int outputs, int threads, int rank) {
+    asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    const int elements = outputs * problem.m, output_bits = 31 - __clz(outputs);
+    const bool alone = problem.splits == 1;
+    const auto of_k_slices = [&](int at, float(&v)[8]) {
+#pragma unroll
+        for (int k_slice = 0; k_slice < 8; ++k_slice) v[k_slice] = k_slice < warp_split_k ? sums[k_slice * stride + at] : 0.0f;
+    };
+    if (alone) {
+        for_elements<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, 0, elements, threads, of_k_slices,
+                                                 [&](const auto& element, float sum) { write<T>(problem, targets, element, sum); });
+        return;
+    }
+    if (warp_split_k > 1) {
+        for_elements<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, 0, elements, threads, of_k_slices,
+                                                 [&](const auto& element, float sum) { sums[element.at] = sum; });
+    }
+    uint32_t theirs[8];
+#pragma unroll
+    for (int other = 0; other < 8; ++other) theirs[other] = address_in_cluster(shared_address(sums), min(other, problem.splits - 1));
+    cluster_sync();
+    const auto of_blocks = [&](int at, float(&v)[8]) {
+#pragma unroll
+        for (int other = 0; other < 8; ++other) v[other] = other < problem.splits ? load_float_from_cluster(theirs[other] + 4 * at) : 0.0f;
+    };
+    for_elements<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, elements * rank / problem.splits, elements * (rank + 1) / problem.splits,
+                                             threads, of_blocks,
+                                             [&](const auto& element, float sum) { write<T>(problem, targets, element, sum); });
+    cluster_sync();  // no block ends while another reads its memory
 }
 
 }  // namespace

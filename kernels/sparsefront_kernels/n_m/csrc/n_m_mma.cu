@@ -1,9 +1,363 @@
 // Y = X · W^T + bias for 1 or 2 of every 4 inputs or 3 of every 32, and up to 64 rows of X by tensor cores, on Hopper (sm_90a); half and
-// bfloat16. How work is shared is as in ../../cuda/thread_per_output_kernel.cuh, weights and X come by bulk copies (chunk_ring.cuh); see ../README.md.
-#include "../../cuda/thread_per_output_kernel.cuh"
-#include "chunk_ring.cuh"
-#include "gathered_fragments.cuh"
-#include "sparse_fragments.cuh"
+// bfloat16. How work is shared is as in ../../cuda/thread_per_output.cuh, weights and X come by bulk copies; see ../README.md.
+
+#include "../../cuda/hopper.cuh"
+#include "../../cuda/tensor_copy.cuh"
+#include "../../cuda/thread_per_output.cuh"
+
+namespace mma {
+
+// What n_m_mma reads, on its way through shared memory by bulk copies: chunks of the weight a few ahead, and rows of X.
+// The chunks of a warp, in `stages` slots in turn. Its first lane asks for them, as soon as a slot has been read.
+template <typename T, typename Part>
+struct ChunkRing {
+    static constexpr uint32_t VALUE_BYTES = Part::VALUES * sizeof(T), INDEX_BYTES = Part::INDICES * 4, BYTES = VALUE_BYTES + INDEX_BYTES;
+
+    uint8_t* slots;
+    uint32_t barriers;  // one to a slot: that its chunk is there
+    int stages, slot = 0, phase = 0;
+    int asked, beyond, step;  // the next chunk to ask for; the strip's end; between chunks of the warp
+
+    // Before the block's threads meet for the first time; `lane` 0 initializes the barriers.
+    __device__ __forceinline__ ChunkRing(uint8_t* slots, uint32_t barriers, int stages, int lane)
+        : slots(slots), barriers(barriers), stages(stages), asked(0), beyond(0), step(1) {
+        if (lane == 0) {
+            for (int i = 0; i < stages; ++i) barrier_init(barriers + 8 * i, 1);
+        }
+    }
+
+    __device__ __forceinline__ void ask(const thread_per_output::Share<T, Part>& share, int into) {
+        const uint32_t there = barriers + 8 * into, target = shared_address(slots) + into * BYTES;
+        barrier_arrive_expect(there, BYTES);
+        copy_bulk(target, share.values + asked * Part::VALUES, VALUE_BYTES, there);
+        copy_bulk(target + VALUE_BYTES, share.indices + asked * Part::INDICES, INDEX_BYTES, there);
+    }
+
+    // Asks for chunks first, first + step, … below `last`, as many as there are slots.
+    __device__ __forceinline__ void begin(const thread_per_output::Share<T, Part>& share, int first, int last, int chunks_apart, int lane) {
+        asked = first, beyond = last, step = chunks_apart;
+        for (int into = 0; into < stages && asked < beyond; ++into, asked += step) {
+            if (lane == 0) ask(share, into);
+        }
+    }
+
+    // The next chunk into registers, and another one into its slot.
+    __device__ __forceinline__ void take(const thread_per_output::Share<T, Part>& share, Part& chunk, int lane) {
+        barrier_wait(barriers + 8 * slot, phase);
+        chunk.read(slots + slot * BYTES, lane);
+        __syncwarp();  // all lanes have read it
+        if (asked < beyond) {
+            if (lane == 0) ask(share, slot);
+            asked += step;
+        }
+        if (++slot == stages) slot = 0, phase ^= 1;
+    }
+};
+
+// Whether rows of X can be copied in bulk or as vectors: runs of a multiple of 16 bytes, wherever a chunk begins.
+__device__ __forceinline__ bool in_vectors(const thread_per_output::Inputs& inputs) { return inputs.vectors && inputs.k % 8 == 0; }
+
+constexpr int PIECES = 4;  // of the rows in shared memory, along K, each with a barrier of its own
+
+// Where a piece of chunks [first, last) begins.
+__device__ __forceinline__ int piece_begin(int first, int last, int piece) { return first + (last - first) * piece / PIECES; }
+
+// Inputs of chunks [first, last) of the rows that X has, `pitch` bytes apart, by all threads. The barriers from `there` on, which count one
+// arrival and bytes in either order, complete a phase as pieces arrive. A warp issues a copy of a lane after the other, each takes tens of
+// cycles: so all warps share them. Rows beyond X's stay as they are: they make sums of their own, which nobody writes.
+template <typename T, int INPUTS>
+__device__ __forceinline__ void bring_rows(const thread_per_output::Inputs& inputs, int first, int last, uint8_t* target, int pitch, uint32_t there) {
+    const int warps = blockDim.x / thread_per_output::LANES, own = threadIdx.x / thread_per_output::LANES + threadIdx.x % thread_per_output::LANES * warps;
+    const T* x = static_cast<const T*>(inputs.x);
+    const auto begin_of = [&](int piece) { return min(piece_begin(first, last, piece) * INPUTS, inputs.k); };
+    if (threadIdx.x == 0) {
+        for (int piece = 0; piece < PIECES; ++piece)
+            barrier_arrive_expect(there + 8 * piece, inputs.m * (begin_of(piece + 1) - begin_of(piece)) * sizeof(T));
+    }
+    __syncwarp();
+    for (int at = own; at < PIECES * inputs.m; at += blockDim.x) {
+        const int piece = at / inputs.m, row = (at + blockIdx.x) % inputs.m;  // blocks begin with different rows, in different parts of L2
+        const int from = begin_of(piece), count = begin_of(piece + 1) - from;
+        if (count > 0)
+            copy_bulk(shared_address(target) + row * pitch + (from - first * INPUTS) * sizeof(T), x + row * inputs.row_stride + from,
+                      count * sizeof(T), there + 8 * piece);
+    }
+}
+
+// Zeros for inputs beyond K in the last of chunks [first, last), by all threads: weights are zero there, what lies in shared memory may be NaN.
+template <typename T, int INPUTS>
+__device__ __forceinline__ void clear_beyond(const thread_per_output::Inputs& inputs, int rows, int first, int last, uint8_t* target, int pitch) {
+    const int absent = last * INPUTS - inputs.k;
+    for (int at = threadIdx.x; at < rows * absent; at += blockDim.x)
+        *reinterpret_cast<T*>(target + at / absent * pitch + (inputs.k - first * INPUTS + at % absent) * sizeof(T)) = numbers::rounded<T>(0.0f);
+}
+
+// Inputs [first, first + count) of `rows` rows, by all threads, for X whose inputs do not lie side by side; zeros beyond m and k.
+template <typename T>
+__device__ __forceinline__ void gather_rows(const thread_per_output::Inputs& inputs, int rows, int first, int count, uint8_t* target, int pitch) {
+    const T* x = static_cast<const T*>(inputs.x);
+#pragma unroll 4
+    for (int at = threadIdx.x; at < rows * count; at += blockDim.x) {
+        const int row = at / count, input = at % count;
+        T v = numbers::rounded<T>(0.0f);
+        if (row < inputs.m && first + input < inputs.k) {
+            const int from = inputs.order == nullptr ? first + input : inputs.order[first + input];
+            v = x[row * inputs.row_stride + from * inputs.input_stride];
+        }
+        *reinterpret_cast<T*>(target + row * pitch + input * sizeof(T)) = v;
+    }
+}
+
+// 3 of every 32 inputs: no zero is multiplied, what the weights name of X is gathered as left operands of mma.m16n8k16.
+//
+// The 16 k of a product are a kept weight of each of eight groups, of two outputs: ldmatrix takes eight rows of X of each from where a lane
+// says. Inputs of eight neighboring groups lie in eight columns of banks, so that whatever they keep is read without a conflict.
+// A right operand holds the weights of the two outputs in their columns, and zeros elsewhere.
+template <typename T>
+__device__ __forceinline__ void multiply_add(float* sums, const uint4& left, uint32_t right_low, uint32_t right_high) {
+    if constexpr (__is_same(T, __half)) {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                     : "r"(left.x), "r"(left.y), "r"(left.z), "r"(left.w), "r"(right_low), "r"(right_high));
+    } else {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                     : "r"(left.x), "r"(left.y), "r"(left.z), "r"(left.w), "r"(right_low), "r"(right_high));
+    }
+}
+
+// Chunks of 256 inputs, eight groups, of 32 outputs, four tiles of eight. Slots of X: [chunk][eight rows][index in a group][group][row].
+struct ThreeOf32 {
+    static constexpr int KEPT = 3, GROUP = 32, GROUPS = 8, TILES = 4, INPUTS = GROUP * GROUPS;
+    static constexpr int INDEX_BITS = 5, OF_WORD = 6;                                    // indices of a word
+    static constexpr int SLOT_BYTES = 16, INDEX_BYTES = GROUPS * SLOT_BYTES, OCTET_BYTES = GROUP * INDEX_BYTES;
+    static constexpr bool IN_SLOTS = true;
+
+    // Of a lane: of output lane / 4 of each tile its kept weights of groups 2 (lane % 4) and the next one, in a word; and indices of group
+    // lane % 8 of outputs lane / 16, 2 + lane / 16, … of each tile, six to a word.
+    struct Chunk {
+        static constexpr int VALUES = KEPT * GROUPS * thread_per_output::LANES, INDICES = 128;  // of all lanes: numbers; words
+
+        uint32_t right[TILES * KEPT], indices[8];
+
+        // From a slot in shared memory: values as [vector][lane][16 bytes], then words as [vector][lane / 16][lane % 8][16 bytes].
+        __device__ __forceinline__ void read(const uint8_t* slot, int lane) {
+#pragma unroll
+            for (int vector = 0; vector < TILES * KEPT / 4; ++vector)
+                *reinterpret_cast<uint4*>(right + 4 * vector) = *reinterpret_cast<const uint4*>(slot + (vector * thread_per_output::LANES + lane) * 16);
+#pragma unroll
+            for (int vector = 0; vector < 2; ++vector)
+                *reinterpret_cast<uint4*>(indices + 4 * vector) =
+                    *reinterpret_cast<const uint4*>(slot + VALUES * 2 + (vector * 16 + lane / 16 * 8 + lane % 8) * 16);
+        }
+    };
+
+    // Sums of a lane: [tile][16 rows of X][4].
+    template <int ROWS>
+    static __device__ __forceinline__ int row(int i, int lane) {
+        return i / 4 % (ROWS / 16) * 16 + i % 4 / 2 * 8 + lane / 4;
+    }
+    template <int ROWS>
+    static __device__ __forceinline__ int output(int i, int lane) {
+        return i / 4 / (ROWS / 16) * 8 + lane % 4 * 2 + i % 2;
+    }
+
+    // x: in shared memory, the chunk's slots.
+    template <typename T, int ROWS>
+    static __device__ __forceinline__ void multiply(float (&sums)[ROWS], const Chunk& chunk, const uint8_t* x, int, int lane) {
+        const uint32_t own = shared_address(x) + lane % 8 * SLOT_BYTES + lane / 8 % 2 * OCTET_BYTES;
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {  // of outputs of a tile
+            const uint32_t even = lane / 4 == 2 * pair ? ~0u : 0, odd = lane / 4 == 2 * pair + 1 ? ~0u : 0;
+#pragma unroll
+            for (int kept = 0; kept < KEPT; ++kept) {
+#pragma unroll
+                for (int tile = 0; tile < TILES; ++tile) {
+                    const int at = (tile * 4 + pair) * KEPT + kept, bit = at % OF_WORD * INDEX_BITS;
+                    const uint32_t index = chunk.indices[at / OF_WORD] >> bit & (GROUP - 1), weights = chunk.right[tile * KEPT + kept];
+#pragma unroll
+                    for (int block = 0; block < ROWS / 16; ++block) {
+                        const uint4 left = load_transposed_blocks(own + index * INDEX_BYTES + block * 2 * OCTET_BYTES);
+                        multiply_add<T>(sums + (tile * (ROWS / 16) + block) * 4, left, weights & even, weights & odd);
+                    }
+                }
+            }
+        }
+    }
+
+    // Inputs of chunks [from, to) of ROWS rows into the slots of a segment that begins with chunk `first`, by all threads, from rows that
+    // lie along K in vectors of 16 bytes; zeros beyond m and k. A warp takes eight rows of a chunk at a time, a lane eight inputs of each.
+    template <typename T, int ROWS>
+    static __device__ __forceinline__ void bring(const thread_per_output::Inputs& inputs, int first, int from, int to, uint8_t* target) {
+        const int lane = threadIdx.x % thread_per_output::LANES, group = lane % 8, begin = lane / 8 * 8;
+        const int warps = blockDim.x / thread_per_output::LANES, earlier = (from - first) * (ROWS / 8);  // what follows another piece is the next warps'
+        for (int at = earlier + (threadIdx.x / thread_per_output::LANES + warps - earlier % warps) % warps; at < (to - first) * (ROWS / 8); at += warps) {
+            const int input = (first + at / (ROWS / 8)) * INPUTS + group * GROUP + begin, first_row = at % (ROWS / 8) * 8;
+            const T* x = static_cast<const T*>(inputs.x) + input;
+            uint32_t words[8][4];  // of two neighboring inputs
+#pragma unroll
+            for (int row = 0; row < 8; ++row) {
+                uint4 v = make_uint4(0, 0, 0, 0);
+                if (first_row + row < inputs.m && input < inputs.k) v = *reinterpret_cast<const uint4*>(x + (first_row + row) * inputs.row_stride);
+                *reinterpret_cast<uint4*>(words[row]) = v;
+            }
+            uint8_t* slot = target + at * OCTET_BYTES + begin * INDEX_BYTES + group * SLOT_BYTES;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                uint32_t rows[4];
+#pragma unroll
+                for (int two = 0; two < 4; ++two) rows[two] = __byte_perm(words[2 * two][i / 2], words[2 * two + 1][i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
+                *reinterpret_cast<uint4*>(slot + i * INDEX_BYTES) = make_uint4(rows[0], rows[1], rows[2], rows[3]);
+            }
+        }
+    }
+
+    // Chunks [first, last), one number at a time, for X whose inputs do not lie side by side.
+    template <typename T, int ROWS>
+    static __device__ __forceinline__ void bring_each(const thread_per_output::Inputs& inputs, int first, int last, uint8_t* target) {
+        const T* x = static_cast<const T*>(inputs.x);
+        const int count = (last - first) * INPUTS;
+#pragma unroll 4
+        for (int at = threadIdx.x; at < ROWS * count; at += blockDim.x) {
+            const int row = at / count, of_these = at % count, input = first * INPUTS + of_these;
+            T v = numbers::rounded<T>(0.0f);
+            if (row < inputs.m && input < inputs.k)
+                v = x[row * inputs.row_stride + (inputs.order == nullptr ? input : inputs.order[input]) * inputs.input_stride];
+            uint8_t* octet = target + (of_these / INPUTS * (ROWS / 8) + row / 8) * OCTET_BYTES;
+            *reinterpret_cast<T*>(octet + of_these % GROUP * INDEX_BYTES + of_these / GROUP % GROUPS * SLOT_BYTES + row % 8 * sizeof(T)) = v;
+        }
+    }
+};
+
+// 1 or 2 of every 4 inputs as left operands of sparse products (mma.sp.m16n8k32), and their products with rows of X in shared memory.
+//
+// A sparse left operand holds two of every four neighboring k, and a word of metadata says which. 2:4 lies in memory as these
+// operands do, so that a lane does nothing but load them. 1:4 takes a mask for each two weights; see OfFour<1>.
+constexpr int PADDING = 16;  // bytes between rows of X, so that eight rows are in different banks
+
+// SELECTOR: the lanes of each four whose words of metadata count, 0: the first two, 1: the others. A word has the indices of 16 k, of row
+// lane / 4 in its lower half and of row lane / 4 + 8 in the upper one, four bits for every four k.
+template <typename T, int SELECTOR>
+__device__ __forceinline__ void multiply_add_sparse(float* sums, const uint32_t (&left)[4], const uint32_t (&right)[4], uint32_t metadata) {
+    if constexpr (__is_same(T, __half)) {
+        asm volatile(
+            "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9,%10,%11}, "
+            "{%0,%1,%2,%3}, %12, %13;"
+            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+            : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]), "r"(right[2]), "r"(right[3]), "r"(metadata),
+              "n"(SELECTOR));
+    } else {
+        asm volatile(
+            "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9,%10,%11}, "
+            "{%0,%1,%2,%3}, %12, %13;"
+            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+            : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]), "r"(right[2]), "r"(right[3]), "r"(metadata),
+              "n"(SELECTOR));
+    }
+}
+
+// A chunk of a lane: 32 kept weights, as [k-block][half of 16 outputs][the four words of a left operand], and two words of indices.
+struct SparseChunk {
+    static constexpr int VALUES = 1024, INDICES = 64;  // of all lanes: numbers; words
+
+    uint32_t left[2][2][4], indices[2];
+
+    // From a slot in shared memory: values as [k-block][half][lane][16 bytes], then words as [lane][2].
+    __device__ __forceinline__ void read(const uint8_t* slot, int lane) {
+#pragma unroll
+        for (int at = 0; at < 4; ++at)
+            *reinterpret_cast<uint4*>(left[at / 2][at % 2]) = *reinterpret_cast<const uint4*>(slot + (at * thread_per_output::LANES + lane) * 16);
+        *reinterpret_cast<uint2*>(indices) = *reinterpret_cast<const uint2*>(slot + VALUES * 2 + lane * 8);
+    }
+};
+
+// How a weight of a pattern is multiplied; this is what both kinds of `OfFour` have in common. A chunk is of 32 outputs, two halves of 16.
+// Sums of a lane: [half][eight rows of X][4].
+struct OfFourSums {
+    using Chunk = SparseChunk;
+    static constexpr bool IN_SLOTS = false;  // rows of X lie as in memory
+
+    template <int ROWS>
+    static __device__ __forceinline__ int row(int i, int lane) {
+        return i / 4 % (ROWS / 8) * 8 + lane % 4 * 2 + i % 2;
+    }
+    template <int ROWS>
+    static __device__ __forceinline__ int output(int i, int lane) {
+        return i / 4 / (ROWS / 8) * 16 + i % 4 / 2 * 8 + lane / 4;
+    }
+    template <typename T, int ROWS>
+    static __device__ __forceinline__ void multiply_both(float (&sums)[ROWS], int block, const uint32_t (&upper)[4], const uint32_t (&lower)[4],
+                                                         const uint32_t (&right)[4], uint32_t metadata) {
+        multiply_add_sparse<T, 0>(sums + block * 4, upper, right, metadata);
+        multiply_add_sparse<T, 1>(sums + (ROWS / 8 + block) * 4, lower, right, metadata);
+    }
+};
+
+template <int KEPT>
+struct OfFour;
+
+// Chunks of 64 inputs, as they are: two products.
+template <>
+struct OfFour<2> : OfFourSums {
+    static constexpr int INPUTS = 64;
+
+    // x: in shared memory, the chunk's first input of the first row.
+    template <typename T, int ROWS>
+    static __device__ __forceinline__ void multiply(float (&sums)[ROWS], const SparseChunk& chunk, const uint8_t* x, int pitch, int lane) {
+        const uint32_t own = shared_address(x) + lane % 8 * pitch + lane / 8 * 16;
+#pragma unroll
+        for (int k_block = 0; k_block < 2; ++k_block) {
+#pragma unroll
+            for (int block = 0; block < ROWS / 8; ++block) {
+                const uint4 right = load_blocks(own + block * 8 * pitch + k_block * 64);
+                multiply_both<T, ROWS>(sums, block, chunk.left[k_block][0], chunk.left[k_block][1], {right.x, right.y, right.z, right.w},
+                                       chunk.indices[k_block]);
+            }
+        }
+    }
+};
+
+// Chunks of 128 inputs: two k-blocks of 64 with two products each. The four k of a sparse group are two neighboring inputs of a group of
+// four, a, and two of another one, b: the first two of both in one product, the last two in the other one. So a word with the weights of
+// a and b holds what is kept of either product once the other's is masked out, and both products have the same metadata.
+template <>
+struct OfFour<1> : OfFourSums {
+    static constexpr int INPUTS = 128;
+    static constexpr uint32_t OF_SECOND_PAIR = 0x88888888;  // indices are p and 2 + p, where p is 0 or 1
+
+    // Ones where a weight of word `at` (0 … 15) is among the first two of its four inputs: a bit of the bits says so.
+    static __device__ __forceinline__ uint32_t among_first(uint32_t bits, int at) {
+        uint32_t mask;  // each byte is the sign of another one
+        if (at % 2 == 0) asm("prmt.b32 %0, %1, %1, 0x9988;" : "=r"(mask) : "r"(bits << at / 2));
+        else asm("prmt.b32 %0, %1, %1, 0xBBAA;" : "=r"(mask) : "r"(bits << at / 2));
+        return mask;
+    }
+
+    template <typename T, int ROWS>
+    static __device__ __forceinline__ void multiply(float (&sums)[ROWS], const SparseChunk& chunk, const uint8_t* x, int pitch, int lane) {
+        const uint8_t* own = x + lane / 4 * pitch + lane % 4 * 32;  // 16 inputs of a row
+#pragma unroll
+        for (int k_block = 0; k_block < 2; ++k_block) {
+            const uint32_t metadata = (chunk.indices[0] >> k_block & 0x55555555) | OF_SECOND_PAIR;
+            uint32_t first[2][4], last[2][4];
+#pragma unroll
+            for (int at = 0; at < 8; ++at) {
+                const uint32_t both = chunk.left[k_block][at / 4][at % 4], mask = among_first(chunk.indices[1], k_block * 8 + at);
+                first[at / 4][at % 4] = both & mask;
+                last[at / 4][at % 4] = both & ~mask;
+            }
+#pragma unroll
+            for (int block = 0; block < ROWS / 8; ++block) {
+                const uint4 low = *reinterpret_cast<const uint4*>(own + block * 8 * pitch + k_block * 128);
+                const uint4 high = *reinterpret_cast<const uint4*>(own + block * 8 * pitch + k_block * 128 + 16);
+                multiply_both<T, ROWS>(sums, block, first[0], first[1], {low.x, low.z, high.x, high.z}, metadata);
+                multiply_both<T, ROWS>(sums, block, last[0], last[1], {low.y, low.w, high.y, high.w}, metadata);
+            }
+        }
+    }
+};
+
+}  // namespace mma
 
 namespace {
 
@@ -43,7 +397,7 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
     for (int segment = share.first; segment < share.last; segment += problem.segment, phase ^= 1) {
         const int end = min(segment + problem.segment, share.last), pitch = (end - segment) * INPUTS * 2 + mma::PADDING;
         const bool in_pieces = mma::in_vectors(problem.inputs);
-        __syncthreads();  // barriers are initialised; all have multiplied by the rows that are there
+        __syncthreads();  // barriers are initialized; all have multiplied by the rows that are there
         if (!Pattern::IN_SLOTS && in_pieces) mma::bring_rows<T, INPUTS>(problem.inputs, segment, end, rows, pitch, rows_there);
         if (segment == share.first) ring.begin(share, at, own_last, shares, lane);
         if constexpr (Pattern::IN_SLOTS) {

@@ -1,10 +1,10 @@
 // Y = X · W^T + bias for an n:m weight and few rows of X, on Hopper (sm_90a); half, bfloat16 and float. The kernel is that of
-// ../../cuda/thread_per_output_kernel.cuh; see ../README.md.
-#include "../../cuda/thread_per_output_kernel.cuh"
+// ../../cuda/thread_per_output.cuh; see ../README.md.
+#include "../../cuda/thread_per_output.cuh"
 
 namespace {
 
-// Of registers, so that enough warps are on an SM to have the stream of weights on its way.
+// Limits registers, so that enough warps per SM keep the weight stream in flight.
 template <typename T, int ROWS>
 constexpr int BLOCKS_PER_SM = sizeof(T) == 2 && ROWS == 1 ? 3 : 2;
 

@@ -1,14 +1,13 @@
 // LayerNorm or RMSNorm of the rows of a matrix in 16 bits: y = (s - mean) / sqrt(variance + eps) * weight + bias, where s is
-// x + x_bias + residual, rounded; RMSNorm takes the mean of squares and no mean. The result may be quantised too, to e4m3 with a
-// scale for each row, by the rule of quantized/quantize.py.
+// x + x_bias + residual, rounded; RMSNorm subtracts no mean and divides by the root mean square. Optionally also quantized to
+// e4m3 with a scale per row, as in quantized/quantize.py.
 //
-// One to eight warps have a row and keep it in registers, sixteen bytes of a lane at a time: everything is read once, and all of a
-// row is on its way before the first of it is used. Sums are in float32, the variance is made around the mean.
+// One to eight warps hold a row in registers, 16 bytes per lane at a time. Everything is read once, and all loads of a row are
+// in flight before the first is used. Sums are in float32; the variance is computed around the mean.
 #include <cuda_fp8.h>
 
-#include "../../cuda/epilogue_math.cuh"
+#include "../../cuda/numbers.cuh"
 #include "../../cuda/hopper.cuh"
-#include "../../cuda/pairs.cuh"
 
 namespace row_norm {
 
@@ -31,7 +30,7 @@ struct Arguments {
 };
 
 constexpr int EIGHT = 8;  // elements of a lane at a time: sixteen bytes
-constexpr float LARGEST = 448.0f, SMALLEST_SCALE = 0x1p-100f;  // of e4m3; of a scale
+constexpr float LARGEST = 448.0f, SMALLEST_SCALE = 0x1p-100f;  // largest e4m3; smallest scale
 
 // Sixteen bytes that are read once.
 __device__ __forceinline__ uint4 load_once(const void* source) {
@@ -40,16 +39,16 @@ __device__ __forceinline__ uint4 load_once(const void* source) {
     return v;
 }
 
-// How rows are divided: VECTORS times sixteen bytes of a lane, WARPS to a row. BLOCKS: at least so many share a multiprocessor, so
-// that there are as many registers as its vectors need.
+// Division of rows: VECTORS times 16 bytes per lane, WARPS per row. BLOCKS: minimum per SM, which leaves the registers that the
+// vectors need.
 template <int VECTORS, int WARPS>
 struct Shape {
-    static constexpr int ROWS = WARPS < 3 ? 4 / WARPS : 1;  // of a block
+    static constexpr int ROWS = WARPS < 3 ? 4 / WARPS : 1;  // per block
     static constexpr int THREADS = ROWS * WARPS * 32;
     static constexpr int BLOCKS = (VECTORS == 1 ? 1536 : VECTORS == 2 ? 1024 : 640) / THREADS;
 };
 
-// The place of a thread's vectors in a row.
+// Position of a thread's vectors in a row.
 template <int VECTORS, int WARPS>
 struct Place {
     static constexpr int STEP = WARPS * 32 * EIGHT;
@@ -59,7 +58,7 @@ struct Place {
     __device__ __forceinline__ bool exists(int i) const { return at(i) < d; }
 };
 
-// A vector of parameters, of which SAME ones are of x's type and loaded early.
+// A vector of parameters. SAME: they have x's type and are loaded early.
 template <typename T, bool SAME, int VECTORS, int WARPS>
 struct Parameters {
     const void* vector;
@@ -90,7 +89,7 @@ struct Parameters {
     }
 };
 
-// Over the lanes of all warps of a row; all get it. memory: of the block, for a float of each warp.
+// Sum over the lanes of all warps of a row, returned to all. memory: shared, one float per warp.
 template <int WARPS, typename Combine>
 __device__ __forceinline__ float over_row(float v, float* memory, Combine combine) {
 #pragma unroll
@@ -114,7 +113,7 @@ __device__ __forceinline__ uint32_t e4m3_of_two(float first, float second) {
     return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
 }
 
-// Writes a row, which is rounded to T, as e4m3 with its scale.
+// Writes a row, already rounded to T, as e4m3 with its scale.
 template <int VECTORS, int WARPS>
 __device__ __forceinline__ void quantize_row(const Arguments& problem, float (&v)[VECTORS][EIGHT], int row, bool writes,
                                              const Place<VECTORS, WARPS>& place, float* memory) {
@@ -144,7 +143,7 @@ __device__ __forceinline__ void quantize_row(const Arguments& problem, float (&v
     }
 }
 
-// SAME: whether all parameters that there are have x's type.
+// SAME: whether all given parameters have x's type.
 template <typename T, int VECTORS, int WARPS, bool RESIDUAL, bool SAME>
 __global__ void __launch_bounds__(Shape<VECTORS, WARPS>::THREADS, Shape<VECTORS, WARPS>::BLOCKS)
     layer_norm_rows_kernel(const __grid_constant__ Arguments problem) {
@@ -242,7 +241,7 @@ cudaError_t launch(const Arguments& problem, cudaStream_t stream) {
 // without one 15 % slower.
 template <typename T>
 cudaError_t launch(const Arguments& problem, cudaStream_t stream) {
-    const int lines = (problem.d + 32 * EIGHT - 1) / (32 * EIGHT);  // vectors of a lane if one warp had a row
+    const int lines = (problem.d + 32 * EIGHT - 1) / (32 * EIGHT);  // vectors per lane with one warp per row
     if (problem.residual != nullptr) {
         if (lines <= 1) return launch<T, true, 1, 1>(problem, stream);
         if (lines <= 2) return launch<T, true, 1, 2>(problem, stream);

@@ -36,7 +36,7 @@ from sparsefront.inference.fusion.plan import (
 )
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, storage_key
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser, TimedProducts
-from sparsefront.inference.layers import called_linears, quantize_linears
+from sparsefront.inference.layers import observe_called_linears, quantize_linears
 from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
 from sparsefront.inference.precision import IN_16_BITS, Precision, emulation, network_dtype, require_supported
 from sparsefront.measure.correctness import (
@@ -566,7 +566,7 @@ def rewrite_dense(net: nn.Module, inputs: dict[str, Tensor], precision: Precisio
         in low precision, Linear that is called -> the precision, or why it stays in 16 bits.
     """
     shorten_compiler_messages()
-    linears = called_linears(net, inputs) if precision.is_low else {}
+    linears = observe_called_linears(net, inputs) if precision.is_low else {}
     report = fuse_dense(net, inputs, precision=precision)
     reasons = quantize_linears(net, linears, report.product_of, precision)
     if precision.is_low and not has_low_precision(net):

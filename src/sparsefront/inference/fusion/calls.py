@@ -68,8 +68,8 @@ def call_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]
 def with_tensors(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple[list, dict]:
     """The call with its tensors replaced, in the order of `call_tensors`."""
     rest = iter(tensors)
-    positional = _replaced(list(args), rest)
-    return positional, _replaced(dict(kwargs), rest)
+    positional = _replace_tensors(list(args), rest)
+    return positional, _replace_tensors(dict(kwargs), rest)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -83,11 +83,11 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _replaced(value: Any, tensors: Iterator[Tensor]) -> Any:
+def _replace_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
     if type(value) in (tuple, list):
-        return type(value)(_replaced(part, tensors) for part in value)
+        return type(value)(_replace_tensors(part, tensors) for part in value)
     if type(value) is dict:
-        return {name: _replaced(value[name], tensors) for name in sorted(value)}
+        return {name: _replace_tensors(value[name], tensors) for name in sorted(value)}
     return next(tensors) if isinstance(value, Tensor) else value
 
 

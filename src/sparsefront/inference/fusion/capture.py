@@ -225,7 +225,7 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     first, reasons = _FIRST_EXPORTABLE.get(kind, 0), []
     for place in range(first, len(ways)):
         try:
-            captured = _captured(bare, args, kwargs, tensors, ways[place])
+            captured = _capture_call(bare, args, kwargs, tensors, ways[place])
         except Unfusable as reason:
             reasons.append(reason)
             continue
@@ -252,7 +252,7 @@ def _free_sizes(tensors: list[Tensor]) -> Iterator[tuple[tuple[bool, ...], ...]]
     yield tuple((False,) * tensor.dim() for tensor in tensors)
 
 
-def _captured(
+def _capture_call(
     bare: nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -265,7 +265,7 @@ def _captured(
         with _quiet_export(), torch.no_grad(), AlwaysClamped(), attribute_reads(bare) as reads:
             flat = _Flat(bare, args, kwargs)
             exported = torch.export.export(flat, tuple(tensors), dynamic_shapes=dynamic, strict=False)
-            module = _module_of(_functionalized(exported))
+            module = _module_of(_functionalize(exported))
     except Exception as error:  # export may fail in any way; the block then stays unchanged
         raise Unfusable(f"cannot be exported: {failure_reason(error)}") from error
     sizes = graph_sizes(exported)
@@ -328,7 +328,7 @@ def _quiet_export():
             logger.setLevel(level)
 
 
-def _functionalized(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def _functionalize(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Functionalize in-place operators; returned unchanged if inputs or buffers are mutated."""
     if not any(map(_mutates, exported.graph.nodes)):
         return exported

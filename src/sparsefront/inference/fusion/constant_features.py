@@ -9,7 +9,7 @@ import torch
 from sparsefront_kernels import SparseFormat
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.format import GatheredFormat
 from torch import Tensor, fx
 
@@ -21,7 +21,7 @@ from sparsefront.inference.fusion.sites import (
     outputs_in_tiles,
     read_name,
     rebuild,
-    tiled,
+    store_tiles,
 )
 
 # Constant features of the value projection.
@@ -216,11 +216,11 @@ def _rows(up: ProductWeight, kept: Tensor) -> ProductWeight:
     assert up.mask is not None and up.stored is not None  # the product is pruned
     weight, mask = up.weight[kept], up.mask[kept]
     bias = None if up.bias is None else up.bias[kept]
-    stored = _stored_rows(up.stored, weight, mask, kept)
+    stored = _store_rows(up.stored, weight, mask, kept)
     return replace(up, rows=(len(weight),), weight=weight, bias=bias, mask=mask, stored=stored)
 
 
-def _stored_rows(stored: SparseFormat, weight: Tensor, mask: Tensor, kept: Tensor) -> SparseFormat:
+def _store_rows(stored: SparseFormat, weight: Tensor, mask: Tensor, kept: Tensor) -> SparseFormat:
     if not isinstance(stored, GatheredFormat):
         return rebuild(stored, weight, mask)
     place = kept.cumsum(0) - 1  # of each kept output in the smaller weight
@@ -228,7 +228,7 @@ def _stored_rows(stored: SparseFormat, weight: Tensor, mask: Tensor, kept: Tenso
     if not kept[inside].all():
         raise ValueError("gathered: a tile would lose an output")
     order = place[inside]
-    return tiled(stored, weight, mask, torch.cat([order, complement(order, len(weight))]))
+    return store_tiles(stored, weight, mask, torch.cat([order, complement(order, len(weight))]))
 
 
 def _columns(down: ProductWeight, kept: Tensor, read: Tensor) -> ProductWeight:
@@ -241,4 +241,4 @@ def _columns(down: ProductWeight, kept: Tensor, read: Tensor) -> ProductWeight:
         return replace(down, weight=weight, mask=mask, stored=rebuild(down.stored, weight, mask))
     inside = outputs_in_tiles(down.stored)
     order = torch.cat([inside, complement(inside, len(weight))])
-    return replace(down, weight=weight, mask=mask, stored=tiled(down.stored, weight, mask, order))
+    return replace(down, weight=weight, mask=mask, stored=store_tiles(down.stored, weight, mask, order))

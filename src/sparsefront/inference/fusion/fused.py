@@ -19,7 +19,7 @@ from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.placement import (
     FusedNorm,
     FusedRowNorm,
-    copied,
+    copy_graph,
     place_layouts,
     place_norms,
     place_products,
@@ -28,7 +28,7 @@ from sparsefront.inference.fusion.placement import (
     quantizing_producers,
 )
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
-from sparsefront.inference.fusion.sites import ProductSite, find_sites, merged, node_argument
+from sparsefront.inference.fusion.sites import ProductSite, find_sites, merge_sites, node_argument
 from sparsefront.networks import layer_weight
 
 Layers = tuple[str, ...]
@@ -112,7 +112,7 @@ class FusedBlock(nn.Module):
         Raises:
             Unfusable: the graph's Linears do not match the products.
         """
-        graph = copied(captured.graph)
+        graph = copy_graph(captured.graph)
         sites = dict(zip((f"product_{place}" for place in range(len(self._layers))), self._sites(graph), strict=True))
         added = self._added_by_norms(sites.values())
         products = dict(zip(sites, self._products(), strict=True))
@@ -235,7 +235,7 @@ class FusedBlock(nn.Module):
         if len(every) != len(site_by_layer) or set(site_by_layer) != covered:
             raise Unfusable("calls its Linears otherwise than its products are made for")
         sites = [
-            site_by_layer[layers[0]] if len(layers) == 1 else merged([site_by_layer[name] for name in layers])
+            site_by_layer[layers[0]] if len(layers) == 1 else merge_sites([site_by_layer[name] for name in layers])
             for layers in self._layers
         ]
         for site, product in zip(sites, self.products, strict=True):

@@ -5,8 +5,8 @@ from typing import Any, Self
 
 import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.dense.format import DenseFormat
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.pointwise import contiguous_transpose, epilogue
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.quantized.quantize import Quantized, quantize_activated

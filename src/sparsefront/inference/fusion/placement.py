@@ -140,7 +140,7 @@ def _is_plain(x: Tensor) -> bool:
 aten = torch.ops.aten
 
 
-def copied(graph: fx.Graph) -> fx.Graph:
+def copy_graph(graph: fx.Graph) -> fx.Graph:
     """A copy of a graph."""
     other = fx.Graph()
     outputs = other.graph_copy(graph, {})

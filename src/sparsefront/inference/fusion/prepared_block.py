@@ -20,7 +20,7 @@ from sparsefront.inference.fusion.sites import (
     is_stream,
     join,
     merge_candidates,
-    merged,
+    merge_sites,
     stored_parameters,
 )
 from sparsefront.models.recurrent import GateLinear
@@ -140,7 +140,7 @@ def _with_merges(
             continue
         for site in group[1:]:
             del chosen[site.layers[0]]
-        chosen[group[0].layers[0]] = (merged(group), joined)
+        chosen[group[0].layers[0]] = (merge_sites(group), joined)
     return list(chosen.values())
 
 

@@ -433,7 +433,7 @@ class ProductChooser:
         work = Work.of(spec, tuning.problem, self.precision.name)
         equal, nearly = self.timed.equal(work), self.timed.nearly_equal(work)
         if equal is None and not self.dense and (late := too_late(tuning.name, LAYER)) is not None:
-            return self._untimed(tuning, nearly, late, low)
+            return self._choose_untimed(tuning, nearly, late, low)
         if equal is not None:
             fastest = equal.fastest(dense_allowed=self.choice.dense_allowed, low=low)
             candidates = self._candidates(tuning, None, try_only(fastest))
@@ -450,7 +450,9 @@ class ProductChooser:
             times = equal or self._times(tuning, candidates, work, None)
         return self._first_right(tuning, candidates, times, low)
 
-    def _untimed(self, tuning: ProductTuning, nearly: TimedProduct | None, late: str, low: bool) -> ChosenProduct:
+    def _choose_untimed(
+        self, tuning: ProductTuning, nearly: TimedProduct | None, late: str, low: bool
+    ) -> ChosenProduct:
         """The fastest kernel of a nearly equal product, else the one that was faster than dense in most measurements, else dense
         if that is allowed; `late` is why none is timed.
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from sparsefront_kernels import KernelEntry, Problem, SparseFormat, entries, entry
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.quantized.quantize import Quantized, quantize
 from torch import Tensor, nn
 
@@ -28,10 +28,9 @@ from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.correctness import (
-    error_of_parts,
+    error_in_chunks,
     limit_of,
     product_error_limit,
-    rows_to_compare,
     scale_to_amax,
 )
 from sparsefront.measure.search_time import CHECKS, spending
@@ -224,18 +223,13 @@ class FusedCorrectnessCheck:
         if y.shape != (len(self.x), len(self.spec.weight.weight)):
             return math.inf
         low = candidate if candidate is not None and _is_low(candidate) else None
-        parts: list[Any] = [slice(first, first + CHUNK_ROWS) for first in range(0, len(self.x), CHUNK_ROWS)]
-        if (some := rows_to_compare(self.x)) is not None:
-            if not y.isfinite().all():
-                return math.inf
-            parts = [some]
 
         def expected(part: Any) -> Tensor:
             rows = Quantized(x.values[part], x.scales[part]) if isinstance(x, Quantized) else x[part]
             residual = None if self.residual is None else self.residual[part]
             return self._expected(low, rows, residual)  # type: ignore[arg-type]
 
-        return error_of_parts((y[part], expected(part)) for part in parts)
+        return error_in_chunks(y, expected, CHUNK_ROWS)
 
 
 def _is_low(candidate: nn.Module) -> bool:

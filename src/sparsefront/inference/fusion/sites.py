@@ -91,7 +91,7 @@ def merge_candidates(sites: Iterable[ProductSite]) -> list[list[ProductSite]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def merged(group: list[ProductSite]) -> ProductSite:
+def merge_sites(group: list[ProductSite]) -> ProductSite:
     """Join a group of `merge_candidates` to one product."""
     linears = tuple(site.linears[0] for site in group)
     layers = tuple(site.layers[0] for site in group)
@@ -316,7 +316,7 @@ def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
     stored: SparseFormat
     try:
         if isinstance(like, GatheredFormat):
-            stored = _joined_tiles(parts, weight, mask, like)
+            stored = _join_tiles(parts, weight, mask, like)
         else:
             _check_whole_tiles(parts, like)
             stored = rebuild(like, weight, mask)
@@ -337,7 +337,7 @@ def rebuild(like: SparseFormat, weight: Tensor, mask: Tensor, **orders: Tensor) 
     return FORMATS[like.family].from_dense(weight, mask, **parameters, **orders)
 
 
-def tiled(like: GatheredFormat, weight: Tensor, mask: Tensor, order: Tensor) -> GatheredFormat:
+def store_tiles(like: GatheredFormat, weight: Tensor, mask: Tensor, order: Tensor) -> GatheredFormat:
     """Store a weight in tiles of outputs in this order, int64 [N]; pruned outputs may fill a tile."""
     return GatheredFormat.from_dense(
         weight, mask, tile=like.tile, drop_empty_outputs=False, output_order=order, fill=True
@@ -351,7 +351,7 @@ def outputs_in_tiles(stored: GatheredFormat) -> Tensor:
     return stored.output_index.long()[(counts > 0)[tile_of]]
 
 
-def _joined_tiles(parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, like: GatheredFormat) -> GatheredFormat:
+def _join_tiles(parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, like: GatheredFormat) -> GatheredFormat:
     # a layer that cannot fill its last tile comes last
     placed = sorted(zip(parts, _starts(parts), strict=True), key=lambda pair: len(pair[0].weight) % like.tile != 0)
     order = []
@@ -365,7 +365,7 @@ def _joined_tiles(parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, 
             raise ValueError("gathered: a narrow tile would mix layers")
         order.append(torch.cat([inside, others[:missing]]) + first)
     tiles = torch.cat(order)
-    return tiled(like, weight, mask, torch.cat([tiles, complement(tiles, len(weight))]))
+    return store_tiles(like, weight, mask, torch.cat([tiles, complement(tiles, len(weight))]))
 
 
 def _check_whole_tiles(parts: Sequence[ProductWeight], like: SparseFormat) -> None:

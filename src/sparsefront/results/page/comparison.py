@@ -20,9 +20,8 @@ from sparsefront.results.candidates import (
 )
 from sparsefront.results.columns import measured_cells
 from sparsefront.results.comparable import (
+    AXES,
     CPU_NOTE,
-    DATASET_SPEEDUP,
-    LATENCY,
     SPEEDUP,
     Axis,
     ComparableResults,
@@ -66,22 +65,17 @@ def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
     """One entry per field: {"name"} plus "constant" (one value for all runs) or "values" (one per run, or indices into the list
     "of"). `DERIVED` fields come last, with names that begin with "_".
     """
+    scalars: dict[str, list[str]] = {}  # at least two in each group
+    for field in result_fields():
+        if not holds_entries(field.hint):
+            scalars.setdefault(field.group, []).append(field.name)
     columns: dict[str, Sequence] = {}
-    for group, names in _single_values().items():
+    for group, names in scalars.items():
         # Run by run instead of field by field, for memory locality.
         rows = map(attrgetter(*names), map(attrgetter(group), results))
         columns |= zip(names, zip(*rows), strict=True)
     columns |= {f"_{name}": [getter(result) for result in results] for name, getter in DERIVED.items()}
     return [{"name": name, **_packed(list(values))} for name, values in columns.items()]
-
-
-def _single_values() -> dict[str, list[str]]:
-    """Group of a result -> its scalar fields, at least two in each."""
-    groups: dict[str, list[str]] = {}
-    for field in result_fields():
-        if not holds_entries(field.hint):
-            groups.setdefault(field.group, []).append(field.name)
-    return groups
 
 
 def _packed(values: list) -> dict[str, Any]:
@@ -101,7 +95,6 @@ def _of_side(result: Result, suffix: str, split: str = "") -> float | None:
 
 # The page's content for each group of comparable results: sentences and tables as text, and points for its script.
 
-AXES = (SPEEDUP, LATENCY, DATASET_SPEEDUP)
 SHOWN = ("pattern", "sparsity", "recovery")  # table columns besides the settings
 
 
@@ -164,6 +157,7 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
     """
     distinctions = settings_apart(group.candidates, SHOWN)
     structures = {candidate.structure: place for place, candidate in enumerate(group.candidates)}
+    unlike = unlike_the_rest(group.results)
     points = [
         {
             "runs": [places[id(result)] for result in candidate.results],
@@ -174,31 +168,16 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
         }
         for candidate in group.candidates
     ]
+    runs = {places[id(result)]: result.identity.run_id for result in group.results}
     return {
         "title": group.title,
-        "runs": [places[id(result)] for result in group.results],
+        "runs": list(runs),
         "quality_label": group.metric.label,
         "metric": {"scale": group.metric.scale, "unit": group.metric.unit, "sign": group.metric.sign},
         "picked_by": None if group.offers_no_choice else group.picked_by,
         "points": points,
-        "unlike": {
-            places[id(result)]: unlike[result.identity.run_id]
-            for unlike in [unlike_the_rest(group.results)]
-            for result in group.results
-            if result.identity.run_id in unlike
-        },
-        "axes": {axis.name: axis.label + (f" ({CPU_NOTE})" if group.device == "cpu" else "") for axis in AXES},
-    }
-
-
-def styles(results: Sequence[Result]) -> dict[str, Any]:
-    """Colors by pattern, symbols by recovery."""
-    patterns = sorted({result.choice.pattern for result in results})
-    recoveries = sorted({recovery_of(result) for result in results})
-    return {
-        "dense": DENSE_COLOR,
-        "patterns": {pattern: pattern_color(pattern) for pattern in patterns},
-        "recoveries": {recovery: recovery_marker(recovery)[1] for recovery in recoveries},
+        "unlike": {place: unlike[run] for place, run in runs.items() if run in unlike},
+        "axes": {axis.name: axis.label + (f" ({CPU_NOTE})" if group.device == "cpu" else "") for axis in AXES.values()},
     }
 
 
@@ -229,14 +208,20 @@ def write_comparison(
         raise ValueError("nothing to write: there is no result")
     groups = split_comparable(results, axis) if groups is None else groups
     places = {id(result): place for place, result in enumerate(results)}
+    fronts = [group.own_front(series) for group in groups for series in by_pattern(group.points).values()]
+    styles = {  # colors by pattern, symbols by recovery
+        "dense": DENSE_COLOR,
+        "patterns": {one: pattern_color(one) for one in sorted({result.choice.pattern for result in results})},
+        "recoveries": {one: recovery_marker(one)[1] for one in sorted(set(map(recovery_of, results)))},
+    }
     data = {
         "axis": axis.name,
         "most_missed": MOST_MISSED,
         "fewest_repeats": FEWEST_REPEATS,
-        "styles": styles(results),
+        "styles": styles,
         "columns": run_columns(results),
         "sections": [section_data(group, places) for group in groups],
-        **run_details(results, folder_of, _most_wanted(groups)),
+        **run_details(results, folder_of, [point.result for front in fronts for point in front]),
     }
     return write_page(
         path,
@@ -249,9 +234,3 @@ def write_comparison(
         data=Markup(json_for_page(data)),
         script=Markup(script_text()),
     )
-
-
-def _most_wanted(groups: Sequence[ComparableResults]) -> list[Result]:
-    """The results on the fronts of all patterns."""
-    fronts = [group.own_front(series) for group in groups for series in by_pattern(group.points).values()]
-    return [point.result for front in fronts for point in front]

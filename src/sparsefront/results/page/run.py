@@ -121,13 +121,22 @@ def write_run_page(
     """
     from markupsafe import Markup
 
-    sparsity = result.sparsity
+    metric, sparsity = shared_metric([result]), result.sparsity
+    cells = {column.heading(metric): column.cell(result) for column in COLUMNS}
+    cells["speedup"] += apart_from_medians(result)
+    curve, collapsed = None, None
+    if result.speed.curve:  # the other timed sizes
+        plot = Markup(svg_text(curve_figure(result)))
+        curve = {"plot": plot, "lines": curve_lines(result), "wins": wins_text(result)}
+    if collapsed_in(result):
+        allocation = plain(result.choice.allocation)
+        collapsed = collapse_warning(sparsity.sparsity_per_layer, sparsity.sparsity_target, allocation)
     return write_page(
         path,
         "run.html.jinja",
         title=title,
         plot=Markup(svg_text(pareto_figure(split_comparable([result], axis)))),
-        values=_values(result),
+        values=[{"": heading, "value": text} for heading, text in cells.items() if text != "–"],
         details=[
             {"": words, "value": value, "field of the result": field}
             for section in run_lines(result)
@@ -135,28 +144,8 @@ def write_run_page(
         ],
         command=run_command(result, path.parent),
         provenance=provenance(result),
-        curve=_curve(result) if result.speed.curve else None,
+        curve=curve,
         layers=layer_lines(result),
-        collapsed=collapse_warning(
-            sparsity.sparsity_per_layer, sparsity.sparsity_target, plain(result.choice.allocation)
-        )
-        if collapsed_in(result)
-        else None,
+        collapsed=collapsed,
         pictures=[picture(file) for file in pictures],
     )
-
-
-def _values(result: Result) -> list[dict[str, str]]:
-    """The values of a comparison's columns, as lines."""
-    metric = shared_metric([result])
-    cells = {column.heading(metric): column.cell(result) for column in COLUMNS}
-    cells["speedup"] += apart_from_medians(result)
-    return [{"": heading, "value": text} for heading, text in cells.items() if text != "–"]
-
-
-def _curve(result: Result) -> dict[str, Any]:
-    """The other timed sizes: a plot, a table, and where sparse wins."""
-    from markupsafe import Markup
-
-    plot = Markup(svg_text(curve_figure(result)))
-    return {"plot": plot, "lines": curve_lines(result), "wins": wins_text(result)}

@@ -1,0 +1,14 @@
+"""Dense products, which all others are compared with."""
+
+from sparsefront_kernels.dense.format import dense_linear
+from sparsefront_kernels.dense.low_precision import FP8_ENTRY, INT8_ENTRY
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.quantized.reference import reference_entry
+
+ENTRIES = (
+    KernelEntry("dense_linear", "dense", dense_linear, is_reference=True),
+    reference_entry("dense", "fp8"),
+    FP8_ENTRY,
+    reference_entry("dense", "int8"),
+    INT8_ENTRY,
+)
