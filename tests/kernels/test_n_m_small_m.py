@@ -20,7 +20,7 @@ def stored_n_m(n_kept, m, groups, outputs, device="cpu"):
     return FORMATS["n_m"].from_dense(weight.to(device), mask.to(device), n=n_kept, m=m)
 
 
-def test_bytes_are_those_of_weights_and_indices():
+def test_bytes_of_weights_and_indices():
     assert [index_bits(m) for m in (1, 4, 5, 16, 17, 32, 33, 64)] == [2, 2, 4, 4, 5, 5, 6, 6]
     packed = pack_for_small_m(stored_n_m(3, 32, groups=32, outputs=64))
     kept = 64 * 32 * 3

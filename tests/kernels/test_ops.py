@@ -157,7 +157,7 @@ def test_more_rows_than_a_kernel_takes(layout, m, activations, expected_product,
 
 @pytest.mark.gpu
 class TestOnGPU:
-    def test_more_rows_than_it_was_chosen_for(self, kernel, cases, device, activations, expected_product, assert_close):
+    def test_more_rows_than_chosen_for(self, kernel, cases, device, activations, expected_product, assert_close):
         stored, problem = taken(kernel, cases, device, 16)
         packed = kernel.pack(stored)
         for m in (65, 120, 4097):
@@ -211,7 +211,7 @@ class TestOnGPU:
         side.synchronize()
         assert torch.equal(y, expected)
 
-    def test_runs_on_another_device_than_the_current(self, kernel, cases, activations, expected_product, assert_close):
+    def test_run_on_another_device(self, kernel, cases, activations, expected_product, assert_close):
         if torch.cuda.device_count() < 2:
             pytest.skip("one CUDA device")
         device = torch.device("cuda", 1)

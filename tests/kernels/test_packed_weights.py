@@ -73,7 +73,7 @@ def test_packed_weight_is_the_stored_one(name, problems):
 @pytest.mark.parametrize(
     ("name", "layout"), [(name, layout) for name in KERNELS for layout in entry(name).layouts], ids=str
 )
-def test_fake_and_empty_outputs_have_their_shape(name, layout, problems):
+def test_outputs_have_their_shape(name, layout, problems):
     (one,) = problems(name, layout, seeds=[3])
     empty = one.x.narrow(1 if layout in X_FEATURE_MAJOR else 0, 0, 0)
     assert one.kernel.run(empty, one.packed, one.bias).numel() == 0
@@ -105,7 +105,7 @@ def _without_start(launch) -> tuple:
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_remembered_launch_is_used_for_like_work(name, problems, nothing_tuned):
+def test_remembered_launch_of_like_work(name, problems, nothing_tuned):
     (one,) = problems(name, seeds=[0])
     tunable, problem = one.kernel.tunable, one.problem
     other = list(tunable.candidates(one.packed, problem))[-1]
@@ -114,7 +114,7 @@ def test_remembered_launch_is_used_for_like_work(name, problems, nothing_tuned):
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_shipped_launches_are_of_the_launch_type(name):
+def test_shipped_launches_have_their_type(name):
     for kernel in {entry(name).tunable_in(layout) for layout in entry(name).layouts}:
         for path in store.SHIPPED.glob("*.json"):
             entries = store._read(path)["kernels"].get(kernel.kernel, {"entries": {}})["entries"]
