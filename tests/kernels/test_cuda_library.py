@@ -86,12 +86,7 @@ ANSWER = 'extern "C" int answer() {{ return {}; }}'
 
 # Bytes of a thread, at most. gathered_sm90_cluster: where blocks of a cluster add up, after the main loop. gathered_indexed: an
 # address, before it.
-MOST_SPILLED = {
-    "gathered_sm90_cluster": 440,
-    "gathered_indexed": 8,
-    "gathered_small_m": 80,
-    "n_m_small_m": 48,
-}
+MOST_SPILLED = {"gathered_sm90_cluster": 440, "gathered_indexed": 8, "gathered_small_m": 80, "n_m_small_m": 48}
 
 
 @pytest.mark.parametrize("name", cuda_library.SOURCES)

@@ -5,14 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem
-from sparsefront_kernels.gathered.sm90 import (
-    LAUNCHES,
-    SHARED,
-    Sm90Launch,
-    Sm90Problem,
-    best_predicted,
-    candidates,
-)
+from sparsefront_kernels.gathered.sm90 import LAUNCHES, SHARED, Sm90Launch, Sm90Problem, best_predicted, candidates
 from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 from sparsefront_kernels.tuning import launches
 from sparsefront_kernels.tuning.launches import chosen_launch

@@ -9,12 +9,7 @@ from drawn_masks import tile_wise
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, entry
 from sparsefront_kernels.cuda.launch import was_read_before
-from sparsefront_kernels.gathered.small_m import (
-    SmallMProblem,
-    candidates,
-    dense_weight,
-    pack_for_small_m,
-)
+from sparsefront_kernels.gathered.small_m import SmallMProblem, candidates, dense_weight, pack_for_small_m
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR
 
 KERNELS = {layout: InLayout(entry("gathered_small_m"), layout) for layout in LAYOUTS}

@@ -8,15 +8,7 @@ import pytest
 import torch
 from drawn_masks import blocks, free, n_of_m
 from random_problems import TOLERANCE, fault_of
-from sparsefront_kernels import (
-    FORMATS,
-    Problem,
-    UnsupportedProblem,
-    best_kernel,
-    entries,
-    entry,
-    find,
-)
+from sparsefront_kernels import FORMATS, Problem, UnsupportedProblem, best_kernel, entries, entry, find
 from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
 from sparsefront_kernels.semi_structured import torchao

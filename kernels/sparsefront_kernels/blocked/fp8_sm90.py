@@ -32,12 +32,7 @@ from sparsefront_kernels.custom_op import custom_op
 from sparsefront_kernels.epilogue import check_activation
 from sparsefront_kernels.gathered.sm90_schedule import MOST_SCHEDULES, tables_on_device
 from sparsefront_kernels.indices import partners_of
-from sparsefront_kernels.operands import (
-    Epilogue,
-    bias_for_kernel,
-    check_epilogue,
-    loadable,
-)
+from sparsefront_kernels.operands import Epilogue, bias_for_kernel, check_epilogue, loadable
 from sparsefront_kernels.quantized.quantize import quantize_weight
 
 LIBRARY = "blocked_fp8_sm90"
@@ -257,8 +252,7 @@ def _(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bia
 
 
 @custom_op(
-    f"{LIBRARY}_quantized",
-    f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, str activation) -> (Tensor, Tensor)",
+    f"{LIBRARY}_quantized", f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, str activation) -> (Tensor, Tensor)"
 )
 def _quantized_op(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bias, activation):  # type: ignore[no-untyped-def]
     packed = BlockedFp8Weight(n, k, panels, scales, k_blocks, tuple(outputs), tuple(lengths), halves)

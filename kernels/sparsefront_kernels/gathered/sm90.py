@@ -31,13 +31,7 @@ from sparsefront_kernels.gathered.sm90_packing import (
 from sparsefront_kernels.gathered.sm90_schedule import ALL, columns_unsupported_reason, last_cycles, schedule_tensors
 from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_tables
 from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.operands import (
-    NO_EPILOGUE,
-    Epilogue,
-    aligned_by_input,
-    aligned_like,
-    deliver,
-)
+from sparsefront_kernels.operands import NO_EPILOGUE, Epilogue, aligned_by_input, aligned_like, deliver
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -123,12 +117,7 @@ class Sm90Launch:
 
 
 def multiply_sm90(
-    x: Tensor,
-    y: Tensor,
-    packed: Sm90PackedWeight,
-    epilogue: Epilogue,
-    x_feature_major: bool,
-    y_feature_major: bool,
+    x: Tensor, y: Tensor, packed: Sm90PackedWeight, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
 ) -> None:
     """Write Y; see `kernel_entry`.
 
