@@ -28,7 +28,7 @@ def test_fastest_kernel_runs(dense_us, dense_allowed, fastest):
     assert fastest or trial.why_dense() == "dense_linear is faster: 7.0 us against 8.0 us of b"
 
 
-def test_dense_runs_without_kernels_and_says_why():
+def test_dense_runs_without_kernels():
     trial = Trial("dense_linear", unsupported={"a": "needs a CUDA device"}, latencies_us={"dense_linear": 7.0})
     assert trial.fastest(dense_allowed=False) is None
     assert trial.why_dense() == "no kernel can run it: a: needs a CUDA device"
@@ -68,7 +68,7 @@ def test_convolutions_are_timed_with_channels_last(timed):
     assert layer.weight.is_contiguous()
 
 
-def test_far_slower_kernels_are_given_up_early(timed):
+def test_far_slower_kernels_are_dropped(timed):
     layer, slow, fast = (nn.Linear(8, 8) for _ in range(3))
     takes = {layer: 10.0, slow: 900.0, fast: 4.0}
     calls = timed(lambda module, x: KernelTime(takes[module]))
@@ -122,7 +122,7 @@ def test_failing_kernel_leaves_the_others(timed):
     assert trial.fastest(dense_allowed=False) == "works"
 
 
-def test_error_is_that_of_the_remaining_launch(timed):
+def test_error_of_the_remaining_launch(timed):
     layer, module = nn.Linear(8, 8), nn.Linear(8, 8)
     check = lambda layer: (2e-4, None)  # noqa: E731
     launched = KernelTime(4.0, relative_error=2e-4, left_out={"Launch(1)": "wrong"})
