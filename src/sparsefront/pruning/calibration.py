@@ -114,7 +114,8 @@ def _padding(module: nn.Conv1d | nn.Conv2d) -> list[int]:
     if module.padding == "same":
         whole = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
         return [part for side in reversed(whole) for part in (side // 2, side - side // 2)]
-    return [int(side) for side in reversed(module.padding) for _ in range(2)]
+    sides: tuple[int, ...] = tuple(map(int, module.padding))
+    return [side for side in reversed(sides) for _ in range(2)]
 
 
 @torch.no_grad()
