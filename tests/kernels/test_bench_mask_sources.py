@@ -6,11 +6,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.bench import __main__ as command
-from sparsefront_kernels.bench.families import (
-    FAMILIES,
-    family_masks,
-    uneven_tiles,
-)
+from sparsefront_kernels.bench.families import FAMILIES, family_masks, uneven_tiles
 from sparsefront_kernels.bench.masks import PATTERN, Masks, setting
 
 CPU = torch.device("cpu")

@@ -34,10 +34,7 @@ class PrunedOutputs:
             tile = alive[start : start + self.granularity]
             mask[tile, : k if len(tile) < self.granularity else self.keep] = True
         return MaskedWeight(
-            torch.randn(n, k),
-            mask,
-            {"gathered": {"tile": self.granularity, "drop_empty_outputs": True}},
-            self.compact,
+            torch.randn(n, k), mask, {"gathered": {"tile": self.granularity, "drop_empty_outputs": True}}, self.compact
         )
 
 

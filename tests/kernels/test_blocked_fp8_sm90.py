@@ -5,10 +5,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked.fp8_reference import (
-    blocked_fp8_quantized_reference,
-    blocked_fp8_reference,
-)
+from sparsefront_kernels.blocked.fp8_reference import blocked_fp8_quantized_reference, blocked_fp8_reference
 from sparsefront_kernels.blocked.fp8_sm90 import (
     E4M3,
     SPACE,

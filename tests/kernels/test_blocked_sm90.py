@@ -10,10 +10,7 @@ import torch
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS, Problem, find
 from sparsefront_kernels.blocked import sm90
-from sparsefront_kernels.blocked.sm90 import (
-    BlockedProblem,
-    candidates,
-)
+from sparsefront_kernels.blocked.sm90 import BlockedProblem, candidates
 from sparsefront_kernels.operands import is_loadable
 
 HALF = torch.float16

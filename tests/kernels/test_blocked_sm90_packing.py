@@ -5,10 +5,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked.gathered_tiles import gathered_tiles
-from sparsefront_kernels.blocked.sm90 import (
-    block_unsupported_reason,
-    pack_for_blocked_sm90,
-)
+from sparsefront_kernels.blocked.sm90 import block_unsupported_reason, pack_for_blocked_sm90
 
 
 def stored_weight(block, rows, columns, density=0.4, seed=0):

@@ -52,8 +52,7 @@ def test_gradient_is_registered_or_an_error():
         y.sum().backward()
     scaled = CustomOp("test_scaled", lambda x, by: x * by, "(Tensor x, float by) -> Tensor")
     scaled.register_autograd(
-        lambda ctx, dy: (dy * ctx.by, None),
-        setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]),
+        lambda ctx, dy: (dy * ctx.by, None), setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1])
     )
     scaled(x, 3.0).sum().backward()
     assert torch.equal(x.grad, torch.full((3,), 3.0))

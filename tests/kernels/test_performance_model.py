@@ -5,23 +5,10 @@ from pathlib import Path
 
 import pytest
 from sparsefront_kernels.bench.rows import COLUMNS, read_rows
-from sparsefront_kernels.performance_model import (
-    PredictedSpeedup,
-    Product,
-    performance_model,
-    predict,
-)
+from sparsefront_kernels.performance_model import PredictedSpeedup, Product, performance_model, predict
 from sparsefront_kernels.performance_model.__main__ import main
-from sparsefront_kernels.performance_model.fit import (
-    Sample,
-    fitted,
-    rates_of,
-)
-from sparsefront_kernels.performance_model.kernel_latency import (
-    FAMILIES,
-    Prediction,
-    predict_with,
-)
+from sparsefront_kernels.performance_model.fit import Sample, fitted, rates_of
+from sparsefront_kernels.performance_model.kernel_latency import FAMILIES, Prediction, predict_with
 from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates, user_file
 from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS
 

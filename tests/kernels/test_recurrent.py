@@ -4,12 +4,7 @@ import pytest
 import torch
 from sparsefront_kernels.csr.format import CSRFormat
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.recurrent import (
-    SparseGates,
-    lstm_gates,
-    lstm_gates_reference,
-    lstm_step,
-)
+from sparsefront_kernels.recurrent import SparseGates, lstm_gates, lstm_gates_reference, lstm_step
 from sparsefront_kernels.recurrent.step import pack_steps
 from sparsefront_kernels.recurrent.triton_steps import launch_lstm_gates, launch_lstm_step
 from torch import Tensor
