@@ -78,19 +78,6 @@ def pytest_report_header() -> str:
     return f"random inputs of this run come back with {SEED}={os.environ[SEED]}"
 
 
-@pytest.fixture(autouse=True)
-def fresh_inputs(request: pytest.FixtureRequest) -> None:
-    """What a test draws without a seed of its own is new in every run, and the same again under the run's seed."""
-    torch.manual_seed(zlib.crc32(f"{os.environ[SEED]} {request.node.nodeid}".encode()))
-
-
-@pytest.fixture(autouse=True)
-def unsynced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees what a power failure leaves: those of the store wait for the disk, the others need not."""
-    if request.path.parent.name != "artifacts":
-        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 SEARCHES = (
     ("measure.end_to_end", "known_searches"),
     ("inference.autotune", "timed_layers"),
@@ -100,8 +87,16 @@ SEARCHES = (
 
 
 @pytest.fixture(autouse=True)
-def nothing_searched_before(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test depends on what another one searched, in this process or, on a GPU, in an earlier one."""
+def independent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on another one, and few wait for a disk.
+
+    What it draws without a seed of its own is new in every run, and the same again under the run's seed. No test but those
+    of the store sees what a power failure leaves. None uses what another one searched, in this process or, on a GPU, in an
+    earlier one.
+    """
+    torch.manual_seed(zlib.crc32(f"{os.environ[SEED]} {request.node.nodeid}".encode()))
+    if request.path.parent.name != "artifacts":
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     for module, name in SEARCHES:
         if (cache := getattr(sys.modules.get(f"sparsefront.{module}"), name, None)) is not None:
             monkeypatch.setattr(cache, "_here", {})

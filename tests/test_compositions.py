@@ -50,6 +50,9 @@ def test_both_prunings_are_saved_as_one(how, tmp_path, caplog):
         sf.save(tmp_path / "again", given, left)
         sf.swap(given, left, {"input_ids": IDS}, tell=len)
         torch.testing.assert_close(given(IDS).logits, expected)
+    for folder in (tmp_path, tmp_path / "again"):
+        opened, left = sf.from_pretrained(folder)
+        assert torch.equal(opened(IDS).logits, expected) and left.sparsity == masks.sparsity
     sf.load(tmp_path / "again", original := bert())
     assert torch.equal(original(IDS).logits, expected)
     other = bert(hidden_size=32)
@@ -123,6 +126,7 @@ def test_structured_alone_is_that_pattern(structured, alone, composed):
         ("structured=depth structured.sparsity=0.05", "^structured.sparsity=0.05: rounds to none of 4 blocks"),
         ("structured=depth model.depth=1", "^structured=depth: takes whole blocks"),
         ("structured=width structured.sparsity=0.0001", "^structured.sparsity=0.0001: rounds to no change"),
+        ("structured=experts", "^structured=experts: takes whole experts, and this network has no mixture"),
         ("structured=width pattern=depth", "^pattern=depth: makes a smaller dense network, and so does structured"),
         ("structured=depth pattern=channel pattern.axis=width", "^pattern=channel: makes a smaller dense network"),
         ("structured=width recovery=sr_ste pattern=n_m", "^recovery=sr_ste: starts from the dense weights"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sparsefront import allocation, importance, patterns, recovery, schedule
     from sparsefront.errors import InvalidSetting
-    from sparsefront.export.save import load, save
+    from sparsefront.export.save import from_pretrained, load, save
     from sparsefront.inference.benchmark import Comparison, benchmark
     from sparsefront.inference.choice import KernelChoice
     from sparsefront.inference.deploy import to_onnx, to_pt2
@@ -46,6 +46,7 @@ __all__ = [
     "allocation",
     "benchmark",
     "build_kernels",
+    "from_pretrained",
     "hold",
     "importance",
     "load",

@@ -286,18 +286,26 @@ def remove_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> None:
         return
     for parent in dict.fromkeys(map(_parent, blocks)):
         owner = net.get_submodule(parent)
-        stays = [blocks[name] is not None for name in _members(owner, parent)]
+        members = _members(owner, parent)
+        stays = [blocks[name] is not None for name in members]
         if all(stays):
             continue
         moved = {}
-        for place, (name, block) in enumerate(_members(owner, parent).items()):
+        for place, (name, block) in enumerate(members.items()):
             left = blocks[name]
             if left is not None:
                 _update_layer_idx(block, place, len(moved))
                 moved[left.rpartition(".")[2]] = block
         owner._modules.clear()
         owner._modules.update(moved)
-        _update_block_counts(net, net.get_submodule(_parent(parent)), stays)
+        if (removed := getattr(owner, "removed", None)) is not None:  # experts, which a router counts
+            experts = [
+                stay for (name, block), stay in zip(members.items(), stays, strict=True) if any(block.children())
+            ]
+            removed(net.get_submodule(_parent(parent)), experts)
+            _update_counts(net, ("num_local_experts", "num_experts"), len(experts), sum(experts))
+        else:
+            _update_block_counts(net, net.get_submodule(_parent(parent)), stays)
 
 
 def has_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> bool:
@@ -336,6 +344,21 @@ def _update_layer_idx(block: nn.Module, before: int, now: int) -> None:
 
 
 NUMBERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
+
+
+def _update_counts(net: nn.Module, names: Collection[str], before: int, now: int) -> None:
+    """Update numbers in the network's configuration of transformers, which is copied: networks may share it."""
+    if not hasattr(config := getattr(net, "config", None), "save_pretrained"):
+        return
+    for name in names:
+        if getattr(config, name, None) == before:
+            memo: dict[int, Any] = {}
+            for module in net.modules():
+                if hasattr(own := vars(module).get("config"), "save_pretrained"):
+                    module.config = copy.deepcopy(own, memo)
+            setattr(net.config, name, now)
+            if isinstance(top := getattr(net.config, "num_experts_per_tok", None), int):
+                net.config.num_experts_per_tok = min(top, now)
 
 
 def _update_block_counts(net: nn.Module, owner: nn.Module, stays: list[bool]) -> None:

@@ -1,4 +1,4 @@
-"""The public names of sparsefront, imported lazily."""
+"""The public names of sparsefront, imported lazily; docs/api.md lists them."""
 
 import importlib
 import importlib.metadata
@@ -19,6 +19,7 @@ ORIGINS = {
     "Comparison": "sparsefront.inference.benchmark",
     "save": "sparsefront.export.save",
     "load": "sparsefront.export.save",
+    "from_pretrained": "sparsefront.export.save",
     "run": "sparsefront.runs",
     "load_run": "sparsefront.runs",
     "FinishedRun": "sparsefront.runs",

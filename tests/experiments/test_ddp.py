@@ -11,7 +11,7 @@ from sparsefront.training.trainer import TrainerSettings
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "ddp"
 
 
-def test_ranks_end_with_the_same_masks_and_weights(modules, served_ranks, tmp_path):
+def test_ranks_end_with_the_same_masks(modules, served_ranks, tmp_path):
     """While masks tighten, which is more than training under them."""
     training = modules["training"]
     two = TrainerSettings(accelerator="cpu", devices=2, checkpoint=False, progress_bar=False)
@@ -24,7 +24,7 @@ def test_ranks_end_with_the_same_masks_and_weights(modules, served_ranks, tmp_pa
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_two_gpus_end_alike_with_bert_base_in_bf16(modules):
+def test_two_gpus_train_bert_alike(modules):
     training, throughput = modules["training"], modules["throughput"]
     two = TrainerSettings(accelerator="gpu", devices=2, precision="bf16-mixed", checkpoint=False, progress_bar=False)
     line, _, ranks = throughput.measure(training.Work("base", 64, 128, warmup=2, steps=4, windows=1), two)
@@ -37,7 +37,7 @@ LINE |= {"highest": 110.0, "same_on_ranks": True, "device": "cpu", "torch": "2",
 LINE |= {"date": "2026-11-22"}
 
 
-def test_the_page_is_filled_again_and_again(modules, tmp_path):
+def test_page_is_filled_again(modules, tmp_path):
     page = modules["throughput"]
     file = tmp_path / "README.md"
     file.write_text((FOLDER / "README.md").read_text())
@@ -53,12 +53,12 @@ def test_the_page_is_filled_again_and_again(modules, tmp_path):
     assert text.startswith("# Training on two GPUs") and [text.count(mark) for mark in page.MARKS] == [1, 1]
 
 
-def test_without_one_device_there_is_no_ratio(modules):
+def test_one_device_has_no_ratio(modules):
     page = modules["throughput"]
     assert "| cpu | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}])
 
 
-def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
+def test_time_of_a_step(modules):
     """Two steps of 10 ms: products, an exchange half beside them, a mask, and nothing for the rest."""
     step_kernels = modules["training"]
 
@@ -80,7 +80,7 @@ def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
 
 
 @pytest.mark.gpu
-def test_a_training_on_a_gpu_is_profiled(modules, tmp_path):
+def test_gpu_training_is_profiled(modules, tmp_path):
     work = modules["training"].Work("tiny", batch=4, length=16, warmup=2, steps=2, windows=1, profiled=3)
     one = TrainerSettings(accelerator="gpu", precision="bf16-mixed", checkpoint=False, progress_bar=False)
     (rank,) = modules["training"].train(work, one, False, tmp_path, [])
@@ -113,6 +113,6 @@ PARTS = "wall idle exposed products attention optimizer masks copies others".spl
 STEP |= dict.fromkeys([f"{part}_ms" for part in PARTS], 1.25)
 
 
-def test_the_page_tells_where_the_time_of_a_step_is(modules):
+def test_page_tells_the_time_of_steps(modules):
     told = modules["throughput"].tables([LINE], [STEP])
     assert f"| cpu | 8 | 1 | – | blocks |{' 1.2 |' * 4} – |{' 1.2 |' * 5} – | 300 |" in told

@@ -36,7 +36,7 @@ def point_of(modules, model="bert_base", pattern="tile_wise", granularity=16, sp
     return points.Point(model, batch, length, "fp16", setting, **more)
 
 
-def test_rows_come_once_and_the_bars_first(modules):
+def test_bars_come_first(modules):
     points = modules["points"]
     wanted = points.all_points()
     assert len(wanted) == len(set(wanted))
@@ -67,7 +67,7 @@ def test_rows_are_chosen_by_their_values(modules):
 @pytest.mark.parametrize(
     ("pattern", "granularity"), [("tile_wise", 16), ("vector_wise", 32), ("block_wise", 64), ("n_m", None)]
 )
-def test_a_dry_run_swaps_every_layer_and_finds_the_outputs_right(modules, session, caplog, model, pattern, granularity):
+def test_dry_run_swaps_every_layer(modules, session, caplog, model, pattern, granularity):
     point = point_of(modules, model, pattern, granularity, 0.5)
     with caplog.at_level("INFO"):
         session.measure(point)
@@ -88,7 +88,7 @@ def test_a_convnet_is_swapped_too(modules, session, caplog):
     assert torch.equal(blocks.any(2), blocks.all(2))
 
 
-def test_masks_have_the_sparsity_and_no_layer_is_far_from_it(modules, session):
+def test_masks_have_the_sparsity(modules, session):
     masks = session.masks(point_of(modules, sparsity=0.75))
     assert torch.cat([mask.flatten() for mask in masks.layers.values()]).float().mean() == pytest.approx(0.25, abs=0.02)
     assert min(masks.densities.values()) > 0.125
@@ -118,7 +118,7 @@ def test_a_cpu_gives_no_latencies(modules, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_inputs_are_real_tokens_and_padding_is_masked(modules, session):
+def test_inputs_are_real_tokens(modules, session):
     dense = session.dense(point_of(modules))
     tokens = dense.inputs["input_ids"]
     assert set(dense.inputs) == {"input_ids"} and (tokens > 0).all() and len(tokens.unique()) > 20
@@ -135,7 +135,7 @@ def row(modules, session, point, dense_ms=2.0, sparse_ms=1.0, **more):
     return modules["session"].row_of(point, session.masks(point), sparse, timed, "cuda_graph", 1.5, 3.0) | more
 
 
-def test_a_row_has_the_columns_and_is_not_measured_again(modules, session):
+def test_row_is_not_measured_again(modules, session):
     point, other = point_of(modules), point_of(modules, sparsity=0.5)
     made = row(modules, session, point)
     assert list(made)[: len(ASKED_FOR)] == ASKED_FOR
@@ -170,7 +170,7 @@ def test_the_whole_way_of_a_row(modules, session, monkeypatch):
     assert [one.known for one in found] == [True], "the dense version was not searched again"
 
 
-def test_without_sparse_layers_the_dense_version_runs(modules, session, monkeypatch):
+def test_network_without_sparse_layers(modules, session, monkeypatch):
     sparse, point = modules["sparse"], point_of(modules)
     dense = replace(session.dense(point), call=lambda: "dense", variant="cuda_graph")
     masks = session.masks(point)
@@ -182,7 +182,7 @@ def test_without_sparse_layers_the_dense_version_runs(modules, session, monkeypa
     assert made.call is dense.call and made.variant == "dense: cuda_graph"
 
 
-def test_one_row_that_fails_does_not_take_the_others(modules, session, monkeypatch):
+def test_one_failed_row_stops_no_other(modules, session, monkeypatch):
     first, second = point_of(modules), point_of(modules, sparsity=0.5)
     seen = []
 
@@ -199,7 +199,7 @@ def test_one_row_that_fails_does_not_take_the_others(modules, session, monkeypat
 
 
 @pytest.mark.parametrize("model", ["bert_base", "vit_b_16"])
-def test_every_line_of_the_ablation_computes_the_same(modules, session, model, tmp_path, caplog):
+def test_every_line_computes_the_same(modules, session, model, tmp_path, caplog):
     ablation = modules["ablation"]
     point = point_of(modules, model, kernel_mode="sparse")
     with caplog.at_level("INFO"):
@@ -219,7 +219,7 @@ def test_a_line_of_the_ablation(modules, session):
     assert set(made) == set(ablation.COLUMNS) and made["speedup"] == "1.5000"
 
 
-def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
+def test_recent_launches_do_not_count(modules):
     from sparsefront_kernels.gathered.sm90 import LAUNCHES
     from sparsefront_kernels.tuning.store import tuned_kernel
 
@@ -247,7 +247,7 @@ def full_row(modules, target, **more):
     return base | figures | {"sparse_flops_share": "1", "min_layer_density": "0.5", "error_ratio": "1.0"} | more
 
 
-def test_a_bar_is_met_only_where_everything_holds(modules):
+def test_bar_needs_every_condition(modules):
     summary, targets = modules["summary"], modules["points"].TARGETS
     target = targets[1]
     assert summary.shortcomings(full_row(modules, target), target) == []
@@ -282,7 +282,7 @@ def test_wins_and_crossovers(modules):
     assert "| sparse | 2 | 0 | 1 | 0.85 |" in made, "another allocation is no row of the study"
 
 
-def test_the_page_has_the_tables_of_the_measured_rows(modules):
+def test_page_has_the_measured_tables(modules):
     summary = modules["summary"]
     tables = summary.tables(summary.read_lines(FOLDER / "h200.csv"), summary.read_lines(FOLDER / "ablation.csv"))
     again = "python -m experiments.end_to_end.summary --write experiments/end_to_end/README.md"
@@ -303,7 +303,7 @@ def test_a_network_through_the_library(modules, monkeypatch):
     assert rows[0]["sparsity"] == 0.5 and rows[0]["blocks_rewritten"] == 1 and rows[0]["inputs"] == "2x12"
 
 
-def test_the_published_networks_are_those_of_the_page(modules):
+def test_published_networks_are_the_pages(modules):
     library = modules["library"]
     rows = library.read_lines(library.PUBLISHED)
     assert rows and all(row["gpu"] and row["network"] in library.NETWORKS | library.OF_THE_TALK for row in rows)

@@ -73,7 +73,7 @@ def test_points_of_a_file_compose(name):
             build_settings(group, config[group])
 
 
-def test_rows_of_records_are_the_published_ones(tmp_path, monkeypatch):
+def test_rows_are_the_published_ones(tmp_path, monkeypatch):
     published = {line["run_id"]: line for line in read_lines(Study.read("uniform_mt").points_file)}
     monkeypatch.setattr(Study, "points_file", tmp_path / "none.csv")
     found = list(rows_of(Study.read("uniform_mt"), [EXPERIMENTS / "records" / "uniform_mt"]))
@@ -85,7 +85,7 @@ def test_rows_of_records_are_the_published_ones(tmp_path, monkeypatch):
         }
 
 
-def test_row_of_other_settings_does_not_count(tmp_path):
+def test_row_of_other_settings(tmp_path):
     of_study, file = Study.read("uniform_mt"), tmp_path / "points.csv"
     shutil.copy(of_study.points_file, file)
     file.write_text(Path(file).read_text().replace("sparsity=0.7", "sparsity=0.71"))

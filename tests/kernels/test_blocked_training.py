@@ -31,7 +31,7 @@ def drawn(n, k, block, density=0.4):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("n", "k", "block", "rows"), SHAPES)
-def test_gradients_are_those_of_the_masked_weight(n, k, block, rows, bias):
+def test_gradients_of_the_masked_weight(n, k, block, rows, bias):
     linear, mask = nn.Linear(k, n, bias=bias, dtype=torch.float64), drawn(n, k, block)
     layer = TrainableBlockedLinear.from_masked(linear, mask, block)
     x, given = (
@@ -50,7 +50,7 @@ def test_gradients_are_those_of_the_masked_weight(n, k, block, rows, bias):
         torch.testing.assert_close(one, other)
 
 
-def test_it_works_compiled_under_autocast_and_copied():
+def test_op_works_compiled_and_copied():
     layer = TrainableBlockedLinear.from_masked(nn.Linear(32, 48), drawn(48, 32, (16, 8)), (16, 8))
     other = copy.deepcopy(layer)
     x = torch.randn(5, 32)
@@ -67,7 +67,7 @@ def test_it_works_compiled_under_autocast_and_copied():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_its_own_check_finds_a_wrong_kernel(dtype, monkeypatch):
+def test_own_check_finds_wrong_kernels(dtype, monkeypatch):
     layer = TrainableBlockedLinear.from_masked(nn.Linear(64, 96), drawn(96, 64, (32, 16)), (32, 16))
     assert layer.largest_error(dtype, CPU, rows=33) < (1e-3 if dtype == torch.float16 else 1e-5)
     monkeypatch.setattr(
@@ -76,7 +76,7 @@ def test_its_own_check_finds_a_wrong_kernel(dtype, monkeypatch):
     assert layer.largest_error(dtype, CPU, rows=33) > 0.05
 
 
-def test_a_weight_without_kept_blocks_gives_its_bias():
+def test_weight_without_blocks_gives_bias():
     layer = TrainableBlockedLinear.from_masked(nn.Linear(8, 4), torch.zeros(4, 8, dtype=torch.bool), (2, 4))
     x = torch.randn(3, 8, requires_grad=True)
     y = layer(x)
@@ -87,7 +87,7 @@ def test_a_weight_without_kept_blocks_gives_its_bias():
 @pytest.mark.parametrize(
     ("n", "k", "block", "m"), [(128, 256, (64, 64), 70), (64, 48, (32, 16), 33), (26, 12, (13, 3), 9)]
 )
-def test_triton_computes_the_gradient_of_kept_blocks(n, k, block, m, monkeypatch):
+def test_triton_gradient_of_kept_blocks(n, k, block, m, monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed")
     from sparsefront_kernels.blocked.triton_training import GradientLaunch
 
@@ -102,7 +102,7 @@ def test_triton_computes_the_gradient_of_kept_blocks(n, k, block, m, monkeypatch
         )
 
 
-def test_without_rows_the_hopper_kernel_is_not_launched(monkeypatch):
+def test_no_rows_launch_nothing(monkeypatch):
     monkeypatch.setattr(sm90_training, "num_sms", lambda device: 132)
     layer = TrainableBlockedLinear.from_masked(nn.Linear(128, 128), drawn(128, 128, (64, 64), 0.6), (64, 64))
     rows, blocks = torch.empty(0, 128, dtype=torch.float16), layer._blocks
@@ -111,7 +111,7 @@ def test_without_rows_the_hopper_kernel_is_not_launched(monkeypatch):
     assert not any(one.any() for one in found)
 
 
-def test_what_the_copy_engine_cannot_read_is_copied():
+def test_unreadable_memory_is_copied():
     rows = torch.randn(6, 64).half()
     ways = (
         rows.t(),

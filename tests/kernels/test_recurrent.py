@@ -93,7 +93,7 @@ def test_step(rows, width, density, has_bias, dtype, device):
             )
 
 
-def test_the_step_is_an_op_and_its_layer_a_linear(device):
+def test_step_is_an_op(device):
     weight, mask = masked_weight(32, 0.3, device, torch.float16)
     stored = GatheredFormat.from_dense(weight, mask, tile=8)
     layer = SparseGates(stored, None)

@@ -1,5 +1,6 @@
 """docs/library.md: every block of Python runs as it stands, in a process and a folder of its own."""
 
+import json
 import os
 from pathlib import Path
 
@@ -46,6 +47,14 @@ def test_a_block_runs(tmp_path: Path, programs: ProgramServer, section: str):
     if section.startswith("ResNet"):
         told = [line for line in done.stdout.splitlines() if line.startswith("prune: ")]
         assert len(told) == 2 and all(line in DOCUMENT for line in told)
+
+
+def test_notebook_runs(tmp_path: Path, programs: ProgramServer):
+    cells = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    done = programs.run(["-c", FEW_TIMINGS + code], cwd=tmp_path, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert "2 of 3 layers run a sparse kernel" in done.stdout and (tmp_path / "model.pt2").is_file()
 
 
 def environment() -> dict[str, str]:

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import MixtralConfig, MixtralForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM
 
 import sparsefront as sf
+from sparsefront.errors import InvalidSetting
 from sparsefront.models.linears import as_linears
 from sparsefront.pruning.layers import weighted_layers
 
@@ -95,3 +96,48 @@ def test_experts_without_tokens_are_scored_by_magnitude(dense, importance, caplo
     by_magnitude = sf.prune(copy.deepcopy(dense), "n_m", 0.5, example_inputs=IDS, tell=len)
     same = [name for name in masks if ".experts." in name and torch.equal(masks[name], by_magnitude[name])]
     assert 3 <= len(same) < len(masks)
+
+
+@pytest.mark.parametrize("then", ["alone", "and a pattern"])
+def test_experts_with_the_least_routed_mass_go(dense, then, tmp_path):
+    net, count = copy.deepcopy(dense), len(dense.model.layers[0].mlp.experts.gate_up_proj)
+    seen = []
+    handle = dense.model.layers[0].mlp.experts.register_forward_pre_hook(lambda module, args: seen.append(args))
+    dense(**IDS)
+    handle.remove()
+    mass = torch.zeros(count).index_add(0, seen[0][1].flatten(), seen[0][2].flatten())
+    masks = sf.prune(net, sf.patterns.Experts(), 1 / count, calibration=[IDS], tell=len)
+    removed = {name.split(".")[5] for name, mask in masks.items() if ".layers.0." in name and not mask.any()}
+    assert removed == {str(int(mass.argmin()))} and net.model.layers[0].mlp.experts.num_experts == count - 1
+    rows = [row for row in range(count) if str(row) not in removed]
+    routers = [one.model.layers[0].mlp.gate.weight for one in (dense, net)]
+    assert torch.equal(routers[1], routers[0][rows]) and count - 1 in (
+        getattr(net.config, name, None) for name in ("num_local_experts", "num_experts")
+    )
+    if then == "and a pattern":
+        masks = sf.prune(net, "element_wise", 0.5, example_inputs=IDS, tell=len)
+    expected = net(**IDS).logits
+    sf.save(tmp_path, net, masks)
+    whole = copy.deepcopy(dense)
+    sf.load(tmp_path, whole)
+    assert torch.equal(whole(**IDS).logits, expected)
+    torch.testing.assert_close(type(dense).from_pretrained(tmp_path).eval()(**IDS).logits, expected)
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "settings", "message"),
+    [
+        (0.01, {}, "sparsity=0.01: rounds to none of . experts"),
+        (0.99, {}, "sparsity=0.99: rounds to all of . experts"),
+        (0.5, {"calibration": None}, "calibration=None: pattern.choose=importance compares what is given to experts"),
+        (0.5, {"ignore": "*.experts.0.*"}, "ignore=given: keeps a layer of an expert"),
+    ],
+)
+def test_experts_that_cannot_go_are_refused(dense, sparsity, settings, message):
+    with pytest.raises(InvalidSetting, match=message):
+        sf.prune(dense, "experts", sparsity, **{"calibration": [IDS], "example_inputs": IDS} | settings)
+
+
+def test_a_network_without_experts_is_refused():
+    with pytest.raises(InvalidSetting, match="pattern=experts: takes whole experts, and this network has no mixture"):
+        sf.prune(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)), "experts", 0.5)

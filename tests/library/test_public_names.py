@@ -1,8 +1,10 @@
 """What `import sparsefront as sf` offers, and who may know of the program."""
 
 import ast
+import inspect
 import subprocess
 import sys
+import textwrap
 import typing
 from pathlib import Path
 
@@ -11,6 +13,40 @@ from sparsefront.options import option_classes
 from sparsefront.public_names import ORIGINS, PACKAGES
 
 SOURCE = Path(sf.__file__).parent
+
+
+def api_page() -> str:
+    """Signatures and docstrings of all public names, for docs/api.md."""
+    lines = ["# API", "", "From docstrings, by `python tests/library/test_public_names.py > docs/api.md`.", ""]
+    for name in ORIGINS:
+        value = getattr(sf, name)
+        lines += [f"## {name}", "", "```text", *_call(name, value), "", inspect.getdoc(value), "```", ""]
+    for package in PACKAGES:
+        lines += [f"## {package}", "", "| option | class | what it does |", "| --- | --- | --- |"]
+        for option, kind in option_classes(f"sparsefront.{package}").items():
+            purpose = inspect.getdoc(kind).partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+            lines.append(f"| `{option}` | `sf.{package}.{kind.__name__}` | {purpose} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _call(name: str, value: object) -> list[str]:
+    """`sf.name(argument, option=default)`, wrapped."""
+    words = []
+    for parameter in inspect.signature(value).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        default = parameter.default
+        text = getattr(default, "__name__", None) or ("..." if str(default).startswith("<") else repr(default))
+        text = "..." if "<lambda>" in text else text
+        words.append(parameter.name if default is parameter.empty else f"{parameter.name}={text}")
+    return textwrap.wrap(f"sf.{name}({', '.join(words)})", 110, subsequent_indent="    ", break_long_words=False)
+
+
+def test_api_page_is_current():
+    assert (SOURCE.parents[1] / "docs" / "api.md").read_text() == api_page(), (
+        "its third line says how to write it again"
+    )
 
 
 def test_import_loads_no_torch():
@@ -56,3 +92,7 @@ def test_no_field_is_typed_any():
         classes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)]
         fields = [field for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
         assert not [ast.unparse(field.target) for field in fields if ast.unparse(field.annotation) == "Any"], file
+
+
+if __name__ == "__main__":
+    print(api_page(), end="")

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from sparsefront.data.base import DataInfo
-from sparsefront.models.bert import Bert
+from sparsefront.models.bert import Bert, train_wordpiece
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog.",
@@ -54,3 +54,22 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory, pair_classes: DataInfo
     model.save_pretrained_files(net, folder)
     save_file(net.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., tuple[Path, torch.nn.Module]]:
+    """saved("RobertaModel", folder, **config) -> folder of a tiny network of transformers and its tokenizer, and the network."""
+
+    def make(class_name: str, folder: str = "saved", **config: object) -> tuple[Path, torch.nn.Module]:
+        import transformers
+
+        kind = class_name.removesuffix("Model").removesuffix("ForSequenceClassification")
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        places = {"vocab_size": 200, "max_position_embeddings": 40, "pad_token_id": 0}
+        torch.manual_seed(0)
+        net = getattr(transformers, class_name)(getattr(transformers, f"{kind}Config")(**sizes | places | config))
+        net.save_pretrained(tmp_path / folder)
+        train_wordpiece(["red green blue"], vocabulary_size=100, max_length=32).save_pretrained(tmp_path / folder)
+        return tmp_path / folder, net
+
+    return make

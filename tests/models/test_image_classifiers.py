@@ -64,12 +64,6 @@ def test_input_of_torchvisions_weights(images: Callable, monkeypatch: pytest.Mon
     assert not TorchvisionClassifier(name).skeleton(images(size=96)).transform_input
 
 
-def test_a_run(run):
-    row = run("model=torchvision", "model.name=resnet18", "recipe=default", "trainer=cpu", "measure.device=cpu")
-    assert row.choice.model_variant == "resnet18"
-    assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=1e-3)
-
-
 @pytest.mark.parametrize("batch_norm", [True, False])
 def test_vgg_of_small_images(images: Callable, tmp_path: Path, batch_norm: bool):
     """One head takes images of 32 and of 64 pixels."""

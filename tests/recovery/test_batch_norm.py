@@ -53,8 +53,3 @@ def test_statistics_stay_without_batches(batches, batch_size):
     read = loader_of(torch.randn(8, 8), batch_size)
     sf.recover(net, masks, read, recovery=NoRecovery(batch_norm_batches=batches))
     assert (net.norm.running_mean == 3.0).all() and (net.norm.running_var == 1.0).all()
-
-
-def test_setting_is_in_the_row(run):
-    common = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "kernel=none"]
-    assert run(*common, "recovery=none").choice.recovery_parameters["batch_norm_batches"] == 100

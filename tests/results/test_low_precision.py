@@ -23,7 +23,7 @@ def text_of(table, width=240) -> str:
     return console.file.getvalue()
 
 
-def test_a_run_names_the_baseline_that_is_faster(make_result):
+def test_run_names_the_faster_baseline(make_result):
     text = text_of(run_table(make_result(**LOW)))
     for expected in ("accuracy, dense in fp8", "97.50 ± 0.40 %", "latency, dense in fp8", "4.20 ms (4.10 – 4.30)"):
         assert expected in text
@@ -34,7 +34,7 @@ def test_a_run_names_the_baseline_that_is_faster(make_result):
     assert "fp8" not in text_of(run_table(make_result()))
 
 
-def test_networks_of_two_precisions_are_two_candidates_of_one_plot(make_result, tmp_path):
+def test_two_precisions_in_one_plot(make_result, tmp_path):
     sparse = {name: value for name, value in LOW.items() if name != "precision"}
     results = [make_result(**LOW), make_result(**sparse, run_id="b"), make_result(**LOW, seed=4, run_id="c")]
     found = candidates_of(results)

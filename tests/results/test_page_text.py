@@ -24,7 +24,7 @@ def of_pattern(make_result, name, speedup, *, seed=0, width=0.02, sparse=0.97):
 
 
 @pytest.mark.usefixtures("one_seed_ranks")
-def test_the_headline_names_no_winner_where_intervals_overlap(make_result):
+def test_headline_without_a_winner(make_result):
     def told(*results):
         (group,) = split_comparable(results)
         return headline(group)

@@ -52,7 +52,7 @@ def test_what_a_search_minimizes():
     assert objective("maximize:val_sparse", "perplexity").direction == "maximize"
 
 
-def test_a_search_asks_the_data_which_end_is_better():
+def test_search_asks_which_end_is_better():
     from omegaconf import OmegaConf
 
     from sparsefront.search.sweep import _metric, _objectives

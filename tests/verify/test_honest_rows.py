@@ -8,11 +8,17 @@ import sparsefront as sf
 from sparsefront.verify.__main__ import main
 from sparsefront.verify.compared import Comparison
 
-TINY = ("debug=tiny", "logger=none", "model.dim=64", "model.depth=2", "recipe.epochs=1")
+TINY = ("debug=tiny", "logger=none", "model.dim=64", "recipe.epochs=1")
 PLAIN = ("report.html=false", "report.plot=false", "report.mask_pictures=false")
 ROWS = {
     "dense": ("pattern=dense",),
-    "element_wise": ("pattern=element_wise", "sparsity=0.7", "recovery=lr_rewind", "importance=taylor"),
+    "element_wise": (
+        "pattern=element_wise",
+        "sparsity=0.8",
+        "schedule=iterative",
+        "recovery=lr_rewind",
+        "importance=taylor",
+    ),
     "vector_wise": (
         "pattern=vector_wise",
         "granularity=8",
@@ -23,7 +29,13 @@ ROWS = {
     "block_wise": ("pattern=block_wise", "granularity=8", "sparsity=0.5", "recovery=none"),
     "tile_wise": ("pattern=tile_wise", "granularity=16", "sparsity=0.5", "recovery=distill", "control=dense_distilled"),
     "n_m": ("pattern=n_m", "sparsity=0.5", "recovery=sr_ste", "dataset.valid_fraction=0"),
-    "uniform": ("pattern=uniform", "sparsity=0.5", "allocation=global_threshold", "control=dense_continued"),
+    "uniform": (
+        "pattern=uniform",
+        "sparsity=0.5",
+        "allocation=global_threshold",
+        "schedule=gradual",
+        "control=dense_continued",
+    ),
     "block_2_4": ("pattern=block_2_4", "sparsity=0.75", "seed=3"),
     "tile_2_4": (
         "pattern=tile_2_4",
@@ -45,8 +57,6 @@ ROWS = {
         "allocation.latency_ms=100",
         "allocation.generations=3",
     ),
-    "gradual": ("pattern=n_m", "sparsity=0.5", "schedule=gradual"),
-    "iterative": ("pattern=element_wise", "sparsity=0.8", "schedule=iterative"),
     "dense_after": ("pattern=n_m", "sparsity=0.5", "recovery.dense_after=0.5"),
     "obs_update": ("pattern=n_m", "sparsity=0.5", "recovery=obs_update", "importance=obs"),
     "quantized": ("pattern=n_m", "sparsity=0.5", "recovery.quantize=true"),
@@ -66,6 +76,7 @@ def places(tmp_path_factory) -> tuple[str, str]:
 def test_honest_row_is_verified(places, capsys, monkeypatch, overrides, device):
     monkeypatch.setattr(Comparison, "own_noise", math.inf)  # no verdict here hangs on a timer
     on = ("trainer=cpu", "measure.device=cpu") if device == "cpu" else ("trainer=default",)
-    folder = sf.run(*TINY, *PLAIN, *on, *places, *overrides).folder
+    blocks = "model.depth=2" if "pattern=depth" in overrides else "model.depth=1"
+    folder = sf.run(*TINY, blocks, *PLAIN, *on, *places, *overrides).folder
     assert main([str(folder), places[0]]) == 0, capsys.readouterr()
     assert capsys.readouterr().out.endswith("\nverified\n")

@@ -37,6 +37,7 @@ from sparsefront.pruning.mask_spec import MaskSpec, load_blocks, load_masks, loa
 from sparsefront.pruning.structure import Structure, unlike_config
 
 log = logging.getLogger(__name__)
+ORIGINAL_CONFIG = "original_config.json"  # of a network of transformers before its layers got widths of their own
 MODEL, MASKS, COMPRESSED, MANIFEST = "model.safetensors", "masks.safetensors", "compressed.safetensors", "manifest.json"
 
 
@@ -100,7 +101,11 @@ def write_export(
     save_masks(shaped, directory / MASKS)
     _save(compressed, directory / COMPRESSED)
     if (why := unlike_config(net)) is not None:
-        log.warning("export: no config.json, which could not describe this network (sf.load opens it): %s", why)
+        if is_of_transformers(net):
+            save_config(net, directory, ORIGINAL_CONFIG)
+        log.warning(
+            "export: no config.json, which could not describe this network (sf.from_pretrained opens it): %s", why
+        )
     elif model is not None:
         model.save_pretrained_files(net, directory)
     elif is_of_transformers(net):

@@ -1,4 +1,4 @@
-"""Save a pruned network in a folder and load it: `sf.save` and `sf.load`."""
+"""Save a pruned network in a folder and load it: `sf.save`, `sf.load`, `sf.from_pretrained`."""
 
 import copy
 import json
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from sparsefront.artifacts.bounded_files import read_json_bounded
 from sparsefront.artifacts.content_digest import are_checksums, checksums, find_damage
 from sparsefront.artifacts.durable import whole_folder
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.export.checkpoint import (
     COMPRESSED,
     MANIFEST,
     MASKS,
     MODEL,
+    ORIGINAL_CONFIG,
     Export,
     damage_as_value_error,
     read_export,
@@ -27,11 +28,11 @@ from sparsefront.export.checkpoint import (
 )
 from sparsefront.export.packed_layers import Manifest
 from sparsefront.masks.weight_view import fits, like_weight
-from sparsefront.models.base import Model
+from sparsefront.models.base import CONFIG, Model
 from sparsefront.models.checkpoint import misfit_of
 from sparsefront.models.linears import as_linears
 from sparsefront.networks import has_blocks, load_state, remove_blocks, unwrapped
-from sparsefront.options import option_classes
+from sparsefront.options import option_classes, require_package
 from sparsefront.patterns.base import CLASS, Pattern, from_record
 from sparsefront.pruning.layers import dense_weights, weight_of
 from sparsefront.pruning.make_masks import PruningSettings
@@ -215,6 +216,35 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
     )
 
 
+def from_pretrained(folder: Path | str, *, trust: Sequence[str] = ()) -> tuple[nn.Module, Masks]:
+    """A saved network of transformers, and its masks as from `load`: layers of any widths too, which transformers cannot open.
+
+    Args:
+        folder: of `save`; nothing in it is executed, and its class is one of transformers.
+        trust: as in `load`.
+    Returns:
+        the network, in eval mode on the CPU, and the masks, for `sf.swap`.
+    Raises:
+        InvalidSetting: no export, a damaged one, or one of another library.
+    """
+    directory = folder_path("folder", folder)
+    file = next((directory / name for name in (CONFIG, ORIGINAL_CONFIG) if (directory / name).is_file()), None)
+    if file is None:
+        allowed = "has no config of transformers: build the network as it was, and give it to sf.load"
+        raise InvalidSetting("folder", folder, allowed)
+    require_package("transformers", key="folder", value=folder, instead="sf.load")
+    import transformers
+
+    try:
+        settings = read_json_bounded(file)
+        kind = getattr(transformers, settings["architectures"][0])
+        config = kind.config_class.from_dict(settings)
+        net = kind(config).to(config.dtype or torch.float32).eval()
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InvalidSetting("folder", folder, f"{file.name} describes no network here: {first_line(error)}") from error
+    return net, load(directory, net, trust=trust)
+
+
 def require_packages(trust: object) -> None:
     """Raise InvalidSetting if `trust` is no list of packages."""
     names = list(trust) if isinstance(trust, Collection) and not isinstance(trust, str) else [None]
@@ -252,6 +282,9 @@ def _left(net: nn.Module, spec: MaskSpec) -> dict[str, Tensor]:
     state = net.state_dict()
     if spec.blocks is None or spec.structure or not has_blocks(net, spec.blocks):
         return state
+    if any(hasattr(net.get_submodule(block.rpartition(".")[0]), "removed") for block in spec.blocks):
+        remove_blocks(smaller := copy.deepcopy(net), spec.blocks)  # routers change, too
+        return smaller.state_dict()
     return {left: tensor for name, tensor in state.items() if (left := spec.name_left(name)) is not None}
 
 

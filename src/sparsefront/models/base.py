@@ -156,12 +156,19 @@ def is_of_transformers(net: nn.Module) -> bool:
     return hasattr(getattr(net, "config", None), "save_pretrained")
 
 
-def save_config(net: nn.Module, directory: Path) -> None:
-    """Write the network's config.json and, if it generates text, generation_config.json."""
+CONFIG = "config.json"
+
+
+def save_config(net: nn.Module, directory: Path, name: str = CONFIG) -> None:
+    """Write the network's config and, if it generates text, generation_config.json.
+
+    Args:
+        name: of the config's file; another one than config.json hides it from transformers.
+    """
     config = copy.deepcopy(net.config)
     config.architectures = [type(net).__name__]
     config.dtype = next((weight.dtype for weight in net.parameters() if weight.is_floating_point()), None)
-    config.save_pretrained(directory)
+    config.to_json_file(directory / name)
     if hasattr(generation := getattr(net, "generation_config", None), "save_pretrained"):
         generation.save_pretrained(directory)
 

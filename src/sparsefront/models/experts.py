@@ -5,6 +5,7 @@
 `from_pretrained` opens the state dict.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -85,6 +86,28 @@ class SplitExperts(nn.Module):
             y = down(self.act_fn(gate(x)) * up(x)) * top_k_weights[tokens, places, None]
             total.index_add_(0, tokens, y.to(total.dtype))
         return total
+
+    def removed(self, block: nn.Module, stays: Sequence[bool]) -> None:
+        """After experts were removed: forget them in the router of the block, which has a row for each, and in its settings.
+
+        Args:
+            block: the module that owns router and experts.
+            stays: whether each expert remains.
+        """
+        left, before = [number for number, stay in enumerate(stays) if stay], len(stays)
+        for module in (self, *block.children(), block):
+            for own in [*module._parameters, *module._buffers]:
+                tensor = getattr(module, own)
+                if tensor is not None and module is not self and len(tensor) == before:
+                    rows = tensor.detach()[left]
+                    setattr(
+                        module, own, nn.Parameter(rows, tensor.requires_grad) if own in module._parameters else rows
+                    )
+            for name in ("num_experts", "num_local_experts"):
+                if vars(module).get(name) == before:
+                    setattr(module, name, len(left))
+            if isinstance(top := vars(module).get("top_k"), int):
+                module.top_k = min(top, len(left))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         stacked = [state_dict.pop(f"{prefix}{name}", None) for name in ("gate_up_proj", "down_proj")]

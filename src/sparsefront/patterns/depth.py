@@ -32,6 +32,7 @@ class Depth(Pattern):
     choose: Literal["even", "importance"] = "even"
     batches: Batches = 16
     name: ClassVar[str] = "depth"
+    unit: ClassVar[str] = "block"
     takes_blocks: ClassVar[bool] = True
 
     @property
@@ -48,12 +49,16 @@ class Depth(Pattern):
         if sparsity > 0 and removed == 0:
             nearest = (math.floor(500 / blocks) + 1) / 1000
             raise InvalidSetting(
-                "sparsity", sparsity, f"rounds to none of {blocks} blocks; the nearest that takes one is {nearest:g}"
+                "sparsity",
+                sparsity,
+                f"rounds to none of {blocks} {self.unit}s; the nearest that takes one is {nearest:g}",
             )
         if removed == blocks:
             nearest = math.floor(1000 * (blocks - 0.5) / blocks) / 1000
             raise InvalidSetting(
-                "sparsity", sparsity, f"rounds to all of {blocks} blocks; the nearest that leaves one is {nearest:g}"
+                "sparsity",
+                sparsity,
+                f"rounds to all of {blocks} {self.unit}s; the nearest that leaves one is {nearest:g}",
             )
         return removed
 
@@ -86,3 +91,23 @@ class Depth(Pattern):
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
         if mask.any() and not mask.all():
             raise ValueError(f"depth: {int((~mask).sum())} of {mask.numel()} weights are pruned, not all or none")
+
+
+@settings_class()
+class Experts(Depth):
+    """Remove whole experts of a mixture, the same number in every block of the network, and their rows of the router.
+
+    The sparsity is the share of a block's experts. Those with the least routed mass go: the sum over calibration tokens of the
+    weights with which the router sends them there, which is 0 for an expert that no token reaches.
+
+    Args:
+        choose: always importance.
+        batches: of training data.
+    Source: the frequency of Lu et al., "Not All Experts are Equal: Efficient Expert Pruning and Skipping for Mixture-of-Experts
+        Large Language Models", 2024, section 5.2, weighted by the router.
+    """
+
+    choose: Literal["importance"] = "importance"
+    batches: Batches = 16
+    name: ClassVar[str] = "experts"
+    unit: ClassVar[str] = "expert"

@@ -126,7 +126,7 @@ def prune(
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
     _require_types(loss, layers, tell, task, search)
     # the result of depth is a plain network of the same classes, but for Conv1D, whose state dict stays the same
-    as_linears(net, conv1d_layers(net) if pruning.pattern.takes_blocks else None)
+    as_linears(net, conv1d_layers(net) if type(pruning.pattern) is Depth else None)
     open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation, pruning.pattern)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.networks import after_forward, in_eval_mode, names_left, remove_blocks
-from sparsefront.patterns.depth import Depth
+from sparsefront.models.experts import SplitExperts
+from sparsefront.networks import after_forward, before_forward, in_eval_mode, names_left, remove_blocks
+from sparsefront.patterns.depth import Depth, Experts
 from sparsefront.progress import counted
 from sparsefront.pruning.calibration import NetworkCalibration, in_encoder, real_positions
 from sparsefront.pruning.layers import weight_of
@@ -92,6 +93,8 @@ def removable_blocks(
     Raises:
         InvalidSetting: no identical blocks, or a sparsity that rounds to none or all blocks.
     """
+    if isinstance(pattern, Experts):
+        return _stacks_of_experts(net, ignored, pattern, sparsity)
     alike = alike_blocks(net, {*layers, *ignored})
     if not alike:
         allowed = (
@@ -113,6 +116,48 @@ def removable_blocks(
         if own:
             stacks.append(Stack(own, pattern.count(len(own) + (before is not None), sparsity), before))
     return stacks
+
+
+def _stacks_of_experts(net: nn.Module, ignored: Iterable[str], pattern: Experts, sparsity: float) -> list[Stack]:
+    ignored, stacks = list(ignored), []
+    for name, module in net.named_modules():
+        if not isinstance(module, SplitExperts):
+            continue
+        experts = [f"{name}.{number}" for number in range(module.num_experts)]
+        if kept := next((layer for layer in ignored if layer.startswith(f"{name}.")), None):
+            allowed = f"keeps a layer of an expert ({kept}), and pattern=experts removes as many in every block"
+            raise InvalidSetting("ignore", "given", allowed)
+        stacks.append(Stack(experts, pattern.count(len(experts), sparsity)))
+    if not stacks:
+        allowed = "takes whole experts, and this network has no mixture of them with weights [experts, outputs, inputs]"
+        raise InvalidSetting("pattern", pattern.name, allowed)
+    return stacks
+
+
+@torch.no_grad()
+def routed_mass(
+    task: Task, blocks: list[str], layers: list[str], open_loader: Callable[[], Iterable[Batch]], batches: int
+) -> list[float]:
+    """The share of its block's routing weights that each expert gets from calibration tokens; arguments as `block_influence`."""
+    calibration = NetworkCalibration(task, layers, open_loader)
+    owners = {block.rpartition(".")[0]: None for block in blocks}
+    modules = {name: task.net.get_submodule(name) for name in owners}
+    device = weight_of(task.net, layers[0]).device
+    mass = {name: torch.zeros(len(list(module.children())), device=device).double() for name, module in modules.items()}
+    real: list[Tensor | None] = [None]
+
+    def add(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        index, weights = (*args, *kwargs.values())[1:3]
+        if real[0] is not None and real[0].numel() == len(index):
+            index, weights = index[real[0].flatten()], weights[real[0].flatten()]
+        mass[name].index_add_(0, index.flatten(), weights.flatten().double())
+
+    with in_eval_mode(task.net), before_forward(modules, add):
+        for batch in calibration.batches(batches):
+            real[0] = real_positions(batch)
+            task.call(task.net, task.net_inputs(batch))
+    totals = {name: total / total.sum() for name, total in calibration.total(mass).items()}
+    return [float(totals[owner][int(number)]) for owner, _, number in (block.rpartition(".") for block in blocks)]
 
 
 # Block influence.
@@ -198,12 +243,13 @@ def prune_blocks(
     influence, influence_text = None, ""
     if pattern.choose == "importance":
         if open_loader is None:
-            allowed = (
-                "pattern.choose=importance compares what blocks are given and give: give batches, such as a DataLoader"
-            )
+            allowed = f"pattern.choose=importance compares what is given to {pattern.unit}s: give batches, such as a DataLoader"
             raise InvalidSetting("calibration", None, allowed)
-        influence = dict(zip(blocks, block_influence(task, blocks, layers, open_loader, pattern.batches), strict=True))
-        influence_text = "; influence " + ", ".join(f"{one:.3g}" for one in influence.values())
+        of_experts = isinstance(pattern, Experts)
+        measure = routed_mass if of_experts else block_influence
+        influence = dict(zip(blocks, measure(task, blocks, layers, open_loader, pattern.batches), strict=True))
+        influence_text = "; routed mass " if of_experts else "; influence "
+        influence_text += ", ".join(f"{one:.3g}" for one in influence.values())
     removed = [block for stack in stacks for block in stack.removed(pattern, influence)]
     inside = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in layers}
     masks = {
@@ -214,8 +260,9 @@ def prune_blocks(
     weights = sum(weight_of(net, name).numel() for name in layers)
     pruned = sum(mask.numel() for mask in masks.values() if not mask.any())
     tell(
-        f"prune: depth takes {count} of {len(blocks)} blocks out ({', '.join(removed) or 'none'}), {pruned / weights:.1%} of the "
-        f"weights in {counted(len(layers), 'layer')} where {pruning.sparsity:.1%} was asked for{influence_text}"
+        f"prune: {pattern.name} takes {count} of {len(blocks)} {pattern.unit}s out ({', '.join(removed) or 'none'}), "
+        f"{pruned / weights:.1%} of the weights in {counted(len(layers), 'layer')} where {pruning.sparsity:.1%} was asked "
+        f"for{influence_text}"
     )
     spec = MaskSpec(blocks=names_left(net, blocks, removed), structure=structure_of(net))
     remove_blocks(net, spec.blocks or {})

@@ -7,7 +7,7 @@ from pydantic import Field, PositiveInt
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.channel import Channel
-from sparsefront.patterns.depth import Depth
+from sparsefront.patterns.depth import Depth, Experts
 from sparsefront.settings_class import Fraction, settings_class
 
 Amount = Annotated[Fraction, Field(description="of the dense network; 0: nothing")]
@@ -26,7 +26,9 @@ class Structured:
 
     def __post_init__(self) -> None:
         if type(self) is Structured and self.sparsity > 0:
-            raise InvalidSetting("sparsity", self.sparsity, "is 0 with structured=none; depth and width take an amount")
+            raise InvalidSetting(
+                "sparsity", self.sparsity, "is 0 with structured=none; depth, width and experts take an amount"
+            )
 
     @property
     def pattern(self) -> Pattern | None:
@@ -51,6 +53,24 @@ class Shallower(Structured):
     @property
     def pattern(self) -> Pattern | None:
         return Depth(self.choose, self.batches) if self.sparsity > 0 else None
+
+
+@settings_class()
+class FewerExperts(Structured):
+    """Remove whole experts of a mixture first.
+
+    Args:
+        sparsity: share of the experts of every block.
+        batches: see `patterns.depth.Experts`.
+    """
+
+    sparsity: Amount = 0.25
+    batches: PositiveInt = 16
+    name: ClassVar[str] = "experts"
+
+    @property
+    def pattern(self) -> Pattern | None:
+        return Experts(batches=self.batches) if self.sparsity > 0 else None
 
 
 @settings_class()
