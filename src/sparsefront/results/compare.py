@@ -336,11 +336,13 @@ def _rebuild(request: Request) -> None:
     for store, rebuilt in stores.items():
         for problem in rebuilt.problems:
             print(f"left out: {printable(problem)}", file=sys.stderr)
-        for problem in rebuilt.kept:
+        for problem in rebuilt.unreadable:
             print(f"kept as it is: {printable(problem)}", file=sys.stderr)
         why = f"kept since their {RESULT_FILE} is missing or cannot be read"
         old = f", {len(rebuilt.old)} of them old lines, {why}" if rebuilt.old else ""
-        unreadable = f", and {counted(len(rebuilt.kept), 'line')} kept that cannot be read" if rebuilt.kept else ""
+        unreadable = (
+            f", and {counted(len(rebuilt.unreadable), 'line')} kept that cannot be read" if rebuilt.unreadable else ""
+        )
         print(f"{store}: {counted(len(rebuilt.runs), 'run')}{old}{unreadable}")
 
 
