@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from sparsefront.artifacts import code_digest as code_digest_module
 from sparsefront.artifacts.code_digest import code_digest, counts_by_version, import_closure, read_python
 
 CODE = '''"""What it is for."""
@@ -207,6 +208,15 @@ def test_installs_count_by_source_or_version(own_modules, tmp_path, monkeypatch)
     assert not counts_by_version("edited") and counts_by_version("settled")
     assert "settled" not in import_closure(["edited.part"])
     assert {*import_closure(["settled"])} == {"settled", "settled.part"}, "a root is followed wherever it lies"
+
+
+def test_versions_of_imported_libraries_count(own_modules, monkeypatch):
+    digests = set()
+    for library, version in (("einops", "1"), ("einops", "2"), ("json", "2"), ("json", "3")):
+        own_modules({"mine.py": f"import {library} as library\n"})
+        monkeypatch.setattr(code_digest_module, "versions", lambda *names, v=version: dict.fromkeys(names, v))
+        digests.add(code_digest("mine"))
+    assert len(digests) == 3, "Python's own modules have none"
 
 
 def test_discovered_modules_are_imported():

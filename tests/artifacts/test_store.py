@@ -346,13 +346,13 @@ def test_a_stage_read_on_another_host_stays_for_a_day(tmp_path, monkeypatch):
     theirs = make(tmp_path, "theirs")
     monkeypatch.undo()
     for slept_s in (0, LEASE_S + 60):
-        os.utime(theirs.held.hold.file, (time.time() - slept_s,) * 2)
+        os.utime(theirs.held.file, (time.time() - slept_s,) * 2)
         again = make(tmp_path, "ours")
         assert again.path != theirs.path and text(theirs) == "theirs"
         assert text(store(tmp_path).find("dense", {})) == "ours", "the newest counts"
     stored = [item for item in read_inventory(tmp_path).stored if item.path == theirs.path]
     assert len(stored) == 1 and remove(stored)[1] == {theirs.path: "a running process uses it"}
-    os.utime(theirs.held.hold.file, (time.time() - GONE_S - 60,) * 2)
+    os.utime(theirs.held.file, (time.time() - GONE_S - 60,) * 2)
     assert remove(stored)[0] == stored and not theirs.path.exists()
 
 
@@ -365,7 +365,7 @@ def test_a_cache_without_permission_to_write_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "_make", refuse)
     with store(tmp_path) as reading:
         stage = reading.find("dense", {})
-        assert stage.path == path and stage.held.hold is None
+        assert stage.path == path and stage.held is None
 
 
 @pytest.mark.parametrize("part", ["", "epoch_weights", "epoch_weights/epoch"], ids=["stage", "folder", "file"])

@@ -31,7 +31,7 @@ def test_an_input_that_both_halves_keep_is_loaded_once():
 @pytest.mark.parametrize("tile", [16, 32, 64])
 def test_tiles_that_share_inputs_are_put_together(tile):
     lists = torch.rand(2, 96).argsort(dim=1) < 16  # 16 inputs each
-    mask = lists.repeat(128 // tile, 1).repeat_interleave(tile, 0)  # neighbours differ
+    mask = lists.repeat(128 // tile, 1).repeat_interleave(tile, 0)  # neighbors differ
     packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=tile))
     assert len(packed.cta_tiles) == 2 and len(packed.k_blocks) == 2
     assert (packed.k_blocks[:, :64] >= 0).sum() == 32  # each of the two lists once

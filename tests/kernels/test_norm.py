@@ -22,7 +22,7 @@ def expected(x, weight, bias, eps):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(("d", "m"), SHAPES)
 @pytest.mark.parametrize("row_major", [False, True], ids=["feature_major", "row_major"])
-def test_columns_are_normalised(d, m, row_major, dtype, device):
+def test_columns_are_normalized(d, m, row_major, dtype, device):
     x = (
         (torch.randn(m, d, device=device).t() + 3).to(dtype)
         if row_major

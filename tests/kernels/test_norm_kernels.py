@@ -1,4 +1,4 @@
-"""Which kernel normalises columns: what each takes, which is in use, and the Hopper kernel in all of its divisions."""
+"""Which kernel normalizes columns: what each takes, which is in use, and the Hopper kernel in all of its divisions."""
 
 import pytest
 import torch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from in_layout import InLayout, every_layout
+from in_layout import InLayout, assert_names_wrong_operands, every_layout
 from random_problems import precision_allowed
 from sparsefront_kernels import Problem
 from sparsefront_kernels.dense.format import DenseFormat
@@ -93,6 +93,13 @@ def test_no_rows_give_no_rows(kernel, setting):
     x, packed, bias = setting
     y = kernel.run(x.narrow(rows_of(x, kernel), 0, 0), packed, bias)
     assert y.shape == ((len(bias), 0) if kernel.layout in Y_FEATURE_MAJOR else (0, len(bias)))
+
+
+def test_wrong_operands_are_named(kernel, setting):
+    """CUDA kernels: `test_packed_weights.py`."""
+    if kernel.is_reference or torch.cuda.is_available():
+        pytest.skip("references take more than kernels do; on a GPU the check is the same")
+    assert_names_wrong_operands(kernel, setting[0], setting[1], len(setting[2]))
 
 
 MOST = 4

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from in_layout import InLayout
+from in_layout import InLayout, assert_names_wrong_operands
 from random_problems import OCCASIONS, RandomProblem, draw, laid_out
 from sparsefront_kernels import entry
 from sparsefront_kernels.blocked import sm90 as blocked
@@ -85,17 +85,7 @@ def test_fake_and_empty_outputs_have_their_shape(name, layout, problems):
 @pytest.mark.parametrize("name", KERNELS)
 def test_wrong_operands_are_named(name, problems):
     (one,) = problems(name, seeds=[3])
-    wide = torch.cat([one.x, one.x], dim=0 if one.kernel.layout in X_FEATURE_MAJOR else 1)
-    wrong = {"x must be": (wide, None), "x is torch.float64": (one.x.double(), None)}
-    wrong["bias must be a float"] = (one.x, torch.ones(one.problem.n + 1))
-    for message, (x, bias) in wrong.items():
-        with pytest.raises(ValueError, match=message):
-            one.kernel.run(x, one.packed, bias)
-    if one.kernel.fuses_epilogue:
-        with pytest.raises(ValueError, match="activation 'swish' is not one of none, relu"):
-            one.kernel.run(one.x, one.packed, None, activation="swish")
-        with pytest.raises(ValueError, match="the residual must be"):
-            one.kernel.run(one.x, one.packed, None, residual=torch.ones(1, 1))
+    assert_names_wrong_operands(one.kernel, one.x, one.packed, one.problem.n)
 
 
 @pytest.mark.parametrize("name", TUNABLE)

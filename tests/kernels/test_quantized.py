@@ -1,4 +1,4 @@
-"""The rule that quantises, in plain operations, in Triton and in a compiled graph."""
+"""The rule that quantizes, in plain operations, in Triton and in a compiled graph."""
 
 import math
 
@@ -51,7 +51,7 @@ def same(left: Quantized, right: Quantized) -> bool:
 
 
 def half_step(values: torch.Tensor) -> torch.Tensor:
-    """Half the distance to the next value, of what was quantised, in units of the scale."""
+    """Half the distance to the next value, of what was quantized, in units of the scale."""
     if values.dtype == torch.int8:
         return torch.full(values.shape, 0.5, dtype=torch.float64)
     exponents = torch.frexp(values.double().nan_to_num().abs().clamp(min=2.0**-6)).exponent - 1
@@ -121,7 +121,7 @@ def test_a_static_scale_saturates_and_counts():
         (torch.ones(2, 8), {"scale": torch.ones(1), "precision": "int8"}, "a static scale is for fp8"),
     ],
 )
-def test_what_cannot_be_quantised_says_why(x, settings, message):
+def test_what_cannot_be_quantized_says_why(x, settings, message):
     with pytest.raises(ValueError, match=message):
         quantize(x, **settings)
     with pytest.raises(ValueError, match=r"or one static \[1, 1\], not \[2, 2\]"):

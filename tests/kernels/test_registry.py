@@ -109,6 +109,8 @@ def test_usable_and_unsupported_cover_all_kernels(case):
         ),
         ("gathered-kept", "gathered_quack", {}, "takes feature_major activations, not row_major"),
         ("gathered-kept", "gathered_triton", {"dtype": torch.float64}, "not torch.float64"),
+        ("gathered-kept", "gathered_triton_tf32", {}, "fp32_precision"),
+        ("gathered-kept", "gathered_triton_tf32", HALF, "takes float32, not torch.float16"),
         ("gathered-kept", "gathered_reference", {"dtype": torch.int8}, "takes floating point"),
         ("gathered-kept", "gathered_reference", {"device": torch.device("meta")}, "meta device"),
         ("gathered-kept", "gathered_triton", {"device": torch.device("mps")}, "needs a CUDA device, not mps"),

@@ -1,4 +1,4 @@
-"""compute-sanitizer finds no access outside memory, no uninitialised or racing use of shared memory in our CUDA kernels."""
+"""compute-sanitizer finds no access outside memory, no uninitialized or racing use of shared memory in our CUDA kernels."""
 
 import os
 import re

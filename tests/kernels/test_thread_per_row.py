@@ -45,21 +45,6 @@ class TestLists:
 
 
 class TestLaunches:
-    def test_impossible_launches(self):
-        problem = ThreadPerRowProblem(128, 700, 64, 2, 1000, 4, True)
-        for launch in (
-            ThreadPerRowLaunch(0, 8, 1, 1, 1),
-            ThreadPerRowLaunch(2, 32, 1, 1, 1),
-            ThreadPerRowLaunch(2, 8, 4, 1, 1),  # there are three k-blocks
-            ThreadPerRowLaunch(2, 8, 2, 3, 1),  # and two of a block
-            ThreadPerRowLaunch(2, 8, 9, 1, 1),
-            ThreadPerRowLaunch(2, 8, 0, 1, 1),
-            ThreadPerRowLaunch(16, 16, 1, 2, 1),  # sums of 2048 outputs
-            ThreadPerRowLaunch(2, 8, 1, 1, 2),  # blocks of 2
-            ThreadPerRowLaunch(2, 8, 1, 1, 1, "never"),
-        ):
-            assert not possible(problem, launch), launch
-
     def test_shared_memory(self):
         problem = ThreadPerRowProblem(128, 1100, 128, 2, 1000, 2, True)  # 5 k_blocks, 64 rows
         for launch, times, size in (

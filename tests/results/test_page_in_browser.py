@@ -53,14 +53,19 @@ def test_filters_stay_in_the_address(shown, mixed):
     chosen = page.evaluate(LINES)
     assert 0 < chosen < 100
     assert page.evaluate("now.view.points.every((point) => point.pattern === 'tile_wise' && point.runs.length === 1)")
+    headline = "document.querySelector('section:not([hidden]) .headline').textContent"
+    assert page.evaluate(headline).startswith(f"Of the {chosen} points shown, ")
     page.evaluate(WAIT)
     address = page.evaluate("location.hash")
     assert address == "#pattern=tile_wise&seed=1&section=run-0"
     again = shown(mixed(200), address)
     assert again.evaluate(LINES) == chosen
     assert again.evaluate(COUNT.format('#filters [aria-pressed="true"]')) == 2
-    page.evaluate(CLICK.format('[data-field="pattern"] [data-value="tile_wise"]'))
+    key = "document.querySelector('.legend [data-value=\"tile_wise\"]')"
+    page.evaluate(f"{key}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")  # of the legend, as the button's
     assert page.evaluate(LINES) > chosen
+    page.evaluate(CLICK.format("#reset"))
+    assert not page.evaluate(headline).startswith("Of the ")
 
 
 def test_slider_names_the_best(shown, mixed):

@@ -48,17 +48,17 @@ REJECTED = {
     "no low precision": (["optimize=[val_dense_low]"], "val_dense_low: a run without measure.dense_low does not"),
     "low precision on a CPU": (
         ["precision=fp8", "optimize=[speedup]"],
-        "speedup: a CPU, which has references alone in low",
+        "speedup: a run on a CPU, which has references alone in low",
     ),
     "no control": (["optimize=[val_dense_continued]"], "val_dense_continued: a run without control=dense_continued"),
-    "no search": (["optimize=[latency_predicted_ms]"], "latency_predicted_ms: a run without allocation=latency_search"),
+    "no search": (["optimize=[latency_predicted_ms]"], "latency_predicted_ms: a run without a latency search"),
     "no GPU to train on": (
         ["optimize=[recovery_gpu_busy_share]"],
         "recovery_gpu_busy_share: a run that trains on a CPU does not measure",
     ),
     "all rows labeled": (
         ["optimize=[recovery_unlabeled_samples]"],
-        r"recovery_unlabeled_samples: a run without dataset\.unlabeled=true does not count",
+        r"recovery_unlabeled_samples: a run without dataset\.unlabeled=true does not measure",
     ),
     "a word": (["optimize=[val_sparse,commit]"], "commit: is no number"),
     "a mapping": (["optimize=[sparsity_per_layer]"], "sparsity_per_layer: is no number"),

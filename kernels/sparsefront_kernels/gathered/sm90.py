@@ -53,7 +53,7 @@ _CLUSTER = {
     (64, 1): (2.1, 1.0, 0.33),
     (64, 2): (1.2, 1.5, 0.66),
 }
-# Of blocks that share a work tile's k-blocks, for 128 columns: they wait for one another, and send their sums.
+# Extra time, for 128 columns, when blocks share a work tile's k-blocks: they wait for one another, and send their sums.
 _SPLIT = {1: 0.0, 2: 3.0, 3: 4.0, 4: 6.0}
 _REACHED_BY_CLUSTERS = 0.85  # fraction of SMs used by clusters of three or more blocks
 _PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # per launch; per further k-block of a block

@@ -55,7 +55,8 @@ def code_digest(*roots: str, without: tuple[str, ...] = BOOKKEEPING, kernels: bo
     foreign = {name: file for name, file in files.items() if name.partition(".")[0] not in OWN}
     native = _native_files(foreign, NATIVE)
     if kernels:
-        native |= _native_files({name: file for name, file in files.items() if "_kernels." in name}, (*NATIVE, *TABLES))
+        own = {name: file for name, file in files.items() if name.startswith("sparsefront_kernels.")}
+        native |= _native_files(own, (*NATIVE, *TABLES))
     content = [(name, source_of(file).digest) for name, file in files.items()]
     content += [(name, _native_digest(file)) for name, file in sorted(native.items())]
     return hashlib.sha256(repr((content, _library_versions(foreign))).encode()).hexdigest()[:DIGITS]

@@ -121,32 +121,23 @@ def maker_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.maker")
 
 
-@dataclass(frozen=True)
-class Held:
-    """A stage that is not removed during the lifetime of this object.
-
-    Args:
-        path: its folder.
-        hold: its lease; None without permission to write next to the stage.
-    """
-
-    path: Path
-    hold: Lease | None
+Held = tuple[Path, Lease | None]
+"""A stage that is not removed while its lease lives; no lease without permission to write next to the stage."""
 
 
 def hold_newest(folder: Path) -> Held | None:
     """The newest stage of that name, held; None if there is none."""
     while (stage := newest(folder)) is not None:
         try:
-            hold = hold_shared(stage)
+            lease = hold_shared(stage)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            return Held(stage, None)
+            return stage, None
         # It may have been removed between the two calls: then the lease is on something that no other process finds.
-        if hold is not None and (stage / RECORD).exists():
-            return Held(stage, hold)
-        del hold
+        if lease is not None and (stage / RECORD).exists():
+            return stage, lease
+        del lease
         time.sleep(MOVED_S)
     return None
 
@@ -170,7 +161,9 @@ def put(partial: Path, folder: Path) -> Held:
         if (hold := hold_alone(target, lapses_s=GONE_S)) is not None:
             rename_synced(target, folder)
             hold.release()
-    return hold_newest(folder)
+    held = hold_newest(folder)
+    assert held is not None, "only the maker removes it"
+    return held
 
 
 def newest(folder: Path) -> Path | None:
@@ -267,7 +260,7 @@ class Artifact:
     key: str
     reused: bool
     seconds: float
-    held: Held | None = field(default=None, repr=False, compare=False)
+    held: Lease | None = field(default=None, repr=False, compare=False)
 
     def read_json(self, name: str) -> Any:
         return json.loads((self.path / name).read_text(encoding="utf-8"))
@@ -297,7 +290,7 @@ class ArtifactStore:
 
     def __init__(self, root: Path, *, reuse: bool, runnable: tuple[str, ...]) -> None:
         self.root, self.reuse, self.runnable = root, reuse, runnable
-        self._used: dict[str, Held] = {}  # by key; held until the run ends, regardless of the `Artifact`
+        self._used: dict[str, Lease | None] = {}  # by key; held until the run ends, regardless of the `Artifact`
         self._damaged: dict[Path, str] = {}
         self._held_to_make: dict[Path, Lease] = {}
         self._made: dict[Path, Artifact] = {}  # made by this process, until `get` returns it
@@ -307,10 +300,7 @@ class ArtifactStore:
 
     def __exit__(self, *_: object) -> None:
         """Release the stages that were used."""
-        for held in self._used.values():
-            if held.hold is not None:
-                held.hold.release()
-        for lease in self._held_to_make.values():
+        for lease in filter(None, (*self._used.values(), *self._held_to_make.values())):
             lease.release()
         for mapping in (self._used, self._made, self._held_to_make):
             mapping.clear()
@@ -392,7 +382,7 @@ class ArtifactStore:
                         write_record(partial, seconds, cache_key, used=self._used)
                         sync_tree(partial)
                     lease.require()
-                    held = put(partial, folder)
+                    path, self._used[key] = put(partial, folder)
             except Exception as error:
                 lease.beat()
                 if not lease.lost:  # any error: the successor removed the folder
@@ -401,9 +391,8 @@ class ArtifactStore:
         if lease.lost:
             require_all()  # ends here if the whole run was replaced
             return
-        _sound.add(_version(held.path))
-        self._used[key] = held
-        self._made[folder] = Artifact(held.path, key, reused=False, seconds=seconds, held=held)
+        _sound.add(_version(path))
+        self._made[folder] = Artifact(path, key, reused=False, seconds=seconds, held=self._used[key])
 
     @contextmanager
     def _partial_folder(self, folder: Path) -> Iterator[Path]:
@@ -430,16 +419,17 @@ class ArtifactStore:
         require_readable(folder, otherwise=ANOTHER_CACHE)
         if (held := hold_newest(folder)) is None:
             return None
-        require_readable(held.path, otherwise=ANOTHER_CACHE)
-        if (damage := damage_of(held.path)) is not None:
+        path, lease = held
+        require_readable(path, otherwise=ANOTHER_CACHE)
+        if (damage := damage_of(path)) is not None:
             if folder not in self._damaged:
-                log.warning("damaged, and not used: %s: %s", held.path, damage)
-            self._damaged[folder] = f"{held.path}: {damage}"
+                log.warning("damaged, and not used: %s: %s", path, damage)
+            self._damaged[folder] = f"{path}: {damage}"
             return None
         with suppress(OSError):  # another user's, or read-only: then only its time of last use is wrong
-            os.utime(held.path)
-        self._used[key] = held
-        return Artifact(held.path, key, reused=True, seconds=read_record(held.path)["seconds"], held=held)
+            os.utime(path)
+        self._used[key] = lease
+        return Artifact(path, key, reused=True, seconds=read_record(path)["seconds"], held=lease)
 
     def _why_absent(self, folder: Path, kind: str, stage: str) -> str:
         """`kind` distinguishes what a stage makes: masks may exist, but not the times of a search for them."""
