@@ -141,7 +141,7 @@ def test_run_ends_with_three_lines(make_result, capsys, tmp_path, monkeypatch, d
     (folder / ".hydra").mkdir(parents=True)
     (folder / ".hydra" / "overrides.yaml").write_text("- sparsity=0.5\n- seed=4\n")
     long = {"dense_variant": "eager+patch_product+fused_qkv", "fused_dense_latency_ms": 1.0, "repeats": 5}
-    reasons = {"embedding": "a parameter of VisionTransformer itself, and not the weight of a Linear or Conv2d"}
+    reasons = {"embedding": "a parameter of VisionTransformer itself, and not the weight of a Linear or convolution"}
     result = make_result(latency_device=device, dense_weights=reasons, val_dense=0.9, **long)
     print_run(result, [folder / "row.json", folder / "report.html"], checkpoint="cache/export/b")
     *table, what, where, following = capsys.readouterr().out.splitlines()
