@@ -13,32 +13,26 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"
 
 def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **cells: str) -> dict[str, str]:
     measured = {"latency_sparse_ms": latency, "latency_predicted_ms": latency * 1.04, "sparse": accuracy}
-    measured |= {
-        "val_sparse": accuracy,
-        "latency_dense_ms": 2.0,
-        "dense": 0.95,
-        "dense_continued": 0.96,
-        "prune_seconds": 60.0,
-        "speedup": 2.0 / latency,
-        "speedup_low": 2.0 / latency - 0.1,
-        "speedup_high": 2.0 / latency + 0.1,
-    }
+    measured |= {"val_sparse": accuracy, "latency_dense_ms": 2.0, "dense": 0.95, "dense_continued": 0.96}
+    measured |= {f"speedup{end}": 2.0 / latency + width for end, width in (("", 0), ("_low", -0.1), ("_high", 0.1))}
+    measured |= {"prune_seconds": 60.0}
     named = {"choice": choice, "level": level, "seed": str(seed), "metric_name": "accuracy"}
     return named | {name: str(value) for name, value in measured.items()} | cells
+
+
+def cells_of(table: list[str]) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
 def test_search_beside_the_best_pattern(modules):
     rows = [row("search", "2", seed, 1.0, 0.94) for seed in (0, 1)]
     rows += [row("n_m", "0.75", seed, 1.01, 0.90 + 0.02 * seed) for seed in (0, 1)]
     rows += [row("n_m", "0.5", 0, 1.5, 0.95), row("tile_wise:64", "0.9", 0, 0.8, 0.85)]
-    (line,) = modules["summary"].table(rows)[2:]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    (cells,) = cells_of(modules["summary"].table(rows))
     assert cells[:5] == ["2", "2", "2.00 (1.90–2.10)", "+4.0%", "94.00%"]
     assert cells[5:10] == ["n_m at 0.75", "1.98", "91.00%", "+3.00", "–"]
     wide = [row | {"val_dense_continued": "0.95"} for row in rows]
-    everything = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in modules["summary"].all_choices(wide)[2:]
-    ]
+    everything = cells_of(modules["summary"].all_choices(wide))
     assert [cells[0] for cells in everything] == ["tile_wise:64", "search", "n_m", "n_m"]
     speedup = "1.98 (1.88–2.08)"
     assert everything[2] == ["n_m", "0.75", "2", "1.010", speedup, "91.00 % ± 1.41", "-4.00", "91.00 % ± 1.41", "-5.00"]
@@ -48,9 +42,9 @@ def test_search_beside_the_best_pattern(modules):
 def test_seeds_without_the_control(modules):
     rows = [row("n_m", "0.5", 0, 1.0, 0.94, val_dense_continued="0.95"), row("n_m", "0.5", 1, 1.0, 0.90)]
     rows[1] |= {"dense_continued": "", "val_dense_continued": ""}
-    cells = [cell.strip() for cell in modules["summary"].all_choices(rows)[2].strip("|").split("|")]
+    (cells,) = cells_of(modules["summary"].all_choices(rows))
     assert cells[5:] == ["92.00 % ± 2.83", "-1.00", "92.00 % ± 2.83", "-2.00"]
-    cells = [cell.strip() for cell in modules["summary"].all_choices(rows[1:])[2].strip("|").split("|")]
+    (cells,) = cells_of(modules["summary"].all_choices(rows[1:]))
     assert (cells[6], cells[8]) == ("–", "–")
 
 
@@ -60,10 +54,7 @@ def test_single_pattern_at_the_searched_speed(modules):
     rows = [row("n_m", level, 0, 2 / speedup, value) for level, speedup, value in (("0.5", 1.2, 0.9), ("0.75", 2, 0.8))]
     assert modules["summary"].single_at_speed(searched, rows) == ("n_m", pytest.approx(0.85))
     assert modules["summary"].single_at_speed(searched, rows[:1]) is None
-    better = [
-        row("uniform", "0.5", 0, 2.0, 0.8, val_sparse="0.99"),
-        row("uniform", "0.75", 0, 1.0, 0.8, val_sparse="0.99"),
-    ]
+    better = [row("uniform", level, 0, time, 0.8, val_sparse="0.99") for level, time in (("0.5", 2.0), ("0.75", 1.0))]
     assert modules["summary"].single_at_speed(searched, rows + better) == ("uniform", pytest.approx(0.8))
     same = [row("uniform", level, 0, 1.25, value, speedup="1.6") for level, value in (("0.5", 0.95), ("0.75", 0.7))]
     assert modules["summary"].single_at_speed(searched, rows + same) == ("uniform", 0.95)

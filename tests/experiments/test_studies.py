@@ -15,6 +15,7 @@ from sparsefront.config.settings import build_settings
 from sparsefront.points import read_points
 
 NAMES = sorted(file.parent.name for file in EXPERIMENTS.glob("*/study.yaml"))
+GROUPS = ("pattern", "importance", "allocation", "schedule", "recovery", "recipe")
 MEASURED = [name for name in NAMES if (EXPERIMENTS / name / "points.csv").exists()]
 
 
@@ -45,16 +46,7 @@ def test_points_are_those_of_a_sweep(name, tmp_path, monkeypatch):
             if cell.network == network and (network, *key) not in seen:
                 seen.add((network, *key))
                 config = composition(tuple(normalize_arguments([*cell.own, "kernel=none"])))
-                for group in (
-                    "model",
-                    "dataset",
-                    "pattern",
-                    "importance",
-                    "allocation",
-                    "schedule",
-                    "recovery",
-                    "recipe",
-                ):
+                for group in ("model", "dataset", *GROUPS):
                     build_settings(group, config[group])
 
 
@@ -77,7 +69,7 @@ FILES |= {"low_precision/networks": "front_squad", "search/minilm": "search_mini
 def test_points_of_a_file_compose(name):
     for point in read_points(EXPERIMENTS / f"{name}.yaml"):
         config = composition(tuple(normalize_arguments([f"experiment={FILES[name]}", *point])))
-        for group in ("pattern", "importance", "allocation", "schedule", "recovery", "recipe"):
+        for group in GROUPS:
             build_settings(group, config[group])
 
 

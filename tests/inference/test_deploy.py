@@ -192,3 +192,24 @@ def test_compiled_program_agrees(tmp_path):
     x = torch.randn(5, 64)
     with torch.inference_mode():
         torch.testing.assert_close(sparsefront_kernels.load_pt2(tmp_path / "a.pt2")(input=x), net(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pattern", ["tile_wise", "n_m", "block_wise", "element_wise"])
+def test_program_equals_network_on_gpu(tmp_path, pattern):
+    """Kernels, fused epilogues and norms alike; a program stays on the GPU's own kernels when it is loaded."""
+    torch.manual_seed(0)
+    sizes = SIZES | {"hidden_size": 256, "intermediate_size": 512}
+    net = transformers.BertModel(transformers.BertConfig(**sizes)).eval().to("cuda", torch.float16)
+    inputs = {name: value.cuda() for name, value in tokens(8, 64).items()}
+    settings = {"granularity": 64} if pattern in ("tile_wise", "block_wise") else {}
+    masks = sf.prune(net, pattern=pattern, sparsity=0.5, example_inputs=inputs, **settings)
+    sf.swap(net, masks, inputs, kernel="sparse")
+    record = sf.to_pt2(net, inputs, tmp_path / "a.pt2", batch=(1, 32), length=(1, 128))
+    assert record["kernels"] and not any(name.endswith("_reference") for name in record["kernels"])
+    run = sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
+    for batch, length in ((8, 64), (1, 64), (32, 128), (3, 17)):
+        others = {name: value.cuda() for name, value in tokens(batch, length).items()}
+        with torch.inference_mode():
+            outputs, expected = run(**others), net(**others)
+        assert all(torch.equal(outputs[name], expected[name]) for name in outputs), (batch, length)

@@ -106,3 +106,10 @@ def test_serving_run_has_its_file(run, tmp_path):
     assert served["device"] == "cpu" and served["gpu"] is None and "nothing about a GPU" in served["note"]
     assert [one["rate"] for side in ("dense", "sparse") for one in served[side]["rates"]] == [400, 400]
     assert served["sparse"]["no_energy"] == "a CPU" and served["largest_batch"] == 4
+
+
+@pytest.mark.gpu
+def test_energy_is_measured_or_explained():
+    x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+    report = joules(lambda: x @ x, x.device)
+    assert report["no_energy"] or 0 < report["joules_per_call"] < 100 and report["idle_watts"] > 0

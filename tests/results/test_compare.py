@@ -88,7 +88,7 @@ def test_results_of_a_changed_plan(tmp_path, make_result, compare):
         (("--rebuild", "nowhere"), "results=nowhere: no such folder"),
         (
             ("--rebuild", "notes.md"),
-            "results=notes.md: is a file: name the folder whose rows.csv is made anew, or with store=",
+            "results=notes.md: is a file: name the folder whose rows.csv is made anew, or with",
         ),
         (("notes.md",), "notes.md: holds no results; take a folder of results, its rows.csv, or the row.json of a run"),
         (("--rebuild", "store="), "store=: names no file"),
@@ -129,10 +129,9 @@ def test_help(tmp_path, compare):
 
 
 def test_nothing_to_draw_is_an_error(tmp_path):
-    with pytest.raises(ValueError):
-        write_pareto_png([], tmp_path / "a.png")
-    with pytest.raises(ValueError):
-        write_comparison([], tmp_path / "a.html", title="")
+    for write, settings in ((write_pareto_png, {}), (write_comparison, {"title": ""})):
+        with pytest.raises(ValueError):
+            write([], tmp_path / "a", **settings)
 
 
 def test_front_of_a_search(tmp_path):
