@@ -169,6 +169,7 @@ def save_config(net: nn.Module, directory: Path, name: str = CONFIG) -> None:
     config = copy.deepcopy(net.config)
     config.architectures = [type(net).__name__]
     config.dtype = next((weight.dtype for weight in net.parameters() if weight.is_floating_point()), None)
+    directory.mkdir(parents=True, exist_ok=True)
     config.to_json_file(directory / name)
     if hasattr(generation := getattr(net, "generation_config", None), "save_pretrained"):
         generation.save_pretrained(directory)
