@@ -5,17 +5,7 @@ from sparsefront_kernels.kernel_entry import KernelEntry, UnsupportedProblem
 from sparsefront_kernels.linear import SparseLinear, sparse_linear
 from sparsefront_kernels.packing import FORMATS, mask_structure, pack
 from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.registry import (
-    Found,
-    best_kernel,
-    entries,
-    entry,
-    families,
-    find,
-    labeled,
-    names,
-    reference,
-)
+from sparsefront_kernels.registry import Found, best_kernel, entries, entry, families, find, labeled, names, reference
 from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront_kernels.stored_product import load_pt2
 

@@ -15,14 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from sparsefront_kernels.cuda_library import (
-    SOURCES,
-    BuildFailed,
-    build,
-    build_for_wheel,
-    build_missing,
-    during_builds,
-)
+from sparsefront_kernels.cuda_library import SOURCES, BuildFailed, build, build_for_wheel, build_missing, during_builds
 
 
 def build_kernels(tell: Callable[[str], None] = print) -> dict[str, str]:

@@ -13,6 +13,11 @@ NAMESPACE = "sparsefront"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 
+def is_fused_later() -> bool:
+    """Whether a compiler that fuses pointwise operators traces this call; torch.export keeps what it traces, kernels included."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+
+
 class CustomOp:
     """An op that neither mutates nor returns its arguments.
 

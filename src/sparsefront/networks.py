@@ -17,9 +17,12 @@ from torch.utils.hooks import RemovableHandle
 
 from sparsefront.errors import InvalidSetting
 
+PrunableLayer = nn.Linear | nn.Conv1d | nn.Conv2d
+"""Layers whose weights may be pruned; no kernel runs a Conv1d."""
+
 
 def layer_weight(layer: nn.Module) -> Tensor:
-    """The weight of a layer: Linear [N, K], Conv2d [C_out, C_in, kh, kw]."""
+    """The weight of a layer: Linear [N, K], Conv1d [C_out, C_in, k], Conv2d [C_out, C_in, kh, kw]."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
     return weight

@@ -38,7 +38,8 @@ class _SafeStream:
             try:
                 self._stream.write(text)
             except UnicodeEncodeError:
-                self._stream.write(_encodable(text, self._stream))
+                encoding = getattr(self._stream, "encoding", None) or "ascii"
+                self._stream.write(text.encode(encoding, errors="replace").decode(encoding))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -51,11 +52,6 @@ class _SafeStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _encodable(text: str, stream: TextIO) -> str:
-    encoding = getattr(stream, "encoding", None) or "ascii"
-    return text.encode(encoding, errors="replace").decode(encoding)
 
 
 @contextmanager
@@ -154,7 +150,10 @@ def working_time() -> float:
 def spent_on(kind: str, detail: str = "") -> Iterator[None]:
     """Account the time of a block, without inner blocks; `WAITING` does not count in `working_time`. Not thread-safe."""
     global _waited_s
-    block = _Block(kind, detail, _interrupt())
+    begin = time.monotonic()
+    if _open:  # the current block's span ends before an inner block
+        _note(_open[-1], begin)
+    block = _Block(kind, detail, begin)
     _open.append(block)
     start = time.perf_counter()
     try:
@@ -188,14 +187,6 @@ def seconds_of(spans: Iterable[Span], kind: str) -> float:
 def innermost_kind() -> str:
     """The kind of the innermost open `spent_on` block; empty if there is none."""
     return _open[-1].kind if _open else ""
-
-
-def _interrupt() -> float:
-    """Close the current block's span before an inner block; returns the time."""
-    now = time.monotonic()
-    if _open:
-        _note(_open[-1], now)
-    return now
 
 
 def _note(block: _Block, now: float) -> None:

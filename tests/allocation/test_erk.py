@@ -69,7 +69,7 @@ def test_resnet50_costs_what_rigl_reports(sparsity, published):
 # owl.
 
 
-def test_owl_keeps_more_where_scores_have_outliers():
+def test_owl_keeps_more_beside_outliers():
     generator = torch.Generator().manual_seed(0)
     scores = {name: torch.rand(16, 32, generator=generator) for name in ("b.0.q", "b.0.k", "b.1.q", "b.2.q", "head")}
     scores["b.1.q"][:2] *= 50

@@ -27,7 +27,7 @@ def umask():
 
 
 @pytest.mark.parametrize("mask", [0o002, 0o022, 0o027, 0o077])
-def test_tensors_are_readable_for_whom_the_umask_lets(tmp_path, umask, mask):
+def test_tensors_follow_the_umask(tmp_path, umask, mask):
     umask(mask)
     file = tmp_path / "weights.safetensors"
     save_tensors(file, {"weight": torch.ones(3)}, {"format": "pt"})
@@ -37,7 +37,7 @@ def test_tensors_are_readable_for_whom_the_umask_lets(tmp_path, umask, mask):
         assert stored.metadata() == {"format": "pt"}
 
 
-def test_tensors_replace_a_file_and_are_not_written_through_its_other_name(tmp_path, umask):
+def test_tensors_replace_a_file(tmp_path, umask):
     old, other = tmp_path / "old", tmp_path / "other"
     save_file({"weight": torch.zeros(1)}, old)  # of an earlier version, its owner's alone
     os.link(old, other)
@@ -45,7 +45,7 @@ def test_tensors_replace_a_file_and_are_not_written_through_its_other_name(tmp_p
     assert load_file(other)["weight"] == 0 and load_file(old)["weight"] == 1 and old.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_folder_above_that_is_closed_is_the_one_that_its_owner_must_open(tmp_path, monkeypatch):
+def test_closed_parent_folder_is_named(tmp_path, monkeypatch):
     above, inside = tmp_path / "above", tmp_path / "above" / "stage"
     inside.mkdir(parents=True)
     monkeypatch.setattr(durable.os, "access", lambda path, wanted: Path(path) != above)
@@ -56,7 +56,7 @@ def test_a_folder_above_that_is_closed_is_the_one_that_its_owner_must_open(tmp_p
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
-def test_a_second_name_replaces_what_was_there(tmp_path, monkeypatch, links):
+def test_second_name_replaces_the_first(tmp_path, monkeypatch, links):
     if not links:
         monkeypatch.setattr(os, "link", no_links)
     old, new, name = (tmp_path / name for name in ("old", "new", "name"))
@@ -75,7 +75,7 @@ def no_links(*_: object) -> None:
     raise OSError("no hard links here")
 
 
-def test_files_and_folders_of_a_name_at_any_depth(tmp_path):
+def test_files_and_folders_of_a_name(tmp_path):
     (tmp_path / "a" / ".b.leases").mkdir(parents=True)
     for file in ("row.json", "a/row.json", "a/.b.leases/row.json", "a/rows.csv"):
         (tmp_path / file).touch()
@@ -84,7 +84,7 @@ def test_files_and_folders_of_a_name_at_any_depth(tmp_path):
     assert not list(below(tmp_path / "no such folder", "*"))
 
 
-def test_linked_folders_are_looked_through_once_and_under_their_own_place_where_they_have_one(tmp_path):
+def test_linked_folders_are_read_once(tmp_path):
     store, other = tmp_path / "store", tmp_path / "other"
     for folder in (store / "z" / "run", other / "deep" / "run", other / "cached"):
         folder.mkdir(parents=True)

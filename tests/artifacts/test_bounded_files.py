@@ -97,7 +97,7 @@ def test_what_is_no_file(tmp_path):
         read_bytes_bounded(Path("/dev/zero"))
 
 
-def test_of_a_large_file_nothing_is_read(tmp_path):
+def test_large_file_is_not_read(tmp_path):
     file = tmp_path / "row.json"
     with file.open("wb") as stream:
         stream.truncate(2**40)

@@ -121,7 +121,7 @@ def late():
 
 
 @pytest.mark.parametrize("content", [b"\x7fELF\x00\x01", b"def f(:\n"])
-def test_what_is_no_python_counts_by_its_bytes(content):
+def test_files_that_are_no_python(content):
     source = read_python(content)
     assert source.imports == () and source.digest != read_python(content + b" ").digest
 
@@ -178,14 +178,14 @@ def test_imports_are_followed_without_running_them(own_modules, root, modules):
         ("mine/rows.json", "{}", False),
     ],
 )
-def test_edits_count_where_they_can_change_a_result(own_modules, file, content, counts):
+def test_edits_count_where_they_matter(own_modules, file, content, counts):
     own_modules(USER)
     before = code_digest("mine.Mine")
     own_modules({file: content})
     assert (code_digest("mine.Mine") != before) is counts
 
 
-def test_editable_installs_count_by_source_and_others_by_version(own_modules, tmp_path, monkeypatch):
+def test_installs_count_by_source_or_version(own_modules, tmp_path, monkeypatch):
     """The import hooks of an editable install give a place outside site-packages."""
     files = {"hidden/src/edited/__init__.py": "", "hidden/src/edited/part.py": "import settled\n"}
     place = own_modules(files) / "hidden" / "src" / "edited"

@@ -56,7 +56,7 @@ def test_processes_read_unchanged_content_once(name: str, folder: Path, monkeypa
     assert len(caplog.records) == 2 * path.is_dir()
 
 
-def test_a_path_in_settings_is_what_lies_there(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_path_in_settings_is_its_content(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder.parent)
     (folder.parent / "fast").touch()
     settings = {"file": str(folder / "a.bin"), "more": [f"{folder}", {"near": "data/a.bin"}], "mode": "fast", "n": 2}
@@ -96,7 +96,7 @@ def test_a_broken_memo_is_begun_anew(tmp_path: Path, content: str):
     assert made(file, "a") == []
 
 
-def test_a_memo_that_cannot_be_written_is_no_failure(tmp_path: Path):
+def test_unwritable_memo_is_no_failure(tmp_path: Path):
     (tmp_path / "data").touch()
     assert made(tmp_path / "data" / "memo.json", "a") == ["a"]
 

@@ -14,7 +14,7 @@ def test_lines_come_back_in_their_order(tmp_path):
     assert path.read_bytes().count(b"\n") == 3 and b"\r" not in path.read_bytes()
 
 
-def test_a_line_is_kept_up_to_date(tmp_path):
+def test_line_is_kept_up_to_date(tmp_path):
     path = tmp_path / "folder" / "calls.csv"
     for call, points in (("a", 1), ("b", 1), ("a", 2), ("b", 3)):
         replace_lines(path, {"call": call}, [{"call": call, "points": points}])
@@ -34,7 +34,7 @@ def test_a_line_is_kept_up_to_date(tmp_path):
     ],
     ids=["mark", "semicolons", "tabs", "UTF-16"],
 )
-def test_what_a_spreadsheet_saved_is_read_and_not_appended_to(tmp_path, content):
+def test_spreadsheet_is_not_appended_to(tmp_path, content):
     path = tmp_path / "rows.csv"
     path.write_bytes(content)
     assert read_lines(path) == [{"a": "1", "b": "ä"}]

@@ -19,7 +19,7 @@ def two_megabytes(monkeypatch):
     monkeypatch.setattr(durable.shutil, "disk_usage", lambda place: SimpleNamespace(free=2_000_000))
 
 
-def test_too_little_room_names_path_free_and_needed(two_megabytes, tmp_path):
+def test_too_little_room_is_named(two_megabytes, tmp_path):
     folder = tmp_path / "not" / "there" / "yet"
     with pytest.raises(InvalidSetting) as rejected:
         require_space(folder, 3_456_789, key="cache_dir", what="this training", remedy="or train less")
@@ -50,7 +50,7 @@ def no_space(*names: object) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *names)
 
 
-def test_where_nothing_says_which_disk_was_full_all_are_told(free):
+def test_unknown_full_disk_names_all(free):
     said = str(full_disk(no_space(), SETTINGS))
     assert said.startswith(
         "disk: one was full, and nothing says which; free now: 1 GB at /disk1/cache (cache_dir), 2 GB"
@@ -58,12 +58,12 @@ def test_where_nothing_says_which_disk_was_full_all_are_told(free):
     assert "3 GB at /disk3/tmp (TMPDIR): free some where it was" in said
 
 
-def test_of_a_copy_the_disk_that_it_goes_to_is_full(free):
+def test_full_disk_of_a_copy(free):
     assert str(full_disk(no_space(str(CACHE / "a"), None, str(RESULTS / "b")), SETTINGS)).startswith(f"{RESULTS}: ")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_a_small_disk_that_is_really_full(tmp_path):
+def test_small_full_disk(tmp_path):
     small, large = tmp_path / "small", tmp_path / "large"
     for folder in (small, large):
         folder.mkdir()

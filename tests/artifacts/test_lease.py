@@ -31,7 +31,7 @@ def age(held: lease.Lease, seconds: float) -> None:
     os.utime(held.file, (time.time() - seconds,) * 2)
 
 
-def test_alone_excludes_all_and_shared_only_alone(tmp_path):
+def test_alone_excludes_everyone(tmp_path):
     path = tmp_path / "stage"
     first = hold_shared(path)
     second = hold_shared(path)
@@ -47,7 +47,7 @@ def test_alone_excludes_all_and_shared_only_alone(tmp_path):
     assert hold_alone(path), "what is forgotten is held no longer"
 
 
-def test_of_another_host_signs_of_life_count(tmp_path, other_host):
+def test_signs_of_another_host_count(tmp_path, other_host):
     other_host()
     theirs = hold_alone(tmp_path / "stage")
     other_host()
@@ -60,7 +60,7 @@ def test_of_another_host_signs_of_life_count(tmp_path, other_host):
     assert hold_alone(tmp_path / "stage") is None, "never given to two"
 
 
-def test_one_that_slept_learns_that_it_was_followed(tmp_path, other_host):
+def test_sleeper_learns_that_it_was_followed(tmp_path, other_host):
     other_host()
     theirs = hold_alone(tmp_path / "stage")
     theirs.require()
@@ -74,7 +74,7 @@ def test_one_that_slept_learns_that_it_was_followed(tmp_path, other_host):
     assert ours.file.exists(), "what it releases is its own"
 
 
-def test_a_living_process_of_this_host_needs_no_signs(tmp_path):
+def test_living_process_needs_no_signs(tmp_path):
     held = hold_alone(tmp_path / "stage")
     age(held, 100 * LEASE_S)
     assert hold_alone(tmp_path / "stage") is None, "a long computation may keep it from beating"
@@ -112,7 +112,7 @@ def test_a_killed_process_holds_nothing(tmp_path, waited_for):
     process.wait(600)
 
 
-def test_a_number_that_was_given_again_is_another_process(tmp_path):
+def test_reused_number_is_another_process(tmp_path):
     tag = lease.process_tag()
     assert lease.lives(tag)
     assert lease.lives(tag.rpartition(".")[0] + ".1") is False
@@ -120,7 +120,7 @@ def test_a_number_that_was_given_again_is_another_process(tmp_path):
     assert lease.lives(f"{lease.host()}.x.1") is None and lease.lives("nfs0001") is None
 
 
-def test_a_forked_process_does_not_release_what_its_parent_holds(tmp_path):
+def test_fork_does_not_release_its_parents(tmp_path):
     held = hold_alone(tmp_path / "stage")
     if (child := os.fork()) == 0:
         held.release()
@@ -154,7 +154,7 @@ def test_many_processes_are_never_inside_together(tmp_path, hosts):
     assert (tmp_path / "count").read_text() == "80"
 
 
-def test_what_dead_processes_hold_is_swept_up(tmp_path, other_host):
+def test_dead_processes_are_swept_up(tmp_path, other_host):
     other_host()
     theirs = hold_shared(tmp_path / "stage")
     other_host()
@@ -171,7 +171,7 @@ def test_what_dead_processes_hold_is_swept_up(tmp_path, other_host):
     assert not list(Path(tmp_path).iterdir())
 
 
-def test_what_a_reader_held_is_held_again_when_it_wakes_unless_another_holds_it_alone(tmp_path, other_host):
+def test_reader_that_wakes_holds_again(tmp_path, other_host):
     other_host()
     theirs = hold_shared(tmp_path / "stage")
     age(theirs, GONE_S + 5)
@@ -192,7 +192,7 @@ def test_what_a_reader_held_is_held_again_when_it_wakes_unless_another_holds_it_
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_done_alone_is_done_anew_by_one_that_slept(tmp_path):
+def test_sleeper_does_it_anew(tmp_path):
     path, done = tmp_path / "rows", []
 
     def write(held: lease.Lease) -> str:

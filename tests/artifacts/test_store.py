@@ -124,7 +124,7 @@ def test_a_maker_that_fails_leaves_nothing(tmp_path, monkeypatch, where):
     assert not (make(tmp_path).path / "torn").exists()
 
 
-def test_unfinished_state_is_gone_when_the_stage_is_finished(tmp_path):
+def test_unfinished_state_of_a_finished_stage(tmp_path):
     folder = store(tmp_path).unfinished("dense", {})
 
     def begin(_):
@@ -138,12 +138,12 @@ def test_unfinished_state_is_gone_when_the_stage_is_finished(tmp_path):
     assert not folder.exists()
 
 
-def test_a_stage_left_out_must_be_there(tmp_path):
+def test_omitted_stage_must_be_there(tmp_path):
     with pytest.raises(InvalidSetting, match="stages.*add dense to stages"):
         store(tmp_path, runnable=("measure",)).get("dense", {})
 
 
-def test_a_claimed_stage_is_free_when_its_run_ends(tmp_path):
+def test_claimed_stage_becomes_free(tmp_path):
     with store(tmp_path) as claiming:
         assert claiming.get("dense", {}) is None
         assert store(tmp_path).is_made_elsewhere("dense", {})
@@ -157,13 +157,13 @@ def test_parallel_runs_make_it_once(tmp_path, other):
     assert (tmp_path / "made.log").read_text() == "made\n"
 
 
-def test_a_killed_maker_is_followed_by_a_whole_stage(tmp_path, other):
+def test_killed_maker_is_followed(tmp_path, other):
     kill(other("make"))
     assert store(tmp_path).find("dense", {}) is None
     assert text(make(tmp_path, reuse=True)) == WHOLE and len(folders(tmp_path)) == 1
 
 
-def test_files_are_synced_before_they_get_their_name(tmp_path, monkeypatch):
+def test_files_are_synced_before_naming(tmp_path, monkeypatch):
     synced, replace = set(), os.replace
 
     def check(source, target) -> None:
@@ -215,7 +215,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("file", "damage", "message"), DAMAGES)
-def test_damage_is_named_and_the_stage_made_again(tmp_path, caplog, file, damage, message):
+def test_damaged_stage_is_made_again(tmp_path, caplog, file, damage, message):
     folder = make(tmp_path).path
     stages._sound.clear()
     damage(folder / file)
@@ -226,14 +226,14 @@ def test_damage_is_named_and_the_stage_made_again(tmp_path, caplog, file, damage
     assert make(tmp_path, reuse=True).reused
 
 
-def test_a_file_under_the_name_of_a_stage_makes_room(tmp_path):
+def test_file_in_place_of_a_stage(tmp_path):
     folder = make(tmp_path, "first").path
     shutil.rmtree(folder)
     folder.write_text("somebody's")
     assert text(make(tmp_path, "second", reuse=True)) == "second"
 
 
-def test_leftovers_of_killed_runs_are_removed_and_nothing_else(tmp_path, other):
+def test_leftovers_of_killed_runs(tmp_path, other):
     maker = other("make")
     working = list(tmp_path.glob("dense/*.partial-*"))
     unfinished = tmp_path / "dense" / "feed.unfinished"
@@ -254,7 +254,7 @@ def test_leftovers_of_killed_runs_are_removed_and_nothing_else(tmp_path, other):
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_reader_keeps_what_it_opened_while_it_lives(tmp_path, other, killed):
+def test_reader_keeps_what_it_opened(tmp_path, other, killed):
     name = make(tmp_path, "first").path.name
     process = other("read")
     if killed:
@@ -287,7 +287,7 @@ while not (root / "enough").exists():
 """
 
 
-def test_many_readers_never_miss_it_nor_see_two_halves(tmp_path, programs):
+def test_many_readers_never_miss_it(tmp_path, programs):
     """While this process and another make it again and again."""
     make(tmp_path, "start")
     readers = [programs.start(["-c", STRESS, str(tmp_path)]) for _ in range(3)]
@@ -310,7 +310,7 @@ def test_many_readers_never_miss_it_nor_see_two_halves(tmp_path, programs):
 # A file system that several hosts and users share.
 
 
-def test_a_dead_host_is_waited_for_until_its_lease_lapses(tmp_path, other):
+def test_dead_host_keeps_its_lease(tmp_path, other):
     kill(other("make", "elsewhere_0"))
     assert not remove_leftovers(tmp_path), "it may live"
     made = []
@@ -325,7 +325,7 @@ def test_a_dead_host_is_waited_for_until_its_lease_lapses(tmp_path, other):
     assert not list(tmp_path.glob("dense/.*.maker.leases"))
 
 
-def test_a_stage_made_under_a_lost_lease_is_never_put(tmp_path, monkeypatch):
+def test_stage_of_a_lost_lease(tmp_path, monkeypatch):
     """Its successor is still at work when the one that slept comes to its end: it waits, and uses what that one makes."""
     makers = []
 
@@ -341,7 +341,7 @@ def test_a_stage_made_under_a_lost_lease_is_never_put(tmp_path, monkeypatch):
     assert stage.path == makers[0].path and stage.reused and text(stage) == WHOLE
 
 
-def test_a_stage_read_on_another_host_stays_for_a_day(tmp_path, monkeypatch):
+def test_stage_read_on_another_host(tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
     theirs = make(tmp_path, "theirs")
     monkeypatch.undo()
@@ -356,7 +356,7 @@ def test_a_stage_read_on_another_host_stays_for_a_day(tmp_path, monkeypatch):
     assert remove(stored)[0] == stored and not theirs.path.exists()
 
 
-def test_a_cache_without_permission_to_write_is_read(tmp_path, monkeypatch):
+def test_cache_without_permission_to_write(tmp_path, monkeypatch):
     path = make(tmp_path).path
 
     def refuse(*_, **__):
@@ -369,7 +369,7 @@ def test_a_cache_without_permission_to_write_is_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("part", ["", "epoch_weights", "epoch_weights/epoch"], ids=["stage", "folder", "file"])
-def test_an_unreadable_stage_is_one_line_with_owner_and_remedy(tmp_path, part):
+def test_unreadable_stage_is_one_line(tmp_path, part):
     made = make(tmp_path).path
     closed, owner = made / part, durable._name(os.geteuid())
     closed.chmod(0)

@@ -22,7 +22,7 @@ def first_column(text: str) -> list[str]:
     return [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.split()]
 
 
-def test_a_result_of_another_user_makes_it_uncertain_what_is_used(filled):
+def test_result_of_another_user_is_uncertain(filled):
     cache, _ = filled
     closed = next(path for path in cache.results.iterdir() if path.is_dir())
     closed.chmod(0)
@@ -33,7 +33,7 @@ def test_a_result_of_another_user_makes_it_uncertain_what_is_used(filled):
     assert said.startswith(f"{closed}: cannot be read, since it belongs to ") and "\n" not in said
 
 
-def test_show_tells_stages_runs_and_what_no_result_uses(filled, capsys):
+def test_show_tells_stages_and_runs(filled, capsys):
     cache, paths = filled
     (cache.root / "data").mkdir()
     (cache.root / "data" / "rows").write_bytes(bytes(SIZE))
@@ -46,7 +46,7 @@ def test_show_tells_stages_runs_and_what_no_result_uses(filled, capsys):
     assert re.search(r"used by no result: [45] stages", shown)
 
 
-def test_removal_is_shown_before_it_is_done(filled, capsys):
+def test_removal_is_shown_first(filled, capsys):
     cache, paths = filled
     before = present(paths)
     assert cache.command("remove", "--unused") == 0
@@ -72,7 +72,7 @@ def test_stages_of_an_earlier_run_are_used(cache):
 
 
 @pytest.mark.parametrize("named", ["folder", "name", "run_id"])
-def test_a_run_goes_with_what_it_alone_used(filled, named):
+def test_run_goes_with_what_it_used(filled, named):
     cache, paths = filled
     before = present(paths)
     names = {"folder": str(cache.results / "2026_a"), "name": "2026_a", "run_id": paths["first_measure"].name}
@@ -112,7 +112,7 @@ with ArtifactStore(root, reuse=True, runnable=("dense", "recover")) as store:
 """
 
 
-def test_what_a_running_process_uses_or_makes_is_kept(filled, capsys):
+def test_what_a_process_uses_is_kept(filled, capsys):
     cache, paths = filled
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(cache.root), ""])
     try:
@@ -163,7 +163,7 @@ def test_unused_needs_to_know_every_result(filled, capsys, tmp_path):
         (["show", "--results-dir", "nowhere"], "nowhere: no such folder"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(filled, capsys, arguments, message):
+def test_what_cannot_be_meant(filled, capsys, arguments, message):
     cache, paths = filled
     assert cache.command(*arguments) == 1
     assert message in capsys.readouterr().err and present(paths) == paths.keys()
@@ -181,7 +181,7 @@ def test_what_cannot_be_meant_is_one_line(filled, capsys, arguments, message):
         (None, "results_folders.txt: is a folder, not a file"),
     ],
 )
-def test_a_damaged_list_of_folders_is_named_and_nothing_counts_as_unused(filled, capsys, content, why):
+def test_damaged_list_of_folders(filled, capsys, content, why):
     cache, paths = filled
     listed = cache.root / "results_folders.txt"
     listed.mkdir() if content is None else listed.write_bytes(content)

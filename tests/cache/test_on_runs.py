@@ -7,7 +7,7 @@ from sparsefront.cache.__main__ import main
 ON_CPU = ("trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "measure.evaluate_limit=8")
 
 
-def test_a_run_is_removed_and_made_again_while_the_other_stays_finished(run, tmp_path, caplog, capsys):
+def test_run_is_removed_and_made_again(run, tmp_path, caplog, capsys):
     first, second = (run(f"sparsity={sparsity}", "pattern=n_m", *ON_CPU) for sparsity in (0.5, 0.75))
     place = ["--cache-dir", str(tmp_path / "cache")]  # the folder of results is remembered
     assert main(["remove", "--unused", *place]) == 0
@@ -25,7 +25,7 @@ def test_a_run_is_removed_and_made_again_while_the_other_stays_finished(run, tmp
     assert all(path.is_dir() for path in exports.values())
 
 
-def test_what_a_control_was_measured_with_is_used(run, tmp_path, capsys):
+def test_control_is_used_as_measured(run, tmp_path, capsys):
     """Its evaluation is made from nothing else that the result was made from."""
     row = run("sparsity=0.5", "pattern=n_m", "recovery.epochs=1", "control=dense_continued", "kernel=none", *ON_CPU)
     assert row.quality.dense_continued is not None

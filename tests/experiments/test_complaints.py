@@ -29,7 +29,7 @@ def case_of(modules, thread: str):
     return next(case for case in modules["cases"].CASES if thread in case.thread)
 
 
-def test_there_are_eight_threads_and_their_chains_fit(modules):
+def test_eight_threads_and_their_chains(modules):
     cases = modules["cases"].CASES
     assert len({case.thread.split(",")[0] for case in cases}) == 8
     for case in cases:
@@ -45,7 +45,7 @@ def test_without_a_gpu_nothing_is_timed(call, tmp_path, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU at full width")
-def test_every_case_is_right_at_small_widths(call, tmp_path, capsys):
+def test_every_case_at_small_widths(call, tmp_path, capsys):
     assert call("--dry-run", "--out", tmp_path / "verdicts.csv") == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum("kernels here: right" in line for line in lines) == 9
@@ -69,7 +69,7 @@ def test_what_is_wrong_is_not_timed(modules, monkeypatch):
 @pytest.mark.parametrize(
     ("interval", "verdict"), [((1.1, 1.3), "win"), ((0.995, 1.2), "tie"), ((0.5, 0.9), "loss"), ((1.002, 1.3), "tie")]
 )
-def test_a_verdict_needs_an_interval_beyond_one(modules, monkeypatch, interval, verdict):
+def test_verdict_needs_an_interval(modules, monkeypatch, interval, verdict):
     rerun = modules["rerun"]
 
     class Compared:
@@ -88,7 +88,7 @@ def test_a_verdict_needs_an_interval_beyond_one(modules, monkeypatch, interval, 
     assert [line["verdict"] for line in lines] == [verdict, verdict]
 
 
-def test_bytes_of_a_csr_weight_are_those_of_the_storages_behind_its_parts(modules):
+def test_bytes_of_a_csr_weight(modules):
     ways, case = modules["rerun"], replace(case_of(modules, "SparseLinear").scaled(64), layers=((64, 128),))
     net = ways.dense_net(case, CPU)
     assert ways.weight_bytes(net) == 4 * (64 * 128 + 128)
@@ -99,7 +99,7 @@ def test_bytes_of_a_csr_weight_are_those_of_the_storages_behind_its_parts(module
     assert found < ways.weight_bytes(net)
 
 
-def test_the_page_holds_verdicts_and_what_is_missing(modules, tmp_path):
+def test_page_holds_the_verdicts(modules, tmp_path):
     rerun, page = modules["rerun"], modules["page"]
     win = dict.fromkeys(rerun.COLUMNS, "") | {"verdict": "win", "speedup": "1.5", "speedup_low": "1.4"}
     win |= {"speedup_high": "1.6", "dense_ms": "3", "sparse_ms": "2", "bytes_dense": "2e6", "bytes_sparse": "1e6"}
@@ -108,6 +108,6 @@ def test_the_page_holds_verdicts_and_what_is_missing(modules, tmp_path):
     assert "| missing | **win** 1.50x (1.40–1.60)" in line and line.endswith("| 2.0 MB, –, 1.0 MB |")
 
 
-def test_the_committed_page_has_the_table_of_the_verdicts(modules):
+def test_committed_page_has_the_verdicts(modules):
     lines = {(line["thread"], line["way"]): line for line in read_lines(FOLDER / "verdicts.csv")}
     assert "\n".join(modules["page"].verdict_table(lines)) in (FOLDER / "README.md").read_text()

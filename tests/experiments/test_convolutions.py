@@ -65,7 +65,7 @@ def line(**changed):
     return made | {"dense_us": "11.0", "speedup": "1.1"} | changed
 
 
-def test_means_count_each_shape_as_often_as_the_network_has_it(summary):
+def test_means_weigh_shapes_by_occurrence(summary):
     rows = [line(speedup="2.0", times="3"), line(speedup="0.5", side="28")]
     assert summary.geomean(rows, [2.0, 0.5]) == pytest.approx(2**0.5)
     (found,) = [row for row in summary.means(rows) if row.startswith("| 128")]

@@ -5,7 +5,7 @@ import pytest
 from experiments.harness.figures import new_figure, paper_style, save_svg, small_axes
 
 
-def test_text_that_leaves_the_canvas_is_refused(tmp_path):
+def test_text_beyond_the_canvas(tmp_path):
     figure = new_figure()
     small_axes(figure.axes[0], x="M", title="speedup " * 40)
     with pytest.raises(ValueError, match="leave the canvas"):

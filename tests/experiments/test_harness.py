@@ -8,7 +8,7 @@ from experiments.harness.measure import Kernel, covered_us, microseconds_by_kern
 MARKS = "<!-- begin -->", "<!-- end -->"
 
 
-def test_a_page_takes_its_tables_again_and_again(tmp_path):
+def test_page_takes_its_tables_again(tmp_path):
     file = tmp_path / "README.md"
     file.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
     for text in ("new\n", "newer"):
@@ -16,7 +16,7 @@ def test_a_page_takes_its_tables_again_and_again(tmp_path):
     assert file.read_text() == f"before\n{MARKS[0]}\n\nnewer\n\n{MARKS[1]}\nafter\n"
 
 
-def test_a_page_without_marks_is_left_alone(tmp_path):
+def test_page_without_marks_stays(tmp_path):
     file = tmp_path / "README.md"
     file.write_text("no marks")
     with pytest.raises(ValueError, match="README.md has no marks '<!-- begin -->' and"):
@@ -33,7 +33,7 @@ def test_tables_and_numbers():
     assert page.speedup(timed) == "1.50 (1.40–1.60)" and page.number(timed, "dense") is None
 
 
-def test_missing_rows_are_measured_until_the_time_is_over(tmp_path):
+def test_missing_rows_until_time_is_over(tmp_path):
     out, cells = tmp_path / "rows.csv", [{"m": 1}, {"m": 2}, {"m": 3}]
     rows.measure_missing(out, cells[:1], lambda m: {"us": 5.0})
     rows.measure_missing(out, cells[:2], lambda m: {"us": m / 3})

@@ -12,7 +12,7 @@ from experiments.harness.rows import read_lines
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
 
 
-def test_products_are_told_from_attention_and_norms(modules):
+def test_products_differ_from_attention(modules):
     profile = modules["session"]
     ours = "void sparsefront::gathered_sm90_cluster_kernel<__half>(sparsefront::Problem)"
     products = [
@@ -32,7 +32,7 @@ def test_products_are_told_from_attention_and_norms(modules):
     assert profile.gemm_share(times) == pytest.approx(0.6) and profile.gemm_share({}) is None
 
 
-def test_products_of_our_own_are_told_by_the_names_in_their_sources(modules):
+def test_own_products_are_known_by_name(modules):
     folders = {source.parent for source in cuda_library.SOURCES.values()}
     text = "".join(file.read_text() for folder in folders for file in folder.glob("*.cu*"))
     ours = {*re.findall(r"__global__[^{;]*?(\w+_kernel)\(", text), "_n_m_rebuild_kernel", "_gathered_triton_kernel"}
@@ -49,7 +49,7 @@ def test_products_of_our_own_are_told_by_the_names_in_their_sources(modules):
     assert not is_product("lstm_cell_forward") and not is_product("column_m_sum")
 
 
-def test_a_profile_names_the_longest_kernels_and_what_the_others_take(modules, tmp_path):
+def test_profile_names_the_longest_kernels(modules, tmp_path):
     profile, file = modules["session"], tmp_path / "profile.csv"
     times = {f"kernel_{n}": 100.0 - n for n in range(profile.MOST + 2)}
     for side in ("dense", "sparse"):
@@ -61,7 +61,7 @@ def test_a_profile_names_the_longest_kernels_and_what_the_others_take(modules, t
     assert lines[profile.MOST]["kernel"] == "(all others)"
 
 
-def test_a_profile_takes_the_place_of_an_earlier_one(modules, tmp_path):
+def test_new_profile_replaces_the_old(modules, tmp_path):
     profile, file = modules["session"], tmp_path / "profile.csv"
     for side, kernel in (("dense", "of_dense"), ("sparse", "before"), ("sparse", "now")):
         profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, {kernel: 1.0})
@@ -69,7 +69,7 @@ def test_a_profile_takes_the_place_of_an_earlier_one(modules, tmp_path):
     assert kernels == ["of_dense", "(all others)", "now", "(all others)"], "a row has one profile for each side"
 
 
-def test_profiles_of_several_rows_at_once_all_stay(modules, tmp_path):
+def test_several_profiles_all_stay(modules, tmp_path):
     profile, file = modules["session"], tmp_path / "profile.csv"
 
     def write(batch: int) -> None:

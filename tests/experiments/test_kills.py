@@ -15,7 +15,7 @@ def recorded() -> dict:
     return json.loads((FOLDER / "kills.json").read_text())
 
 
-def test_the_page_is_that_of_the_record(modules, tmp_path, recorded):
+def test_page_of_the_record(modules, tmp_path, recorded):
     file, before = tmp_path / "README.md", (FOLDER / "README.md").read_text()
     file.write_text(before)
     kills = modules["kills"]

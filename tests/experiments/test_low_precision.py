@@ -15,7 +15,7 @@ from sparsefront.measure.settings import Measure
 FOLDER = Path(operators.__file__).parent
 
 
-def test_the_page_holds_the_tables_of_the_files():
+def test_page_holds_tables_of_the_files():
     page = (FOLDER / "README.md").read_text().splitlines()
     for table in (
         summary.network_table([summary.RECORDS]),
@@ -26,7 +26,7 @@ def test_the_page_holds_the_tables_of_the_files():
         assert len(table) > 2 and set(table) <= set(page)
 
 
-def test_a_dry_run_swaps_large_networks_in_fp8(tmp_path, caplog):
+def test_dry_run_swaps_in_fp8(tmp_path, caplog):
     settings = Measure(execution_modes=["eager"], variants=[])
     session = Session(Rows(tmp_path / "rows.csv"), Options(settings, settings, timed=False, tiny=True))
     first = large.all_points()[0]
@@ -36,13 +36,13 @@ def test_a_dry_run_swaps_large_networks_in_fp8(tmp_path, caplog):
     assert "blocked_fp8_reference" in caplog.text and session.rows.rows == []
 
 
-def test_peers_come_first_and_blocks_beside_fp16():
+def test_peers_come_first():
     found = list(cells([4096], [(1024, 2048)]))
     assert [cell.kernel for cell in found[: len(PEERS)]] == list(PEERS)
     assert Cell(4096, 1024, 2048, FP16, "64x128", 0.9) in found and len(found) == len(PEERS) + 18
 
 
-def test_options_on_a_gpu_are_read_from_the_command_line(monkeypatch):
+def test_gpu_options_of_the_command_line(monkeypatch):
     asked = study.arguments().parse_args(["--autotune-seconds", "3"])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     options = study.options_of(asked)
@@ -51,7 +51,7 @@ def test_options_on_a_gpu_are_read_from_the_command_line(monkeypatch):
     )
 
 
-def test_a_copy_for_tiles_holds_the_kept_inputs():
+def test_copy_for_tiles_holds_its_inputs():
     x, kept = (
         torch.randint(256, (70, 300), dtype=torch.uint8),
         torch.stack([torch.randperm(300)[:144] for _ in range(3)]),
@@ -59,7 +59,7 @@ def test_a_copy_for_tiles_holds_the_kept_inputs():
     assert all(torch.equal(chunk, x[:, inputs]) for chunk, inputs in zip(tiles.gathered(x, kept), kept, strict=True))
 
 
-def test_what_was_asked_stands_beside_the_rows_that_it_was_asked_for():
+def test_question_stands_beside_its_rows():
     row = {"k": "1024", "n": "1024", "block": "", "sparsity": "0.0", "latency_us": "4"}
     blocks = {"kernel": operators.FP8, "block": "128x128", "sparsity": "0.5", "latency_us": "2"}
     rows = [

@@ -8,7 +8,7 @@ from experiments.networks.table import PAGE, row_of
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_is_as_the_page_says(name):
+def test_network_is_as_its_page_says(name):
     assert page.row(row_of(name, NETWORKS[name])) in PAGE.read_text().splitlines()
 
 

@@ -44,14 +44,14 @@ def lines_of(script, kind):
     return list(script.measure(problem, torch.device("cpu"), L2_BYTES, 7))
 
 
-def test_the_problems_are_those_of_all_shapes_kinds_and_types(script):
+def test_problems_of_all_shapes(script):
     found = list(script.problems(script.SHAPES, "fp16,bf16"))
     assert len(found) == len(set(found)) == 7 * 3 * 2
     assert {problem.residual_layout for problem in found if problem.residual} == {"feature_major"}
 
 
 @pytest.mark.parametrize(("kind", "matrices"), [("plain", 2), ("residual", 3), ("residual+sums", 4)])
-def test_a_line_per_launch_with_rotating_operands(kind, matrices, script):
+def test_line_per_launch_with_rotating_operands(kind, matrices, script):
     triton, *others = lines_of(script, kind)
     assert triton["launch"] == str(TRITON) and (triton["median_us"], triton["samples"], triton["reason"]) == (
         2.0,

@@ -47,7 +47,7 @@ def test_all_pages_together_can_be_read():
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_opens_with_three_sentences_and_what_they_are_read_from(name):
+def test_page_opens_with_three_sentences(name):
     before = (FOLDER / name).read_text().split("\n## ")[0]
     lead = paragraphs(before)[0]
     assert len(re.findall(r"[.?!](?=\s|$)", lead)) <= 3
@@ -55,19 +55,19 @@ def test_a_page_opens_with_three_sentences_and_what_they_are_read_from(name):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_ends_with_where_it_was_measured(name):
+def test_page_ends_with_its_machine(name):
     *others, last = paragraphs((FOLDER / name).read_text())
     assert last.startswith(PROVENANCE) and not any(part.startswith(PROVENANCE) for part in others)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_paragraph_is_a_table_in_disguise(name):
+def test_no_paragraph_is_a_table(name):
     *others, _ = paragraphs((FOLDER / name).read_text())
     assert not {part[:60]: found for part in others if len(found := numbers(part)) > MOST_NUMBERS}
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_commits_stand_in_the_tables_of_results(name):
+def test_commits_stand_in_the_tables(name):
     prose = " ".join(paragraphs((FOLDER / name).read_text()))
     assert not re.findall(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b", prose)
 

@@ -41,7 +41,7 @@ def test_a_constraint_keeps_less_than_none(weights):
     assert 0.5 < row.relative < 1 and row.sparsity_achieved == 0.5 and row.dense_layers == 0
 
 
-def test_layers_that_stay_dense_are_dense_for_element_wise_too(weights):
+def test_dense_layers_stay_dense(weights):
     row = measure.measure("block_wise", "", BlockWise(granularity=8), PerLayer(), 0.5, weights)
     assert row.dense_layers == 1 and row.sparsity_achieved == 64 / (128 + 96)
     best = weights.importance["a"].flatten().sort(descending=True).values[:64].sum() + weights.importance["b"].sum()
@@ -57,13 +57,13 @@ def test_a_refusal_is_a_row(weights, pattern, refusal):
     assert row.refusal.startswith(refusal) and row.relative is None
 
 
-def test_cells_are_those_of_the_published_rows():
+def test_cells_are_the_published_rows():
     """Each setting builds its pattern, and the file lacks no row."""
     found = [(cell["setting"], cell["allocation"], cell["sparsity"]) for cell in measure.cells_of_settings()]
     rows = pandas.read_csv(FOLDER.joinpath("retention.csv"))
     assert found == list(zip(rows.setting, rows.allocation, rows.sparsity))
 
 
-def test_the_page_holds_the_table_of_its_rows():
+def test_page_holds_its_table():
     table = draw.markdown(pandas.read_csv(FOLDER.joinpath("retention.csv")))
     assert f"| --- |\n{table}\n\n" in FOLDER.joinpath("README.md").read_text()

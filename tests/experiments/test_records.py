@@ -47,7 +47,7 @@ def only(folder: Path) -> Result:
     return reading.results[0]
 
 
-def test_a_record_is_read_like_the_folder_of_its_run(results, packed):
+def test_record_reads_like_its_folder(results, packed):
     there, here = read_results([results]), read_results([packed.parents[1]])
     assert here.results == there.results and here.problems == []
     result = here.results[0]
@@ -71,7 +71,7 @@ def test_equal_runs_give_equal_bytes(results, packed, tmp_path):
     assert packed.stat().st_size < 16_000
 
 
-def test_a_record_names_no_place_of_its_machine(packed, results):
+def test_record_names_no_place(packed, results):
     members = unpacked(packed)
     assert set(members) == set(MEMBERS)
     assert str(results.parent).encode() not in b"".join(members.values())
@@ -83,7 +83,7 @@ def test_a_record_names_no_place_of_its_machine(packed, results):
     assert list(without_machine([*recorded, "stages=[dense]", "seed=1"])) == kept
 
 
-def test_row_that_its_record_does_not_state_is_told(packed):
+def test_row_without_its_record(packed):
     result = only(packed)
     row = {name: "" if value is None else str(value) for name, value in result.flat().items()}
     assert difference(row, result) is None
@@ -92,7 +92,7 @@ def test_row_that_its_record_does_not_state_is_told(packed):
 
 
 @pytest.mark.parametrize("name", ["outcomes.npz", ".hydra/overrides.yaml"])
-def test_a_run_without_a_file_is_not_packed(results, tmp_path, name):
+def test_run_without_a_file(results, tmp_path, name):
     shutil.copytree(run_folder(results), tmp_path / "run")
     (tmp_path / "run" / name).unlink()
     with pytest.raises(ValueError, match=Path(name).name):
@@ -100,7 +100,7 @@ def test_a_run_without_a_file_is_not_packed(results, tmp_path, name):
     assert not (tmp_path / "records").exists()
 
 
-def test_latencies_that_are_large_are_left_out(results, tmp_path, monkeypatch):
+def test_large_latencies_are_left_out(results, tmp_path, monkeypatch):
     monkeypatch.setattr("sparsefront.records.MOST_LATENCY_BYTES", 10)
     assert set(unpacked(write_record(run_folder(results), tmp_path))) == {*MEMBERS} - {SAMPLES}
 
@@ -144,7 +144,7 @@ def zip_of(*members: tuple[str, bytes], method: int = ZIP_DEFLATED) -> bytes:
     return content.getvalue()
 
 
-def test_a_file_that_is_no_record_is_told_in_one_line(packed):
+def test_foreign_record_is_one_line(packed):
     members = unpacked(packed)
     row, good = (RECORD, members[RECORD]), packed.read_bytes()
     bomb = zip_of((RECORD, b" " * (MEMBERS[RECORD] + 1)))
@@ -185,13 +185,13 @@ def test_a_file_that_is_no_record_is_told_in_one_line(packed):
         unpacked(packed)
 
 
-def test_overrides_that_are_no_list_are_passed_over(packed):
+def test_overrides_that_are_no_list(packed):
     for content in (b"", b"{", b"a: 1", b"\xff"):
         packed.write_bytes(pack(unpacked(packed) | {OVERRIDES: content}))
         assert only(packed) and overrides_command(packed) is None
 
 
-def test_the_published_records_state_what_the_rows_of_their_study_do():
+def test_published_records_state_their_rows():
     experiments = Path(__file__).resolve().parents[2] / "experiments"
     for folder in sorted((experiments / "records").glob("*/")):
         reading = read_results([folder])

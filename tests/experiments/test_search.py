@@ -13,57 +13,48 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"
 
 def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **cells: str) -> dict[str, str]:
     measured = {"latency_sparse_ms": latency, "latency_predicted_ms": latency * 1.04, "sparse": accuracy}
-    measured |= {
-        "val_sparse": accuracy,
-        "latency_dense_ms": 2.0,
-        "dense": 0.95,
-        "dense_continued": 0.96,
-        "prune_seconds": 60.0,
-        "speedup": 2.0 / latency,
-        "speedup_low": 2.0 / latency - 0.1,
-        "speedup_high": 2.0 / latency + 0.1,
-    }
+    measured |= {"val_sparse": accuracy, "latency_dense_ms": 2.0, "dense": 0.95, "dense_continued": 0.96}
+    measured |= {f"speedup{end}": 2.0 / latency + width for end, width in (("", 0), ("_low", -0.1), ("_high", 0.1))}
+    measured |= {"prune_seconds": 60.0}
     named = {"choice": choice, "level": level, "seed": str(seed), "metric_name": "accuracy"}
     return named | {name: str(value) for name, value in measured.items()} | cells
 
 
-def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(modules):
+def cells_of(table: list[str]) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+
+
+def test_search_beside_the_best_pattern(modules):
     rows = [row("search", "2", seed, 1.0, 0.94) for seed in (0, 1)]
     rows += [row("n_m", "0.75", seed, 1.01, 0.90 + 0.02 * seed) for seed in (0, 1)]
     rows += [row("n_m", "0.5", 0, 1.5, 0.95), row("tile_wise:64", "0.9", 0, 0.8, 0.85)]
-    (line,) = modules["summary"].table(rows)[2:]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    (cells,) = cells_of(modules["summary"].table(rows))
     assert cells[:5] == ["2", "2", "2.00 (1.90–2.10)", "+4.0%", "94.00%"]
     assert cells[5:10] == ["n_m at 0.75", "1.98", "91.00%", "+3.00", "–"]
     wide = [row | {"val_dense_continued": "0.95"} for row in rows]
-    everything = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in modules["summary"].all_choices(wide)[2:]
-    ]
+    everything = cells_of(modules["summary"].all_choices(wide))
     assert [cells[0] for cells in everything] == ["tile_wise:64", "search", "n_m", "n_m"]
     speedup = "1.98 (1.88–2.08)"
     assert everything[2] == ["n_m", "0.75", "2", "1.010", speedup, "91.00 % ± 1.41", "-4.00", "91.00 % ± 1.41", "-5.00"]
     assert cells[10:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
 
 
-def test_seeds_without_the_control_are_left_out_of_what_is_against_it(modules):
+def test_seeds_without_the_control(modules):
     rows = [row("n_m", "0.5", 0, 1.0, 0.94, val_dense_continued="0.95"), row("n_m", "0.5", 1, 1.0, 0.90)]
     rows[1] |= {"dense_continued": "", "val_dense_continued": ""}
-    cells = [cell.strip() for cell in modules["summary"].all_choices(rows)[2].strip("|").split("|")]
+    (cells,) = cells_of(modules["summary"].all_choices(rows))
     assert cells[5:] == ["92.00 % ± 2.83", "-1.00", "92.00 % ± 2.83", "-2.00"]
-    cells = [cell.strip() for cell in modules["summary"].all_choices(rows[1:])[2].strip("|").split("|")]
+    (cells,) = cells_of(modules["summary"].all_choices(rows[1:]))
     assert (cells[6], cells[8]) == ("–", "–")
 
 
-def test_a_single_pattern_at_just_the_speed_of_the_search(modules):
+def test_single_pattern_at_the_searched_speed(modules):
     """By straight lines between its sparsities; the best one by held-out data; of rows of another machine by speedup."""
     searched = row("search", "1.6", 0, 1.25, 0.94)  # 1.6 times as fast as dense
     rows = [row("n_m", level, 0, 2 / speedup, value) for level, speedup, value in (("0.5", 1.2, 0.9), ("0.75", 2, 0.8))]
     assert modules["summary"].single_at_speed(searched, rows) == ("n_m", pytest.approx(0.85))
     assert modules["summary"].single_at_speed(searched, rows[:1]) is None
-    better = [
-        row("uniform", "0.5", 0, 2.0, 0.8, val_sparse="0.99"),
-        row("uniform", "0.75", 0, 1.0, 0.8, val_sparse="0.99"),
-    ]
+    better = [row("uniform", level, 0, time, 0.8, val_sparse="0.99") for level, time in (("0.5", 2.0), ("0.75", 1.0))]
     assert modules["summary"].single_at_speed(searched, rows + better) == ("uniform", pytest.approx(0.8))
     same = [row("uniform", level, 0, 1.25, value, speedup="1.6") for level, value in (("0.5", 0.95), ("0.75", 0.7))]
     assert modules["summary"].single_at_speed(searched, rows + same) == ("uniform", 0.95)
@@ -71,7 +62,7 @@ def test_a_single_pattern_at_just_the_speed_of_the_search(modules):
     assert modules["summary"].best_single(searched, [*rows[:1], slower_machine]) == slower_machine
 
 
-def test_the_gain_is_paired_over_samples_and_seeds(modules):
+def test_gain_is_paired_over_samples(modules):
     rows = [row("search", "2", seed, 1.0, 0.9, run_id=f"ours{seed}") for seed in (0, 1)]
     rows += [row("n_m", "0.75", seed, 1.0, 0.8, run_id=f"theirs{seed}") for seed in (0, 1)]
     rows.append(row("search", "3", 0, 0.5, 0.7, run_id="alone"))  # nothing is as fast
@@ -100,7 +91,7 @@ def test_the_gain_is_paired_over_samples_and_seeds(modules):
     ],
     ids=["another seed", "a better single pattern"],
 )
-def test_an_interval_of_other_rows_is_rejected(modules, later, told):
+def test_interval_of_other_rows(modules, later, told):
     rows = [row("search", "2", 0, 1.0, 0.9), row("n_m", "0.75", 0, 1.0, 0.8)]
     pair = {"level": "2", "seeds": "1", "difference": "0.1", "low": "0.05", "high": "0.15"}
     assert "| +10.00 (+5.00 to +15.00) |" in modules["summary"].table(rows, [pair])[-1]
@@ -111,7 +102,7 @@ def test_an_interval_of_other_rows_is_rejected(modules, later, told):
 
 
 @pytest.mark.parametrize("name", ["minilm", "minilm_h100"])
-def test_the_page_holds_the_tables_of_its_lines(modules, name):
+def test_page_holds_tables_of_its_lines(modules, name):
     lines, page = read_lines(FOLDER / f"{name}.csv"), (FOLDER / "README.md").read_text()
     pairs = read_lines(modules["summary"].pairs_file(FOLDER / f"{name}.csv"))
     for table in (modules["summary"].all_choices(lines), modules["summary"].table(lines, pairs)):
@@ -123,7 +114,7 @@ def test_rows_are_those_of_records(modules, tmp_path):
     assert {(row["choice"], row["level"]) for row in rows} >= {("uniform:1", "0.5"), ("element_wise", "0.7")}
 
 
-def test_front_is_picked_by_held_out_accuracy(modules, tmp_path):
+def test_front_by_held_out_accuracy(modules, tmp_path):
     places = [(2.0, 0.7, 0.0, 0.9), (1.0, 0.8, 0.0, 0.8), (3.0, 0.99, 0.0, 0.85), (4.0, 0.6, 0.0, 0.95)]
     assert [place[0] for place in modules["summary"].front(places)] == [1.0, 2.0, 4.0]
     rows = [row("search", "2", 0, 1.0, 0.94), row("search", "2", 1, 3.0, 0.96), row("n_m", "0.5", 0, 1.5, 0.9)]

@@ -19,10 +19,10 @@ from experiments.sparse_training.study import part_of
         ("triton_per_fused_native_layer_norm_3", "rest"),
     ],
 )
-def test_kernels_of_a_step_are_told_apart(kernel, part):
+def test_kernels_of_a_step(kernel, part):
     assert part_of(kernel) == part
 
 
-def test_rows_are_shared_where_there_are_few_pairs():
+def test_few_pairs_share_rows():
     few, many = splits_for(12_288, (6,) * 6, 132), splits_for(12_288, (8,) * 128, 132)
     assert few > 4 and many == 1 and splits_for(100, (6,) * 6, 132) == 1

@@ -38,12 +38,12 @@ def gap(data: Path, split_by: str) -> float:
     return held - dev
 
 
-def test_the_probe_finds_the_leak_of_the_split_by_rows_and_none_by_groups(data: Path) -> None:
+def test_probe_finds_the_leak(data: Path) -> None:
     assert gap(data, "rows") > 25
     assert abs(gap(data, "groups")) < 12  # 75 held-out rows of a coin: a standard error of six points, over three draws
 
 
-def test_the_published_probe_is_within_its_bar() -> None:
+def test_probe_is_within_its_bar() -> None:
 
     rows = read_lines(leak_probe.HERE / "probe.csv")
     for task, split in {(row["task"], row["split"]) for row in rows}:
@@ -52,6 +52,6 @@ def test_the_published_probe_is_within_its_bar() -> None:
     assert leak_probe.page(rows) in (leak_probe.HERE / "README.md").read_text()
 
 
-def test_nearest_is_by_shared_words_and_their_order() -> None:
+def test_nearest_is_by_shared_words() -> None:
     train, labels = ["a b c d", "d c b a", "x y z"], np.array([0, 1, 2])
     assert leak_probe.nearest_labels(train, labels, ["b c d", "d c b", "z", "y z q"]).tolist() == [0, 1, 2, 2]

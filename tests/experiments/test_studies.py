@@ -15,6 +15,7 @@ from sparsefront.config.settings import build_settings
 from sparsefront.points import read_points
 
 NAMES = sorted(file.parent.name for file in EXPERIMENTS.glob("*/study.yaml"))
+GROUPS = ("pattern", "importance", "allocation", "schedule", "recovery", "recipe")
 MEASURED = [name for name in NAMES if (EXPERIMENTS / name / "points.csv").exists()]
 
 
@@ -45,16 +46,7 @@ def test_points_are_those_of_a_sweep(name, tmp_path, monkeypatch):
             if cell.network == network and (network, *key) not in seen:
                 seen.add((network, *key))
                 config = composition(tuple(normalize_arguments([*cell.own, "kernel=none"])))
-                for group in (
-                    "model",
-                    "dataset",
-                    "pattern",
-                    "importance",
-                    "allocation",
-                    "schedule",
-                    "recovery",
-                    "recipe",
-                ):
+                for group in ("model", "dataset", *GROUPS):
                     build_settings(group, config[group])
 
 
@@ -77,11 +69,11 @@ FILES |= {"low_precision/networks": "front_squad", "search/minilm": "search_mini
 def test_points_of_a_file_compose(name):
     for point in read_points(EXPERIMENTS / f"{name}.yaml"):
         config = composition(tuple(normalize_arguments([f"experiment={FILES[name]}", *point])))
-        for group in ("pattern", "importance", "allocation", "schedule", "recovery", "recipe"):
+        for group in GROUPS:
             build_settings(group, config[group])
 
 
-def test_rows_of_records_are_the_published_ones(tmp_path, monkeypatch):
+def test_rows_are_the_published_ones(tmp_path, monkeypatch):
     published = {line["run_id"]: line for line in read_lines(Study.read("uniform_mt").points_file)}
     monkeypatch.setattr(Study, "points_file", tmp_path / "none.csv")
     found = list(rows_of(Study.read("uniform_mt"), [EXPERIMENTS / "records" / "uniform_mt"]))
@@ -93,7 +85,7 @@ def test_rows_of_records_are_the_published_ones(tmp_path, monkeypatch):
         }
 
 
-def test_row_of_other_settings_does_not_count(tmp_path):
+def test_row_of_other_settings(tmp_path):
     of_study, file = Study.read("uniform_mt"), tmp_path / "points.csv"
     shutil.copy(of_study.points_file, file)
     file.write_text(Path(file).read_text().replace("sparsity=0.7", "sparsity=0.71"))

@@ -22,7 +22,7 @@ WORK = (
 )
 
 
-def test_one_lock_whatever_the_gpu_is_called():
+def test_one_lock_for_each_gpu():
     name = gpu.lock_name(torch.device("cuda"))
     assert name == gpu.lock_name(torch.device("cuda", torch.cuda.current_device()))
     assert len(name) >= 32

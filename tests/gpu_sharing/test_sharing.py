@@ -58,7 +58,7 @@ def overlap(one: list[dict], other: list[dict]) -> float:
     return sum(max(0.0, min(a["end"], b["end"]) - max(a["start"], b["start"])) for a in one for b in other)
 
 
-def test_trainings_share_and_timings_are_alone_and_come_in(start):
+def test_trainings_share_and_timings_are_alone(start):
     trainers = [start("train") for _ in range(2)]
     for _, file in trainers:
         wait_for(file)
@@ -88,7 +88,7 @@ def test_a_killed_process_holds_nothing(start, how):
     assert is_free(alone=True)
 
 
-def test_a_timer_that_is_killed_while_it_waits_opens_the_turnstile(start):
+def test_killed_timer_opens_the_turnstile(start):
     _, file = start("hold_shared")
     wait_for(file)
     gate = gpu._access_to(CPU).gate
@@ -123,7 +123,7 @@ def test_blocks_inside_each_other(start):
     assert mode() is None
 
 
-def test_a_folder_without_locks_is_a_warning(start, tmp_path, caplog):
+def test_folder_without_locks_warns(start, tmp_path, caplog):
     (tmp_path / "locks").write_text("no folder")
     with exclusive(CPU):
         pass
@@ -134,7 +134,7 @@ def test_a_folder_without_locks_is_a_warning(start, tmp_path, caplog):
     ]
 
 
-def test_a_training_gives_way_and_counts_no_wait(start, tmp_path, monkeypatch):
+def test_training_gives_way(start, tmp_path, monkeypatch):
     """A timer comes while the first batch of digits is trained on, and stays until the training says that it waits."""
     import pytorch_lightning as pl
 

@@ -100,7 +100,7 @@ def swap_with(kernel, monkeypatch, mlp, exported):
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_cheating_kernel_is_rejected_and_never_timed(cheat, again, monkeypatch, mlp, exported):
+def test_cheating_kernel_is_never_timed(cheat, again, monkeypatch, mlp, exported):
     kernel = KernelEntry(name="fake", family="gathered", product=CHEATS[cheat](), is_reference=True)
     with checked_before() if again else nullcontext():
         report, timed = swap_with(kernel, monkeypatch, mlp, exported)
@@ -115,7 +115,7 @@ def test_a_cheating_kernel_is_rejected_and_never_timed(cheat, again, monkeypatch
     ("run", "words"),
     [(fails, "RuntimeError: launch failed"), (returns_fewer_rows, "RuntimeError: shape '[64, 96]' is invalid")],
 )
-def test_a_kernel_that_fails_is_rejected_with_its_words(run, words, monkeypatch, mlp, exported):
+def test_failing_kernel_is_rejected(run, words, monkeypatch, mlp, exported):
     kernel = KernelEntry(name="fake", family="gathered", product=run, is_reference=True)
     report, timed = swap_with(kernel, monkeypatch, mlp, exported)
     assert report.layers["first"].unsupported["fake"].startswith(words)
@@ -130,13 +130,13 @@ def test_a_right_kernel_passes(monkeypatch, mlp, exported):
     assert report.layers["first"].relative_error < 4e-6
 
 
-def test_the_dense_layer_agrees_with_itself_in_chunks(monkeypatch):
+def test_dense_layer_agrees_in_chunks(monkeypatch):
     monkeypatch.setattr("sparsefront.measure.correctness.CHUNK_ELEMENTS", 64)
     for layer, shape in ((nn.Linear(16, 8), (3, 10, 16)), (nn.Conv2d(4, 8, 3, padding=1), (1, 4, 6, 6))):
         assert CorrectnessCheck(layer, shape).error(layer) < 1e-6
 
 
-def test_a_layer_that_lost_everything_is_still_checked():
+def test_layer_that_lost_everything():
     layer = nn.Linear(16, 8, bias=False).requires_grad_(False)
     layer.weight.zero_()
     check = CorrectnessCheck(layer, (4, 16))
@@ -145,7 +145,7 @@ def test_a_layer_that_lost_everything_is_still_checked():
 
 
 @pytest.mark.parametrize("wrong", [0, 39])
-def test_of_many_images_the_first_and_the_last_are_compared_and_all_are_finite(wrong):
+def test_some_of_many_images_are_compared(wrong):
     layer = nn.Conv2d(4, 4, 3)
     check = CorrectnessCheck(layer, (40, 4, 6, 6))
     check._inputs = [torch.randn(40, 4, 6, 6) for _ in range(2)]  # as on a GPU, whose batches are not cut

@@ -79,7 +79,7 @@ def swapped(name: str) -> tuple[nn.Module, dict]:
     return net, inputs
 
 
-def test_program_equals_network_in_a_fresh_process(tmp_path):
+def test_program_equals_network(tmp_path):
     for name in NETWORKS:
         net, inputs = swapped(name)
         length = (1, 64) if "input_ids" in inputs else None
@@ -97,7 +97,7 @@ def test_program_equals_network_in_a_fresh_process(tmp_path):
     assert done.stdout.split() == [word for name in NETWORKS for word in (name, "True")], done.stderr[-2000:]
 
 
-def test_inputs_outside_the_range_are_one_line(tmp_path):
+def test_inputs_outside_the_range(tmp_path):
     net, inputs = swapped("bert")
     for limits in ((8, 64), (1, 3), (0, 8)):
         with pytest.raises(InvalidSetting, match=r"^batch=\(\d, \d+\): is \(least, most\)"):
@@ -127,7 +127,7 @@ def test_another_torch_is_one_warning(tmp_path, monkeypatch):
         sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
 
 
-def test_a_packed_weight_dies_with_its_program(tmp_path):
+def test_packed_weight_dies_with_its_program(tmp_path):
     from sparsefront_kernels import stored_product
 
     net, inputs = swapped("vit")
@@ -169,7 +169,7 @@ def test_onnx_of_dense_networks_equals_pytorch(tmp_path, pattern):
     assert pattern != "2:4" or sum(int((weight == 0).sum()) for weight in weights) >= zeros
 
 
-def test_onnx_refuses_zeros_that_no_runtime_uses(tmp_path):
+def test_onnx_refuses_unused_zeros(tmp_path):
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
     masks, x = sf.prune(net, pattern="tile_wise", sparsity=0.5, granularity=16), torch.randn(2, 64)
     with pytest.raises(InvalidSetting, match=r"^net=0: has zeros that are neither .* nor 2:4.*sf\.to_pt2$"):
@@ -192,3 +192,24 @@ def test_compiled_program_agrees(tmp_path):
     x = torch.randn(5, 64)
     with torch.inference_mode():
         torch.testing.assert_close(sparsefront_kernels.load_pt2(tmp_path / "a.pt2")(input=x), net(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pattern", ["tile_wise", "n_m", "block_wise", "element_wise"])
+def test_program_equals_network_on_gpu(tmp_path, pattern):
+    """Kernels, fused epilogues and norms alike; a program stays on the GPU's own kernels when it is loaded."""
+    torch.manual_seed(0)
+    sizes = SIZES | {"hidden_size": 256, "intermediate_size": 512}
+    net = transformers.BertModel(transformers.BertConfig(**sizes)).eval().to("cuda", torch.float16)
+    inputs = {name: value.cuda() for name, value in tokens(8, 64).items()}
+    settings = {"granularity": 64} if pattern in ("tile_wise", "block_wise") else {}
+    masks = sf.prune(net, pattern=pattern, sparsity=0.5, example_inputs=inputs, **settings)
+    sf.swap(net, masks, inputs, kernel="sparse")
+    record = sf.to_pt2(net, inputs, tmp_path / "a.pt2", batch=(1, 32), length=(1, 128))
+    assert record["kernels"] and not any(name.endswith("_reference") for name in record["kernels"])
+    run = sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
+    for batch, length in ((8, 64), (1, 64), (32, 128), (3, 17)):
+        others = {name: value.cuda() for name, value in tokens(batch, length).items()}
+        with torch.inference_mode():
+            outputs, expected = run(**others), net(**others)
+        assert all(torch.equal(outputs[name], expected[name]) for name in outputs), (batch, length)

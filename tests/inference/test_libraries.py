@@ -76,7 +76,7 @@ IN_BLOCKS = ["blocks.0.linear1", "blocks.1.linear1"]
     ],
     ids=["tiles in blocks", "tiles", "blocks", "n:m"],
 )
-def test_libraries_are_those_that_formats_can_use(needed, pattern, layers, expected):
+def test_libraries_that_formats_use(needed, pattern, layers, expected):
     assert needed(pattern, layers) == expected
 
 

@@ -60,7 +60,7 @@ def test_the_layers_that_are_reported_run(fuse, exported, monkeypatch):
         assert all("self_attn.out_proj without a call" in reason for reason in report.fusion.unsupported.values())
 
 
-def test_layers_that_may_be_handed_nested_tensors_stay_dense(exported):
+def test_layers_of_nested_tensors(exported):
     net, x = Net(nested=True).eval(), torch.randn(2, 5, 32)
     report = swapped(net, {"x": x}, exported)
     assert [name for name, layer in report.layers.items() if layer.is_sparse] == ["head"]
@@ -103,7 +103,7 @@ def compiler_log(caplog):
         logger.removeHandler(caplog.handler)
 
 
-def test_an_operator_deep_in_a_network_has_a_short_message(compiler_log):
+def test_deep_operator_has_a_short_message(compiler_log):
     # another graph each time, whatever was seeded: one that is cached is compiled without a word
     factor = random.SystemRandom().randrange(2, 2**40)
 

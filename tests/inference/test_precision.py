@@ -127,7 +127,7 @@ def test_the_dense_graph_multiplies_quantised_operands(precision, bert):
 
 
 @pytest.mark.parametrize("precision", LOW)
-def test_a_network_without_blocks_is_quantised_linear_by_linear(precision, mlp):
+def test_network_without_blocks_is_quantized(precision, mlp):
     net, inputs = mlp
     ranges = ranges_of(net, inputs, precision)
     fused = fused_dense_graph(net, inputs, precision, ranges)
@@ -137,7 +137,7 @@ def test_a_network_without_blocks_is_quantised_linear_by_linear(precision, mlp):
             fused_dense_graph(given, {"input": torch.randn(2, 3, 16, 16)}, precision)
 
 
-def test_blocks_run_in_fp8_and_hand_over_what_they_compute(bert):
+def test_blocks_run_in_fp8(bert):
     masks = blocked(bert)
     net = copy.deepcopy(bert)
     report = sf.swap(net, masks, TOKENS, precision="fp8")
@@ -164,7 +164,7 @@ def test_blocks_run_in_fp8_and_hand_over_what_they_compute(bert):
         ("fp8_static", "64x128", "calibration has no finite range for"),
     ],
 )
-def test_layers_without_a_kernel_stay_in_16_bits_with_their_reason(precision, granularity, reason, bert):
+def test_layers_without_a_kernel(precision, granularity, reason, bert):
     masks = blocked(bert, granularity)
     report = sf.swap(copy.deepcopy(bert), masks, TOKENS, precision=precision)
     assert set(report.kernels) == {"blocked_reference"}
@@ -204,7 +204,7 @@ def test_a_linear_network_lists_every_layer(mlp):
     )
 
 
-def test_ranges_are_the_largest_of_all_batches(mlp):
+def test_ranges_of_all_batches(mlp):
     net, inputs = mlp
     ranges = activation_amax(net, [inputs, {"x": torch.full((1, 256), 9.0)}])
     assert ranges["first"] == 9.0 and set(ranges) == {"first", "narrow", "wide", "last"}
@@ -242,7 +242,7 @@ def test_a_wrong_kernel_is_refused():
     assert "relative error" in check.evaluate(product_by(replace(right, product=beside)))[1]
 
 
-def test_a_gpu_needs_16_bits_and_the_capability(monkeypatch):
+def test_gpu_needs_16_bits(monkeypatch):
     gpu = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A100")

@@ -36,7 +36,7 @@ def apart(one, other, inputs):
 
 
 @pytest.mark.parametrize("precision", ["fp8", "fp8_static", "int8"])
-def test_the_dense_graph_in_every_execution_mode(precision, case):
+def test_dense_graph_in_every_mode(precision, case):
     net, inputs = case
     ranges = activation_amax(net, [inputs]) if precision == "fp8_static" else None
     fused = fused_dense_graph(net, inputs, precision, ranges)

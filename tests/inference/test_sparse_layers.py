@@ -62,14 +62,14 @@ def test_conv_is_the_same_product(settings):
     [({"padding": "same"}, "same"), ({"padding": 1, "padding_mode": "reflect"}, "reflect")],
     ids=str,
 )
-def test_conv_that_is_no_single_product_is_rejected(settings, reason):
+def test_conv_of_several_products(settings, reason):
     layer = nn.Conv2d(4, 4, 3, **settings)
     assert reason in conv_unsupported_reason(layer)
     with pytest.raises(ValueError, match=reason):
         SparseConv2d(REFERENCE, pruned(nn.Conv2d(4, 4, 3))[1], layer)
 
 
-def test_a_feature_major_kernel_gets_and_gives_transposed_activations():
+def test_feature_major_kernel_transposes_activations():
     dense, stored = pruned(nn.Linear(12, 8))
     shapes = []
 
@@ -84,7 +84,7 @@ def test_a_feature_major_kernel_gets_and_gives_transposed_activations():
     assert shapes == [((12, 6), True)] and y.is_contiguous()
 
 
-def test_the_weight_is_prepared_once_and_again_when_it_is_cast():
+def test_weight_is_prepared_once():
     dense, stored = pruned(nn.Linear(12, 8))
     packed = []
 
@@ -116,7 +116,7 @@ def test_a_copy_owns_its_memory():
     torch.testing.assert_close(copied(x), expected)
 
 
-def test_autocast_has_no_say_in_the_kernels_dtype():
+def test_autocast_leaves_the_kernels_dtype():
     dense, stored = pruned(nn.Linear(12, 8))
     sparse = SparseLinear.replacing(dense, REFERENCE, stored)
     x = torch.randn(2, 12)
@@ -156,7 +156,7 @@ def packing_layer():
     return dense, SparseLinear.replacing(dense, kernel, stored), packs
 
 
-def test_a_released_format_still_gives_the_weight():
+def test_released_format_gives_the_weight():
     dense, sparse, packs = packing_layer()
     sparse.release_format()
     x = torch.randn(3, 12)
@@ -170,7 +170,7 @@ def test_a_released_format_still_gives_the_weight():
 
 
 @pytest.mark.gpu
-def test_a_released_format_leaves_the_device_and_follows_the_layer():
+def test_released_format_follows_the_layer():
     cuda = torch.device("cuda", 0)
     dense, sparse, packs = packing_layer()
     dense, sparse = dense.to(cuda), sparse.to(cuda)

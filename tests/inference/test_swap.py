@@ -144,7 +144,7 @@ def test_sparse_network_computes_the_masked_one(case, dtype):
         assert torch.equal(layer.weight, masked.get_submodule(name).weight.to(dtype))
 
 
-def test_permuted_2_4_runs_on_tensor_cores(tmp_path):
+def test_permuted_2_4_on_tensor_cores(tmp_path):
     """On a CPU their reference stands in: 2:4 is found in the order that the export holds, and only there."""
     pattern = PATTERNS["n_m-permuted"][0]
     masked, masks, spec = pruned(pattern, PerLayer())
@@ -159,7 +159,7 @@ def test_permuted_2_4_runs_on_tensor_cores(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["shuffled_block", "n_m-permuted", "uniform", "tew"])
-def test_layer_of_sparsity_0_is_stored_dense(tmp_path, name):
+def test_layer_of_sparsity_0(tmp_path, name):
     pattern, _ = PATTERNS[name]
     masked, masks, spec = pruned(pattern, FirstStaysDense())
     fixed = {"permutations": spec.permutations, "sparsities": spec.sparsities}
@@ -322,7 +322,7 @@ class Subclasses(nn.Module):
         return self.plain(self.lora(self.conv(x).mean((2, 3))))
 
 
-def test_own_forward_stays_dense_with_its_reason(exported):
+def test_own_forward_stays_dense(exported):
     net, x = Subclasses().eval(), torch.randn(2, 4, 5, 5)
     export = exported(net, NM(2, 4), 0.5, ["conv", "lora", "plain"])
     with torch.no_grad():

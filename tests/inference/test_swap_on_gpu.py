@@ -73,7 +73,7 @@ def swapped(exported, pattern, choice, dtype=torch.float16):
 
 
 @pytest.mark.parametrize(("pattern", "dtype"), IN_FP16 + IN_OTHERS, ids=str)
-def test_the_fastest_sparse_kernel_runs_and_agrees(pattern, dtype, exported):
+def test_fastest_sparse_kernel_agrees(pattern, dtype, exported):
     masked, net, inputs, report = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"), dtype)
     for layer in report.layers.values():
         assert layer.is_sparse and layer.latency_us > 0
@@ -94,7 +94,7 @@ def test_auto_takes_the_fastest_dense_included(pattern, exported):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_sparse_network_runs_in_every_execution_mode(pattern, exported):
+def test_sparse_network_in_every_mode(pattern, exported):
     masked, net, inputs, _ = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
     modes = [mode for mode in EXECUTION_MODES if not mode.startswith("max_autotune")]  # it tunes dense products only
     found = fastest_execution_mode(net, inputs, execution_modes=modes, device=CUDA, dtype=torch.float16)
@@ -104,7 +104,7 @@ def test_a_sparse_network_runs_in_every_execution_mode(pattern, exported):
         assert output_error(found.call(), masked(**inputs)) < 2e-2
 
 
-def test_times_are_of_the_device_and_do_not_depend_on_the_copies():
+def test_times_are_of_the_device():
     small, large = (nn.Linear(width, width, device=CUDA, dtype=torch.float16).eval() for width in (256, 8192))
     x = {layer: torch.randn(512, layer.in_features, device=CUDA, dtype=torch.float16) for layer in (small, large)}
     times = {layer: time_layer(layer, x[layer]) for layer in (small, large)}
@@ -112,7 +112,7 @@ def test_times_are_of_the_device_and_do_not_depend_on_the_copies():
     assert 0.5 < times[small].latency_us < times[large].latency_us
 
 
-def test_what_cannot_be_captured_is_timed_launch_by_launch():
+def test_uncaptured_network_is_timed_by_launches():
     class Waits(nn.Linear):
         def forward(self, x):
             torch.cuda.synchronize()
@@ -144,7 +144,7 @@ CHOSEN_FOR += [pytest.param("sparse", FASTEST[name], 16, id=name) for name in FA
 
 
 @pytest.mark.parametrize(("kernel", "pattern", "rows"), CHOSEN_FOR)
-def test_kernels_chosen_for_few_rows_take_any_number(kernel, pattern, rows):
+def test_kernels_take_any_number_of_rows(kernel, pattern, rows):
     net = mlp().to(CUDA, torch.float16)
     masks = sf.prune(net, pattern, 0.5 if isinstance(pattern, NM) else 0.6, layers=["up", "down"], tell=len)
     masked, x = copy.deepcopy(net), torch.randn(4097, 256, device=CUDA, dtype=torch.float16)
@@ -176,7 +176,7 @@ def allocated():
     ("pattern", "mode"),
     [("tile_wise", "auto"), *((pattern, "sparse") for pattern in PATTERNS if pattern not in USES_CUSPARSE)],
 )
-def test_a_sparse_network_occupies_what_it_says(pattern, mode, exported):
+def test_sparse_network_occupies_its_bytes(pattern, mode, exported):
     """Candidates, graphs and the dense weights of sparse layers are gone; what a kernel packed is there once."""
     masked = mlp()
     export = exported(masked, PATTERNS[pattern], 0.5, ["up", "down"])

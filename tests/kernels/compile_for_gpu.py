@@ -58,7 +58,7 @@ class Recorder:
 
 
 def source_of(kernel: triton.runtime.JITFunction, launch: dict) -> ASTSource:
-    """The launch as Triton would specialise it: ones become constants, multiples of 16 are declared as such."""
+    """The launch as Triton would specialize it: ones become constants, multiples of 16 are declared as such."""
     signature, constants, attributes = {}, {}, {}
     for place, name in enumerate(kernel.arg_names):
         value, constant = launch[name], kernel.params[place].is_constexpr
@@ -124,8 +124,8 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
     ):
         x = torch.ones(2, k, dtype=dtype)
         with recorded() as recorders:
-            quantised = torch.empty(x.shape, dtype=values), torch.ones(2, k // (group or k))
-            triton_quantize.launch_quantize(x, *quantised, group, static, 448.0, 2.0**-100, activation)
+            quantized = torch.empty(x.shape, dtype=values), torch.ones(2, k // (group or k))
+            triton_quantize.launch_quantize(x, *quantized, group, static, 448.0, 2.0**-100, activation)
         yield from launches_of(f"quantize {k} {values} {group} {activation} {dtype}", recorders)
     for block in (64, 128):
         layer = TrainableBlockedLinear.from_masked(torch.nn.Linear(256, 256), kept, (block, block))

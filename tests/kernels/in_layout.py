@@ -4,11 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
+import torch
 from sparsefront_kernels import KernelEntry, Problem, entries, labeled
 from sparsefront_kernels.blocked import sm90 as blocked
 from sparsefront_kernels.cuda import thread_per_output, thread_per_row
 from sparsefront_kernels.gathered import indexed, simt, sm90, small_m
 from sparsefront_kernels.n_m import mma
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.tuning.launches import TunedLaunches
 from torch import Tensor
 
@@ -72,3 +75,24 @@ def in_layout(label: str) -> InLayout:
 def every_layout(kernels: Iterable[KernelEntry] = entries()) -> list[InLayout]:
     """Each kernel in each layout that it takes, in the registry's order."""
     return [InLayout(kernel, layout) for kernel in kernels for layout in kernel.layouts]
+
+
+def assert_names_wrong_operands(kernel: InLayout, x: Tensor, packed: Any, n: int) -> None:
+    """Of operands that do not fit those that do, of a weight of `n` outputs, the error names the wrong one."""
+    inputs = 0 if kernel.layout in X_FEATURE_MAJOR else 1
+    wrong: dict[str, tuple] = {
+        "x must be": (torch.cat([x, x], dim=inputs), None),
+        "x is torch.float64": (x.double(), None),
+        "bias must be a float": (x, x.new_ones(n + 1)),
+        "bias must be a float .* not torch.int": (x, x.new_ones(n).int()),
+    }
+    for message, (x_of, bias) in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            kernel.run(x_of, packed, bias)
+    if kernel.fuses_epilogue:
+        with pytest.raises(ValueError, match="'swish' is not one of none, relu"):
+            kernel.run(x, packed, None, activation="swish")
+        sums = x.new_ones(x.shape[1 - inputs], n).double()
+        for residual in (x.new_ones(1, 1), sums.t() if kernel.layout in Y_FEATURE_MAJOR else sums):
+            with pytest.raises(ValueError, match="the residual must be"):
+                kernel.run(x, packed, None, residual=residual)

@@ -278,19 +278,7 @@ def _gathered_2_4(shared: Random, own: Random, occasion: str, largest: int) -> D
 
 def _blocked(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
     bn, bk = shared.choice(
-        (
-            (4, 64),
-            (16, 16),
-            (32, 32),
-            (64, 64),
-            (64, 64),
-            (3, 5),
-            (1, 7),
-            (128, 64),
-            (128, 16),
-            (64, 32),
-            (128, 128),
-        )
+        ((4, 64), (16, 16), (32, 32), (64, 64), (64, 64), (3, 5), (1, 7), (128, 64), (128, 16), (64, 32), (128, 128))
     )
     shape = _size(own, occasion, largest, bn), _size(own, occasion, largest, bk)
     return DrawnWeight(shape, masks.blocks(bn, bk, _density(own, occasion), own.randrange(2**31)), {"block": [bn, bk]})

@@ -61,7 +61,7 @@ def row(**changed):
     return dataclasses.replace(plain, **changed)
 
 
-def test_roofline_bound_is_the_larger_of_arithmetic_and_bytes():
+def test_roofline_is_the_larger_bound():
     rates = Rates(dense_tflops=500.0, copy_gb_per_s=4000.0)
     large = roofline_bound_us(4096, 4096, 4096, density=0.5, weight_bytes=0, element_bytes=2, rates=rates)
     assert large == pytest.approx(2 * 4096**3 * 0.5 / 500e6)
@@ -75,7 +75,7 @@ def test_nan_never_passes():
     assert relative_error(torch.tensor([1.0, 1.0, 1.0, math.nan]), expected) == math.inf
 
 
-def test_large_products_are_checked_in_some_rows_and_for_nan_in_all():
+def test_large_products_in_some_rows():
     x, weight = torch.randn(40, 8), torch.randn(6, 8)
     right = (x.double() @ weight.double().t()).float()
     assert reference_product(x, weight).rows is None
@@ -91,7 +91,7 @@ def test_large_products_are_checked_in_some_rows_and_for_nan_in_all():
     assert known.error(wrong) == math.inf
 
 
-def test_tf32_is_allowed_only_while_it_is_measured():
+def test_tf32_while_it_is_measured():
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     with products_in("tf32"):
@@ -102,7 +102,7 @@ def test_tf32_is_allowed_only_while_it_is_measured():
     assert matmul.fp32_precision == before
 
 
-def test_rows_hold_the_columns_that_readers_expect(tmp_path):
+def test_rows_hold_the_expected_columns(tmp_path):
     asked = (
         "family,kernel,pattern,granularity,distribution,group_m,dtype,m,k,n,sparsity,layout,latency_us,dense_us,baseline,"
         "baseline_us,speedup,roofline_fraction,relative_error,correct,gpu,torch,triton,cuda,commit,date"
@@ -143,7 +143,7 @@ def test_comparison_names_what_became_slower(tmp_path):
     assert report(before, before) == ("3 in both, geomean x1.000", False)
 
 
-def test_summary_takes_geometric_means_and_names_what_is_wrong():
+def test_summary_takes_geometric_means():
     text = summary([row(), row(shape="M20", speedup=8.0, roofline_fraction=0.125), row(shape="M9", correct=False)])
     assert "x4.00 over dense, roofline 0.25, 2 shapes" in text
     assert "WRONG: gathered_sm90 M9" in text

@@ -6,11 +6,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.bench import __main__ as command
-from sparsefront_kernels.bench.families import (
-    FAMILIES,
-    family_masks,
-    uneven_tiles,
-)
+from sparsefront_kernels.bench.families import FAMILIES, family_masks, uneven_tiles
 from sparsefront_kernels.bench.masks import PATTERN, Masks, setting
 
 CPU = torch.device("cpu")
@@ -22,7 +18,7 @@ def given_masks(granularity, *, whole=False, order="up"):
     return (granularity, whole, order)
 
 
-def test_masks_come_from_a_function_that_is_named(monkeypatch):
+def test_masks_of_a_named_function(monkeypatch):
     module = type("module", (), {"given_masks": staticmethod(given_masks)})
     monkeypatch.setitem(sys.modules, "some_patterns", module)
     masks = Masks.named(GATHERED, "some_patterns:given_masks", {"whole": True})
@@ -46,7 +42,7 @@ def test_masks_that_are_not_given():
         Masks(GATHERED).source("free", 64)
 
 
-def test_settings_are_read_as_what_they_are():
+def test_settings_are_read():
     pairs = ("a=true", "b=false", "c=null", "d=3", "e=0.5", "f=tile_wise", "g=a=b")
     assert dict(map(setting, pairs)) == {
         "a": True,
@@ -71,7 +67,7 @@ def test_random_tiles_keep_all_outputs(distribution):
 
 @pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_gives_masks_that_it_can_hold(family, sparsity):
+def test_every_family_holds_its_masks(family, sparsity):
     bench = family_masks(family)
     assert bench.family == family and bench.granularity > 0
     unit = 16 if bench.granularity > 64 else bench.granularity

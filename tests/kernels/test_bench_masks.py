@@ -34,10 +34,7 @@ class PrunedOutputs:
             tile = alive[start : start + self.granularity]
             mask[tile, : k if len(tile) < self.granularity else self.keep] = True
         return MaskedWeight(
-            torch.randn(n, k),
-            mask,
-            {"gathered": {"tile": self.granularity, "drop_empty_outputs": True}},
-            self.compact,
+            torch.randn(n, k), mask, {"gathered": {"tile": self.granularity, "drop_empty_outputs": True}}, self.compact
         )
 
 
@@ -49,7 +46,7 @@ def patterns(**settings):
     }
 
 
-def test_masks_of_a_pattern_are_measured_at_their_own_density():
+def test_patterns_masks_at_their_own_density():
     rows = [row for row in measure(plan(sparsities=(0.5,), peers=(), **patterns())) if row.family == "gathered"]
     kept = (2 * 12 * 3 + 8 * 32) / (48 * 32)  # two tiles of 12 outputs and one of 8
     assert len(rows) == 5 and all(row.correct for row in rows)
@@ -65,7 +62,7 @@ def test_masks_of_a_pattern_are_measured_at_their_own_density():
         assert row.roofline_fraction == pytest.approx(roofline_us / row.latency_us)
 
 
-def test_a_compact_product_leaves_pruned_outputs_out(monkeypatch):
+def test_compact_product_skips_pruned_outputs(monkeypatch):
     products, checks = [], []
     providers = run.our_providers
 

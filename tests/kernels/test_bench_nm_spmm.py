@@ -38,12 +38,12 @@ def drawn(setting, stored):
         (128, 96, 32, 0.75, "16 of every 64 inputs, which do not divide K = 96"),
     ],
 )
-def test_weights_that_its_kernels_do_not_take(n, k, tile, sparsity, reason):
+def test_weights_that_kernels_do_not_take(n, k, tile, sparsity, reason):
     with pytest.raises(ValueError, match=reason):
         pack_for_nm_spmm(balanced(n, k, sparsity, tile=tile), 128)
 
 
-def test_free_vectors_and_other_orders_are_not_taken():
+def test_free_vectors_are_not_taken():
     mask = torch.zeros(64, 64, dtype=torch.bool)
     mask[:, :32] = True
     build = FORMATS["gathered"].from_dense
@@ -84,7 +84,7 @@ def test_when_it_is_left_out(monkeypatch, tmp_path):
     assert PEER.unsupported_reason("fp32", 0.5) is None
 
 
-def test_what_does_not_compile_says_what_the_compiler_said(monkeypatch, tmp_path):
+def test_failed_compilation_says_why(monkeypatch, tmp_path):
     if cuda_library.compiler() is None:
         pytest.skip("no nvcc")
     for name in nm_spmm.READ:

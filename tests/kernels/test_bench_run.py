@@ -21,7 +21,7 @@ class Described:
     amount: float = 1.0
 
 
-def test_every_layout_is_measured_beside_dense_and_peer():
+def test_every_layout_is_measured():
     rows = measure(plan())
     assert all(row.correct for row in rows)
     dense = [row for row in rows if row.family == "dense" and row.dtype == "fp32"]
@@ -54,7 +54,7 @@ def test_a_peer_that_fails_is_named(monkeypatch):
     assert {row.baseline for row in rows} == {""}
 
 
-def test_rows_are_on_disk_before_the_run_ends(tmp_path, monkeypatch):
+def test_rows_are_on_disk_early(tmp_path, monkeypatch):
     path = tmp_path / "rows.csv"
 
     def killed(setting):
@@ -79,7 +79,7 @@ def test_rows_are_on_disk_before_the_run_ends(tmp_path, monkeypatch):
     assert measure(plan(), path, said=said) == [] and said[-1] == "small fp32: measured before"
 
 
-def test_a_file_with_other_columns_is_not_gone_on_with(tmp_path):
+def test_file_with_other_columns(tmp_path):
     path = tmp_path / "rows.csv"
     for head in (",".join(COLUMNS[:-1]), ",".join([*COLUMNS, "note"]), ";".join(COLUMNS), "\ufeff" + ",".join(COLUMNS)):
         path.write_text(f"{head}\n", encoding="utf-8")
@@ -88,7 +88,7 @@ def test_a_file_with_other_columns_is_not_gone_on_with(tmp_path):
         assert path.read_text(encoding="utf-8") == f"{head}\n"
 
 
-def test_each_launch_is_timed_once_for_all_layouts(tunable):
+def test_each_launch_is_timed_once(tunable):
     kept = []
     measure(plan(granularities=(8,), sparsities=(0.5,), tune=True), kept=kept)
     assert [(layout, width) for layout, width, _ in tunable.log] == [("feature_major", width) for width in (1, 2, 3, 2)]
@@ -96,7 +96,7 @@ def test_each_launch_is_timed_once_for_all_layouts(tunable):
     assert kept == [["fake"]]
 
 
-def test_a_wrong_launch_is_an_error_of_the_run(tunable):
+def test_wrong_launch_is_an_error(tunable):
     """The kernel has no row, and the others are measured all the same."""
     tunable.wrong = 3
     said = []
@@ -112,7 +112,7 @@ def test_a_wrong_launch_is_an_error_of_the_run(tunable):
 @pytest.mark.parametrize(
     "failure", [RuntimeError("CUDA error 1"), KeyboardInterrupt()], ids=["no launch runs", "stopped by the user"]
 )
-def test_without_a_right_launch_nothing_is_remembered(failure, nothing_tuned, monkeypatch):
+def test_nothing_right_remembers_nothing(failure, nothing_tuned, monkeypatch):
     """Nor written, where another shape was tuned before; what was measured for the problem earlier counts again."""
     tunable = TunedLaunches(
         "widths",

@@ -5,10 +5,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.blocked.fp8_reference import (
-    blocked_fp8_quantized_reference,
-    blocked_fp8_reference,
-)
+from sparsefront_kernels.blocked.fp8_reference import blocked_fp8_quantized_reference, blocked_fp8_reference
 from sparsefront_kernels.blocked.fp8_sm90 import (
     E4M3,
     SPACE,
@@ -36,7 +33,7 @@ def drawn_x(m, k, groups, device="cpu"):
 
 
 class TestWithoutGPU:
-    def test_halves_are_paired_by_shared_blocks_or_as_neighbors(self):
+    def test_halves_are_paired(self):
         kinds = torch.rand(2, 8) < 0.5
         kinds[1] = ~kinds[0]
         mask = kinds.repeat(3, 1).repeat_interleave(64, 0).repeat_interleave(128, 1)
@@ -134,7 +131,7 @@ class TestOnGPU:
                 )
                 assert_quantized(q, q_scales, expected)
 
-    def test_quantization_is_the_references_where_sums_are_exact(self):
+    def test_quantization_of_exact_sums(self):
         """A weight of one kept block that is a multiple of the identity: Y is X, of any size."""
         weight = torch.zeros(128, 256, device="cuda")
         weight[:, 128:] = torch.eye(128, device="cuda")
@@ -154,7 +151,7 @@ class TestOnGPU:
             assert torch.equal(q.float(), expected.float())  # a zero has no sign among sums
 
     @pytest.mark.parametrize("groups", [1, 4])
-    def test_what_is_not_finite_stays_and_zeros_and_outliers_pass(self, groups, assert_close):
+    def test_values_that_are_not_finite(self, groups, assert_close):
         stored = stored_weight((128, 128), 4, 4, 0.5, "cuda")
         packed = pack_for_blocked_fp8_sm90(stored)
         rows = torch.randn(200, 512, device="cuda")
@@ -173,7 +170,7 @@ class TestOnGPU:
             assert (y[3] == 0).all() and (q_scales[3] == 1).all() and q_scales.isfinite().all()
             assert_close(y.masked_fill(missing, 0), expected.masked_fill(missing, 0))
 
-    def test_rows_do_not_depend_on_their_neighbors(self):
+    def test_rows_do_not_depend_on_neighbors(self):
         """GELU in half is for rows whose numbers half holds: others among them have sizes of any kind."""
         packed, (x, scales) = (
             pack_for_blocked_fp8_sm90(stored_weight((128, 128), 4, 4, 0.5, "cuda")),
@@ -203,7 +200,7 @@ class TestOnGPU:
             torch.cuda.synchronize()
             assert all(torch.equal(one, y[0]) for one in y)
 
-    def test_in_a_compiled_graph_and_a_cuda_graph(self, assert_close):
+    def test_compiled_graph_and_cuda_graph(self, assert_close):
         packed = pack_for_blocked_fp8_sm90(stored_weight((128, 128), 3, 3, 0.7, "cuda"))
         x, scales = drawn_x(50, 384, 3, "cuda")
 

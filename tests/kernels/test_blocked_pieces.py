@@ -45,7 +45,7 @@ def test_every_k_block_is_computed_once(lengths, columns, clusters):
 
 
 @pytest.mark.parametrize("lengths", [(64,) * 8, (318, 200, 90, 45, 6, 4, 2, 0), tuple(range(64, 0, -2))])
-def test_no_cluster_has_much_more_than_the_others(lengths):
+def test_no_cluster_has_much_more(lengths):
     found = shares(lengths, 1, 66, COSTS)
     pieces = sum(map(len, found.clusters))
     mean = (sum(lengths) * COSTS.k_block + pieces * COSTS.piece) / 66

@@ -10,10 +10,7 @@ import torch
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS, Problem, find
 from sparsefront_kernels.blocked import sm90
-from sparsefront_kernels.blocked.sm90 import (
-    BlockedProblem,
-    candidates,
-)
+from sparsefront_kernels.blocked.sm90 import BlockedProblem, candidates
 from sparsefront_kernels.operands import is_loadable
 
 HALF = torch.float16
@@ -30,7 +27,7 @@ def problem_of(stored, m, layout="row_major", dtype=HALF, device="cpu"):
 
 
 class TestWithoutGPU:
-    def test_small_blocks_are_routed_to_the_gathered_kernel(self):
+    def test_small_blocks_go_to_gathered(self):
         small, large = stored_blocks((32, 32), 2, 3), stored_blocks((64, 64), 2, 3)
         reasons = [find(stored, problem_of(stored, 1025)).unsupported for stored in (small, large)]
         assert "blocked_sm90" in reasons[1]["blocked_gathered_sm90"]
@@ -60,7 +57,7 @@ class TestWithoutGPU:
 
 
 @pytest.mark.parametrize("m", [1, 13, 16])
-def test_a_residual_reaches_the_kernel_in_aligned_rows(m):
+def test_residual_in_aligned_rows(m):
     """A feature-major Y is stored where it lies, whatever M is; what is added to it is loaded 16 bytes at a time."""
     residual = torch.randn(64, m, dtype=HALF)
     operand = sm90.residual_operand(residual)
@@ -73,7 +70,7 @@ UNEVEN = BlockedProblem(4096, 4096, 4096, 64, cta_tiles=32, panels=2 * 1024, len
 
 
 class TestTuning:
-    def test_tiles_are_cut_where_the_gpu_would_be_idle(self):
+    def test_tiles_are_cut_for_idle_gpus(self):
         """Eight CTA tiles of 256 rows are eight blocks; of uneven lists the longest would end last."""
         narrow = BlockedProblem(256, 4096, 1024, 64, 8, 8 * 64, (32,) * 8)
         assert candidates(narrow, 132)[0].cut and candidates(replace(UNEVEN, m=256), 132)[0].cut
@@ -89,7 +86,7 @@ class TestTuning:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 class TestOnGPU:
-    def test_an_infinity_stays_where_its_block_is_kept(self):
+    def test_infinity_stays_in_its_block(self):
         """Zeros that fill up a list of boxes meet no X, and halves that do not keep a block do not multiply by it."""
         stored = stored_blocks((64, 16), 6, 9, 0.5, "cuda")
         kernel, dense = in_layout("blocked_sm90"), stored.to_dense()

@@ -5,10 +5,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked.gathered_tiles import gathered_tiles
-from sparsefront_kernels.blocked.sm90 import (
-    block_unsupported_reason,
-    pack_for_blocked_sm90,
-)
+from sparsefront_kernels.blocked.sm90 import block_unsupported_reason, pack_for_blocked_sm90
 
 
 def stored_weight(block, rows, columns, density=0.4, seed=0):
@@ -28,7 +25,7 @@ def test_rows_that_share_blocks_are_paired():
     assert sum(packed.lengths) < 3 * 8, "the union of two kinds would be everything"
 
 
-def test_longest_lists_come_first_and_pruned_tiles_last():
+def test_longest_lists_come_first():
     stored = stored_weight((128, 128), 9, 16, density=0.3)
     mask = stored.to_dense() != 0
     mask[256:384] = False
@@ -38,7 +35,7 @@ def test_longest_lists_come_first_and_pruned_tiles_last():
 
 
 @pytest.mark.parametrize("block", [(32, 64), (96, 64), (64, 8), (64, 24)])
-def test_blocks_that_no_half_can_be_cut_from(block):
+def test_blocks_without_halves(block):
     assert "takes blocks of a multiple of 64 outputs" in block_unsupported_reason(block)
     with pytest.raises(ValueError, match="blocked: takes blocks of a multiple of 64 outputs"):
         pack_for_blocked_sm90(stored_weight(block, 2, 2))
@@ -46,7 +43,7 @@ def test_blocks_that_no_half_can_be_cut_from(block):
 
 @pytest.mark.parametrize("block", [(4, 64), (32, 32), (16, 16), (3, 5)])
 @pytest.mark.parametrize("density", [0.0, 0.4, 1.0])
-def test_gathered_tiles_of_blocks_are_the_same_weight(block, density):
+def test_gathered_tiles_of_blocks(block, density):
     stored = stored_weight(block, 6, 7, density)
     tiles = gathered_tiles(stored)
     assert tiles.tile == block[0] and torch.equal(tiles.to_dense(), stored.to_dense())

@@ -15,7 +15,7 @@ EVERY_KERNEL = (89, 90)  # on the others those that multiply
 PRODUCTS = {"_gathered_triton_kernel", "_blocked_triton_kernel"}
 
 
-def test_kernels_compile_and_fit_into_shared_memory():
+def test_kernels_fit_into_shared_memory():
     pytest.importorskip("triton", reason="Triton is not installed")
     script = Path(__file__).with_name("compile_for_gpu.py")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -84,6 +84,11 @@ def source(tmp_path, monkeypatch):
 ANSWER = 'extern "C" int answer() {{ return {}; }}'
 
 
+# Bytes of a thread, at most. gathered_sm90_cluster: where blocks of a cluster add up, after the main loop. gathered_indexed: an
+# address, before it.
+MOST_SPILLED = {"gathered_sm90_cluster": 440, "gathered_indexed": 8, "gathered_small_m": 80, "n_m_small_m": 48}
+
+
 @pytest.mark.parametrize("name", cuda_library.SOURCES)
 class TestOurSources:
     """One compilation of each serves all of these."""
@@ -105,16 +110,6 @@ class TestOurSources:
 
     def test_has_what_python_calls(self, name, library):
         assert library.functions == compiled.called(name)
-
-
-# Bytes of a thread, at most. gathered_sm90_cluster: where blocks of a cluster add up, after the main loop. gathered_indexed: an
-# address, before it.
-MOST_SPILLED = {
-    "gathered_sm90_cluster": 440,
-    "gathered_indexed": 8,
-    "gathered_small_m": 80,
-    "n_m_small_m": 48,
-}
 
 
 @pytest.mark.usefixtures("needs_tools")

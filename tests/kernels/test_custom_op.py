@@ -37,7 +37,7 @@ def test_a_first_forward_imports_no_compiler():
     assert done.stdout.split() == []
 
 
-def test_it_is_one_node_of_the_dispatcher():
+def test_op_is_one_node():
     x = torch.randn(3)
     assert doubled.__doc__ == "x, doubled some times."
     assert torch.equal(doubled(x, times=2), 4 * x)
@@ -45,15 +45,14 @@ def test_it_is_one_node_of_the_dispatcher():
     torch.library.opcheck(doubled.overload, (x,), test_utils=("test_schema", "test_faketensor"))
 
 
-def test_a_gradient_is_what_was_registered_or_an_error():
+def test_gradient_is_registered_or_an_error():
     x = torch.randn(3, requires_grad=True)
     y = doubled(x)
     with pytest.raises(RuntimeError, match="sparsefront::test_doubled has no gradient"):
         y.sum().backward()
     scaled = CustomOp("test_scaled", lambda x, by: x * by, "(Tensor x, float by) -> Tensor")
     scaled.register_autograd(
-        lambda ctx, dy: (dy * ctx.by, None),
-        setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]),
+        lambda ctx, dy: (dy * ctx.by, None), setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1])
     )
     scaled(x, 3.0).sum().backward()
     assert torch.equal(x.grad, torch.full((3,), 3.0))

@@ -98,7 +98,7 @@ def shows_a_fault(output: str) -> bool:
     return re.search(r"; [1-9]\d* wrong", output) is not None or "CUDA error" in output
 
 
-def test_a_run_of_nothing_shows_no_fault():
+def test_empty_run_shows_no_fault():
     assert not shows_a_fault("gathered_simt: needs a CUDA device\nran {}; 0 wrong\n")
     assert shows_a_fault("ran {'gathered_simt': 3}; 1 wrong\n") and shows_a_fault("RuntimeError: CUDA error 700")
 

@@ -34,14 +34,14 @@ def instructions(ptx: str) -> list[str]:
     return [line for line in lines if line and not line.startswith((".", "$", "{", "}", "// %"))]
 
 
-def test_warps_come_together_before_a_barrier_of_the_cluster(toolchain_ptx):
+def test_warps_meet_before_a_barrier(toolchain_ptx):
     """`.aligned` takes whole warps; a loop that some threads leave earlier, or a branch, may have parted them."""
     lines = [line for line in instructions(toolchain_ptx) if not line.startswith("//")]
     arrivals = [place for place, line in enumerate(lines) if line.startswith("barrier.cluster.arrive")]
     assert arrivals and all(lines[place - 1].startswith("bar.warp.sync") for place in arrivals)
 
 
-def test_every_barrier_of_a_cluster_is_of_that_kind():
+def test_barriers_of_a_cluster():
     users = {name: text.count("barrier.cluster.arrive") for name, text in SOURCES.items() if "barrier.cluster" in text}
     assert users.keys() >= {"cuda/hopper.cuh", "cuda/streams.cuh"}
     for name, arrivals in users.items():
@@ -49,7 +49,7 @@ def test_every_barrier_of_a_cluster_is_of_that_kind():
         assert len(synced) == arrivals, name
 
 
-def test_nothing_is_remembered_of_the_first_device_alone():
+def test_every_device_is_remembered():
     """A function's static variable is of the process: what it keeps of a device must be an array over devices."""
     for name, text in SOURCES.items():
         for kept in re.findall(r"^\s+static (?!const|auto|_)[^;(]*;", text, re.MULTILINE):

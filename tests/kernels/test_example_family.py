@@ -86,7 +86,7 @@ def test_its_op_is_sound_and_compiles(drawn):
     torch.testing.assert_close(compiled(x), KERNEL.run(x, packed, bias) * 2)
 
 
-def test_a_registered_family_is_found_by_its_name(drawn, registered):
+def test_registered_family_by_name(drawn, registered):
     stored = pack(*drawn, family="diagonal")
     n, k = stored.shape
     assert [entry.name for entry in find(stored, Problem(3, k, n, torch.float32, "cpu")).usable] == [

@@ -27,7 +27,7 @@ def test_round_trip_is_exact(case, dtype, device):
     assert torch.equal(bits(stored.to_dense()), bits(expected))
 
 
-def test_non_contiguous_weight_gives_the_same_format(case):
+def test_non_contiguous_weight(case):
     weight, mask = case.dense()
     sideways = FORMATS[case.family].from_dense(
         weight.t().contiguous().t(), mask.t().contiguous().t(), **case.parameters
@@ -91,7 +91,7 @@ def test_semi_structured_worked_example():
     assert stored.values.tolist() == [[1.0, 2.0, 3.0, 4.0]]
 
 
-def test_gathered_forms_tiles_from_survivors_or_from_all_outputs():
+def test_gathered_tiles_of_survivors():
     mask = torch.ones(6, 3, dtype=torch.bool)
     mask[2:4] = False
     dropped = FORMATS["gathered"].from_dense(torch.ones(6, 3), mask, tile=2)
@@ -100,7 +100,7 @@ def test_gathered_forms_tiles_from_survivors_or_from_all_outputs():
     assert (held.tiles, held.output_index.tolist()) == (3, list(range(6)))
 
 
-def test_gathered_tiles_follow_the_order_they_are_given():
+def test_gathered_tiles_follow_their_order():
     """Outputs 0 and 2 keep the same inputs, and so do 1 and 3: in that order they are two tiles."""
     weight = torch.tensor([[1, 0, 2], [0, 3, 0], [4, 0, 5], [0, 6, 0]]).float()
     with pytest.raises(ValueError, match="tile 0 of 2"):
@@ -113,7 +113,7 @@ def test_gathered_tiles_follow_the_order_they_are_given():
     assert torch.equal(stored.to_dense(), weight)
 
 
-def test_filling_stores_the_cover_of_the_mask():
+def test_filling_stores_the_cover():
     weight = torch.tensor([[1, 2, 0, 0], [0, 3, 0, 0]]).float()
     gathered = FORMATS["gathered"].from_dense(weight, weight != 0, tile=2, fill=True)
     assert (gathered.kept_inputs.tolist(), gathered.values.tolist()) == ([0, 1], [1, 0, 2, 3])
@@ -121,7 +121,7 @@ def test_filling_stores_the_cover_of_the_mask():
     assert (blocked.block_columns.tolist(), blocked.values.tolist()) == ([0], [[[1, 2], [0, 3]]])
 
 
-def test_n_m_worked_example_in_another_order():
+def test_n_m_example_in_another_order():
     """1:2 only when inputs 0 and 3, and 1 and 2, stand side by side."""
     weight = torch.tensor([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 3.0, 4.0]])
     with pytest.raises(ValueError, match="output 0 keeps 2 weights in group 0"):
@@ -152,7 +152,7 @@ def test_gathered_overlay_worked_example():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_tiles_of_a_tile_wise_mask_are_found_under_an_overlay(seed):
+def test_tiles_under_an_overlay(seed):
     """A third of 96 outputs gone, tiles of 16 survivors with 20 to 60 of 128 inputs, 2 % of the pruned brought back."""
     generator = torch.Generator().manual_seed(seed)
     survivors = torch.randperm(96, generator=generator)[:64].sort().values
@@ -284,7 +284,7 @@ def test_missing_and_unknown_parts_are_named(cases):
         type(stored).from_tensors(stored.tensors(), {"size": [1, 2]})
 
 
-def test_a_weight_in_a_tile_and_in_the_overlay_is_rejected(cases):
+def test_weight_in_tile_and_overlay(cases):
     stored = cases["gathered_overlay"].build()
     tiles = FORMATS["gathered"].from_dense(
         torch.ones(stored.shape), torch.ones(stored.shape, dtype=torch.bool), tile=16

@@ -28,7 +28,7 @@ class TestFormat:
         assert stored.inputs.tolist() == [[0, 1, 3, 4]] and stored.values.tolist() == [[[1, 2], [10, 11]]]
         assert stored.metadata.tolist() == [[0 + 4 * 1 + 16 * 2 + 64 * 3]]
 
-    def test_an_input_that_all_outputs_drop_leaves_no_trace(self):
+    def test_dropped_input_leaves_no_trace(self):
         mask = torch.tensor([[1, 1, 0, 0, 0, 1, 1], [1, 0, 1, 0, 0, 1, 1]]).bool()
         stored = FORMATS["gathered_2_4"].from_dense(torch.ones(2, 7), mask, tile=2)
         assert stored.inputs.tolist() == [[0, 1, 2, -1], [5, 6, -1, -1]]

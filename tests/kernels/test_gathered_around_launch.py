@@ -103,7 +103,7 @@ def test_what_is_remembered_is_launched(launched, layout, nothing_tuned):
     assert asked[0] != worst == asked[1]
 
 
-def test_layer_reaches_its_launch_in_six_calls(launched, nothing_tuned):
+def test_layer_launches_in_six_calls(launched, nothing_tuned):
     name, _ = launched
     drawn = draw(InLayout(entry(name), "feature_major"), 0, "cpu", largest=150)
     layer = SparseLinear(drawn.kernel.kernel, drawn.stored, drawn.bias, "feature_major")

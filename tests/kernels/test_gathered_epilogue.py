@@ -11,26 +11,9 @@ FUSING = [kernel.name for kernel in every_layout() if kernel.family == "gathered
 TRITON = [name for name in FUSING if name.startswith("gathered_triton")]
 
 
-@pytest.mark.parametrize("name", ["gathered_reference", "gathered_triton", "gathered_triton_feature_major"])
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"activation": "swish"}, "'swish' is not one of none, relu, gelu, gelu_tanh"),
-        ({"residual": torch.ones(3, 9)}, r"the residual must be torch.float32 \[.*\] as the output, not .* \[3, 9\]"),
-        ({"residual": torch.ones(5, 5).half()}, "the residual must be torch.float32 .* not torch.float16"),
-    ],
-    ids=["activation", "shape", "dtype"],
-)
-def test_what_does_not_fit_is_rejected(name, keywords, message, device):
-    stored = FORMATS["gathered"].from_dense(torch.randn(5, 5), torch.ones(5, 5, dtype=torch.bool), tile=4).to(device)
-    moved = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in keywords.items()}
-    with pytest.raises(ValueError, match=message):
-        in_layout(name).run(torch.ones(5, 5, device=device), in_layout(name).pack(stored), None, **moved)
-
-
 @pytest.mark.parametrize("name", TRITON)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_infinities_and_nan_pass_as_in_pytorch(name, activation, device):
+def test_infinities_pass_as_in_pytorch(name, activation, device):
     """Through an activation an infinity or NaN of X becomes what PyTorch makes of it in float64."""
     stored = FORMATS["gathered"].from_dense(torch.ones(4, 1), torch.ones(4, 1, dtype=torch.bool), tile=4).to(device)
     kernel = in_layout(name)

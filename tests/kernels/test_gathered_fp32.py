@@ -4,8 +4,8 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.bench.families import random_groups
-from sparsefront_kernels.gathered.indexed import MOST_STEPS, IndexedLaunch, pack_for_indexed
-from sparsefront_kernels.gathered.simt import SimtLaunch, SimtProblem, candidates, pack_for_simt
+from sparsefront_kernels.gathered.indexed import MOST_STEPS, pack_for_indexed
+from sparsefront_kernels.gathered.simt import SimtProblem, candidates, pack_for_simt
 
 LARGE = SimtProblem(m=4096, k=4096, n=4096, width=32, tiles=128, kept=128 * 2048)
 SMALL = SimtProblem(m=256, k=1024, n=1024, width=32, tiles=32, kept=32 * 512)
@@ -35,24 +35,6 @@ def test_width_follows_the_tile():
     for tile, width in ((8, 32), (32, 32), (64, 64), (96, 32), (128, 128), (192, 64), (256, 128)):
         stored = FORMATS["gathered"].from_dense(torch.randn(300, 9), torch.ones(300, 9, dtype=torch.bool), tile=tile)
         assert pack_for_simt(stored).width == width
-
-
-@pytest.mark.parametrize(
-    ("width", "launch"),
-    [
-        (32, SimtLaunch(16, 1, 16)),  # more shared memory than there is
-        (128, SimtLaunch(16, 2, 2)),  # no warp is left for a second k-slice
-        (32, SimtLaunch(12, 1, 2)),
-        (32, SimtLaunch(16, 3, 2)),
-        (32, SimtLaunch(16, 1, 1)),
-        (32, SimtLaunch(16, 1, 2, 9)),
-        (8, IndexedLaunch(12)),
-        (8, IndexedLaunch(16, 9)),
-        (128, IndexedLaunch(16)),  # no room for two stages
-    ],
-)
-def test_impossible_launches(width, launch):
-    assert not launch.possible(width)
 
 
 def test_small_products_are_split():

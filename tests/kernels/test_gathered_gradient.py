@@ -102,8 +102,5 @@ def test_opcheck(kernel, setting):
     x, bias, residual = operands(problem)
     op = getattr(torch.ops.sparsefront, kernel.kernel.name).default
     given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(packed)
-    given |= {
-        "x_feature_major": problem.x_shape[0] == problem.k,
-        "y_feature_major": problem.y_shape[0] == problem.n,
-    }
+    given |= {"x_feature_major": problem.x_shape[0] == problem.k, "y_feature_major": problem.y_shape[0] == problem.n}
     torch.library.opcheck(op, tuple(given[argument.name] for argument in op._schema.arguments))

@@ -117,7 +117,7 @@ def test_reason_where_a_package_is_absent(monkeypatch, package, reason):
     assert PEERS["quack_compact"].unsupported_reason("fp32", 0.5) == "it gathers 16-bit types alone"
 
 
-def test_reasons_of_other_gpus_and_of_a_broken_installation(monkeypatch):
+def test_reasons_of_other_gpus(monkeypatch):
     problem = Problem(8, 8, 8, torch.float16, torch.device("cuda"), "feature_major")
     pretend_gpu(monkeypatch, (10, 0))
     assert problem_unsupported_reason(problem) == "was tried on compute capability 9.0 alone, this GPU has 10.0"

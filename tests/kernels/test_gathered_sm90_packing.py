@@ -18,7 +18,7 @@ def stored_weight(n, k, tile, density, seed, *, dropped=0.0):
     return FORMATS["gathered"].from_dense(weight, mask, tile=tile, drop_empty_outputs=dropped > 0)
 
 
-def test_an_input_that_both_halves_keep_is_loaded_once():
+def test_shared_input_is_loaded_once():
     mask = torch.zeros(128, 96, dtype=torch.bool)
     mask[:64, :48] = mask[64:, 32:80] = True  # 32 for half 0 alone, 16 for both, 32 for half 1 alone
     stored = FORMATS["gathered"].from_dense(torch.randn(128, 96), mask, tile=64)
@@ -29,9 +29,9 @@ def test_an_input_that_both_halves_keep_is_loaded_once():
 
 
 @pytest.mark.parametrize("tile", [16, 32, 64])
-def test_tiles_that_share_inputs_are_put_together(tile):
+def test_tiles_that_share_inputs(tile):
     lists = torch.rand(2, 96).argsort(dim=1) < 16  # 16 inputs each
-    mask = lists.repeat(128 // tile, 1).repeat_interleave(tile, 0)  # neighbours differ
+    mask = lists.repeat(128 // tile, 1).repeat_interleave(tile, 0)  # neighbors differ
     packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=tile))
     assert len(packed.cta_tiles) == 2 and len(packed.k_blocks) == 2
     assert (packed.k_blocks[:, :64] >= 0).sum() == 32  # each of the two lists once
@@ -45,7 +45,7 @@ def test_longest_pairs_come_first():
     assert len(set(lengths)) > 1 and packed.k_blocks_of_each == 0
 
 
-def test_pairs_that_differ_by_one_step_begin_where_the_kernel_expects_them():
+def test_pairs_that_differ_by_one_step():
     mask = torch.zeros(384, 256, dtype=torch.bool)
     mask[:128, :60] = mask[128:256, :100] = mask[256:, :128] = True  # 1, 2 and 2 k-blocks
     packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(384, 256), mask, tile=128))
@@ -55,7 +55,7 @@ def test_pairs_that_differ_by_one_step_begin_where_the_kernel_expects_them():
 
 
 @pytest.mark.parametrize("tile", [24, 96, 200])
-def test_tiles_that_do_not_fit_half_tiles_are_rejected(tile):
+def test_tiles_that_misfit_half_tiles(tile):
     stored = FORMATS["gathered"].from_dense(torch.randn(200, 8), torch.ones(200, 8, dtype=torch.bool), tile=tile)
     with pytest.raises(ValueError, match=f"not tiles of {tile} outputs"):
         pack_for_sm90(stored)

@@ -55,7 +55,7 @@ def chain(multiply, sources, pdl):
 
 
 @pytest.mark.parametrize(("side", "columns", "launch"), CASES, ids=str)
-def test_chains_give_the_same_bits_with_and_without(side, columns, launch):
+def test_chains_give_the_same_bits(side, columns, launch):
     torch.manual_seed(side)
     multiply = product_of(side, launch)
     sources = [torch.randn(side, columns, device="cuda", dtype=torch.float16) for _ in range(8)]
@@ -72,7 +72,7 @@ def test_chains_give_the_same_bits_with_and_without(side, columns, launch):
         assert all(map(torch.equal, expected, given))
 
 
-def test_capture_on_two_streams_after_a_memset():
+def test_capture_on_two_streams():
     side, columns = 1024, 256
     multiply = product_of(side, Sm90Launch(64, 4, 4, 2))
     x = torch.randn(side, columns, device="cuda", dtype=torch.float16)

@@ -36,7 +36,7 @@ def covered_columns(found, lengths, m):
     raster_swizzle=st.sampled_from([1, 3, 32, ALL]),
     quick=st.booleans(),
 )
-def test_every_column_of_every_pair_is_computed_once(lengths, m, blocks, raster_swizzle, quick):
+def test_every_column_is_computed_once(lengths, m, blocks, raster_swizzle, quick):
     found = schedule(lengths, m, blocks, raster_swizzle, quick=quick)
     for columns in covered_columns(found, lengths, m).values():
         assert sorted(columns) == list(range(m))
@@ -46,7 +46,7 @@ def test_every_column_of_every_pair_is_computed_once(lengths, m, blocks, raster_
 
 @pytest.mark.parametrize("lengths", [EQUAL, UNEVEN, LONG], ids=["equal", "uneven", "long"])
 @pytest.mark.parametrize("m", [1024, 4096, 12288])
-def test_no_block_works_much_longer_than_the_others(lengths, m):
+def test_no_block_works_much_longer(lengths, m):
     """Than an equal share of what uncut tiles would cost, by at most a tile."""
     found = schedule(lengths, m, 132)
     share = sum(tile_cycles(length, 256) for length in lengths) * m / 256 / 132
@@ -58,7 +58,7 @@ def test_no_block_works_much_longer_than_the_others(lengths, m):
     assert max(shares) == pytest.approx(found.cycles)
 
 
-def test_the_last_round_is_filled_with_narrower_tiles():
+def test_last_round_has_narrower_tiles():
     """Ten CTA tiles of 4096 columns are 160 tiles of 256: two rounds of 132 blocks, the second nearly empty."""
     found = schedule((20,) * 10, 4096, 132)
     assert found.cycles < 0.8 * 2 * tile_cycles(20, 256)
@@ -75,7 +75,7 @@ def uneven_network():
 
 
 @pytest.mark.parametrize(("kernel", "m"), [("gathered", 9632), ("gathered", 1032), ("blocked", 9632)])
-def test_a_network_at_a_new_length_waits_for_no_search(kernel, m, monkeypatch):
+def test_new_length_waits_for_no_search(kernel, m, monkeypatch):
     """Hundreds of orders of a product are dealt out to find the best one."""
     deal, dealt = sm90_schedule._deal, []
     monkeypatch.setattr(sm90_schedule, "_deal", lambda *given: dealt.append(given) or deal(*given))
@@ -94,7 +94,7 @@ def test_a_network_at_a_new_length_waits_for_no_search(kernel, m, monkeypatch):
     assert 0 < len(dealt) < 11 * 96
 
 
-def test_columns_that_no_word_holds_are_named():
+def test_columns_beyond_a_word():
     """They shared a word with the width of their tile, which they would have changed."""
     most = 1 << 28
     assert sm90_schedule.columns_unsupported_reason(most) is None

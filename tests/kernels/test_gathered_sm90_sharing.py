@@ -79,7 +79,7 @@ def test_blocks_get_equal_shares(lengths, m):
         assert max(ends) <= 1.25 * sum(ends) / len(ends) and len(ends) > 100
 
 
-def test_what_is_likely_is_near_and_not_too_good():
+def test_likely_is_near_and_plausible():
     """Sharing is chosen by it: of short lists it may be too bad, which costs nothing."""
     generator = random.Random(0)
     for _ in range(60):

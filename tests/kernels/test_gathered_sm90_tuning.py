@@ -1,41 +1,17 @@
-"""Launch parameters of the Hopper kernel: what is possible, what is worth timing, what is found again."""
+"""Launch parameters of the Hopper kernel: what is worth timing, what is found again."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem
-from sparsefront_kernels.gathered.sm90 import (
-    LAUNCHES,
-    SHARED,
-    Sm90Launch,
-    Sm90Problem,
-    best_predicted,
-    candidates,
-)
+from sparsefront_kernels.gathered.sm90 import LAUNCHES, SHARED, Sm90Launch, Sm90Problem, best_predicted, candidates
 from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 from sparsefront_kernels.tuning import launches
 from sparsefront_kernels.tuning.launches import chosen_launch
 
 LARGE = Sm90Problem(m=4096, k=4096, n=4096, cta_tiles=32, k_blocks=1024)
 SMALL = Sm90Problem(m=256, k=1024, n=1024, cta_tiles=8, k_blocks=64)
-
-
-@pytest.mark.parametrize(
-    "launch",
-    [
-        Sm90Launch(256, 5, 4, 1),  # more shared memory than there is
-        Sm90Launch(256, 3, 4, 2),  # registers for one block only
-        Sm90Launch(128, 6, 4, 2),
-        Sm90Launch(128, 3, 4, 1),  # fewer stages than teams of producers
-        Sm90Launch(128, 3, 4, 2, 2),  # no registers left to add up with
-        Sm90Launch(64, 4, 4, 2, 8),  # partial sums would not fit
-        Sm90Launch(96, 4, 4, 1),
-        Sm90Launch(64, 4, 0, 1),
-    ],
-)
-def test_impossible_launches(launch):
-    assert not launch.possible
 
 
 def test_k_blocks_are_shared_where_whole_tiles_leave_blocks_idle():

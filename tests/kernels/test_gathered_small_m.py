@@ -1,4 +1,4 @@
-"""The kernel for few rows: its row tiles and launches; on a GPU chains of products, weights that change, infinities, strides."""
+"""The kernel for few rows: its row tiles; on a GPU weights that change, infinities, strides."""
 
 import copy
 from dataclasses import replace
@@ -9,13 +9,7 @@ from drawn_masks import tile_wise
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, entry
 from sparsefront_kernels.cuda.launch import was_read_before
-from sparsefront_kernels.gathered.small_m import (
-    SmallMLaunch,
-    SmallMProblem,
-    candidates,
-    dense_weight,
-    pack_for_small_m,
-)
+from sparsefront_kernels.gathered.small_m import SmallMProblem, candidates, dense_weight, pack_for_small_m
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR
 
 KERNELS = {layout: InLayout(entry("gathered_small_m"), layout) for layout in LAYOUTS}
@@ -71,28 +65,6 @@ class TestTables:
         assert [was_read_before(*inferred) for _ in range(2)] == [False, True]
 
 
-class TestLaunches:
-    @pytest.mark.parametrize(
-        ("launch", "m", "width"),
-        [
-            (SmallMLaunch("lanes", 8, 1, 8, 4), 8, 64),  # wider than the row tile
-            (SmallMLaunch("lanes", 8, 1, 8, 4), 64, 128),  # more sums than registers
-            (SmallMLaunch("lanes", 8, 1, 2, 4), 8, 128),  # fewer threads than outputs
-            (SmallMLaunch("lanes", 3, 1, 8, 4), 8, 128),
-            (SmallMLaunch("lanes", 8, 9, 8, 4), 8, 128),
-            (SmallMLaunch("lanes", 8, 1, 8, 1), 8, 128),
-            (SmallMLaunch("lanes", 8, 1, 8, 8), 8, 128),  # more shared memory than there is
-            (SmallMLaunch("lanes", 8, 1, 8, 4, 0, "never"), 8, 128),
-            (SmallMLaunch("shared", 1, 1, 4, 4, 4), 8, 128),  # eight warps multiply
-            (SmallMLaunch("shared", 1, 1, 8, 4, 0), 8, 128),
-            (SmallMLaunch("shared", 1, 1, 8, 8, 8), 8, 128),
-            (SmallMLaunch("nobody", 1, 1, 8, 2, 2), 8, 128),
-        ],
-    )
-    def test_impossible_launches(self, launch, m, width):
-        assert not launch.possible(m, width)
-
-
 class TestEntries:
     def test_rows_of_x_have_launches_of_their_own(self):
         tunables = {layout: kernel.tunable.kernel for layout, kernel in KERNELS.items()}
@@ -103,26 +75,6 @@ class TestEntries:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 class TestOnGPU:
-    def test_products_wait_for_the_one_before(self):
-        """Each product reads what the one before wrote; started early, it must not read too soon."""
-        weights = [torch.randn(2048, 2048, device="cuda", dtype=torch.float16) / 20 for _ in range(6)]
-        mask = (torch.rand(16, 2048, device="cuda") < 0.2).repeat_interleave(128, 0)
-        stored = [FORMATS["gathered"].from_dense(weight, mask, tile=128) for weight in weights]
-        for layout in ("row_major", "feature_major"):
-            kernel = KERNELS[layout]
-            packed = [kernel.pack(one) for one in stored]
-            for m in (3, 24):
-                for _ in range(5):
-                    x = torch.randn((m, 2048) if layout == "row_major" else (2048, m), device="cuda").half()
-                    y, expected = x, x.double()
-                    for one in stored:
-                        dense = one.to_dense().double()
-                        expected = expected @ dense.t() if layout == "row_major" else dense @ expected
-                        expected = expected.half().double()
-                    for one in packed:
-                        y = kernel.run(y, one, None)
-                    assert torch.linalg.norm(y.double() - expected) <= 2e-3 * torch.linalg.norm(expected)
-
     def test_a_weight_that_changes_between_calls_is_read_anew(self, assert_close):
         stored, other = (stored_weight(300, "cuda") for _ in range(2))
         other = replace(other, values=-2 * other.values)

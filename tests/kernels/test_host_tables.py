@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 TABLE = torch.arange(1000, dtype=torch.int32)
 
 
-def test_a_table_is_copied_on_a_stream_of_its_own_by_a_thread_of_its_own(monkeypatch):
+def test_table_is_copied_by_a_thread(monkeypatch):
     """And whoever asks waits for it: any stream may read it then."""
     happened = []
 
@@ -46,7 +46,7 @@ CUT = ((9, 4, 3, 0), 640, blocked.BlockedLaunch(1, cut=64), 2.0, False, 7)
 
 
 @pytest.mark.parametrize("kind", ["whole", "cut", "fp8", "fp8 cut"])
-def test_all_of_a_schedule_is_one_table_of_the_host(kind, monkeypatch):
+def test_schedule_is_one_host_table(kind, monkeypatch):
     """No operation on the caller's stream makes a part of it, which a call on another stream might read too early."""
     copied = []
     for module in (sm90_schedule, pieces):
@@ -74,7 +74,7 @@ def test_all_of_a_schedule_is_one_table_of_the_host(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("recording", [False, True])
-def test_tables_of_graphs_live_with_their_weight(recording, monkeypatch):
+def test_tables_of_graphs_live_on(recording, monkeypatch):
     """And other tables as long as the cache, of two here, has them."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: recording)
     cached, weight = functools.lru_cache(2)(schedule_tensors.__wrapped__), torch.zeros(3)
@@ -87,7 +87,7 @@ def test_tables_of_graphs_live_with_their_weight(recording, monkeypatch):
     assert [table() is not None for table in tables] == [False, False, True, True]
 
 
-def test_a_forked_process_copies_tables_in_its_own_thread(monkeypatch):
+def test_forked_process_copies_tables_itself(monkeypatch):
     """Nobody would answer the parent's: PyTorch's error, that CUDA cannot be used after a fork, would never be seen."""
     monkeypatch.setattr(host_tables, "_copied", lambda table, device: table)
     on_device(TABLE, torch.device("cuda"))

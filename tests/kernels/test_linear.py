@@ -59,7 +59,7 @@ MASKS = {
 
 
 @pytest.mark.parametrize("case", MASKS.values(), ids=MASKS.keys())
-def test_the_structure_of_a_mask_decides_its_storage(case):
+def test_structure_of_a_mask_decides_storage(case):
     make, family, parameters = case
     mask = make()
     assert mask_structure(mask) == (family, parameters)
@@ -70,7 +70,7 @@ def test_the_structure_of_a_mask_decides_its_storage(case):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("case", MASKS.values(), ids=MASKS.keys())
-def test_a_sparse_linear_gives_what_the_masked_one_gives(case, bias):
+def test_sparse_linear_is_the_masked_one(case, bias):
     mask = case[0]()
     linear = nn.Linear(K, N, bias=bias)
     layer = SparseLinear.from_masked(linear, mask)
@@ -83,7 +83,7 @@ def test_a_sparse_linear_gives_what_the_masked_one_gives(case, bias):
     assert layer.kernel_name == f"{case[1]}_reference" or case[1] == "dense"
 
 
-def test_a_family_and_a_kernel_can_be_named():
+def test_family_and_kernel_by_name():
     linear, mask = nn.Linear(K, N), windows(2, 4)
     assert SparseLinear.from_masked(linear, mask, family="csr").format.family == "csr"
     named = SparseLinear.from_masked(linear, mask, family="n_m", n=2, m=4, kernel="n_m_reference")
@@ -92,7 +92,7 @@ def test_a_family_and_a_kernel_can_be_named():
     assert tiled.format.tile == 8
 
 
-def test_a_layer_moves_casts_and_is_copied_with_its_weight():
+def test_layer_moves_with_its_weight():
     linear, mask = nn.Linear(K, N), tiles(16)
     layer = SparseLinear.from_masked(linear, mask)
     other = copy.deepcopy(layer).double()
@@ -103,7 +103,7 @@ def test_a_layer_moves_casts_and_is_copied_with_its_weight():
 
 
 @pytest.mark.parametrize("packs", [False, True], ids=["reads the weight itself", "reads a packed copy"])
-def test_a_weight_that_nobody_holds_is_freed(packs, monkeypatch):
+def test_unheld_weight_is_freed(packs, monkeypatch):
     plain = entry("gathered_reference")
     packing = {"pack": copy.deepcopy} if packs else {}
     kernel = KernelEntry(name="some", family="gathered", product=plain.run, **packing)
@@ -117,14 +117,14 @@ def test_a_weight_that_nobody_holds_is_freed(packs, monkeypatch):
     assert held() is None
 
 
-def test_on_a_cpu_the_reference_of_the_family_runs():
+def test_cpu_runs_the_reference():
     packed = pack(torch.randn(N, K), tiles(16))
     problem = Problem(m=8, k=K, n=N, dtype=torch.float32, device="cpu")
     assert best_kernel(packed, problem).name == "gathered_reference"
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(1, "few"), (3, "few"), (4, "more"), (64, "more")])
-def test_where_no_model_knows_them_rows_decide(monkeypatch, rows, expected):
+def test_rows_decide_without_a_model(monkeypatch, rows, expected):
     """As on a GPU; of kernels that say nothing the first one runs."""
     more, few, last = (
         KernelEntry(name=name, family="n_m", product=None, requires_cuda=True, fastest_from=first)
@@ -157,7 +157,7 @@ def test_what_cannot_work_says_why():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", ["gathered", "n_m", "blocked"])
-def test_on_a_gpu_a_kernel_runs_and_is_chosen_anew_after_a_move(family):
+def test_gpu_chooses_anew_after_a_move(family):
     n = k = 512
     mask = torch.zeros(n, k, dtype=torch.bool)
     mask[:, ::4] = True

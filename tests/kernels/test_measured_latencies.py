@@ -68,7 +68,7 @@ def test_between_two_points_and_not_beyond():
 
 @settings(max_examples=60)
 @given(m=st.integers(64, 1024), k=st.integers(64, 512), n=st.integers(64, 512), sparsity=st.floats(0.5, 0.9))
-def test_exact_for_times_that_follow_the_law(m, k, n, sparsity):
+def test_exact_for_lawful_times(m, k, n, sparsity):
     found = ask(table(), m=m, k=k, n=n, sparsity=sparsity)
     assert found.latency_us == pytest.approx(law_us(m, k * n, sparsity))
     assert found.dense_us == pytest.approx(law_us(m, k * n, 0.0, factor=0.5))
@@ -103,7 +103,7 @@ def row(**changed: object) -> dict[str, str]:
     return {name: str(value) for name, value in text.items()}
 
 
-def test_distilled_to_the_fastest_row_major_kernel_of_ours():
+def test_distilled_to_the_fastest_kernel():
     rows = [
         row(kernel="gathered_triton", latency_us=3.0),
         row(kernel="gathered_sm90", latency_us=2.0),
@@ -135,7 +135,7 @@ def test_written_and_read_back(tmp_path):
     assert len(path.read_text().splitlines()) > len(table().measured), "a measurement a line"
 
 
-def test_a_users_own_table_replaces_the_shipped_one(tmp_path, monkeypatch):
+def test_own_table_replaces_the_shipped_one(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     assert len(latency_table("NVIDIA H200").measured) > 1
     own = dataclasses.replace(table(), gpu="NVIDIA H200", measured=(measured(),))

@@ -22,7 +22,7 @@ def expected(x, weight, bias, eps):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(("d", "m"), SHAPES)
 @pytest.mark.parametrize("row_major", [False, True], ids=["feature_major", "row_major"])
-def test_columns_are_normalised(d, m, row_major, dtype, device):
+def test_columns_are_normalized(d, m, row_major, dtype, device):
     x = (
         (torch.randn(m, d, device=device).t() + 3).to(dtype)
         if row_major
@@ -39,13 +39,13 @@ def test_columns_are_normalised(d, m, row_major, dtype, device):
             assert torch.allclose(y.double(), truth, rtol=limit, atol=limit)
 
 
-def test_a_large_mean_does_not_spoil_the_variance(device):
+def test_large_mean_leaves_the_variance(device):
     x = torch.randn(256, 16, device=device) + 1000
     y = layer_norm_columns(x, None, None, 1e-12)
     assert torch.allclose(y.double(), expected(x, None, None, 1e-12), atol=2e-3)
 
 
-def test_operands_that_do_not_fit_are_rejected():
+def test_misfitting_operands_are_rejected():
     x = torch.randn(8, 4)
     with pytest.raises(ValueError, match=r"weight must be a float \[8\]"):
         layer_norm_columns(x, torch.ones(4), None, 1e-6)
@@ -80,7 +80,7 @@ def test_what_is_added_first(d, m, dtype, keep_sums, device):
             assert torch.allclose(sums.double(), total, rtol=limit, atol=limit)
 
 
-def test_a_residual_of_another_shape_is_rejected():
+def test_residual_of_another_shape():
     with pytest.raises(ValueError, match=r"residual must be torch.float32 \[8, 4\]"):
         add_layer_norm_columns(torch.randn(8, 4), None, torch.randn(4, 8), None, None, 1e-6, False)
 

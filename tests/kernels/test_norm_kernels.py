@@ -1,4 +1,4 @@
-"""Which kernel normalises columns: what each takes, which is in use, and the Hopper kernel in all of its divisions."""
+"""Which kernel normalizes columns: what each takes, which is in use, and the Hopper kernel in all of its divisions."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def remember(x, launch, residual=None, keep_sums=False):
 
 
 @pytest.mark.parametrize("launch", CUDA_DIVISIONS, ids=str)
-def test_operands_that_the_hopper_kernel_leaves_to_triton(launch, cuda_reference):
+def test_operands_left_to_triton(launch, cuda_reference):
     x = torch.randn(64, 16, dtype=torch.float16)
     wide = torch.randn(64, dtype=torch.float64)
     most = CUDA_DIVISIONS[launch]
@@ -72,7 +72,7 @@ def test_operands_that_the_hopper_kernel_leaves_to_triton(launch, cuda_reference
         assert layer_norm.unsupported_reason(TRITON, x, **operands) is None
 
 
-def test_a_library_that_cannot_be_built_is_a_reason(monkeypatch):
+def test_library_that_cannot_be_built(monkeypatch):
     """The op then runs Triton's kernel, and does not fail."""
 
     def fails(name):
@@ -86,7 +86,7 @@ def test_a_library_that_cannot_be_built_is_a_reason(monkeypatch):
 
 
 @pytest.mark.usefixtures("nothing_tuned")
-def test_the_launch_that_was_measured_runs_where_it_can(cuda_reference):
+def test_measured_launch_runs(cuda_reference):
     x, bias = torch.randn(64, 16, dtype=torch.float16), torch.randn(64)
     remember(x, CUDA)
     y = layer_norm_columns(x, None, bias, 1e-6)
@@ -99,7 +99,7 @@ def test_the_launch_that_was_measured_runs_where_it_can(cuda_reference):
 
 
 @pytest.mark.usefixtures("nothing_tuned")
-def test_a_choice_is_of_one_problem_and_kept(cuda_reference):
+def test_choice_is_of_one_problem(cuda_reference):
     x, residual = torch.randn(2, 64, 16, dtype=torch.float16)
     remember(x, CUDA, residual, keep_sums=True).save()
     store.tuned_kernel.cache_clear()

@@ -49,7 +49,7 @@ def test_plain_operations(dtype, kind):
         check(m, d, dtype, kind, "cpu")
 
 
-def test_what_the_kernel_leaves_to_plain_operations():
+def test_parts_left_to_plain_operations():
     vector = torch.ones(8, dtype=torch.float64)
     for d, dtype, vectors, reason in (
         (8, torch.float32, {}, "takes float16 or bfloat16"),
@@ -62,7 +62,7 @@ def test_what_the_kernel_leaves_to_plain_operations():
         assert reason in rows_unsupported_reason(d, dtype, torch.device("cpu"), **vectors)
 
 
-def test_operands_that_do_not_fit_are_rejected():
+def test_misfitting_operands_are_rejected():
     x, vector = torch.randn(4, 8), torch.ones(8)
     for operands, message in (
         ({"x": x[0]}, "x must be"),

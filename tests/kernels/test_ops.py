@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from in_layout import InLayout, every_layout
+from in_layout import InLayout, assert_names_wrong_operands, every_layout
 from random_problems import precision_allowed
 from sparsefront_kernels import Problem
 from sparsefront_kernels.dense.format import DenseFormat
@@ -95,6 +95,13 @@ def test_no_rows_give_no_rows(kernel, setting):
     assert y.shape == ((len(bias), 0) if kernel.layout in Y_FEATURE_MAJOR else (0, len(bias)))
 
 
+def test_wrong_operands_are_named(kernel, setting):
+    """CUDA kernels: `test_packed_weights.py`."""
+    if kernel.is_reference or torch.cuda.is_available():
+        pytest.skip("references take more than kernels do; on a GPU the check is the same")
+    assert_names_wrong_operands(kernel, setting[0], setting[1], len(setting[2]))
+
+
 MOST = 4
 
 
@@ -150,7 +157,7 @@ def test_more_rows_than_a_kernel_takes(layout, m, activations, expected_product,
 
 @pytest.mark.gpu
 class TestOnGPU:
-    def test_more_rows_than_it_was_chosen_for(self, kernel, cases, device, activations, expected_product, assert_close):
+    def test_more_rows_than_chosen_for(self, kernel, cases, device, activations, expected_product, assert_close):
         stored, problem = taken(kernel, cases, device, 16)
         packed = kernel.pack(stored)
         for m in (65, 120, 4097):
@@ -204,7 +211,7 @@ class TestOnGPU:
         side.synchronize()
         assert torch.equal(y, expected)
 
-    def test_runs_on_another_device_than_the_current(self, kernel, cases, activations, expected_product, assert_close):
+    def test_run_on_another_device(self, kernel, cases, activations, expected_product, assert_close):
         if torch.cuda.device_count() < 2:
             pytest.skip("one CUDA device")
         device = torch.device("cuda", 1)

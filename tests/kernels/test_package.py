@@ -27,7 +27,7 @@ def imported_modules(source: Path) -> set[str]:
     return found
 
 
-def test_imports_torch_triton_and_the_standard_library_only():
+def test_imports_of_the_standard_library_alone():
     assert {source: more for source in SOURCES if (more := imported_modules(source) - ALLOWED)} == {}
 
 
@@ -62,7 +62,7 @@ def test_imports_alone_and_without_triton(with_torch):
     assert loaded.strip() == "[]"
 
 
-def test_interpreter_asked_for_too_late_is_unsupported(with_torch):
+def test_late_interpreter_is_unsupported(with_torch):
     """Kernels that were loaded for a GPU cannot be interpreted any more, and say so instead of failing inside."""
     reason = run_python(
         with_torch,

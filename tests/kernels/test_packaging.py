@@ -26,7 +26,7 @@ def data_files() -> set[Path]:
 
 
 @pytest.mark.parametrize("project", [PROJECT, PACKAGE.parents[1] / "pyproject.toml"], ids=["kernels", "root"])
-def test_headers_sources_and_tables_are_package_data(project: Path):
+def test_headers_are_package_data(project: Path):
     patterns = tomllib.loads(project.read_text())["tool"]["setuptools"]["package-data"]["sparsefront_kernels"]
     covered = {path.relative_to(PACKAGE) for pattern in patterns for path in PACKAGE.glob(pattern)}
     assert data_files() <= covered

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from in_layout import InLayout
+from in_layout import InLayout, assert_names_wrong_operands
 from random_problems import OCCASIONS, RandomProblem, draw, laid_out
 from sparsefront_kernels import entry
 from sparsefront_kernels.blocked import sm90 as blocked
@@ -73,7 +73,7 @@ def test_packed_weight_is_the_stored_one(name, problems):
 @pytest.mark.parametrize(
     ("name", "layout"), [(name, layout) for name in KERNELS for layout in entry(name).layouts], ids=str
 )
-def test_fake_and_empty_outputs_have_their_shape(name, layout, problems):
+def test_outputs_have_their_shape(name, layout, problems):
     (one,) = problems(name, layout, seeds=[3])
     empty = one.x.narrow(1 if layout in X_FEATURE_MAJOR else 0, 0, 0)
     assert one.kernel.run(empty, one.packed, one.bias).numel() == 0
@@ -85,17 +85,7 @@ def test_fake_and_empty_outputs_have_their_shape(name, layout, problems):
 @pytest.mark.parametrize("name", KERNELS)
 def test_wrong_operands_are_named(name, problems):
     (one,) = problems(name, seeds=[3])
-    wide = torch.cat([one.x, one.x], dim=0 if one.kernel.layout in X_FEATURE_MAJOR else 1)
-    wrong = {"x must be": (wide, None), "x is torch.float64": (one.x.double(), None)}
-    wrong["bias must be a float"] = (one.x, torch.ones(one.problem.n + 1))
-    for message, (x, bias) in wrong.items():
-        with pytest.raises(ValueError, match=message):
-            one.kernel.run(x, one.packed, bias)
-    if one.kernel.fuses_epilogue:
-        with pytest.raises(ValueError, match="activation 'swish' is not one of none, relu"):
-            one.kernel.run(one.x, one.packed, None, activation="swish")
-        with pytest.raises(ValueError, match="the residual must be"):
-            one.kernel.run(one.x, one.packed, None, residual=torch.ones(1, 1))
+    assert_names_wrong_operands(one.kernel, one.x, one.packed, one.problem.n)
 
 
 @pytest.mark.parametrize("name", TUNABLE)
@@ -115,7 +105,7 @@ def _without_start(launch) -> tuple:
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_remembered_launch_is_used_for_like_work(name, problems, nothing_tuned):
+def test_remembered_launch_of_like_work(name, problems, nothing_tuned):
     (one,) = problems(name, seeds=[0])
     tunable, problem = one.kernel.tunable, one.problem
     other = list(tunable.candidates(one.packed, problem))[-1]
@@ -124,7 +114,7 @@ def test_remembered_launch_is_used_for_like_work(name, problems, nothing_tuned):
 
 
 @pytest.mark.parametrize("name", TUNABLE)
-def test_shipped_launches_are_of_the_launch_type(name):
+def test_shipped_launches_have_their_type(name):
     for kernel in {entry(name).tunable_in(layout) for layout in entry(name).layouts}:
         for path in store.SHIPPED.glob("*.json"):
             entries = store._read(path)["kernels"].get(kernel.kernel, {"entries": {}})["entries"]

@@ -5,23 +5,10 @@ from pathlib import Path
 
 import pytest
 from sparsefront_kernels.bench.rows import COLUMNS, read_rows
-from sparsefront_kernels.performance_model import (
-    PredictedSpeedup,
-    Product,
-    performance_model,
-    predict,
-)
+from sparsefront_kernels.performance_model import PredictedSpeedup, Product, performance_model, predict
 from sparsefront_kernels.performance_model.__main__ import main
-from sparsefront_kernels.performance_model.fit import (
-    Sample,
-    fitted,
-    rates_of,
-)
-from sparsefront_kernels.performance_model.kernel_latency import (
-    FAMILIES,
-    Prediction,
-    predict_with,
-)
+from sparsefront_kernels.performance_model.fit import Sample, fitted, rates_of
+from sparsefront_kernels.performance_model.kernel_latency import FAMILIES, Prediction, predict_with
 from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates, user_file
 from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS
 
@@ -59,7 +46,7 @@ def asked(family: str, **changed) -> tuple[str, Product]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_product_is_faster_than_the_device(family):
+def test_no_product_beats_the_device(family):
     for m in (1, 17, 64) if family == "gathered_small_m" else (1, 256, 5000):
         for granularity in (4, 32, 128):
             kernel, one = asked(family, m=m, granularity=granularity)
@@ -79,14 +66,14 @@ def test_more_work_is_never_faster(family):
         assert sparse == sorted(sparse)
 
 
-def test_tiles_narrower_than_the_hardware_cost_more():
+def test_narrow_tiles_cost_more():
     times = [predicted_us(*asked("gathered_sm90", m=4096, granularity=unit), rates()) for unit in (128, 64, 32, 16)]
     assert times == sorted(times) and times[0] < times[-1]
     assert product(granularity=16, sparsity=0.5).kept_by_any(64) == 1 - 0.5**4
     assert product(granularity=128, sparsity=0.5).kept_by_any(64) == 0.5
 
 
-def test_nothing_is_said_of_what_is_not_known():
+def test_unknown_values_say_nothing():
     assert predict(product(), "gathered_sm90", "a GPU that nobody measured") is None
     assert predicted_us("triton_bsr", product(), rates()) is None
     assert predicted_us(*asked("gathered_small_m", m=65), rates()) is None
@@ -97,7 +84,7 @@ def test_nothing_is_said_of_what_is_not_known():
     assert predicted_us(*asked("gathered_sm90", layout="row_major"), rates(constants=untold)) is None
 
 
-def test_a_fit_finds_the_times_that_made_it():
+def test_fit_finds_its_times():
     """Other constants than those it begins with; the times come back, also of shapes that it did not see."""
     true = rates()
     true.constants["gathered_sm90 fp16"].update(launch=3.0, work_tile=1.6, math=0.8, l2_gb_per_s=9000.0, turn_x=1.0)
@@ -143,7 +130,7 @@ def test_rates_are_those_of_the_floors():
         rates_of([row(**bound)], gpu="GPU", num_sms=7, made_with={})
 
 
-def test_a_users_own_rates_replace_the_shipped_ones(tmp_path, monkeypatch):
+def test_own_rates_replace_shipped_ones(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     device_rates.cache_clear()
     assert device_rates("NVIDIA H200").num_sms == 132
@@ -174,7 +161,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     device_rates.cache_clear()
 
 
-def test_predictions_are_measurements_where_there_are_any(tmp_path, monkeypatch):
+def test_predictions_are_measurements_where_possible(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     device_rates.cache_clear()
     known = performance_model("NVIDIA H200")
@@ -190,7 +177,7 @@ def test_predictions_are_measurements_where_there_are_any(tmp_path, monkeypatch)
     assert performance_model("a GPU that nobody measured") is None
 
 
-def test_a_model_may_be_wrong_by_its_error():
+def test_model_within_its_error():
     assert not PredictedSpeedup(10.0, 9.5).may_win
     assert PredictedSpeedup(10.0, 9.5, source="model", error=0.1).may_win
     assert not PredictedSpeedup(10.0, 9.0, source="model", error=0.1).may_win

@@ -30,7 +30,7 @@ def test_epilogue_rounds_once(device):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_gelu_in_16_bits_is_right_over_its_whole_range(device, dtype):
+def test_gelu_in_16_bits(device, dtype):
     """To 3e-5 before it is rounded (the interpreter cuts bfloat16 off), also where erf has long been 1 or -1."""
     sums = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([-3e4, 3e4, 0.0])]).to(device, dtype)[None]
     expected = torch.nn.functional.gelu(sums.double())
@@ -39,7 +39,7 @@ def test_gelu_in_16_bits_is_right_over_its_whole_range(device, dtype):
     assert (error <= 4e-5 + rounding * expected.abs()).all()
 
 
-def test_operands_that_do_not_fit_are_rejected():
+def test_misfitting_operands_are_rejected():
     sums = torch.randn(4, 6)
     with pytest.raises(ValueError, match=r"bias must be a float \[4\]"):
         epilogue(sums, torch.ones(6), "none", None)
@@ -58,7 +58,7 @@ def test_the_ops_are_what_they_say(device):
 
 
 @pytest.mark.parametrize("shape", [(5, 70), (1, 9), (9, 1), (130, 64), (0, 4)])
-def test_a_transpose_copies_only_what_lies_otherwise(shape, device):
+def test_transpose_copies_what_lies_otherwise(shape, device):
     rows = torch.randn(shape, device=device)
     columns = contiguous_transpose(rows)
     assert torch.equal(columns, rows.t()) and columns.is_contiguous()

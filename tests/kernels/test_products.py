@@ -4,7 +4,7 @@ import pytest
 import torch
 from in_layout import InLayout, every_layout
 from random_problems import cancels, precision_allowed
-from sparsefront_kernels import FORMATS, Problem, entry, find
+from sparsefront_kernels import FORMATS, Problem, find
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR
 
 ROWS = [0, 1, 7, 33, 131]
@@ -94,20 +94,3 @@ def test_every_kernel_is_exercised(kernel, cases):
     if None not in reasons and lacking:
         pytest.skip(lacking[0])  # a GPU, an instruction of it, or a compiler
     assert None in reasons, reasons
-
-
-@pytest.mark.parametrize(
-    ("x", "bias", "message"),
-    [
-        (torch.ones(3, 99), None, "x must be .* with K = 149"),
-        (torch.ones(149), None, "x must be"),
-        (torch.ones(3, 149, dtype=torch.float16), None, "x is torch.float16, the weight torch.float32"),
-        (torch.ones(3, 149), torch.ones(7), r"bias must be a float \[101\]"),
-        (torch.ones(3, 149), torch.ones(101).int(), r"bias must be a float \[101\]"),
-    ],
-)
-def test_operands_that_do_not_fit_are_rejected(cases, x, bias, message, device):
-    stored = cases["gathered-uneven"].build().to(device)
-    kernel = entry("gathered_triton")
-    with pytest.raises(ValueError, match=message):
-        kernel.run(x.to(device), kernel.pack(stored), bias if bias is None else bias.to(device))

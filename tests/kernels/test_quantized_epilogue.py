@@ -31,7 +31,7 @@ def test_triton_and_plain_operations_agree(by_output, kind, device):
         assert not fault_of(plain, expected(sums, *arguments), TOLERANCE[dtype])
 
 
-def test_nothing_to_do_and_what_does_not_fit():
+def test_nothing_to_do():
     sums = torch.randn(3, 5)
     assert finished(sums, None, "none", None, torch.float32) is sums
     with pytest.raises(ValueError, match="the residual must be torch.float16"):

@@ -8,15 +8,7 @@ import pytest
 import torch
 from drawn_masks import blocks, free, n_of_m
 from random_problems import TOLERANCE, fault_of
-from sparsefront_kernels import (
-    FORMATS,
-    Problem,
-    UnsupportedProblem,
-    best_kernel,
-    entries,
-    entry,
-    find,
-)
+from sparsefront_kernels import FORMATS, Problem, UnsupportedProblem, best_kernel, entries, entry, find
 from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
 from sparsefront_kernels.semi_structured import torchao
@@ -71,7 +63,7 @@ def test_a_cpu_takes_the_reference():
 
 @pytest.mark.parametrize("kernel", REFERENCES, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_reference_is_the_product_of_the_quantised_operands(kernel, dtype):
+def test_reference_is_the_product_of_the_quantized_operands(kernel, dtype):
     x, stored, packed = operands(kernel, dtype, CPU)
     bias, residual = torch.randn(N), torch.randn(45, N).to(dtype)
     for epilogue in ({}, {"activation": "gelu", "residual": residual}):
@@ -79,11 +71,11 @@ def test_reference_is_the_product_of_the_quantised_operands(kernel, dtype):
         assert y.dtype == dtype and not fault_of(y, exact(kernel, x, packed, bias, **epilogue), TOLERANCE[dtype])
     near = x[1:].float() @ stored.to_dense().float().t()
     error = torch.linalg.norm(kernel.run(x[1:], packed).float() - near) / torch.linalg.norm(near)
-    assert 1e-3 < error < 0.05, "what quantising costs"
+    assert 1e-3 < error < 0.05, "what quantizing costs"
 
 
 @pytest.mark.parametrize("kernel", REFERENCES, ids=lambda kernel: kernel.name)
-def test_reference_takes_x_quantised_in_each_way(kernel):
+def test_reference_takes_x_quantized_in_each_way(kernel):
     x, _, packed = operands(kernel, torch.float16, CPU)
     ways = {"row": quantize(x, kernel.precision), "group128": quantize(x, kernel.precision, group=128)}
     if kernel.precision == "fp8":
@@ -108,7 +100,7 @@ def test_nan_and_infinities_reach_their_rows_alone():
 
 
 @pytest.mark.parametrize("name", ["blocked_fp8_reference", pytest.param("blocked_fp8_sm90", marks=pytest.mark.gpu)])
-def test_a_kernel_may_quantise_for_the_next_product(name):
+def test_a_kernel_may_quantize_for_the_next_product(name):
     kernel, device = entry(name), CPU if name == "blocked_fp8_reference" else torch.device("cuda")
     x, _, packed = operands(kernel, torch.float16, device)
     bias = torch.randn(N, device=device)
@@ -163,7 +155,7 @@ def test_operands_that_do_not_fit_are_rejected(name):
 @pytest.mark.parametrize("kernel", [kernel for kernel in LOW if kernel.requires_cuda], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("m", [6, 17, 45, 256])
-def test_kernel_is_the_product_of_the_quantised_operands(kernel, dtype, m):
+def test_kernel_is_the_product_of_the_quantized_operands(kernel, dtype, m):
     device = torch.device("cuda")
     stored = weight_of(kernel.family, dtype).to(device)
     if (reason := kernel.unsupported_reason(stored, Problem(m, K, N, dtype, device))) is not None:

@@ -92,7 +92,7 @@ def test_the_problems_are_what_they_claim(family):
     assert drawn["x is transposed"].x.t().is_contiguous()
 
 
-def test_the_same_seed_draws_the_same_problem():
+def test_same_seed_draws_the_same_problem():
     for kernel in every_layout():
         if kernel.is_reference:
             first, again = (draw(kernel, 17, "cpu", largest=50) for _ in range(2))

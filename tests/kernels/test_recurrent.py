@@ -4,12 +4,7 @@ import pytest
 import torch
 from sparsefront_kernels.csr.format import CSRFormat
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.recurrent import (
-    SparseGates,
-    lstm_gates,
-    lstm_gates_reference,
-    lstm_step,
-)
+from sparsefront_kernels.recurrent import SparseGates, lstm_gates, lstm_gates_reference, lstm_step
 from sparsefront_kernels.recurrent.step import pack_steps
 from sparsefront_kernels.recurrent.triton_steps import launch_lstm_gates, launch_lstm_step
 from torch import Tensor
@@ -93,7 +88,7 @@ def test_step(rows, width, density, has_bias, dtype, device):
             )
 
 
-def test_the_step_is_an_op_and_its_layer_a_linear(device):
+def test_step_is_an_op(device):
     weight, mask = masked_weight(32, 0.3, device, torch.float16)
     stored = GatheredFormat.from_dense(weight, mask, tile=8)
     layer = SparseGates(stored, None)

@@ -22,23 +22,23 @@ from sparsefront_kernels import (
 CPU, HALF = torch.device("cpu"), {"dtype": torch.float16}
 
 
-def test_every_family_has_a_reference_that_needs_no_gpu():
+def test_every_family_has_a_reference():
     for family in families():
         assert reference(family).is_reference
         assert not reference(family).requires_cuda
         assert FORMATS[family].family == family
 
 
-def test_families_of_formats_are_those_of_kernels():
+def test_families_of_formats_and_kernels():
     assert list(FORMATS) == list(dict.fromkeys(kernel.family for kernel in entries()))
 
 
 @pytest.mark.parametrize("kernel", entries(), ids=lambda kernel: kernel.name)
-def test_files_and_copies_hold_the_kernel_itself(kernel):
+def test_files_hold_the_kernel_itself(kernel):
     assert pickle.loads(pickle.dumps(kernel)) is kernel and copy.deepcopy(kernel) is kernel
 
 
-def test_each_kernel_has_one_label_in_each_layout():
+def test_each_kernel_has_one_label():
     labels = [kernel.label(layout) for kernel in entries() for layout in kernel.layouts]
     assert len(labels) == len(set(labels)) > len(entries())
     for kernel in entries():
@@ -57,18 +57,18 @@ def test_each_kernel_has_one_label_in_each_layout():
         ("blocked_2_4_filled_gathered_sm90_feature_major", "blocked_2_4_filled_gathered_sm90", "feature_major"),
     ],
 )
-def test_a_label_names_a_kernel_and_its_layout(label, kernel, layout):
+def test_label_names_kernel_and_layout(label, kernel, layout):
     assert labeled(label) == (entry(kernel), layout)
 
 
-def test_a_layout_that_the_kernel_does_not_take_is_no_label():
+def test_layout_without_a_label():
     with pytest.raises(ValueError, match="'csr_sm90_row_to_feature'; csr_sm90 takes row_major, feature_major"):
         labeled("csr_sm90_row_to_feature")
     with pytest.raises(ValueError, match="no kernel is called 'csr'"):
         labeled("csr_feature_major")
 
 
-def test_a_kernel_runs_in_the_layouts_that_it_takes():
+def test_kernel_runs_in_its_layouts():
     def product(x, packed, bias, *, layout):
         return layout
 
@@ -109,6 +109,8 @@ def test_usable_and_unsupported_cover_all_kernels(case):
         ),
         ("gathered-kept", "gathered_quack", {}, "takes feature_major activations, not row_major"),
         ("gathered-kept", "gathered_triton", {"dtype": torch.float64}, "not torch.float64"),
+        ("gathered-kept", "gathered_triton_tf32", {}, "fp32_precision"),
+        ("gathered-kept", "gathered_triton_tf32", HALF, "takes float32, not torch.float16"),
         ("gathered-kept", "gathered_reference", {"dtype": torch.int8}, "takes floating point"),
         ("gathered-kept", "gathered_reference", {"device": torch.device("meta")}, "meta device"),
         ("gathered-kept", "gathered_triton", {"device": torch.device("mps")}, "needs a CUDA device, not mps"),
@@ -144,7 +146,7 @@ def test_unsupported_problems_say_why(cases, weight, kernel, changes, reason):
         entry(kernel).require_supported(stored, problem)
 
 
-def test_triton_does_not_support_a_cpu_without_the_interpreter(cases, monkeypatch):
+def test_triton_needs_the_interpreter_on_cpu(cases, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     for weight in ("gathered-kept", "blocked-kept", "n_m-7:7"):
         stored = cases[weight].build()
@@ -161,7 +163,7 @@ def test_interpreter_does_not_support_bfloat16(cases):
     assert "bfloat16" in entry("gathered_triton").unsupported_reason(stored, Problem(4, 70, 32, torch.bfloat16, CPU))
 
 
-def test_packing_for_cusparselt_off_the_gpu_is_unsupported(cases):
+def test_packing_for_cusparselt_needs_a_gpu(cases):
     with pytest.raises(UnsupportedProblem, match="packs on a CUDA device"):
         entry("semi_structured_torch").pack(cases["semi_structured"].build().to(dtype=torch.float16))
 
@@ -175,7 +177,7 @@ def test_impossible_problems_are_rejected(changes, message):
         Problem(**{"m": 1, "k": 1, "n": 1, "dtype": torch.float32, "device": CPU} | changes)
 
 
-def test_problem_takes_a_device_by_name_and_knows_its_shapes():
+def test_problem_knows_its_shapes():
     problem = Problem(2, 3, 4, torch.float32, "cpu", "feature_major")
     assert (problem.device, problem.x_shape, problem.y_shape) == (CPU, (3, 2), (4, 2))
     mixed = Problem(2, 3, 4, torch.float32, "cpu", "row_to_feature")

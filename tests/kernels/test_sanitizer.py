@@ -1,4 +1,4 @@
-"""compute-sanitizer finds no access outside memory, no uninitialised or racing use of shared memory in our CUDA kernels."""
+"""compute-sanitizer finds no access outside memory, no uninitialized or racing use of shared memory in our CUDA kernels."""
 
 import os
 import re
@@ -168,7 +168,7 @@ def test_the_programs_of_right_rings_compile(tmp_path):
     assert build_rings(tmp_path).is_file()
 
 
-def test_a_finding_is_excused_by_who_writes_alone():
+def test_finding_is_excused_by_its_writer():
     assert [written_by(finding) for finding in findings(RACE)] == [{"copy_bulk"}] * 2
     assert (
         unexcused(RACE, {"copy_bulk"}) == []

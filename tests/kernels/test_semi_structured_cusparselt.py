@@ -45,7 +45,7 @@ def problem(layout, m=13, dtype=torch.float16):
 
 
 @pytest.mark.parametrize(("layout", "strides"), [("row_major", (1, 64)), ("feature_major", (16, 1))])
-def test_the_search_sees_the_product_as_it_will_run(monkeypatch, layout, strides):
+def test_search_sees_the_product(monkeypatch, layout, strides):
     seen = []
 
     def search(packed, x):
@@ -57,7 +57,7 @@ def test_the_search_sees_the_product_as_it_will_run(monkeypatch, layout, strides
     assert seen == [(PACKED.compressed, (64, 16), strides, torch.float16)], "rows are padded to a multiple of 8"
 
 
-def test_the_transposed_store_takes_what_another_process_timed(monkeypatch):
+def test_transposed_store_takes_other_timings(monkeypatch):
     monkeypatch.setattr(cusparselt, "searched", lambda packed, x: pytest.fail("an algorithm may end the process"))
     monkeypatch.setattr(cusparselt, "fast_with_transposed_store", lambda problem: [Algorithm(9), DEFAULT])
     assert ALGORITHMS.candidates(PACKED, problem("feature_to_row")) == [Algorithm(9), DEFAULT]
@@ -79,7 +79,7 @@ print('{"alg_id": 6, "latency_us": 2}')""",
     ],
     ids=["nothing", "asked", "all", "ended"],
 )
-def test_what_ran_before_the_other_process_ended_counts(monkeypatch, printed, fastest):
+def test_earlier_results_of_the_other_process(monkeypatch, printed, fastest):
     run = cusparselt.subprocess.run
     monkeypatch.setattr(
         cusparselt.subprocess,
@@ -91,7 +91,7 @@ def test_what_ran_before_the_other_process_ended_counts(monkeypatch, printed, fa
 
 
 @pytest.mark.parametrize(("broken", "numbers"), [(None, [0, 2, 3]), (3, [0, 2])], ids=["all", "one breaks the device"])
-def test_the_other_process_times_each_algorithm_that_runs(monkeypatch, capsys, broken, numbers):
+def test_other_process_times_each_algorithm(monkeypatch, capsys, broken, numbers):
     def product(packed, x, transpose_result, alg_id, **others):
         assert transpose_result and tuple(x.shape) == (64, 16)
         if alg_id == broken:
@@ -184,7 +184,7 @@ def test_wrong_algorithms_are_not_used(found, wrong, expected, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["row_major", "feature_major"])
-def test_a_layer_searches_rows_it_was_not_tuned_for(layout):
+def test_layer_searches_new_rows(layout):
     if not torch.backends.cusparselt.is_available():
         pytest.skip("this PyTorch was built without cuSPARSELt")
     kernel, like = entry("semi_structured_torch"), {"device": "cuda", "dtype": torch.bfloat16}

@@ -48,7 +48,7 @@ def asked(monkeypatch):
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_scales_padding_and_order_around_the_product(precision, dtype, ordered, asked):
+def test_scales_padding_and_order(precision, dtype, ordered, asked):
     packed = packed_weight(precision, torch.randperm(K) if ordered else None)
     kernel, x = entry(f"semi_structured_{precision}"), torch.randn(21, K).to(dtype)
     of_x, of_w = kernel.multiplied(x, packed)

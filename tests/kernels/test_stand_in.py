@@ -41,7 +41,7 @@ def shipped() -> tuple[Sm90Problem, Sm90Launch]:
     raise AssertionError("prediction chooses as measured everywhere")
 
 
-def test_launches_are_the_others_and_count_as_not_measured(caplog):
+def test_other_launches_count_as_unmeasured(caplog):
     problem, launch = shipped()
     assert chosen_launch(LAUNCHES, problem, H100, 132) == launch
     table = store.tuned_kernel(H100, LAUNCHES.kernel, LAUNCHES.version)
@@ -50,7 +50,7 @@ def test_launches_are_the_others_and_count_as_not_measured(caplog):
     assert "NVIDIA H200" in caplog.messages[0]
 
 
-def test_ones_own_measurements_come_first_and_alone_are_written():
+def test_own_measurements_come_first():
     problem, launch = shipped()
     own = dataclasses.replace(launch, pdl=not launch.pdl)
     LAUNCHES.record(problem, own, 1.0, H100).save()

@@ -18,7 +18,7 @@ def folders(tmp_path, monkeypatch):
     store.tuned_kernel.cache_clear()
 
 
-def test_saved_entries_are_found_again_with_their_versions():
+def test_saved_entries_are_read_again():
     table = store.tuned_kernel("GPU", "kernel", 1)
     table.record("m=1", {"block": 64})
     path = table.save()
@@ -28,7 +28,7 @@ def test_saved_entries_are_found_again_with_their_versions():
     assert made_with.keys() == {"torch", "cuda", "driver", "date"}
 
 
-def test_entries_of_an_older_kernel_are_not_used():
+def test_entries_of_an_older_kernel():
     table = store.tuned_kernel("GPU", "kernel", 1)
     table.record("m=1", {"block": 64})
     table.save()
@@ -67,14 +67,14 @@ def test_what_another_process_measured_meanwhile_stays():
     assert in_file() == {"old": {"block": 3}, "other's": {"block": 2}, "one's": {"block": 4}}
 
 
-def test_processes_that_save_at_once_lose_nothing():
+def test_parallel_saves_lose_nothing():
     with ThreadPoolExecutor(8) as pool:  # a lock of the operating system is one of each opened file
         list(pool.map(lambda number: measured({f"m={number}": {"block": number}}).save(), range(40)))
     assert len(in_file()) == 40
     assert {path.name for path in store.user_file("GPU").parent.iterdir()} == {"gpu.json", "gpu.lock"}
 
 
-def test_a_trial_is_never_written_and_ends_with_a_measurement():
+def test_trial_ends_with_a_measurement():
     table = store.tuned_kernel("GPU", "kernel", 1)
     table.trials["a"] = table.trials["b"] = {"block": 1}
     table.record("b", {"block": 2})
@@ -121,7 +121,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_file_is_named_once_and_costs_no_call(content, caplog):
+def test_damaged_file_is_named_once(content, caplog):
     """What ships still counts; the next measurements take its place, and it is kept aside."""
     ship({"a": {"block": 1}})
     path = store.user_file("GPU")
@@ -142,7 +142,7 @@ def test_a_damaged_file_is_named_once_and_costs_no_call(content, caplog):
 @pytest.mark.parametrize(
     ("module", "read"), [(rates, rates.device_rates), (latency_table, latency_table.latency_table)]
 )
-def test_a_damaged_file_of_the_performance_model_is_none(module, read, caplog):
+def test_damaged_file_of_the_model(module, read, caplog):
     path = module.user_file("NVIDIA H200")
     path.parent.mkdir(parents=True)
     for content in ("{", "[]", '{"gpu": "NVIDIA H200"}'):
@@ -165,7 +165,7 @@ class Described:
     amount: float = 4.0
 
 
-def test_entries_that_are_no_launch_do_not_count():
+def test_entries_without_a_launch():
     """A call would else raise, or hand the kernel something it cannot read."""
     kernel = launches.TunedLaunches("kernel", 1, Launch, None, worth_timing=lambda *_: [], untuned=lambda *_: Launch(0))
     wrong = {"m=1 kept=4": {"name": "two"}, "m=1 kept=5": {"block": "64"}, "m=1 kept=many": {"block": 64}}

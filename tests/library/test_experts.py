@@ -38,7 +38,7 @@ def dense(request) -> nn.Module:
 
 
 @torch.no_grad()
-def test_experts_are_pruned_saved_loaded_and_swapped(dense, tmp_path):
+def test_experts_are_saved_and_swapped(dense, tmp_path):
     net = copy.deepcopy(dense)
     masks = sf.prune(net, "element_wise", 0.5, example_inputs=IDS, tell=len)
     of_experts = [name for name in masks if ".experts." in name]
@@ -87,7 +87,7 @@ def test_experts_recover_without_training(dense, recovery):
 
 
 @pytest.mark.parametrize("importance", ["wanda", "obs", "taylor"])
-def test_experts_without_tokens_are_scored_by_magnitude(dense, importance, caplog):
+def test_experts_without_tokens(dense, importance, caplog):
     net = copy.deepcopy(dense)
     one_token = torch.full((1, 4), 5)
     batches = [{"input_ids": one_token, "labels": one_token}]
@@ -99,7 +99,7 @@ def test_experts_without_tokens_are_scored_by_magnitude(dense, importance, caplo
 
 
 @pytest.mark.parametrize("then", ["alone", "and a pattern"])
-def test_experts_with_the_least_routed_mass_go(dense, then, tmp_path):
+def test_least_routed_experts_go(dense, then, tmp_path):
     net, count = copy.deepcopy(dense), len(dense.model.layers[0].mlp.experts.gate_up_proj)
     seen = []
     handle = dense.model.layers[0].mlp.experts.register_forward_pre_hook(lambda module, args: seen.append(args))

@@ -75,25 +75,25 @@ def test_the_whole_split_is_seen(task, split, stage, samples):
     assert data.stage == stage
 
 
-def test_the_limit_ends_after_the_batch_that_reaches_it(task):
+def test_limit_ends_after_its_batch(task):
     found = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
     assert found.samples == found.metrics["samples"] == 8
 
 
-def test_an_evaluation_tells_how_sure_it_is_and_of_how_many_samples(task):
+def test_evaluation_tells_its_standard_error(task):
     found = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
     assert (found.metrics["accuracy"], found.standard_errors, found.samples) == (0.5, {"accuracy": 0.1}, 8)
     assert found.outcomes == "of accuracy", "of the tracked metric"
 
 
-def test_floats_take_the_measured_dtype_and_logits_come_back_in_fp32(task):
+def test_floats_take_the_measured_dtype(task):
     net = Net()
     evaluate(task, net.train(), Data(), "val", device=CPU, dtype=torch.bfloat16)
     assert set(net.seen) == {(torch.bfloat16, torch.int64, False)}
     assert task.used.dtypes == {torch.float32}
 
 
-def test_a_hugging_face_output_keeps_its_kind_and_its_names():
+def test_hugging_face_output_keeps_its_kind():
     from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
     output = QuestionAnsweringModelOutput(start_logits=torch.ones(2, 3).half(), end_logits=torch.zeros(2, 3).half())

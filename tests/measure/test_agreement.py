@@ -20,7 +20,7 @@ from sparsefront.measure.correctness import (
 )
 
 
-def test_the_error_is_relative_to_the_expected_norm():
+def test_error_is_relative():
     expected = torch.tensor([3.0, 4.0])
     assert relative_error(expected, expected) == 0.0
     assert relative_error(expected + torch.tensor([0.0, 0.5]), expected) == pytest.approx(0.1)
@@ -37,7 +37,7 @@ def test_the_error_is_relative_to_the_expected_norm():
         (torch.ones(2), torch.zeros(2)),
     ],
 )
-def test_what_cannot_be_compared_is_infinitely_far(actual, expected):
+def test_incomparable_is_infinitely_far(actual, expected):
     assert relative_error(actual, expected) == math.inf
 
 
@@ -45,13 +45,13 @@ def test_zeros_agree_with_zeros():
     assert relative_error(torch.zeros(2), torch.zeros(2)) == 0.0
 
 
-def test_the_worst_tensor_of_an_output_counts():
+def test_worst_tensor_of_an_output():
     expected = {"a": torch.ones(4), "b": (torch.ones(4), torch.arange(4))}
     actual = {"a": torch.ones(4), "b": (torch.ones(4) * 1.5, torch.zeros(4).long())}  # integers are not evaluated
     assert output_error(actual, expected) == pytest.approx(0.5)
 
 
-def test_outputs_of_different_structure_are_an_error():
+def test_outputs_of_different_structure():
     with pytest.raises(ValueError):
         output_error((torch.ones(1),), (torch.ones(1), torch.ones(1)))
 
@@ -65,13 +65,13 @@ def test_outputs_of_different_structure_are_an_error():
         ((), "tuple"),
     ],
 )
-def test_outputs_without_a_floating_tensor_never_agree(output, of_type):
+def test_outputs_without_a_floating_tensor(output, of_type):
     with pytest.raises(InvalidSetting, match=f"net={of_type}: must return a floating-point tensor, or a mapping, data"):
         output_error(output, output)
 
 
 @pytest.mark.parametrize(("precision", "limit"), [("fp32", 4e-6), ("tf32", TF32_ERROR_LIMIT)])
-def test_float32_products_may_be_rounded_where_the_user_lets_pytorch_do_it(precision, limit):
+def test_rounded_float32_products(precision, limit):
     """With PyTorch's new switch, after which its old one cannot be asked any more."""
     with products_in(precision):
         assert product_error_limit(torch.float32) == limit
@@ -91,14 +91,14 @@ print(product_error_limit(torch.float32))
 """
 
 
-def test_the_old_switch_and_that_of_all_backends_count_too(programs):
+def test_old_switch_counts_too(programs):
     """In another process: they cannot be put back."""
     done = programs.run(["-c", OLD_SWITCH])
     assert done.returncode == 0, done.stderr
     assert [float(line) for line in done.stdout.split()] == [4e-6, 1e-3, 1e-3, 4e-6, 1e-3]
 
 
-def test_the_coarsest_dtype_says_what_rounding_may_do():
+def test_coarsest_dtype_bounds_rounding():
     norm, product = nn.LayerNorm(4), nn.Linear(4, 4).bfloat16()
     assert network_error_limit(norm) == NETWORK_ERROR_LIMIT[torch.float32]
     assert network_error_limit(nn.Sequential(norm, product)) == NETWORK_ERROR_LIMIT[torch.bfloat16]

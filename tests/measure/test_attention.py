@@ -72,7 +72,7 @@ def of_before(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [bert, vit], ids=["text", "odd length"])
-def test_no_mask_is_built_while_a_network_is_recorded(make, masks_of, of_before, monkeypatch):
+def test_recording_builds_no_mask(make, masks_of, of_before, monkeypatch):
     net, inputs = make()
     assert all(mask is not None for mask in masks_of(lambda: net(**inputs))), "as it is without our care"
     calls = {}
@@ -89,7 +89,7 @@ def test_no_mask_is_built_while_a_network_is_recorded(make, masks_of, of_before,
 @pytest.mark.gpu
 @pytest.mark.parametrize("make", [bert, vit], ids=["text", "odd length"])
 @pytest.mark.parametrize("mode", ["cuda_graph", "compile_cuda_graph"])
-def test_a_recorded_network_runs_the_fused_attention_of_eager_mode(make, mode):
+def test_recorded_network_runs_fused_attention(make, mode):
     (net, inputs), cuda = make(), torch.device("cuda")
     net = net.half().to(cuda)
     inputs = {name: (value.half() if value.is_floating_point() else value).to(cuda) for name, value in inputs.items()}
@@ -101,7 +101,7 @@ def test_a_recorded_network_runs_the_fused_attention_of_eager_mode(make, mode):
     assert any("flash" in name or "cudnn" in name for name in names) and not any("softmax" in name for name in names)
 
 
-def test_only_masks_that_mask_nothing_are_left_out():
+def test_empty_masks_are_left_out():
     net, inputs = bert(token_type_ids=torch.ones(2, 13, dtype=torch.long))
     assert [*without_full_masks(net, inputs, 1e-5)] == ["input_ids", "token_type_ids"]
     inputs["attention_mask"][1, 9:] = 0
@@ -129,7 +129,7 @@ class Heads(nn.Module):
         return F.scaled_dot_product_attention(x, x, x[..., :4], attn_mask=torch.ones(5, 5, dtype=torch.bool))
 
 
-def test_attention_in_the_math_path_is_named():
+def test_math_attention_is_named():
     x = torch.randn(2, 3, 5, 8)
     told = "1 of 1 attentions run in PyTorch's math path, which is slow: "
     told += "1 x float32 [2, 3, 5, 8] with a bool mask [5, 5] of strides [5, 1]"
@@ -144,7 +144,7 @@ def test_attention_in_the_math_path_is_named():
     assert math_path_report(net, inputs) is None
 
 
-def test_a_network_whose_attention_is_slow_is_named(monkeypatch, caplog):
+def test_slow_attention_is_named(monkeypatch, caplog):
     """On a GPU alone, which is made up here."""
     net, inputs = Heads().eval(), {"x": torch.randn(2, 3, 5, 8)}
     monkeypatch.setattr(
@@ -171,7 +171,7 @@ class Masked(nn.Module):
         return F.scaled_dot_product_attention(plain, x, value=x, attn_mask=mask)
 
 
-def test_pytorch_is_asked_which_attentions_a_backend_takes(monkeypatch):
+def test_attentions_that_a_backend_takes(monkeypatch):
     without = unsupported_reason(nn.Linear(4, 4), {"input": torch.randn(1, 4)}, "sdpa_flash")
     assert without == "the network calls no scaled_dot_product_attention"
     inputs = {"x": torch.randn(1, 2, 4, 8), "mask": torch.ones(1, 1, 4, 4, dtype=torch.bool)}
@@ -193,7 +193,7 @@ class Seen(nn.Module):
         return F.scaled_dot_product_attention(x, x, x)
 
 
-def test_a_backend_is_forced_during_the_forward_pass_only():
+def test_backend_is_forced_in_the_forward():
     net, x = Seen(), torch.randn(1, 2, 4, 8)
     before = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
     WithAttentionBackend(net, SDPBackend.MATH)(x=x)

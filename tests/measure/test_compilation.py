@@ -44,7 +44,7 @@ def modes(tmp_path, monkeypatch) -> list:
     torch.compiler.reset()
 
 
-def test_only_the_first_run_takes_the_lock_by_itself(modes):
+def test_first_run_takes_the_lock(modes):
     net, x = nn.Linear(4, 3), torch.randn(2, 4)
     compiled = compile_unshared(net)
     with torch.inference_mode(), shared(CPU):

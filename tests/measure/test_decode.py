@@ -48,7 +48,7 @@ def nets(request):
     return dense, masked, net
 
 
-def test_steps_give_the_logits_of_a_whole_forward(nets, ids):
+def test_steps_give_the_whole_logits(nets, ids):
     _, masked, sparse = nets
     with torch.no_grad():
         whole = masked(input_ids=ids).logits
@@ -64,7 +64,7 @@ def test_steps_give_the_logits_of_a_whole_forward(nets, ids):
             step.advance()
 
 
-def test_prompt_that_fails_with_kernels_has_its_reason(ids):
+def test_prompt_that_fails_with_kernels(ids):
     class Failing(nn.Linear):
         def forward(self, input):
             raise RuntimeError("a kernel fails")
@@ -76,7 +76,7 @@ def test_prompt_that_fails_with_kernels_has_its_reason(ids):
     assert report.not_timed == {"sparse": "RuntimeError: a kernel fails"}
 
 
-def test_benchmark_tells_tokens_per_second_and_the_prompt(nets, ids, monkeypatch):
+def test_benchmark_tells_tokens_per_second(nets, ids, monkeypatch):
     dense, _, sparse = nets
     made = []
     monkeypatch.setattr(decode, "int8_unavailable_reason", lambda: None)
@@ -110,14 +110,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("make", "settings", "more", "told"), WRONG.values(), ids=WRONG)
-def test_what_cannot_generate_is_refused_in_one_line(make, settings, more, told, ids):
+def test_network_that_cannot_generate(make, settings, more, told, ids):
     dense, net = make(), make()
     with pytest.raises(InvalidSetting, match=told) as error:
         sf.benchmark(dense, net, {"input_ids": ids} | more, settings=sf.Measure(mode="decode", **settings, **EAGER))
     assert "\n" not in str(error.value)
 
 
-def test_a_full_cache_and_a_window_that_is_shorter_are_refused(ids):
+def test_full_cache_is_refused(ids):
     step = Decoder(llama(), ids, 15)
     with pytest.raises(InvalidSetting, match="too short for 15 tokens"):
         step.advance()
@@ -148,14 +148,14 @@ def test_settings_of_another_mode_are_refused(given, told):
         sf.Measure(**given)
 
 
-def test_a_cache_has_room_behind_the_prompt():
+def test_cache_has_room_behind_the_prompt():
     found = sf.Measure(mode="decode")
     assert [found.cache_length_for(length) for length in (1, 63, 64, 255, 256)] == [64, 64, 128, 256, 320]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("batch", [1, 16])
-def test_recorded_and_compiled_steps_on_a_gpu(batch, cuda="cuda", dtype=torch.float16):
+def test_recorded_and_compiled_steps(batch, cuda="cuda", dtype=torch.float16):
     """With kernels for few rows, and a prompt that is longer than they take."""
     torch.manual_seed(0)
     sizes = SIZES | {"hidden_size": 256, "intermediate_size": 512}

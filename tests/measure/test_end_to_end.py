@@ -55,7 +55,7 @@ class WithKernel(Layers):
         self.kernel = SparseLinear(entry("csr_reference"), stored, None)
 
 
-def test_both_sides_keep_all_samples_of_all_repeats():
+def test_both_sides_keep_all_samples():
     settings = Measure(device="cpu", samples=6, repeats=2, warmup=1)
     found = time_pair(Layers(12).eval(), Layers(1).eval(), {"x": torch.randn(256, 128)}, settings)
     assert {side: [len(repeat) for repeat in repeats] for side, repeats in found.samples_ms.items()} == {
@@ -70,7 +70,7 @@ def test_both_sides_keep_all_samples_of_all_repeats():
     assert found.dense.fused_latency is None
 
 
-def test_the_fastest_low_precision_is_timed_in_turn_too():
+def test_fastest_low_precision_in_turn():
     settings = Measure(device="cpu", samples=6, repeats=2, warmup=1)
     low = {"int8": Layers(40).eval(), "fp8": Layers(6).eval()}
     inputs = {"x": torch.randn(256, 128)}
@@ -90,7 +90,7 @@ def test_the_fastest_low_precision_is_timed_in_turn_too():
 @pytest.mark.parametrize(
     ("precision", "runs"), [("none", "dense"), ("fp8", "dense_low"), ("int8", "sparse"), ("fp8_static", "sparse")]
 )
-def test_network_left_dense_has_the_dense_samples(precision, runs):
+def test_network_left_dense(precision, runs):
     """In the precision that it runs in, if that is the one that is reported: int8 is not the fastest here."""
     settings, dense = Measure(device="cpu", samples=6, repeats=2, warmup=1), Layers(12).eval()
     low, left = {"int8": Layers(40).eval(), "fp8": Layers(6).eval()}, Layers(3).eval()
@@ -102,7 +102,7 @@ def test_network_left_dense_has_the_dense_samples(precision, runs):
     assert pair.execution is {"dense": pair.dense, "dense_low": pair.dense.low}.get(runs, pair).execution
 
 
-def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):
+def test_network_is_timed_beside_pairs(monkeypatch):
     """A slower fused graph takes its turn too: without it a GPU would be cooler, and the sparse network faster."""
     turns = []
 
@@ -122,7 +122,7 @@ def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):
 
 
 @pytest.mark.parametrize(("depth", "timed"), [(2, ("eager+fused_graph",)), (48, ("eager", "eager+fused_graph"))])
-def test_dense_versions_are_made_again_without_a_search(depth, timed, monkeypatch):
+def test_dense_versions_need_no_search(depth, timed, monkeypatch):
     """All that was timed in turn, for another network of the architecture."""
     settings, inputs = Measure(device="cpu", samples=6, repeats=1, warmup=1), {"x": torch.randn(256, 128)}
     fused = Layers(depth, scale=0.0).eval()
@@ -137,7 +137,7 @@ def test_dense_versions_are_made_again_without_a_search(depth, timed, monkeypatc
 
 
 @pytest.mark.parametrize("fuse", [lambda net, inputs: Layers(1).eval(), None], ids=["wrong", "missing"])
-def test_a_dense_version_that_fails_here_is_searched_again(fuse, caplog):
+def test_failing_dense_version_is_searched_again(fuse, caplog):
     settings, inputs = Measure(device="cpu", samples=6, repeats=1, warmup=1), {"x": torch.randn(4, 128)}
     net = Layers(1).eval()
     set_decided_versions(net, inputs, settings, ["eager+fused_graph"], fuse)
@@ -146,7 +146,7 @@ def test_a_dense_version_that_fails_here_is_searched_again(fuse, caplog):
 
 
 @pytest.mark.parametrize(("depth", "wins"), [(2, True), (48, False)])
-def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
+def test_sparsity_against_the_fastest_dense(depth, wins):
     """A fused graph that wins is the dense baseline; one that loses is reported beside it."""
     settings = Measure(device="cpu", samples=6, repeats=2, warmup=1)
     dense, x = Layers(12, scale=0.0).eval(), torch.randn(256, 128)
@@ -164,7 +164,7 @@ def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
         assert found.dense.fused_latency.median_ms > found.dense.latency.median_ms
 
 
-def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypatch):
+def test_short_trials_choose_no_baseline(monkeypatch):
     """The fused graph won the short timing and loses the timing, or the other way round: the timing counts."""
     taken = {
         "eager": 1.0,
@@ -188,7 +188,7 @@ def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypa
 
 
 @pytest.mark.gpu
-def test_compiled_dense_versions_are_made_again_and_stay():
+def test_compiled_dense_versions_are_made_again():
     """Networks that are timed beside them compile code of their own, and dense code is not compiled once more."""
     settings = Measure(device="cuda", samples=10, variants=[], autotune_seconds=0.0, execution_modes=["compile"])
     nets = [Layers(depth).eval().to("cuda", torch.float16) for depth in (12, 12, 3)]

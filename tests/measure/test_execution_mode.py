@@ -34,7 +34,7 @@ def inputs():
     return {"x": torch.randn(6, 8, generator=torch.Generator().manual_seed(0))}
 
 
-def test_a_cpu_runs_eager_and_says_why_not_the_others(net, inputs):
+def test_cpu_runs_eager_and_says_why(net, inputs):
     found = fastest_execution_mode(net, inputs, execution_modes=list(EXECUTION_MODES), device=CPU, dtype=torch.float32)
     assert found.name == "eager"
     assert found.not_timed == {name: "needs a CUDA device" for name in EXECUTION_MODES if name != "eager"}
@@ -49,7 +49,7 @@ def test_inputs_are_copied(net, inputs):
     torch.testing.assert_close(found.call(), expected)
 
 
-def test_reasons_stand_in_the_error_when_nothing_runs(net, inputs):
+def test_reasons_stand_in_the_error(net, inputs):
     with pytest.raises(RuntimeError, match="cuda_graph: needs a CUDA device"):
         fastest_execution_mode(net, inputs, execution_modes=["cuda_graph"], device=CPU, dtype=torch.float32)
 
@@ -75,7 +75,7 @@ def eager_of(net, static):
     return torch.inference_mode()(lambda: net(**static))
 
 
-def test_a_stale_or_wrong_execution_mode_is_not_used(net, inputs, pretend_gpu):
+def test_stale_execution_mode_is_not_used(net, inputs, pretend_gpu):
     def make(name, net, static):
         eager = eager_of(net, static)
         first = eager().clone()
@@ -89,7 +89,7 @@ def test_a_stale_or_wrong_execution_mode_is_not_used(net, inputs, pretend_gpu):
     torch.testing.assert_close(found.call(), net(**inputs))  # the check has put the inputs back
 
 
-def test_an_execution_mode_that_fails_leaves_its_reason_and_the_next_is_used(net, inputs, pretend_gpu):
+def test_failed_execution_mode_is_replaced(net, inputs, pretend_gpu):
     def make(name, net, static):
         if name == "compile":
             raise NotImplementedError("no backend\nwith a long trace")
@@ -102,7 +102,7 @@ def test_an_execution_mode_that_fails_leaves_its_reason_and_the_next_is_used(net
     assert found.not_timed == {"compile": "NotImplementedError: no backend"}
 
 
-def test_a_network_whose_outputs_cannot_be_compared_is_not_timed(inputs, pretend_gpu):
+def test_incomparable_network_is_not_timed(inputs, pretend_gpu):
     class Classes(Net):
         def forward(self, x):
             return super().forward(x).argmax(-1)
@@ -119,7 +119,7 @@ def test_a_network_whose_outputs_cannot_be_compared_is_not_timed(inputs, pretend
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_every_execution_mode_runs_and_agrees_on_a_gpu(net, inputs, dtype):
+def test_every_execution_mode_agrees_on_gpu(net, inputs, dtype):
     device = torch.device("cuda")
     net = net.to(device, dtype)
     inputs = {"x": inputs["x"].to(device, dtype)}
@@ -130,7 +130,7 @@ def test_every_execution_mode_runs_and_agrees_on_a_gpu(net, inputs, dtype):
         torch.testing.assert_close(found.call(), net(**inputs), rtol=1e-2, atol=1e-2)
 
 
-def test_a_recorded_graph_keeps_what_it_reads(monkeypatch):
+def test_recorded_graph_keeps_its_inputs(monkeypatch):
     """A graph replays addresses: memory that nothing else holds would be given to others."""
 
     class Graph:

@@ -97,7 +97,7 @@ def test_a_second_device_is_recorded_too(devices):
         assert devices.device == 0
 
 
-def test_the_warm_up_waits_for_earlier_work_and_the_recording_for_the_warm_up(devices):
+def test_warm_up_waits_for_work(devices):
     """Warm-ups are on a stream of their own, so that a library's workspace of the recording lies in the graph's memory."""
     seen, current = [], devices.streams[1]
     record([lambda: seen.append(devices.current_stream())], device=torch.device("cuda", 1), warmup=1)
@@ -108,7 +108,7 @@ def test_the_warm_up_waits_for_earlier_work_and_the_recording_for_the_warm_up(de
     assert seen[-1] is recording, "of each device one"
 
 
-def test_a_recording_that_fails_leaves_streams_and_random_numbers_as_they_were(devices):
+def test_failed_recording_leaves_random_numbers(devices):
     current = dict(devices.streams)
 
     def fails():
@@ -121,7 +121,7 @@ def test_a_recording_that_fails_leaves_streams_and_random_numbers_as_they_were(d
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_positions_that_a_network_counts_on_the_processor_are_copied_before(inference):
+def test_positions_are_copied_before(inference):
     """To a device without memory, as a recording allows no copy; inference mode does not take `to` apart by itself."""
 
     def counted(start):
@@ -142,7 +142,7 @@ def test_positions_that_a_network_counts_on_the_processor_are_copied_before(infe
         counted(1)
 
 
-def test_a_recording_that_may_not_copy_is_made_again(monkeypatch):
+def test_recording_without_copies_is_repeated(monkeypatch):
     tried = []
 
     def recorded(calls, device, warmup, copies=None):

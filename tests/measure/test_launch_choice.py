@@ -53,7 +53,7 @@ def layer_with(tunable):
     return SparseLinear(kernel, stored, None)
 
 
-def test_the_most_promising_are_tried_and_the_best_is_kept(tunable):
+def test_most_promising_are_tried(tunable):
     layer = layer_with(tunable)
     choice = untried_launches(layer, layer(torch.randn(2, 5, 6)))
     assert choice.problem.m == 10 and list(choice.candidates) == [Launch(size) for size in range(MOST)]
@@ -75,7 +75,7 @@ def test_clearly_slower_predictions_are_not_tried(tunable):
     assert list(choice.candidates) == [Launch(0), Launch(1)], "the third is predicted to take 1.12 times as long"
 
 
-def test_what_was_only_tried_is_in_no_file_and_not_measured(tunable):
+def test_trials_are_in_no_file(tunable):
     """Neither what was taken over from a like product, nor what took too long to be timed well."""
     layer = layer_with(tunable)
     assumed, slow, kept = (Problem(m, 6, 8, torch.float32, torch.device("cpu")) for m in (7, 8, 9))
@@ -91,7 +91,7 @@ def test_what_was_only_tried_is_in_no_file_and_not_measured(tunable):
     assert [tunable.measured(None, one) for one in (assumed, slow, kept)] == [False, False, True]
 
 
-def test_a_table_that_cannot_be_written_is_a_warning(tunable, monkeypatch, caplog):
+def test_unwritable_table_is_a_warning(tunable, monkeypatch, caplog):
     layer = layer_with(tunable)
     choice = untried_launches(layer, layer(torch.randn(10, 6)))
     monkeypatch.setattr(store, "user_file", lambda gpu: Path("/proc/no/such/folder/gpu.json"))
@@ -100,7 +100,7 @@ def test_a_table_that_cannot_be_written_is_a_warning(tunable, monkeypatch, caplo
     assert launch_of(layer, choice.problem) == Launch(3)
 
 
-def test_the_record_holds_the_launch_that_runs(tunable):
+def test_record_holds_the_running_launch(tunable):
     """Timed now, in an earlier process or never: no key of a stored stage tells it."""
     layer = layer_with(tunable)
     received = LayerInput(Problem(10, 6, 8, torch.float32, torch.device("cpu")), (2, 5, 6))
@@ -111,7 +111,7 @@ def test_the_record_holds_the_launch_that_runs(tunable):
     assert launch_in_use(layer_with(None), received.problem) == {}
 
 
-def test_launches_of_a_product_like_this_one_are_used_and_tried_alone(tunable):
+def test_launches_of_a_like_product(tunable):
     """None is predicted: with thousands of work tiles that takes longer than timing."""
     layer = layer_with(tunable)
     problem = Problem(10, 6, 8, torch.float32, torch.device("cpu"))

@@ -40,7 +40,7 @@ class Net(nn.Module):
         return self.fc(self.fc(tokens)[:, :1])
 
 
-def test_rows_are_pixels_or_tokens_of_the_largest_call():
+def test_rows_of_the_largest_call():
     net = Net().eval()
     seen = observe_problems(net, {"x": torch.randn(2, 3, 8, 8)}, ["conv", "fc", "unused"])
     conv, fc = seen["conv"], seen["fc"]
@@ -51,7 +51,7 @@ def test_rows_are_pixels_or_tokens_of_the_largest_call():
     assert "unused" not in seen
 
 
-def test_a_layer_that_gives_more_than_its_product_is_seen():
+def test_layer_that_adds_to_its_product():
     class WithBias(nn.Linear):
         def forward(self, x):
             return super().forward(x), self.bias
@@ -109,7 +109,7 @@ def test_tokens_are_cut_or_repeated(length, expected):
     assert inputs["attention_mask"].shape == (2, length)
 
 
-def test_floats_are_cast_and_ids_are_not():
+def test_floats_are_cast():
     inputs = build([{"x": torch.ones(1, 2), "input_ids": torch.ones(1, 2).long()}], batch_size=1, dtype=torch.bfloat16)
     assert (inputs["x"].dtype, inputs["input_ids"].dtype) == (torch.bfloat16, torch.int64)
 
@@ -190,7 +190,7 @@ def test_all_products(name):
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_a_computed_weight_counts_for_what_it_is_computed_from():
+def test_computed_weight_counts_its_sources():
     net = Call(lambda net, x: net.a(x), a=nn.utils.parametrizations.weight_norm(nn.Linear(16, 16)))
     flops = weight_flops(net, {"x": X})
     assert sum(flops.values()) == pytest.approx(PRODUCT, abs=2)
@@ -198,7 +198,7 @@ def test_a_computed_weight_counts_for_what_it_is_computed_from():
 
 
 @pytest.mark.gpu
-def test_steps_of_a_recurrent_layer_on_a_gpu():
+def test_recurrent_steps_on_a_gpu():
     """By cuDNN's operator, from a state that is given and one that was computed."""
 
     class Steps(nn.Module):
@@ -228,7 +228,7 @@ def test_weight_bytes_counts_shared_tensors_once():
     assert weight_bytes(net, torch.float16) == 32 + norm // 2 + 4
 
 
-def test_weight_bytes_of_a_compressed_layer_are_its_formats():
+def test_weight_bytes_of_a_format():
     mask = torch.zeros(8, 8, dtype=torch.bool)
     mask[:, :2] = True
     stored = FORMATS["gathered"].from_dense(torch.randn(8, 8), mask, tile=8)
@@ -243,7 +243,7 @@ def compressed(pack):
     return SparseLinear(replace(entry("gathered_reference"), pack=pack), stored, torch.zeros(8)), stored
 
 
-def test_resident_bytes_count_what_a_kernel_packed():
+def test_resident_bytes_of_packed_kernels():
     read_as_it_is, stored = compressed(lambda stored: stored)
     assert resident_bytes(read_as_it_is, CPU) == stored.nbytes + 8 * 4
     packed, stored = compressed(lambda stored: {"panels": [stored.values.clone()], "values": stored.values})
@@ -251,7 +251,7 @@ def test_resident_bytes_count_what_a_kernel_packed():
     assert weight_bytes(packed) == stored.nbytes + 8 * 4
 
 
-def test_resident_bytes_count_storages_on_the_device_once():
+def test_resident_bytes_count_storages_once():
     net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
     net[1].weight = net[0].weight
     assert resident_bytes(net, CPU) == weight_bytes(net)
@@ -262,7 +262,7 @@ def test_resident_bytes_count_storages_on_the_device_once():
     assert resident_bytes(net, CPU) == weight_bytes(net) + (100 - 16) * 4
 
 
-def test_layers_that_hold_their_weight_dense_are_named():
+def test_layers_with_dense_weights_are_named():
     layer, _ = compressed(lambda stored: stored)
     net = nn.ModuleDict({"a": layer, "b": nn.Conv2d(2, 2, 1), "c": nn.Linear(3, 5), "head": nn.Linear(2, 2)})
     assert dense_layer_bytes(net, ["a", "b", "c"]) == {"b": 4 * 4, "c": 15 * 4}
@@ -272,7 +272,7 @@ def problem(m, k, n):
     return Problem(m=m, k=k, n=n, dtype=torch.float32, device=CPU)
 
 
-def test_flops_are_two_per_weight_and_row():
+def test_flops_by_weight_and_row():
     assert theoretical_dense_flops(problem(3, 4, 5)) == 120
     assert theoretical_dense_flops(problem(1, 2, 2)) == 8
 
@@ -301,7 +301,7 @@ def test_masks_must_fit(net):
 RATES = MeasuredRates(copy_gb_per_s=1000.0, dense_tflop_per_s=100.0)
 
 
-def test_the_roofline_bound_is_the_slower_of_computing_and_moving():
+def test_roofline_is_the_slower_bound():
     large = Problem(m=4096, k=4096, n=4096, dtype=torch.float16, device=CPU)
     computing = roofline_bound_us(large, density=0.5, weight_bytes=2**24, rates=RATES)
     assert computing == pytest.approx(2 * 4096**3 * 0.5 / 100e12 * 1e6)
@@ -312,7 +312,7 @@ def test_the_roofline_bound_is_the_slower_of_computing_and_moving():
 
 
 @pytest.mark.gpu
-def test_peak_memory_does_not_count_what_else_lies_on_the_gpu():
+def test_peak_memory_of_the_network_alone():
     layer = nn.Linear(1024, 1024, bias=False, device="cuda")
     x = torch.randn(4096, 1024, device="cuda")
     alone = peak_memory_bytes(layer, {"input": x})

@@ -55,7 +55,7 @@ def find(net, inputs, device=CPU, budget=None, **settings):
         return search.result()
 
 
-def test_a_cpu_tries_variants_eagerly_and_says_why_not_the_rest(net, inputs):
+def test_cpu_tries_variants_eagerly(net, inputs):
     found = find(net, inputs)
     assert {"eager", "eager+fused_qkv"} == set(found.medians_ms)
     assert found.name in found.medians_ms and found.fused is None
@@ -66,13 +66,13 @@ def test_a_cpu_tries_variants_eagerly_and_says_why_not_the_rest(net, inputs):
     torch.testing.assert_close(found.fastest.call(), net(**inputs))
 
 
-def test_a_faster_fused_graph_is_the_fastest_version(net, inputs):
+def test_faster_fused_graph_is_the_fastest(net, inputs):
     found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.0))
     assert found.name == found.fused.name == "eager+fused_graph" and found.variants == ("fused_graph",)
     torch.testing.assert_close(found.fastest.call(), net(**inputs))
 
 
-def test_a_variant_is_compared_in_turn_and_not_with_an_older_time(net, inputs, monkeypatch):
+def test_variant_is_compared_in_turn(net, inputs, monkeypatch):
     """As on a GPU that slows down: each is timed slower than the one before, whatever it is."""
     real, seconds = fastest.fastest_execution_mode, itertools.count(1)
 
@@ -86,13 +86,13 @@ def test_a_variant_is_compared_in_turn_and_not_with_an_older_time(net, inputs, m
     assert set(find(net, inputs, variants=[*taken]).variants) == {*taken}, "the second is added to the first"
 
 
-def test_a_slower_fused_graph_is_timed_beside(net, inputs):
+def test_slower_fused_graph_is_timed_beside(net, inputs):
     found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.02))
     assert "fused_graph" not in found.name
     assert found.fused.name == "eager+fused_graph" and found.medians_ms[found.fused.name] > 20
 
 
-def test_the_fused_graph_is_not_ranked_by_an_older_time_than_the_others(monkeypatch):
+def test_fused_graph_has_no_older_time(monkeypatch):
     """It is kept as a fourth candidate, timed when the GPU was cool; the final timing is of all of them."""
     cool_ms = {"a": 1.00, "b": 1.01, "c": 1.02, "fused_graph": 1.10}
     settings = {"execution_modes": ["eager"], "variants": [], "dtype": torch.float32}
@@ -116,7 +116,7 @@ def test_a_wrong_variant_is_rejected(net, inputs):
     assert "against eager" in found.not_timed["eager+fused_graph"] and found.fused is None
 
 
-def test_a_rewrite_that_fails_leaves_its_reason(net, inputs):
+def test_failed_rewrite_leaves_its_reason(net, inputs):
     def fuse(given, inputs):
         raise KeyError("no such block")
 
@@ -151,7 +151,7 @@ def pretend_gpu(monkeypatch):
     return pretend
 
 
-def test_time_that_is_spent_leaves_out_what_takes_longest(net, inputs, pretend_gpu):
+def test_spent_time_leaves_out_the_longest(net, inputs, pretend_gpu):
     device, made = pretend_gpu({"compile_cuda_graph": 20.0})
     modes = ["eager", "compile_cuda_graph", "max_autotune_cuda_graph"]
     found = find(net, inputs, device=device, execution_modes=modes, variants=[], budget=SearchTime(45.0))
@@ -179,7 +179,7 @@ def test_spent_budget_leaves_likely_versions_in(net, inputs, pretend_gpu, monkey
     assert found.not_timed.get("compile_cuda_graph+fused_graph") == (late if recorded else None)
 
 
-def test_original_is_compiled_where_its_best_form_fails(net, inputs, pretend_gpu, monkeypatch):
+def test_original_is_compiled_on_failure(net, inputs, pretend_gpu, monkeypatch):
     device, _ = pretend_gpu({})
     real = execution_mode.call_in_mode
 

@@ -27,7 +27,7 @@ def clock(monkeypatch):
     return pass_by
 
 
-def test_nothing_begins_that_would_not_end_in_time(clock):
+def test_nothing_begins_too_late(clock):
     assert too_late("anything", "compile") is None, "without a search there is no limit"
     with searching(SearchTime(60.0)) as search:
         assert too_late("first", "compile") is None
@@ -48,7 +48,7 @@ def test_nothing_begins_that_would_not_end_in_time(clock):
     assert SearchTime(math.inf).limit() == "without a limit"
 
 
-def test_the_shortest_one_tells_how_long_the_next_takes(clock):
+def test_shortest_one_predicts_the_next(clock):
     """The first of a kind may be slow once per process or machine."""
     with searching(SearchTime(60.0)):
         with timed_work("layer"):
@@ -62,7 +62,7 @@ def test_the_shortest_one_tells_how_long_the_next_takes(clock):
             assert (too_late("next", "layer") is not None) == late
 
 
-def test_builds_are_no_part_of_the_search(clock, monkeypatch, tmp_path):
+def test_builds_are_no_search(clock, monkeypatch, tmp_path):
     def build(name):
         clock(100.0)
         return tmp_path / name
@@ -112,7 +112,7 @@ def compared(seconds=None, x=X):
     return told
 
 
-def test_another_benchmark_of_these_shapes_searches_nothing(searches):
+def test_another_benchmark_searches_nothing(searches):
     told = compared()
     assert told[0] == "benchmark: the fastest execution mode of each network on cpu, for at most 60 s"
     assert len(told) == 2 and told[1].endswith(" s")
@@ -163,7 +163,7 @@ def test_points_of_a_sweep_search_once(searches, other):
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_what_time_left_out_is_tried_with_more(searches, monkeypatch, late):
+def test_skipped_ones_are_tried_later(searches, monkeypatch, late):
     real = fastest.ExecutionSearch.result
     not_timed = {"max_autotune": "not tried: about 40 s are needed, 10 s of the search are left"} if late else {}
     monkeypatch.setattr(
@@ -174,7 +174,7 @@ def test_what_time_left_out_is_tried_with_more(searches, monkeypatch, late):
 
 
 @pytest.mark.parametrize("changed", ["gpu", "driver", "torch", "code"])
-def test_searches_of_another_environment_are_not_used(monkeypatch, tmp_path, changed):
+def test_searches_of_another_environment(monkeypatch, tmp_path, changed):
     here = {"gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.11", "code": "a"}
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     monkeypatch.setattr(search_cache, "DRIVER", tmp_path / "version")

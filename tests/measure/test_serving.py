@@ -25,7 +25,7 @@ def test_arrivals_are_random_and_repeatable():
     assert requests == sorted(requests, key=lambda request: request.arrival_s)
 
 
-def test_each_request_is_served_once_in_order():
+def test_each_request_is_served_once():
     batches = []
     requests = poisson(2000, 0.2, [None], seed=0)
     served = serve(batches.append, requests, rate=2000, **LIMITS | {"give_up_s": 1000})
@@ -35,7 +35,7 @@ def test_each_request_is_served_once_in_order():
     assert served.requests == len(requests) and 1 <= served.mean_batch <= 4
 
 
-def test_a_rate_out_of_reach_is_no_latency():
+def test_rate_out_of_reach():
     batches = []
 
     def slow(batch: list[Request]) -> None:
@@ -54,7 +54,7 @@ def test_few_requests_have_no_p99():
     assert served.p99_ms is None and f"at least {FEWEST_REQUESTS}" in served.not_reached
 
 
-def test_a_failure_of_the_network_is_raised():
+def test_failure_of_the_network():
     def fail(batch: list[Request]) -> None:
         raise ValueError("wrong")
 
@@ -82,7 +82,7 @@ def test_batches_are_padded_to_prepared_sizes():
     assert net.calls == [([4, 128], [3, 70, 9, 1]), ([1, 64], [64])]
 
 
-def test_energy_of_a_cpu_is_null_with_the_reason():
+def test_energy_of_a_cpu():
     report = joules(lambda: None, torch.device("cpu"))
     assert report == {"joules_per_call": None, "idle_watts": None, "no_energy": "a CPU"}
 
@@ -97,7 +97,7 @@ def test_refusal_of_nvml_is_the_reason(monkeypatch):
     assert joules(lambda: None, torch.device("cuda"))["no_energy"] == "NVML: Not Supported"
 
 
-def test_a_run_that_serves_has_its_own_file(run, tmp_path):
+def test_serving_run_has_its_file(run, tmp_path):
     from hydra.core.hydra_config import HydraConfig
 
     settings = ["measure.mode=serve", "measure.rates=[400]", "measure.serve_seconds=1", "measure.batch_size=4"]
@@ -106,3 +106,10 @@ def test_a_run_that_serves_has_its_own_file(run, tmp_path):
     assert served["device"] == "cpu" and served["gpu"] is None and "nothing about a GPU" in served["note"]
     assert [one["rate"] for side in ("dense", "sparse") for one in served[side]["rates"]] == [400, 400]
     assert served["sparse"]["no_energy"] == "a CPU" and served["largest_batch"] == 4
+
+
+@pytest.mark.gpu
+def test_energy_of_a_gpu_is_measured_or_has_a_reason():
+    x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+    report = joules(lambda: x @ x, x.device)
+    assert report["no_energy"] or 0 < report["joules_per_call"] < 100 and report["idle_watts"] > 0

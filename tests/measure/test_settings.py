@@ -17,13 +17,13 @@ def a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
-def test_auto_is_the_cpu_in_fp32_without_a_gpu(no_gpu):
+def test_auto_is_the_cpu(no_gpu):
     settings = Measure()
     assert settings.torch_device == torch.device("cpu")
     assert settings.torch_dtype == torch.float32
 
 
-def test_auto_is_the_gpu_in_fp16_where_there_is_one(a_gpu):
+def test_auto_is_the_gpu(a_gpu):
     assert Measure().torch_device == torch.device("cuda")
     assert Measure().torch_dtype == torch.float16
     assert Measure(device="cpu").torch_dtype == torch.float32
@@ -61,7 +61,7 @@ def test_the_gpu_must_exist(no_gpu):
         ("execution_modes", ["cuda_graph"]),
     ],
 )
-def test_a_value_that_cannot_be_used_is_named(no_gpu, key, value):
+def test_unusable_value_is_named(no_gpu, key, value):
     with pytest.raises(InvalidSetting) as rejected:
         Measure(**{key: value})
     assert rejected.value.key == key

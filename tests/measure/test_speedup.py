@@ -12,12 +12,12 @@ def noisy(center, spread, *, repeats=3, samples=30, seed=0):
     return (center + spread * torch.randn(repeats, samples, generator=generator)).tolist()
 
 
-def test_steady_times_give_the_ratio_and_no_width():
+def test_steady_times_give_the_ratio():
     found = speedup_of([[4.0] * 5] * 3, [[2.0] * 5] * 3)
     assert (found.speedup, found.speedup_low, found.speedup_high) == (2.0, 2.0, 2.0)
 
 
-def test_the_interval_holds_the_ratio_and_excludes_one():
+def test_interval_holds_the_ratio():
     found = speedup_of(noisy(10.0, 0.1), noisy(8.0, 0.1, seed=1))
     assert 1 < found.speedup_low < found.speedup < found.speedup_high
     assert found.speedup == pytest.approx(1.25, abs=0.02)
@@ -55,13 +55,13 @@ def coverage(repeats: int, *, draws: int = 400, samples: int = 15) -> float:
     return held / draws
 
 
-def test_the_interval_of_the_default_holds_the_ratio_as_often_as_it_says():
+def test_default_interval_holds_the_ratio():
     assert Measure(device="cpu").repeats == FEWEST_REPEATS
     assert coverage(FEWEST_REPEATS) >= 0.93
     assert coverage(3) < 0.93, "which is why no interval of so few is shown"
 
 
-def test_sizes_weigh_as_often_as_they_occur():
+def test_sizes_weigh_by_occurrence():
     short = {"dense": [[1.0] * 5] * 3, "sparse": [[1.0] * 5] * 3}
     long = {"dense": [[9.0] * 5] * 3, "sparse": [[4.0] * 5] * 3}
     found = latency_over_batches([(3, short), (1, long)])

@@ -31,7 +31,7 @@ from sparsefront.measure.timers import (
 CPU = torch.device("cpu")
 
 
-def test_functions_take_turns_and_keep_all_samples(clock):
+def test_functions_take_turns(clock):
     """Milliseconds, without those of the warm-up."""
     order = []
     naps = {name: lambda name=name: (order.append(name), clock.sleep(0.02)) for name in "abc"}
@@ -40,7 +40,7 @@ def test_functions_take_turns_and_keep_all_samples(clock):
     assert taken == {name: pytest.approx([20.0] * 2) for name in "abc"}
 
 
-def test_slow_timing_on_the_cpu_is_told(clock, caplog):
+def test_slow_timing_is_told(clock, caplog):
     with caplog.at_level("INFO"):
         time_interleaved({"nap": lambda: clock.sleep(6.0)}, device=CPU, warmup=1, samples=4)
     assert caplog.messages == [f"timing on the CPU: {turn} of 5 rounds" for turn in (2, 4)]
@@ -62,7 +62,7 @@ def test_summary_of_known_samples():
 
 
 @pytest.mark.gpu
-def test_the_cuda_timer_waits_for_the_device():
+def test_cuda_timer_waits_for_the_device():
     device = torch.device("cuda")
     x = torch.randn(8192, 8192, device=device)
     taken = time_interleaved({"product": lambda: x @ x, "nothing": lambda: None}, device=device, warmup=2, samples=5)
@@ -71,7 +71,7 @@ def test_the_cuda_timer_waits_for_the_device():
 
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcd", "abcde", "abcdef", "abcdefghi", "abcdefghij"])
-def test_each_follows_each_other_one_equally_often(names: str):
+def test_each_follows_each_other_equally(names: str):
     orders = balanced_orders(names)
     assert all(sorted(order) == sorted(names) for order in orders), "a round has every name once"
     stream = [name for order in (*orders, orders[0][:1]) for name in order]  # the first follows the last round again
@@ -81,7 +81,7 @@ def test_each_follows_each_other_one_equally_often(names: str):
     assert balanced_orders("a") == [["a"]]
 
 
-def test_best_of_some_calls_has_to_be_short(clock):
+def test_best_calls_are_short(clock):
     """The others compile, or wait for another process."""
 
     def calls(*took_ms):
@@ -161,7 +161,7 @@ class Kernel:
         return timers._time_launches(self.tried, nn.Identity(), [self.call], CPU, at_most_us, self.check)
 
 
-def test_fastest_launch_is_kept_with_its_error(monkeypatch):
+def test_fastest_launch_has_its_error(monkeypatch):
     kernel = Kernel(monkeypatch)
     found = kernel.fastest()
     assert kernel.tried.kept == (1, 1.0) and kernel.tried.in_use == 1

@@ -165,7 +165,7 @@ WITHOUT = {  # variant -> network that it does not apply to, why
 
 
 @pytest.mark.parametrize("variant", WITHOUT)
-def test_variant_that_does_not_apply_says_why(variant):
+def test_variant_that_does_not_apply(variant):
     net, reason = WITHOUT[variant]
     with pytest.raises(DoesNotApply, match=reason):
         make_variant(variant, net.eval(), {"input": IMAGE})
@@ -188,7 +188,7 @@ class Undecided(Convolutions):
         return self.first_norm(self.first(x)) if x.sum() > 0 else x
 
 
-def test_batch_norm_stays_where_it_cannot_fold():
+def test_batch_norm_that_cannot_fold():
     x, called_twice = torch.randn(2, 3, 9, 9), CalledTwice().eval()
     with pytest.raises(DoesNotApply, match="no BatchNorm2d alone reads a convolution"):
         fold_batch_norm(ReadTwice().eval())
@@ -222,7 +222,7 @@ def test_every_format_is_scaled_by_outputs(family, dtype):
     assert torch.equal(scaled.to_dense(), ((weight * mask).float() * scale[:, None]).to(dtype))
 
 
-def test_bottleneck_has_its_epilogues_in_the_kernels():
+def test_bottleneck_has_its_epilogues():
     net, x = Bottleneck().eval(), torch.randn(2, 8, 9, 7)
     with torch.no_grad():
         fused = fuse_epilogues(net)
@@ -293,7 +293,7 @@ def test_shortcuts_of_a_resnet():
     assert adds_shortcut(Dense().eval()) == {"relu": False}
 
 
-def test_attention_multiplies_once_for_q_k_and_v():
+def test_attention_multiplies_once():
     net, x = Encoder().eval(), torch.randn(3, 5, 16)
     fused = fuse_linears(net, x=x)
     assert count(fused, FusedLinears) == 2
@@ -343,7 +343,7 @@ def test_changed_tensor_is_another_input():
 
 
 @pytest.mark.parametrize("kind", ["called twice", "hook", "subclass"])
-def test_layers_that_do_more_are_not_joined(kind):
+def test_layers_that_do_more(kind):
     class Own(nn.Linear):
         pass
 

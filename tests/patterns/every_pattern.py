@@ -12,7 +12,11 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.tile_wise import SOURCES
 
 FILES = (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml")
-NO_STRUCTURE = ("mixed", "depth")  # of their own within a layer: test_mixed.py, test_depth.py
+NO_STRUCTURE = (
+    "mixed",
+    "depth",
+    "experts",
+)  # of their own within a layer: test_mixed.py, test_depth.py, test_experts.py
 NAMES = sorted(path.stem for path in FILES if path.stem not in NO_STRUCTURE)
 SUITED = {"whole_tiles": True, "input_multiple": 16, "aggregate": "rms"}  # to the hardware
 # Each distribution of a pattern is held to the contract, not only the YAML's own.

@@ -1,15 +1,19 @@
 """Every weight is accounted for: what is pruned, and of all else why it stays dense."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.masks.weight_view import as_matrix
+from sparsefront.pruning.calibration import as_rows
 from sparsefront.pruning.layers import count_weights
 
 TORCH = "no kernel is there for a module of its kind, {}"
-READ = "a parameter of {} itself, and not the weight of a Linear or Conv2d"
+READ = "a parameter of {} itself, and not the weight of a Linear or convolution"
 
 
 class Experts(nn.Module):
@@ -47,7 +51,6 @@ class Many(nn.Module):
 DENSE = {
     "tokens": TORCH.format("Embedding"),
     "places": TORCH.format("Embedding"),
-    "conv": TORCH.format("Conv1d"),
     "up": TORCH.format("ConvTranspose1d"),
     "lstm": "an LSTM with projections (proj_size=16) is not split into Linears",
     "gru": TORCH.format("GRU"),
@@ -67,6 +70,7 @@ def test_reasons_of_every_kind(net, capsys):
     masks = sf.prune(net, "n_m", 0.5, example_inputs=(TOKENS,))
     assert list(masks) == ["body"] and masks.dense == DENSE
     assert masks.ignored == {
+        "conv": "the first convolution, which reads the input",
         "attention.out_proj": "its weight is read without a call of it",
         "read": "its weight is read without a call of it",
         "idle": "the example inputs do not reach it",
@@ -78,17 +82,17 @@ def test_reasons_of_every_kind(net, capsys):
     assert count_weights(net) == weights
     assert capsys.readouterr().out.splitlines()[1] == (
         f"prune: 50.0% of the weights in 1 layer are zero, {128 / weights:.1%} of all in the network; dense: 2 Embedding, "
-        "1 Conv1d, 1 ConvTranspose1d, 1 LSTM, 1 GRU, 1 MultiheadAttention, 1 Experts"
+        "1 ConvTranspose1d, 1 LSTM, 1 GRU, 1 MultiheadAttention, 1 Experts"
     )
     report = sf.swap(net, masks, (TOKENS,))
-    assert report.others == DENSE and report.sparse_layer_share == 1 / 5
+    assert report.others == DENSE and report.sparse_layer_share == 1 / 6
     lines = [line.split() for line in str(report).splitlines()]
     assert all([name, "dense:", *why.split()] in lines for name, why in DENSE.items())
 
 
 def test_reasons_of_unchosen_layers(net, tmp_path):
     masks = sf.prune(net, "n_m", 0.5, layers=["body", "read"], ignore="read", tell=len)
-    unchosen = ("attention.out_proj", "idle", "head")
+    unchosen = ("conv", "attention.out_proj", "idle", "head")
     assert masks.dense == DENSE | dict.fromkeys(unchosen, "not among the layers to prune") and list(masks.ignored) == [
         "read"
     ]
@@ -123,3 +127,29 @@ def test_masks_that_take_nothing():
     masks = sf.prune(net, "block_wise", 0.5, granularity=16, example_inputs=(x,), tell=lines.append)
     assert masks["0"].all() and lines[-1].endswith("; dense after a swap: 0 (it keeps every weight)")
     assert sf.swap(net, masks, (x,)).dense_layers["0"] == "it keeps every weight"
+
+
+@pytest.mark.parametrize("padding", [1, "same", "valid"])
+@pytest.mark.parametrize("recovery", ["obs_update", "least_squares"])
+def test_one_dimensional_convolutions_are_pruned_and_run_dense(recovery, padding, tmp_path):
+    torch.manual_seed(0)
+    stride = 1 if padding == "same" else 2
+    net = nn.Sequential(
+        nn.Conv1d(4, 8, 3), nn.ReLU(), nn.Conv1d(8, 16, 3, stride, padding, dilation=2), nn.Flatten(), nn.LazyLinear(2)
+    )
+    x = torch.randn(64, 4, 12)
+    net(x)
+    dense = copy.deepcopy(net)
+    masks = sf.prune(net, "n_m", 0.5, importance="wanda", calibration=[x], tell=len)
+    assert list(masks) == ["2"] and masks["2"].shape == (16, 8, 3)
+    rows, weight = as_rows(net[2], (hidden := dense[:2](x))), as_matrix(dense[2].weight)
+    torch.testing.assert_close((rows @ weight.T + dense[2].bias).reshape(64, -1, 16).mT, dense[2](hidden))
+    lost = (dense[:3](x) - net[:3](x)).norm()
+    recovered = sf.recover(net, masks, [x], recovery=recovery, dense_net=copy.deepcopy(dense))
+    assert (dense[:3](x) - net[:3](x)).norm() < lost and not net[2].weight[~masks["2"]].any()
+    sf.save(tmp_path, net, recovered)
+    read = sf.load(tmp_path, dense)
+    assert torch.equal(dense(x), net(x))
+    report = sf.swap(net, read, (x,))
+    assert report.dense_layers["2"] == "no kernel is there for a Conv1d, which is neither Linear nor Conv2d"
+    torch.testing.assert_close(dense(x), net(x))

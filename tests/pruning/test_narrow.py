@@ -187,7 +187,7 @@ def test_ties_of_many_networks_are_found(name, sparsity):
 
 
 @pytest.mark.parametrize("name", ["Llama", "GPT-2", "MobileNetV2", "Swin"])
-def test_narrowed_networks_are_pruned_again_saved_and_loaded(name, tmp_path):
+def test_narrowed_networks_are_pruned_and_loaded(name, tmp_path):
     torch.manual_seed(0)
     tiny = (OTHERS | MANY)[name]
     net, inputs = tiny.make().eval(), tiny.inputs()

@@ -19,14 +19,14 @@ from sparsefront.results.store import rank, rank_of_line
 from sparsefront.results.tables import results_table, run_table
 
 
-def test_another_model_data_device_batch_or_dtype(make_result):
+def test_other_model_data_device_or_dtype(make_result):
     cases = [{}, {"seed": 4}, {"model": "bert"}, {"dataset_task": "sst2"}, {"latency_device": "cuda", "gpu": "A"}]
     cases += [{"latency_device": "cuda", "gpu": "B"}, {"batch_size": 1}, {"sequence_length": 128}, {"dtype": "fp16"}]
     groups = split_comparable([make_result(**changes) for changes in (*cases, {"metric_name": "f1"})])
     assert sorted(len(group.results) for group in groups) == [1] * 8 + [2]
 
 
-def test_dense_is_the_median_baseline_and_part_of_the_front(make_result):
+def test_dense_is_the_median_baseline(make_result):
     results = [make_result(latency_dense_ms=ms, dense=0.98, run_id=str(ms)) for ms in (5.0, 6.0, 50.0)]
     (group,) = split_comparable(results, LATENCY)
     assert group.dense_point() == (6.0, 98.0)
@@ -36,7 +36,7 @@ def test_dense_is_the_median_baseline_and_part_of_the_front(make_result):
     assert group.front() == [(1.5, 97.0), (1.0, 98.0)]
 
 
-def test_a_speedup_is_not_undone_by_another_process_dense_baseline(make_result):
+def test_speedup_keeps_its_own_baseline(make_result):
     """The case that milliseconds got wrong: 1.53x in a slow process beside 1.23x in a fast one."""
     fast = make_result(run_id="fast", sparse=0.95, latency_dense_ms=9.18, latency_sparse_ms=6.0, speedup=1.53)
     slow = make_result(
@@ -80,7 +80,7 @@ def test_another_protocol_is_another_front(make_result, change, first, other):
     assert split_comparable(runs[:1])[0].title == split_comparable([make_result()])[0].title
 
 
-def test_splits_of_different_versions_are_told_apart_in_one_line(make_result):
+def test_splits_of_different_versions(make_result):
     old, new, full = (
         make_result(dataset="glue", dataset_task="sst2", **change)
         for change in ({}, {"dataset_split": "sst2-phrases-1"}, {"dataset_parameters": {"valid_fraction": 0}})
@@ -113,12 +113,12 @@ def test_other_steps_batches_or_devices(make_result, change, budget):
     assert told == {"recovery of 42 steps of 64 samples", f"recovery of {budget}"}
 
 
-def test_processor_and_threads_do_not_part_times_of_a_gpu(make_result):
+def test_processor_does_not_part_gpu_times(make_result):
     gpu = RECORDED | {"latency_device": "cuda", "gpu": "H200"}
     assert len(split_comparable([make_result(**gpu), make_result(**gpu | {"threads": None, "processor": None})])) == 1
 
 
-def test_the_held_out_part_picks_the_front_and_the_reporting_split_is_drawn(make_result):
+def test_held_out_part_picks_the_front(make_result):
     lucky = make_result(run_id="lucky", speedup=2.0, val_sparse=0.90, sparse=0.99, val_dense=0.98)
     good = make_result(run_id="good", granularity=64, speedup=2.0, val_sparse=0.95, sparse=0.91, val_dense=0.98)
     (group,) = split_comparable([lucky, good])
@@ -129,7 +129,7 @@ def test_the_held_out_part_picks_the_front_and_the_reporting_split_is_drawn(make
     assert len(split_comparable([lucky, make_result(**full)])) == 2, "one was trained on more"
 
 
-def test_a_checkpoint_that_saw_the_held_out_part_takes_no_choice_from_others(make_result):
+def test_seen_held_out_part_leaves_choices(make_result):
     picked = make_result(**RECORDED, val_sparse=0.95, val_dense=0.94)
     seen = make_result(**RECORDED, val_sparse=0.99, val_dense=0.94, val_seen=True)
     groups = {group.offers_no_choice: group for group in split_comparable([picked, seen])}
@@ -137,14 +137,14 @@ def test_a_checkpoint_that_saw_the_held_out_part_takes_no_choice_from_others(mak
     assert groups[True].front() == [] and any("(val_seen): none of them" in note for note in groups[True].notes)
 
 
-def test_code_that_no_commit_holds_is_told(make_result):
+def test_uncommitted_code_is_told(make_result):
     results = [make_result(commit="a" * 40 + end, seed=seed) for seed, end in enumerate(("", "-dirty"))]
     (group,) = split_comparable(results)
     assert "1 of 2 runs are of code with changes that no commit holds (commit ends in -dirty)" in group.notes
     assert split_comparable(results[:1])[0].notes == []
 
 
-def test_runs_that_share_all_but_the_seed_are_one_point_with_their_spread(make_result):
+def test_runs_of_several_seeds(make_result):
     seeds = [make_result(seed=seed, sparse=0.9 + seed / 100, speedup=1.0 + seed) for seed in (0, 1, 2)]
     other = make_result(importance="random")
     (group,) = split_comparable([*seeds, other])
@@ -180,7 +180,7 @@ def test_each_difference_is_one_line(make_result, change, difference):
     assert lines[-1] == f"differs between these runs: {difference}"
 
 
-def test_what_a_dense_network_has_no_setting_for_is_no_difference(make_result):
+def test_missing_settings_are_no_difference(make_result):
     """Its record holds no recipe parameters of what comes after pruning; of a checkpoint as it is, `epochs` alone."""
     dense = make_result(
         **ALIKE | {"pattern": "dense", "masked": None, "sparse": None, "recipe_parameters": {"epochs": 10}}
@@ -190,7 +190,7 @@ def test_what_a_dense_network_has_no_setting_for_is_no_difference(make_result):
     assert differences([make_result(**ALIKE), dense, other]) == ["differs between these runs: recipe.lr 0.001, 0.003"]
 
 
-def test_two_windows_at_one_sparsity_are_told_and_those_of_a_sweep_are_not(make_result):
+def test_two_windows_at_one_sparsity(make_result):
     half = ALIKE | {"pattern": "n_m", "sparsity_target": 0.5}
     results = [make_result(**half, n_of_m="2:4"), make_result(**ALIKE | {"pattern": "n_m"}, n_of_m="1:4")]
     assert differences(results) == []
@@ -198,7 +198,7 @@ def test_two_windows_at_one_sparsity_are_told_and_those_of_a_sweep_are_not(make_
     assert line.endswith("n:m of n_m at sparsity 0.5 2:4 and 4:8")
 
 
-def test_equal_weights_under_different_seeds_are_named(make_result):
+def test_equal_weights_of_different_seeds(make_result):
     """One run may pose as several seeds; so may one that draws nothing."""
     pruned = ALIKE | {"pattern": "n_m", "sparsity_target": 0.5}
     runs = [make_result(**pruned, weights_sha256=HASH, seed=3, recovery_seed=seed) for seed in (3, 4, 5)]
@@ -253,7 +253,7 @@ def test_tables_show_both_baselines(make_result):
     assert [part for part in ("95.00 %", "98.00 %", "2.50", "-2.00") if part not in several] == []
 
 
-def test_the_better_dense_network_bounds_the_front(make_result, tmp_path):
+def test_better_dense_network_bounds_front(make_result, tmp_path):
     results = [make_result(**CONTINUED), make_result(**CONTINUED | {"speedup": 0.9, "sparse": 0.97, "granularity": 64})]
     (group,) = split_comparable(results)
     assert group.dense_point() == (1.0, 95.0) and group.dense_point("dense_continued") == (1.0, 98.0)
@@ -264,7 +264,7 @@ def test_the_better_dense_network_bounds_the_front(make_result, tmp_path):
     assert split_comparable([make_result()])[0].dense_point("dense_continued") is None
 
 
-def test_the_control_with_the_teacher_comes_first(make_result, tmp_path):
+def test_control_with_teacher_comes_first(make_result, tmp_path):
     both = make_result(**CONTINUED, dense_distilled=0.985)
     assert baseline_quality(both) == 0.985
     assert "3.00, against dense, trained on with the teacher" in text(run_table(both))
@@ -278,7 +278,7 @@ def test_the_control_with_the_teacher_comes_first(make_result, tmp_path):
     assert '"dense_distilled"' in write_comparison([both], tmp_path / "page.html", title="one").read_text()
 
 
-def test_of_one_run_with_either_control_that_with_the_teacher_counts(make_result):
+def test_control_with_the_teacher_counts(make_result):
     continued, distilled = make_result(dense_continued=0.9), make_result(dense_distilled=0.9)
     assert rank(distilled) > rank(continued) > rank(make_result())
     for result in (continued, distilled):

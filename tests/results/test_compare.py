@@ -46,7 +46,7 @@ def compare_process(programs):
     return call
 
 
-def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result, compare_process):
+def test_results_folder_gives_table_and_page(tmp_path, make_result, compare_process):
     for number, pattern in enumerate(("tile_wise", "n_m", "n_m")):
         result = make_result(
             run_id=f"run-{number}", pattern=pattern, speedup=1.0 + number, latency_sparse_ms=4.0 - number
@@ -65,7 +65,7 @@ def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result,
     assert "run-1" in page and "tile_wise" in page
 
 
-def test_results_of_a_changed_plan_are_not_ranked(tmp_path, make_result, compare):
+def test_results_of_a_changed_plan(tmp_path, make_result, compare):
     for number in range(2):
         result = make_result(
             run_id=f"run-{number}", plan_sha256=f"{number}" * 64, time=f"2026-01-0{number + 1}T00:00:00"
@@ -88,7 +88,7 @@ def test_results_of_a_changed_plan_are_not_ranked(tmp_path, make_result, compare
         (("--rebuild", "nowhere"), "results=nowhere: no such folder"),
         (
             ("--rebuild", "notes.md"),
-            "results=notes.md: is a file: name the folder whose rows.csv is made anew, or with store=",
+            "results=notes.md: is a file: name the folder whose rows.csv is made anew, or with",
         ),
         (("notes.md",), "notes.md: holds no results; take a folder of results, its rows.csv, or the row.json of a run"),
         (("--rebuild", "store="), "store=: names no file"),
@@ -100,14 +100,14 @@ def test_results_of_a_changed_plan_are_not_ranked(tmp_path, make_result, compare
         (("source=wandb",), "needs project=NAME"),
     ],
 )
-def test_what_cannot_work_ends_with_one_message(tmp_path, arguments, message, compare):
+def test_impossible_input_is_one_message(tmp_path, arguments, message, compare):
     (tmp_path / "notes.md").write_text("# Notes\n")
     done = compare(*arguments, cwd=tmp_path)
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_csv_file_that_is_no_table_of_results_is_one_line(tmp_path, compare):
+def test_foreign_csv_is_one_line(tmp_path, compare):
     (tmp_path / "points.csv").write_text("pattern,seed,run_id\n" + "n_m,0,a\n" * 9)
     done = compare("points.csv", cwd=tmp_path)
     assert done.returncode == 1 and done.stdout == ""
@@ -117,7 +117,7 @@ def test_a_csv_file_that_is_no_table_of_results_is_one_line(tmp_path, compare):
     ]
 
 
-def test_a_bad_sort_column_lists_the_columns(tmp_path, make_result, compare):
+def test_bad_sort_column_lists_the_columns(tmp_path, make_result, compare):
     write_result_json(tmp_path / "row.json", make_result())
     done = compare("row.json", "sort=spedup", cwd=tmp_path)
     assert done.returncode == 1 and "sort=spedup: no such column; closest are speedup, speedup_low" in done.stderr
@@ -129,13 +129,12 @@ def test_help(tmp_path, compare):
 
 
 def test_nothing_to_draw_is_an_error(tmp_path):
-    with pytest.raises(ValueError):
-        write_pareto_png([], tmp_path / "a.png")
-    with pytest.raises(ValueError):
-        write_comparison([], tmp_path / "a.html", title="")
+    for write, settings in ((write_pareto_png, {}), (write_comparison, {"title": ""})):
+        with pytest.raises(ValueError):
+            write([], tmp_path / "a", **settings)
 
 
-def test_the_front_of_a_search_is_read_as_the_runs_that_it_lists(tmp_path):
+def test_front_of_a_search(tmp_path):
     front = tmp_path / "search.front.txt"
     front.write_text("# front of search: 2 of 40 finished points\nresults/1\nresults/3\n")
     request = parse([str(front), "results/9"])
@@ -143,7 +142,7 @@ def test_the_front_of_a_search_is_read_as_the_runs_that_it_lists(tmp_path):
     assert request.picked_before == ["front of search: 2 of 40 finished points"]
 
 
-def test_a_front_alone_says_of_how_many_points_it_is(compare, tmp_path, make_result):
+def test_front_tells_its_number_of_points(compare, tmp_path, make_result):
     row = write_result_json(tmp_path / "1" / "row.json", make_result())
     (tmp_path / "search.front.txt").write_text(f"# front of search: 1 of 40 finished points\n{row.parent}\n")
     said = compare(str(tmp_path / "search.front.txt"), "out=out", cwd=tmp_path)
@@ -151,5 +150,5 @@ def test_a_front_alone_says_of_how_many_points_it_is(compare, tmp_path, make_res
     assert "1 run compared; front of search: 1 of 40" in (tmp_path / "out" / "compare.html").read_text()
 
 
-def test_the_axes_that_may_be_named_are_those_that_there_are():
+def test_axes_that_may_be_named():
     assert tuple(AXES) == AXIS_NAMES

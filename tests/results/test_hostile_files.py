@@ -65,7 +65,7 @@ BAD_ROWS |= {
 
 
 @pytest.mark.parametrize("kind", BAD_ROWS)
-def test_a_bad_row_is_named_and_the_others_are_shown(folder, make_result, capsys, kind):
+def test_bad_row_is_named(folder, make_result, capsys, kind):
     damage, complaint = BAD_ROWS[kind]
     content = damage(make_result(run_id="bad").to_json())
     (folder / "bad" / "row.json").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -87,7 +87,7 @@ def test_what_is_no_file_is_named(folder, capsys, kind):
     assert line.startswith("left out: results/bad/row.json: ")
 
 
-def test_names_are_drawn_and_shown_as_text(folder, make_result, capsys):
+def test_names_are_shown_as_text(folder, make_result, capsys):
     """A formula in a name stopped the plot, half a character the page, and an escape sequence cleared the terminal."""
     hostile = {
         "pattern": r"$\frac{$",
@@ -120,7 +120,7 @@ def test_names_are_drawn_and_shown_as_text(folder, make_result, capsys):
         (b"\xff\xfe-\x00", "is UTF-16 text"),
     ],
 )
-def test_overrides_that_cannot_be_read_are_named(folder, capsys, caplog, make_result, text, complaint):
+def test_unreadable_overrides_are_named(folder, capsys, caplog, make_result, text, complaint):
     write_result_json(folder / "bad" / "row.json", make_result(run_id="bad"))
     hydra = folder / "bad" / ".hydra"
     hydra.mkdir()
@@ -134,7 +134,7 @@ def test_overrides_that_cannot_be_read_are_named(folder, capsys, caplog, make_re
     assert "2 runs compared" in (folder / "compare" / "compare.html").read_text()
 
 
-def test_outcomes_that_cannot_be_read_are_named(folder, make_result, caplog):
+def test_unreadable_outcomes_are_named(folder, make_result, caplog):
     """What they would decide is not claimed."""
     result = make_result(run_id="bad", outcomes_file="outcomes.npz", evaluated_samples=4)
     write_result_json(folder / "bad" / "row.json", result)
@@ -146,14 +146,14 @@ def test_outcomes_that_cannot_be_read_are_named(folder, make_result, caplog):
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"a\0b\n"])
-def test_a_list_of_runs_that_cannot_be_read_is_one_line(folder, capsys, content):
+def test_unreadable_list_of_runs(folder, capsys, content):
     (folder / "sweep.front.txt").write_bytes(content)
     assert main(["results/sweep.front.txt"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("results=results/sweep.front.txt: ")
 
 
-def test_cells_of_a_table_are_bounded_as_well(folder, make_result, capsys):
+def test_cells_of_a_table_are_bounded(folder, make_result, capsys):
     table = folder / "bad" / "rows.csv"
     line = {name: "" if value is None else value for name, value in make_result(run_id="bad").flat().items()}
     for name, value in (("seed", "9" * 400), ("kernel_per_layer", "[" * 100_000), ("speedup", "nan")):
@@ -176,7 +176,7 @@ POINTS += ["sweeps/minilm.csv", "sweeps/minilm_h100.csv"]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT / "experiments")))
-def test_every_published_file_opens_or_tells_what_it_is(file, capsys):
+def test_every_published_file_opens(file, capsys):
     request = parse([str(file)])
     if str(file.relative_to(ROOT / "experiments")) not in POINTS:
         with pytest.raises(
@@ -201,7 +201,7 @@ def test_every_published_file_opens_or_tells_what_it_is(file, capsys):
     }
 
 
-def test_what_a_table_of_points_lacks_is_named(tmp_path, monkeypatch, capsys):
+def test_table_of_points_lacks_a_column(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("mine.csv").write_text("masked,seed,colour\n0.9,0,red\n")
     assert main(["mine.csv"]) == 1

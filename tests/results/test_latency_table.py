@@ -45,13 +45,13 @@ def sweep(tmp_path: Path, make_result) -> Path:
     return tmp_path / "sweep"
 
 
-def test_what_the_command_calls_the_largest_speedup_can_be_had(sweep, tmp_path):
+def test_largest_speedup_can_be_had(sweep, tmp_path):
     main([str(sweep), "-o", str(tmp_path / "table.csv")])
     allocation = LatencyAware(str(tmp_path / "table.csv"), 1.777)
     assert allocation.check_layers(NM(), {"fc1": (32, 16), "fc2": (16, 32)}, 0.75) is None
 
 
-def test_several_results_of_one_level_give_the_lower_median(sweep, tmp_path, make_result):
+def test_several_results_give_the_lower_median(sweep, tmp_path, make_result):
     for number, latency_us in enumerate((3.0, 5.0, 7.0)):
         layers = {"fc1": layer(20.0, "n_m_rebuilt", latency_us)}
         result = make_result(run_id=str(number), seed=number, sparsity_target=0.75, kernel_per_layer=layers, **ON_GPU)
@@ -72,9 +72,7 @@ def test_several_results_of_one_level_give_the_lower_median(sweep, tmp_path, mak
         ("pattern_parameters", {"n": None, "m": 16}, '{"m": null, "n": null}'),
     ],
 )
-def test_results_that_differ_are_rejected_unless_one_is_chosen(
-    sweep, tmp_path, make_result, capsys, field, other, given
-):
+def test_differing_results_are_rejected(sweep, tmp_path, make_result, capsys, field, other, given):
     layers = {"fc1": layer(10.0, "n_m_rebuilt", 1.0)}
     changed = ON_GPU | {field: other}
     write_result_json(
@@ -97,7 +95,7 @@ def test_results_that_differ_are_rejected_unless_one_is_chosen(
     ],
     ids=["cpu", "masked", "allocation", "untimed"],
 )
-def test_results_without_layer_times_are_left_out_with_the_reason(tmp_path, make_result, capsys, changes, reason):
+def test_results_without_layer_times(tmp_path, make_result, capsys, changes, reason):
     layers = {"kernel_per_layer": {"fc1": layer(10.0, "n_m_rebuilt", 8.0)}}
     write_result_json(tmp_path / "row.json", make_result(**(ON_GPU | layers | changes)))
     assert main([str(tmp_path), "-o", str(tmp_path / "table.csv")]) == 1
@@ -110,7 +108,7 @@ def test_a_filter_that_names_no_field(sweep, tmp_path, capsys):
     assert "--only=patern=n_m: is FIELD=VALUE" in capsys.readouterr().err
 
 
-def test_a_result_of_a_run_on_a_cpu_is_rejected(tmp_path, run, capsys):
+def test_result_of_a_cpu_is_rejected(tmp_path, run, capsys):
     """What a real run leaves: its layers have kernels and no times."""
     result = run("pattern=n_m", "allocation=per_layer")
     assert result.kernels.kernel_per_layer and result.speed.latency_device == "cpu"
@@ -139,7 +137,7 @@ def test_a_win_needs_its_whole_interval(result):
     assert wins_text(result) == "length 128: at batch 32, 128; length 384: at no batch size"
 
 
-def test_a_win_needs_sparse_kernels_and_more_than_noise(result):
+def test_win_needs_sparse_kernels(result):
     by_noise = {"speedup": 1.008, "speedup_low": 1.004, "speedup_high": 1.009}
     curve = [point(1, 128, 1.5) | {"sparse_flops_share": 0.2}, point(8, 128, 1.0) | by_noise]
     assert [is_win(size) for size in curve_sizes(result.with_values({"curve": curve}))] == [False, False, True]

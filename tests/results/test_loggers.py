@@ -56,7 +56,7 @@ def no_account(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, make_result, programs):
+def test_wandb_offline_needs_no_account(no_account, tmp_path, make_result, programs):
     write_result_json(tmp_path / "row.json", make_result())
     for number in range(2):
         (tmp_path / str(number)).mkdir()
@@ -90,7 +90,7 @@ def test_settings_that_cannot_work_are_rejected(no_account, monkeypatch):
         WandbLogging().check()
 
 
-def test_csv_logger_keeps_curves_and_the_result(tmp_path, make_result):
+def test_csv_logger_keeps_curves(tmp_path, make_result):
     loggers = CsvLogging().build(LoggedRun(run_name="a", output_dir=tmp_path, group=None, config={}))
     loggers[0].log_metrics({"train/loss": 1.0}, step=0)
     log_result(loggers, make_result())
@@ -112,9 +112,7 @@ def test_tensorboard_keeps_curves_and_the_result(tmp_path, make_result):
 
 
 @pytest.mark.parametrize("mode", ["auto", "online"])
-def test_wandb_that_does_not_answer_keeps_the_run_offline_unless_online_was_asked(
-    no_account, monkeypatch, tmp_path, caplog, mode
-):
+def test_silent_wandb_keeps_the_run(no_account, monkeypatch, tmp_path, caplog, mode):
     import wandb
 
     started = []
@@ -137,7 +135,7 @@ def test_wandb_that_does_not_answer_keeps_the_run_offline_unless_online_was_aske
 
 
 @pytest.mark.parametrize("error", ["CommError", "ConnectionError", "ValueError"])
-def test_reading_from_wandb_that_fails_is_one_message(no_account, monkeypatch, error):
+def test_failed_reading_from_wandb(no_account, monkeypatch, error):
     import requests
     import wandb
 
@@ -156,7 +154,7 @@ def test_reading_from_wandb_that_fails_is_one_message(no_account, monkeypatch, e
         read_wandb_results(entity="e", project="p")
 
 
-def test_the_result_that_wandb_was_given_comes_back(no_account, monkeypatch, make_result):
+def test_result_of_wandb_comes_back(no_account, monkeypatch, make_result):
     import wandb
     from pytorch_lightning.loggers import WandbLogger
 
@@ -233,7 +231,7 @@ def logging_to(composed, monkeypatch, logger):
     return lambda *overrides: composed(*SMALL, *overrides)
 
 
-def test_a_point_shown_again_is_the_same_run_and_in_it_once(composed, monkeypatch, server):
+def test_shown_point_is_the_same_run(composed, monkeypatch, server):
     point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
     run_experiment(point())
     (run,) = server.values()
@@ -273,7 +271,7 @@ def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):
     assert list(server) == [run.id] and run.summary[RESULT_KEY] != first
 
 
-def test_a_run_that_fails_is_closed_as_failed(composed, monkeypatch, server):
+def test_failed_run_is_closed(composed, monkeypatch, server):
     point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
     monkeypatch.setattr("sparsefront.stages.dense.run", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -301,7 +299,7 @@ def results(make_result):
     ]
 
 
-def test_the_group_is_that_of_the_only_sweep(results, tmp_path, monkeypatch):
+def test_group_of_the_only_sweep(results, tmp_path, monkeypatch):
     import wandb
 
     started = []
@@ -324,7 +322,7 @@ def test_the_group_is_that_of_the_only_sweep(results, tmp_path, monkeypatch):
     assert main(["one", "out=out"]) == 0 and len(started) == 2, "only where it is asked for"
 
 
-def test_a_comparison_is_no_run_that_lacks_a_result(monkeypatch, results):
+def test_comparison_is_no_run(monkeypatch, results):
     import wandb
 
     monkeypatch.setenv("WANDB_API_KEY", "key")
@@ -337,7 +335,7 @@ def test_a_comparison_is_no_run_that_lacks_a_result(monkeypatch, results):
     assert len(reading.results) == 1 and not reading.problems
 
 
-def test_latencies_of_a_gpu_and_a_cpu_have_names_of_their_own(make_result):
+def test_latencies_are_named_by_device(make_result):
     names = {device: {*summary_of(make_result(latency_device=device))} for device in ("cpu", "cuda")}
     assert {"latency/speedup", "accuracy/sparse"} <= names["cuda"] and "latency/speedup" not in names["cpu"]
     page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text().partition("## Comparing in W&B")[2]

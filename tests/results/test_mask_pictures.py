@@ -47,7 +47,7 @@ def pruned_layers(**changes) -> PrunedLayers:
     return PrunedLayers(**(parts | {"pattern": ElementWise(), "pattern_text": "element_wise"} | changes))
 
 
-def test_a_permuted_layer_is_shown_in_both_orders(tmp_path):
+def test_permuted_layer_in_both_orders(tmp_path):
     order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
     permuted = torch.zeros(8, 8, dtype=torch.bool)
     permuted[:4, ::2], permuted[4:, ::3] = True, True  # vectors of 4
@@ -96,7 +96,7 @@ def test_pooled_pixels_average_what_is_there():
     assert np.abs(mask_image(half, Boundaries(), Scale(pooled=2)).pixels[0, 0] - between).max() <= 0.5
 
 
-def test_pooled_lines_fall_on_the_nearest_pixel():
+def test_pooled_lines_fall_on_pixels():
     assert line_places([17], Scale(pooled=2)) == (9,)  # 17 / 2 = 8.5
 
 
@@ -119,14 +119,14 @@ PARTS = dict.fromkeys(("query", "key", "value", "output"), (8, 8)) | {"fc1": (16
 SHAPES = {f"encoder.{number}.{part}": shape for number in range(12) for part, shape in PARTS.items()}
 
 
-def test_expressions_choose_in_the_order_of_the_network():
+def test_expressions_keep_the_networks_order():
     assert choose_layers(SHAPES, [r"\.fc2$", r"^encoder\.1\.query"]) == [
         *("encoder.0.fc2", "encoder.1.query"),
         *(f"encoder.{number}.fc2" for number in range(1, 12)),
     ]
 
 
-def test_an_expression_that_finds_nothing_is_rejected_with_the_layers():
+def test_expression_that_finds_nothing():
     with pytest.raises(InvalidSetting, match=r"mask_layers=fc3: finds no layer .*encoder\.0\.query.* and 72 more"):
         choose_layers(SHAPES, ["fc2", "fc3"])
 
@@ -135,7 +135,7 @@ def test_an_expression_that_finds_nothing_is_rejected_with_the_layers():
     ("expressions", "message"),
     [([], "must have at least 1 item.*null: a few"), (["("], "not a regular expression")],
 )
-def test_settings_reject_what_no_layer_could_meet(expressions, message):
+def test_settings_that_no_layer_meets(expressions, message):
     with pytest.raises(InvalidSetting, match=f"mask_layers=.*{message}"):
         Report(mask_layers=expressions)
 
@@ -158,7 +158,7 @@ def test_densities_follow_the_result(make_result):
     ]
 
 
-def test_only_a_density_that_was_asked_for_is_a_line(tmp_path):
+def test_asked_densities_are_lines(tmp_path):
     drawn = {}
     for target in (None, 0.25):
         bars = [LayerDensity("layer", 0.5, stays_dense=False)]

@@ -25,7 +25,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 WINNER = "document.querySelector('[data-winner]').textContent"
 
 
-def test_every_candidate_is_a_line_and_a_point(shown, mixed):
+def test_every_candidate_is_a_line(shown, mixed):
     results = mixed(200)
     page = shown(results)
     (group,) = split_comparable(results)
@@ -38,7 +38,7 @@ def test_every_candidate_is_a_line_and_a_point(shown, mixed):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "fits a laptop's screen"
 
 
-def test_the_script_finds_the_front_that_python_finds(shown, mixed):
+def test_script_finds_pythons_front(shown, mixed):
     results = mixed(200)
     page = shown(results)
     (group,) = split_comparable(results)
@@ -46,24 +46,29 @@ def test_the_script_finds_the_front_that_python_finds(shown, mixed):
     assert front == [pytest.approx(point) for point in group.front()]
 
 
-def test_filters_choose_and_stay_in_the_address(shown, mixed):
+def test_filters_stay_in_the_address(shown, mixed):
     page = shown(mixed(200))
     page.evaluate(CLICK.format('[data-field="pattern"] [data-value="tile_wise"]'))
     page.evaluate(CLICK.format('[data-field="seed"] [data-value="1"]'))
     chosen = page.evaluate(LINES)
     assert 0 < chosen < 100
     assert page.evaluate("now.view.points.every((point) => point.pattern === 'tile_wise' && point.runs.length === 1)")
+    headline = "document.querySelector('section:not([hidden]) .headline').textContent"
+    assert page.evaluate(headline).startswith(f"Of the {chosen} points shown, ")
     page.evaluate(WAIT)
     address = page.evaluate("location.hash")
     assert address == "#pattern=tile_wise&seed=1&section=run-0"
     again = shown(mixed(200), address)
     assert again.evaluate(LINES) == chosen
     assert again.evaluate(COUNT.format('#filters [aria-pressed="true"]')) == 2
-    page.evaluate(CLICK.format('[data-field="pattern"] [data-value="tile_wise"]'))
+    key = "document.querySelector('.legend [data-value=\"tile_wise\"]')"
+    page.evaluate(f"{key}.dispatchEvent(new MouseEvent('click', {{bubbles: true}}))")  # of the legend, as the button's
     assert page.evaluate(LINES) > chosen
+    page.evaluate(CLICK.format("#reset"))
+    assert not page.evaluate(headline).startswith("Of the ")
 
 
-def test_the_slider_names_the_best_that_is_fast_enough_and_its_command(shown, mixed):
+def test_slider_names_the_best(shown, mixed):
     results = mixed(200)
     page = shown(results)
     page.evaluate(SLIDE.format(0))
@@ -82,7 +87,7 @@ def test_the_slider_names_the_best_that_is_fast_enough_and_its_command(shown, mi
     assert "budget=" in page.evaluate("location.hash")
 
 
-def test_a_point_tells_its_runs_and_layers_and_downloads_are_whole(shown, mixed):
+def test_point_tells_its_runs(shown, mixed):
     results = mixed(60)
     page = shown(results)
     page.evaluate(CLICK.format("#points tbody tr"))
@@ -99,7 +104,7 @@ def test_a_point_tells_its_runs_and_layers_and_downloads_are_whole(shown, mixed)
         assert [record[field] for record in records] == [result.value_of(field) for result in results]
 
 
-def test_pictures_of_masks_are_in_the_page(browser, make_result, tmp_path):
+def test_mask_pictures_are_in_the_page(browser, make_result, tmp_path):
     (tmp_path / "masks").mkdir()
     (tmp_path / "masks" / "fc1.png").write_bytes(base64.b64decode(PIXEL))
     page = tmp_path / "compare.html"
@@ -116,7 +121,7 @@ def test_awkward_text_stays_text(shown, make_result):
     assert page.evaluate(COUNT.format("img")) == 0 and page.evaluate(COUNT.format("td b")) == 0
 
 
-def test_old_records_and_nothing_timed_are_still_shown(shown, make_result):
+def test_old_records_are_shown(shown, make_result):
     nothing = dict.fromkeys(("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high"))
     page = shown(
         [make_result(**nothing, latency_device=None), make_result(**nothing, latency_device=None, sparse=0.5, seed=9)]
@@ -124,7 +129,7 @@ def test_old_records_and_nothing_timed_are_still_shown(shown, make_result):
     assert page.evaluate("document.getElementById('budget').hidden") and page.evaluate(LINES) == 1
 
 
-def test_the_page_of_one_run_needs_no_script(browser, make_result, tmp_path):
+def test_page_of_one_run(browser, make_result, tmp_path):
     browser.problems.clear(), browser.requests.clear()
     browser.open(write_run_page(make_result(), tmp_path / "report.html", title="one"))
     assert browser.evaluate("document.querySelector('svg').getBoundingClientRect().width") > 300

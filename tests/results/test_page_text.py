@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def of_pattern(make_result, name, speedup, *, seed=0, width=0.02, sparse=0.97):
 
 
 @pytest.mark.usefixtures("one_seed_ranks")
-def test_the_headline_names_no_winner_where_intervals_overlap(make_result):
+def test_headline_without_a_winner(make_result):
     def told(*results):
         (group,) = split_comparable(results)
         return headline(group)
@@ -53,6 +54,7 @@ def test_head_of_the_page(make_result, tmp_path):
     assert page.index('id="chart-speed"') < page.index('class="budgets"')
     for name, text in BUTTONS.items():
         assert f'<button type="button" id="{name}">{text}</button>' in page and f'on("{name}", "click"' in page
+    assert f"Written on {date.today()} by sparsefront" in page and "<summary>How to read this</summary>" in page
     assert 'id="reset">reset<' in page and 'event.key !== "Escape"' in page
     assert page.count('tabindex="0" aria-label=') == 3
     assert "og:description" not in write_run_page(make_result(), tmp_path / "run.html", title="one").read_text()

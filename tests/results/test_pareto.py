@@ -42,5 +42,5 @@ def test_area_counts_the_dominated_unit_squares(seed):
         assert list(dominated_areas(costs, qualities, reference)) == [squares, 0]
 
 
-def test_of_equal_points_the_first_stands_for_all():
+def test_first_of_equal_points_stands():
     assert pareto_front([(2, 2), (1, 1), (1, 1), (3, 2)]) == [1, 0]

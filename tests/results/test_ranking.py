@@ -39,7 +39,7 @@ def ranked(results) -> dict[str, dict[str, str]]:
     return {line["pattern"]: line for line in pattern_ranking(group)}
 
 
-def test_the_area_is_that_of_the_front_over_the_common_corner(run):
+def test_area_over_the_common_corner(run):
     found = ranked([run("n_m", 2.0, 0.95), run("uniform", 1.5, 0.91), run("channel", 0.5, 0.97)])
     # From dense at 1x, and one point below the worst quality, 90 %: 1 x 5, 0.5 x 1; slower than dense dominates nothing.
     assert list(found) == ["n_m", "uniform", "channel"]
@@ -47,7 +47,7 @@ def test_the_area_is_that_of_the_front_over_the_common_corner(run):
 
 
 @pytest.mark.usefixtures("one_seed_ranks")
-def test_a_clear_difference_is_a_win_and_the_rest_ties(run):
+def test_clear_differences_win(run):
     found = ranked([run("n_m", 2.0, 0.95), run("tile_wise", 2.01, 0.95), run("uniform", 1.2, 0.90)])
     assert {pattern: line[DUELS] for pattern, line in found.items()} == {
         "tile_wise": "1 / 1 / 0",
@@ -65,19 +65,19 @@ def test_seeds_widen_the_interval(run):
     assert width(0.02) > 2 * width(0.0) > 0
 
 
-def test_too_few_sparse_flops_are_no_point_faster_than_dense(run):
+def test_too_few_sparse_flops(run):
     found = ranked([run("n_m", 1.5, 0.9, seed=seed, sparse_flops_share=share) for seed, share in enumerate((0.9, 0.2))])
     assert found["n_m"][FASTER] == "0 / 1 / 0", "the smallest share of its runs"
 
 
-def test_the_held_out_part_picks_what_the_area_is_of(run):
+def test_held_out_part_picks_the_area(run):
     lucky = run("n_m", 2.0, 0.99, val_sparse=0.5)
     picked = run("n_m", 2.0, 0.91, val_sparse=0.9, importance="other")
     corner = run("uniform", 0.5, 0.90)
     assert float(ranked([lucky, picked, corner])["n_m"][AREA].split()[0]) == pytest.approx(2.0)
 
 
-def test_nothing_is_ranked_where_nothing_may_be_picked(run):
+def test_nothing_picked_ranks_nothing(run):
     found = ranked([run("n_m", 2.0, 0.9, dataset_parameters={"valid_fraction": 0.0})])
     assert found["n_m"][AREA] == found["n_m"][DUELS] == "–"
 
@@ -111,7 +111,7 @@ def text_of(result) -> str:
     return capture.get()
 
 
-def test_with_three_seeds_it_ranks_those_that_have_them(runs):
+def test_three_seeds_are_ranked(runs):
     group = group_of([*runs("n_m", 3), *runs("uniform", 3, 0.8), *runs("block_wise", 1, 2.0)])
     (line,) = budget_table(group, [1.0])
     assert line["fastest"].startswith("n_m") and line["slower"] == "uniform"
@@ -122,14 +122,14 @@ def test_with_three_seeds_it_ranks_those_that_have_them(runs):
 
 
 @pytest.mark.parametrize(("seeds", "better"), [((1, 1), False), ((3, 2), False), ((3, 3), True)])
-def test_better_is_said_of_three_seeds_each(runs, seeds, better):
+def test_three_seeds_decide(runs, seeds, better):
     kept = {"n_m": outcomes([1] * 90 + [0] * 10), "uniform": outcomes([1] * 60 + [0] * 40)}
     results = [*runs("n_m", seeds[0], val_sparse=0.95), *runs("uniform", seeds[1])]
     (line,) = verdicts(group_of(results).candidates, lambda result: {"sparse": kept[result.choice.pattern]})
     assert ("is better" in line) is better and (FEW_SEEDS in line) is not better
 
 
-def test_what_it_would_take_to_tell_two_apart():
+def test_samples_to_tell_two_apart():
     """Five samples in 1,000 differ the right way, two the other: 0.3 points, with a standard error of 0.26 by samples."""
     theirs = np.tile([1.0, 0.0], 500)
     ours = theirs.copy()
@@ -143,7 +143,7 @@ def test_what_it_would_take_to_tell_two_apart():
     assert paired_difference([more[0]], [more[1]], same_seeds=True).clear, "with so many samples it is told"
 
 
-def test_seeds_that_differ_are_what_is_missing():
+def test_differing_seeds_are_missing():
     spread = [outcomes([1] * right + [0] * (10_000 - right)) for right in (8000, 8200, 8700)]
     found = paired_difference(spread, [outcomes([1] * 8000 + [0] * 2000)] * 3, same_seeds=False)
     assert not found.clear and found.run_error > found.sample_error
@@ -152,7 +152,7 @@ def test_seeds_that_differ_are_what_is_missing():
     assert needed_in_words(equal).startswith("no 1,000,000 samples")
 
 
-def test_fewer_than_five_repeats_have_no_interval_and_count_as_nothing(runs):
+def test_few_repeats_have_no_interval(runs):
     few, enough = (runs("n_m", 3, repeats=repeats) for repeats in (3, 5))
     assert "n=3: no interval" in text_of(few[0]) and "its interval" not in text_of(few[0])
     assert "its interval" in text_of(enough[0]) and "faster" in text_of(enough[0])

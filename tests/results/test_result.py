@@ -9,7 +9,7 @@ import pytest
 from sparsefront.results.record import SCHEMA_VERSION, Result, Speed, result_fields
 
 
-def test_field_names_are_unique_over_the_whole_result():
+def test_field_names_are_unique():
     names = [field.name for field in result_fields()] + [group.name for group in dataclasses.fields(Result)]
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
@@ -21,14 +21,14 @@ def test_flat_round_trip_through_text(make_result, granularity):
     assert Result.from_flat(cells) == result
 
 
-def test_a_column_that_an_old_store_lacks_reads_as_not_measured(make_result):
+def test_missing_column_reads_as_unmeasured(make_result):
     cells = {name: "" if value is None else str(value) for name, value in make_result().flat().items()}
     del cells["speedup"], cells["dense_layers"]
     result = Result.from_flat(cells)
     assert result.speed.speedup is None and result.sparsity.dense_layers == {}
 
 
-def test_unknown_and_missing_keys_are_all_named(make_result):
+def test_unknown_and_missing_keys(make_result):
     content = json.loads(make_result().to_json())
     content["speed"]["latency_guess_ms"] = 1.0
     content["mood"] = {}
@@ -67,6 +67,6 @@ def test_another_schema_version_is_rejected(make_result, version):
         ("variants_not_timed", None),
     ],
 )
-def test_a_wrong_value_is_rejected_where_it_is_passed_in(field, value):
+def test_wrong_value_where_passed(field, value):
     with pytest.raises(ValueError, match=f"speed.{field}"):
         Speed(**{field: value})

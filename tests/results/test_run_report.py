@@ -10,7 +10,7 @@ from sparsefront.results.run_report import Report, write_report
 
 
 @pytest.mark.parametrize("name", ["report.html", "pareto.png"])
-def test_a_full_disk_leaves_no_half_of_a_page(tmp_path, make_result, monkeypatch, name):
+def test_full_disk_leaves_no_half_page(tmp_path, make_result, monkeypatch, name):
     write, rename = Path.write_text, os.replace
 
     def torn(path, text, **settings):

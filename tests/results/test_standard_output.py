@@ -49,7 +49,7 @@ def unread(words: list[str], folder: Path) -> subprocess.CompletedProcess:
         os.close(writer)
 
 
-def test_a_program_into_a_closed_pipe_ends_quietly(tmp_path, make_result, programs):
+def test_closed_pipe_ends_quietly(tmp_path, make_result, programs):
     result = make_result()
     signed = result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
     write_result_json(tmp_path / "results" / "1" / "row.json", signed)
@@ -89,7 +89,7 @@ def closed() -> io.StringIO:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_run_on_a_terminal_of_another_encoding_shows_replacements(make_result, composed, encoding):
+def test_terminal_of_another_encoding(make_result, composed, encoding):
     composed()
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
     with redirect_stdout(stream), job():
@@ -99,7 +99,7 @@ def test_a_run_on_a_terminal_of_another_encoding_shows_replacements(make_result,
 
 
 @pytest.mark.parametrize("stream", [lambda: open("/dev/full", "w", buffering=1), without_reader, closed, lambda: None])
-def test_output_that_cannot_be_written_fails_no_run(make_result, composed, monkeypatch, stream):
+def test_unwritable_output_fails_no_run(make_result, composed, monkeypatch, stream):
     composed()
     broken = stream()
     for name in ("stdout", "stderr"):
@@ -116,6 +116,6 @@ def test_output_that_cannot_be_written_fails_no_run(make_result, composed, monke
     assert sys.stdout is broken
 
 
-def test_what_fails_beside_the_output_still_fails():
+def test_failure_beside_the_output():
     with pytest.raises(BrokenPipeError), ignore_output_errors():
         raise BrokenPipeError

@@ -36,7 +36,7 @@ for number in range(int(count)):
 """
 
 
-def test_a_line_with_the_control_outlives_a_newer_one_without(tmp_path, make_result):
+def test_line_with_control_outlives_newer_ones(tmp_path, make_result):
     store = tmp_path / "rows.csv"
     control = make_result(time="2026-01-01T00:00:00+00:00", dense_continued=0.99)
     newer = make_result(time="2026-01-02T00:00:00+00:00")
@@ -51,9 +51,7 @@ def test_a_line_with_the_control_outlives_a_newer_one_without(tmp_path, make_res
 
 
 @pytest.mark.parametrize("mine", ["third", "first"], ids=["one line more", "the file anew"])
-def test_one_that_slept_while_it_added_its_line_loses_neither_that_nor_those_of_others(
-    tmp_path, make_result, monkeypatch, mine
-):
+def test_sleeper_loses_no_line(tmp_path, make_result, monkeypatch, mine):
     """Others held the store meanwhile, and made the file anew: what this one has open, or has read, is an old one."""
     path, format_lines, slept = tmp_path / "rows.csv", store.format_lines, []
     append_result(path, make_result(run_id="first"))
@@ -89,7 +87,7 @@ def test_two_processes_lose_nothing(tmp_path, make_result, programs):
     assert sorted(runs_of(store)) == sorted(f"{name}-{number}" for name in "ab" for number in range(50))
 
 
-def test_a_new_column_keeps_the_old_lines(tmp_path, make_result):
+def test_new_column_keeps_old_lines(tmp_path, make_result):
     store, old = tmp_path / "rows.csv", make_result(run_id="old").flat()
     del old["sparse_flops_share"]
     with store.open("w", newline="") as file:
@@ -102,7 +100,7 @@ def test_a_new_column_keeps_the_old_lines(tmp_path, make_result):
 
 
 @pytest.mark.parametrize("kept_of_last_line", [1, 40, -3, -1], ids=["1", "40", "all but 3", "all but the line end"])
-def test_half_a_line_is_dropped_and_the_rest_kept(tmp_path, make_result, caplog, kept_of_last_line):
+def test_half_a_line_is_dropped(tmp_path, make_result, caplog, kept_of_last_line):
     store = tmp_path / "rows.csv"
     append_result(store, make_result(run_id="whole"))
     whole = store.read_bytes()
@@ -116,14 +114,14 @@ def test_half_a_line_is_dropped_and_the_rest_kept(tmp_path, make_result, caplog,
     assert read_results([store]).problems == []
 
 
-def test_a_run_has_one_line_and_the_newest_wins(tmp_path, make_result):
+def test_run_has_one_line(tmp_path, make_result):
     store = tmp_path / "rows.csv"
     for run_id, speedup in (("a", 1.0), ("b", 1.0), ("a", 2.0)):
         append_result(store, make_result(run_id=run_id, speedup=speedup))
     assert [(line["run_id"], line["speedup"]) for line in lines_of(store)] == [("b", "1.0"), ("a", "2.0")]
 
 
-def test_folders_are_searched_and_broken_files_reported(tmp_path, make_result):
+def test_broken_files_are_reported(tmp_path, make_result):
     write_result_json(tmp_path / "one" / "row.json", make_result(run_id="one"))
     write_result_json(tmp_path / "sweep" / "pattern=n_m" / "row.json", make_result(run_id="two"))
     (tmp_path / "broken").mkdir()
@@ -163,7 +161,7 @@ def test_outcomes_that_were_edited_prove_nothing(tmp_path, make_result):
         assert (reading.outcomes_of(result) is not None) == held
 
 
-def test_a_run_with_and_without_the_control_has_two_folders(tmp_path, make_result):
+def test_run_with_and_without_control(tmp_path, make_result):
     """Their run_id is the same: the page told the command and the folder of one for both."""
     results = {"a": make_result(dense_continued=0.9), "b": make_result(dense_continued=None)}
     for name, result in results.items():
@@ -174,7 +172,7 @@ def test_a_run_with_and_without_the_control_has_two_folders(tmp_path, make_resul
 
 
 @pytest.mark.parametrize("stores", [("whole", "rows"), ("rows", "whole")])
-def test_of_several_copies_the_one_with_outcomes_counts(tmp_path, make_result, stores):
+def test_copy_with_outcomes_counts(tmp_path, make_result, stores):
     result = make_result(outcomes_file="outcomes.npz")
     for name in stores:
         write_result_json(tmp_path / name / "row.json", result)
@@ -195,7 +193,7 @@ def study(tmp_path, make_result):
     return tmp_path / "study"
 
 
-def test_a_corrupt_row_is_named_and_its_line_kept(study, capsys):
+def test_corrupt_row_is_named(study, capsys):
     (study / "1" / "row.json").write_text('{"identity": ')
     assert main(["--rebuild", str(study)]) == 0
     said = capsys.readouterr()
@@ -213,7 +211,7 @@ def test_a_corrupt_row_is_named_and_its_line_kept(study, capsys):
     ["", "[]", "null", '{"identity": 3}', '{"identity": {"schema_version": 6}}', "[" * 100_000, "\x00\xff"],
     ids=["empty", "list", "null", "number", "nothing in it", "deep", "bytes"],
 )
-def test_every_kind_of_corrupt_row_is_skipped(study, text):
+def test_every_kind_of_corrupt_row(study, text):
     (study / "1" / "row.json").write_text(text, encoding="latin-1")
     reading = read_results([study])
     assert [result.identity.run_id for result in reading.results] == ["run-0", "run-2"]
@@ -235,7 +233,7 @@ def test_several_stores_become_one(study, tmp_path, make_result, capsys):
     assert len(read_results([study, other]).results) == 5, "what compare reads of both"
 
 
-def test_unreadable_lines_of_a_merged_file_stay(study, make_result, tmp_path, capsys):
+def test_unreadable_lines_of_merged_files(study, make_result, tmp_path, capsys):
     """One edited, one of a newer version with its columns, and one edited whose row.json is there."""
     store = tmp_path / "all.csv"
     for run_id in ("edited", "newer", "run-1"):
@@ -254,7 +252,7 @@ def test_unreadable_lines_of_a_merged_file_stay(study, make_result, tmp_path, ca
 
 
 @pytest.mark.parametrize("text", ["name,price\napple,1\n", "one line without an end", '{"identity": {}}\n'])
-def test_a_file_that_is_no_table_of_results_is_not_overwritten(study, tmp_path, capsys, text):
+def test_foreign_table_is_not_overwritten(study, tmp_path, capsys, text):
     mine = tmp_path / "mine.csv"
     for path, arguments in ((mine, [f"store={mine}"]), (study / "rows.csv", [])):
         path.write_text(text)
@@ -302,7 +300,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_a_spreadsheet_saved_is_read_and_goes_on_in_our_form(tmp_path, make_result, form):
+def test_spreadsheet_goes_on(tmp_path, make_result, form):
     """A line that was appended to it as it is made every line unreadable, the old ones included."""
     store = tmp_path / "rows.csv"
     known = [make_result(run_id=name, model='größer, "so"\n=1;\t\'x') for name in ("a", "b")]
@@ -343,7 +341,7 @@ def test_columns_that_were_added_stay(tmp_path, make_result):
         (None, "is a folder, not a file"),
     ],
 )
-def test_what_is_no_table_stays_as_it_is(tmp_path, make_result, content, why):
+def test_file_that_is_no_table(tmp_path, make_result, content, why):
     store = tmp_path / "rows.csv"
     store.mkdir() if content is None else store.write_bytes(content)
     with pytest.raises(Obstacle) as raised:

@@ -18,7 +18,7 @@ def begin(point: Path) -> Path:
     return point
 
 
-def test_it_survives_what_a_full_disk_left(tmp_path, capsys):
+def test_leftovers_of_a_full_disk(tmp_path, capsys):
     torn, bare = begin(tmp_path / "001_n_m_0.5"), tmp_path / "002_n_m_0.75"
     (torn / "failure.json").write_text('{"error": "OSErr')
     bare.mkdir()
@@ -33,7 +33,7 @@ def test_it_survives_what_a_full_disk_left(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("content", ["[]", "3", '{"error": "OSError"}'])
-def test_a_failure_that_says_nothing_does_not_cost_the_table(tmp_path, capsys, make_result, content):
+def test_unexplained_failure_leaves_the_table(tmp_path, capsys, make_result, content):
     (begin(tmp_path / "001_n_m_0.5") / "failure.json").write_text(content)
     write_result_json(tmp_path / "002_n_m_0.75" / "row.json", make_result(pattern="n_m"))
     print_sweep(tmp_path)
@@ -58,7 +58,7 @@ def test_no_terminal_loses_digits(tmp_path, capsys, monkeypatch, make_result, co
     assert columns != "400" or "81.25 ± 3.21 %" in shown
 
 
-def test_seeds_of_a_sweep_have_a_deviation(tmp_path, capsys, make_result):
+def test_seeds_have_a_deviation(tmp_path, capsys, make_result):
     for seed, sparse in enumerate((0.96, 0.97, 0.98)):
         result = make_result(run_id=f"run-{seed}", seed=seed, sparse=sparse)
         write_result_json(tmp_path / f"00{seed}" / "row.json", result)

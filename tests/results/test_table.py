@@ -49,7 +49,7 @@ def text_of(table: Table, width: int = 200) -> str:
     return console.file.getvalue()
 
 
-def test_a_speedup_of_a_cpu_says_what_it_is_and_what_its_interval_is(make_result):
+def test_speedup_of_a_cpu_says_so(make_result):
     text = text_of(run_table(make_result(repeats=5)))
     (speedup,) = [line for line in text.splitlines() if "1.50×" in line]
     assert "1.50× (CPU reference, not a GPU latency)" in speedup and "faster" not in text
@@ -62,7 +62,7 @@ def test_a_speedup_of_a_cpu_says_what_it_is_and_what_its_interval_is(make_result
     assert "CPU" not in text_of(results_table([make_result(latency_device="cuda")]))
 
 
-def test_tables_show_the_standard_error_and_of_how_many_samples(make_result):
+def test_tables_show_the_standard_error(make_result):
     evaluated = {"sparse_standard_error": 0.0054, "dense_standard_error": 0.0044, "evaluated_samples": 1000}
     one = text_of(run_table(make_result(**evaluated, evaluate_limit=1000)))
     assert "97.00 ± 0.54 %" in one and "98.00 ± 0.44 %" in one
@@ -72,7 +72,7 @@ def test_tables_show_the_standard_error_and_of_how_many_samples(make_result):
     assert "±" not in text_of(results_table([make_result(), make_result(seed=4)])), "an older result does not tell"
 
 
-def test_run_table_says_what_was_not_measured(make_result):
+def test_run_table_tells_unmeasured_values(make_result):
     nothing = dict.fromkeys(("sparse", "latency_sparse_ms", "speedup", "speedup_low", "latency_kernel"))
     assert text_of(run_table(make_result(**nothing))).count("not measured") == 2
 
@@ -86,11 +86,11 @@ def test_run_table_says_what_was_not_measured(make_result):
         ({"sparse_flops_share": 0.25}, "mostly dense kernels"),
     ],
 )
-def test_a_win_needs_an_interval_and_sparse_kernels(make_result, changes, verdict):
+def test_win_needs_interval_and_kernels(make_result, changes, verdict):
     assert f"1.50×, {verdict}" in text_of(run_table(make_result(**changes, latency_device="cuda")))
 
 
-def test_results_table_always_shows_the_promised_columns(make_result):
+def test_results_table_has_promised_columns(make_result):
     text = text_of(results_table([make_result(), make_result(run_id="run-1")]))
     header = "".join(text.split())
     for words in ("dense", "masked", "sparse", "seed", "speedup"):
@@ -141,7 +141,7 @@ def test_run_ends_with_three_lines(make_result, capsys, tmp_path, monkeypatch, d
     (folder / ".hydra").mkdir(parents=True)
     (folder / ".hydra" / "overrides.yaml").write_text("- sparsity=0.5\n- seed=4\n")
     long = {"dense_variant": "eager+patch_product+fused_qkv", "fused_dense_latency_ms": 1.0, "repeats": 5}
-    reasons = {"embedding": "a parameter of VisionTransformer itself, and not the weight of a Linear or Conv2d"}
+    reasons = {"embedding": "a parameter of VisionTransformer itself, and not the weight of a Linear or convolution"}
     result = make_result(latency_device=device, dense_weights=reasons, val_dense=0.9, **long)
     print_run(result, [folder / "row.json", folder / "report.html"], checkpoint="cache/export/b")
     *table, what, where, following = capsys.readouterr().out.splitlines()
@@ -157,13 +157,13 @@ def test_run_ends_with_three_lines(make_result, capsys, tmp_path, monkeypatch, d
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_square_brackets_are_shown_and_not_read_as_markup(make_result):
+def test_square_brackets_are_no_markup(make_result):
     reason = "needs [K] a multiple of 8 [bold] [/red]"
     assert reason in text_of(run_table(make_result(dense_layers={"layer": reason})))
     assert "[/red]" in text_of(results_table([make_result(run_id="[/red]")]))
 
 
-def test_sorting_puts_the_best_first_and_the_unmeasured_last(make_result):
+def test_sorting_puts_the_best_first(make_result):
     results = [make_result(speedup=value, latency_sparse_ms=value) for value in (1.0, None, 3.0, 2.0)]
     rising = [1.0, 2.0, 3.0, None]
     for by, order in (("speedup", [3.0, 2.0, 1.0, None]), ("-speedup", rising), ("latency_sparse_ms", rising)):
@@ -171,7 +171,7 @@ def test_sorting_puts_the_best_first_and_the_unmeasured_last(make_result):
 
 
 @pytest.mark.parametrize("name", ["speed", "kernel_per_layer", ""])
-def test_sorting_by_no_column_names_the_closest(make_result, name):
+def test_sorting_by_no_column(make_result, name):
     with pytest.raises(InvalidSetting, match="no such column; closest are "):
         sort_results([make_result()], name)
 
@@ -191,7 +191,7 @@ def test_names_and_messages_control_no_terminal(capsys, make_result, tmp_path):
     assert r"n_m\x1b[2J" in shown and r"pattern=\x9b31m" in shown and "\n" + "     first line\nsecond" in shown
 
 
-def test_lines_that_differ_in_a_setting_alone_tell_it(make_result):
+def test_lines_that_differ_in_settings(make_result):
     def lines(*changes: dict) -> list[str]:
         results = [make_result(run_id=str(number), **change) for number, change in enumerate(changes)]
         (group,) = split_comparable(results)
@@ -208,7 +208,7 @@ def test_lines_that_differ_in_a_setting_alone_tell_it(make_result):
     assert {"axis=a", "axis=b", "schedule=a", "schedule=b"} <= set(told), "as pattern.axis= and schedule= of run.py"
 
 
-def test_a_narrow_terminal_gets_the_table_that_fits(mixed, capsys, monkeypatch):
+def test_narrow_terminal_gets_a_narrow_table(mixed, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
     (group,) = split_comparable(mixed(200))
@@ -225,7 +225,7 @@ def test_a_narrow_terminal_gets_the_table_that_fits(mixed, capsys, monkeypatch):
 LOST = {"blocks.0.fc1": 0.5, "blocks.0.fc2": 1.0, "blocks.1.fc2": 0.999}
 
 
-def test_the_page_marks_them_in_the_table_of_layers(make_result, tmp_path):
+def test_page_marks_the_layers(make_result, tmp_path):
     lost = make_result(sparsity_per_layer=LOST, allocation="global_threshold")
     page = write_run_page(lost, tmp_path / "a.html", title="a").read_text()
     assert page.count('<td class="collapsed">') == 2 and '<td class="collapsed">0.500' not in page
@@ -246,13 +246,13 @@ def told(
     return missed_target(experiment, net, found, [str(number) for number in range(len(kept))])
 
 
-def test_what_comes_near_or_has_a_budget_is_not_told():
+def test_near_budget_is_not_told():
     assert told([0.25, 0.27]) is None
     assert told([0.6, None], speedup=1.5) is None and told([0.6], latency_ms=2.0) is None
     assert told([0.6], speedup=None, latency_ms=None) is not None
 
 
-def test_a_schedule_that_goes_on_is_judged_by_its_end():
+def test_schedule_is_judged_by_its_end():
     assert told([1.0, 1.0], schedule=Gradual()) is None
     assert told([1.0, 1.0], schedule=Gradual(), sparsities={"0": 0.9, "1": 0.6}) is None
     assert told([1.0, None], schedule=Gradual()) == (
@@ -260,7 +260,7 @@ def test_a_schedule_that_goes_on_is_judged_by_its_end():
     )
 
 
-def test_a_run_says_so_before_it_recovers(run, caplog):
+def test_run_says_so_before_recovery(run, caplog):
     row = run("trainer=cpu", "measure.device=cpu", "measure.evaluate_limit=8", "recipe.ignore=[fc]")
     warnings = (record.message for record in caplog.records if record.levelno == logging.WARNING)
     (line,) = (text for text in warnings if text.startswith("pruning: "))

@@ -116,7 +116,7 @@ def test_better_is_not_claimed(run, theirs, why):
 @pytest.mark.parametrize(("seeds", "seed_sd"), [(1, 0.0), (3, 0.0), (3, 1.0), (5, 0.3), (5, 1.0)])
 def test_intervals_cover_the_truth(seeds, seed_sd, same_seeds):
     """Of 400 pairs of choices, whose seeds differ by up to five standard errors of 300 samples, nearly 95 % are covered."""
-    generator, covered, above = np.random.RandomState(2), 0, 0
+    generator, covered = np.random.RandomState(2), 0
 
     def drawn(questions, own):
         noise = generator.normal(0, 3, (seeds, 300))
@@ -128,9 +128,8 @@ def test_intervals_cover_the_truth(seeds, seed_sd, same_seeds):
         ours, theirs = (drawn(shared + generator.normal(0, 2, 300), own) for own in (0.5, 0.0))
         found = paired_difference(ours, theirs, same_seeds=same_seeds)
         covered += found.low <= 0.5 <= found.high
-        above += found.bound <= 0.5
     # with three seeds of large spread it covers 92.6 % (of 1,200 pairs); 400 pairs have a standard error of 1.3 %
-    assert covered >= 0.905 * 400 and above >= 0.905 * 400
+    assert covered >= 0.905 * 400
 
 
 def test_pseudo_values_have_the_variance_of_the_metric():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-def test_a_job_that_is_put_back_into_the_queue_goes_on_after_its_last_epoch():
+def test_requeued_job_goes_on():
     done = subprocess.run([Path(__file__).parent / "run.sh", sys.executable], capture_output=True, text=True)
     said = done.stdout.strip().splitlines()
     if done.returncode == 77:

@@ -10,7 +10,7 @@ from sparsefront.stages import dense
 SMALL = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "measure.evaluate_limit=8"]
 
 
-def test_a_test_part_that_cannot_be_read_is_told_before_the_training(run, tmp_path, monkeypatch):
+def test_unreadable_test_part(run, tmp_path, monkeypatch):
     images, labels = np.zeros((40, 32, 32, 3), np.uint8), np.arange(40) % 10
     images[:, 0, 0, 0] = np.arange(40)  # equal ones are not divided
     np.savez(tmp_path / "images.npz", x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8] + 9)
@@ -50,9 +50,7 @@ TRANSLATIONS = {
 
 
 @pytest.mark.parametrize(("name", "change", "more", "message"), TRANSLATIONS.values(), ids=TRANSLATIONS)
-def test_translations_that_cannot_be_used_are_told_before_the_training(
-    run, tmp_path, monkeypatch, name, change, more, message
-):
+def test_unusable_translations_are_told(run, tmp_path, monkeypatch, name, change, more, message):
     folder = write_pairs(tmp_path / "pairs", test=12)
     (folder / name).write_text(change((folder / name).read_text()))
     monkeypatch.setattr(dense, "fit", lambda *_, **__: pytest.fail("it trains"))

@@ -43,7 +43,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("way", "expected"), WAYS.values(), ids=WAYS)
-def test_the_row_holds_the_steps_that_the_optimizer_took(run, steps, way, expected):
+def test_row_holds_the_optimizers_steps(run, steps, way, expected):
     row = run(*ON_CPU, *NO_PAGES, *FINETUNE, *way)
     cost = row.cost
     assert (

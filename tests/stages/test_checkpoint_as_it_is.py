@@ -27,7 +27,7 @@ def checkpoint(composed, tmp_path) -> str:
     return str(kept)
 
 
-def test_its_weights_are_the_dense_network_s_and_its_metric_is_measured(run, checkpoint, tmp_path):
+def test_weights_are_the_dense_networks(run, checkpoint, tmp_path):
     row = run(*AS_IT_IS, f"model.path={checkpoint}")
     (folder,) = (file.parent for file in (tmp_path / "cache" / "dense").glob("*/determined_by.json"))
     given, dense = load_file(checkpoint), load_file(folder / "weights.safetensors")
@@ -37,7 +37,7 @@ def test_its_weights_are_the_dense_network_s_and_its_metric_is_measured(run, che
     assert row.quality.dense is not None and row.quality.masked is not None and row.quality.val_seen is True
 
 
-def test_a_dense_training_has_not_seen_what_is_held_out(run, checkpoint):
+def test_dense_training_saw_nothing_held_out(run, checkpoint):
     assert run(*ON_CPU).quality.val_seen is False
     assert run(*ON_CPU, f"model.path={checkpoint}").quality.val_seen is False
 
@@ -58,7 +58,7 @@ def keys_with_batches_of(composed, batch_size, *overrides):
 
 
 @pytest.mark.parametrize("more", CALIBRATED.values(), ids=CALIBRATED)
-def test_masks_made_from_batches_of_another_size_are_others(composed, checkpoint, more):
+def test_masks_of_another_batch_size(composed, checkpoint, more):
     overrides = [*AS_IT_IS, f"model.path={checkpoint}", "kernel=auto", *more]
     small, large = (keys_with_batches_of(composed, batch_size, *overrides) for batch_size in (7, 8))
     assert small.dense == large.dense and small.prune != large.prune
@@ -66,7 +66,7 @@ def test_masks_made_from_batches_of_another_size_are_others(composed, checkpoint
         assert small.choice_table != large.choice_table and small.choice_times == large.choice_times
 
 
-def test_without_a_checkpoint_it_is_rejected_before_anything_starts(composed, tmp_path):
+def test_missing_checkpoint_is_rejected_first(composed, tmp_path):
     with pytest.raises(
         InvalidSetting, match="^recipe.epochs=0: takes a finished checkpoint .* vit_small starts from random"
     ):
@@ -81,13 +81,13 @@ NO_BUDGET = {
 
 
 @pytest.mark.parametrize(("recovery", "message"), NO_BUDGET.items())
-def test_a_recovery_as_long_as_no_training_is_rejected(composed, checkpoint, recovery, message):
+def test_recovery_as_long_as_nothing(composed, checkpoint, recovery, message):
     overrides = [f"model.path={checkpoint}", f"recovery={recovery}", "recipe.recovery_epochs=null"]
     with pytest.raises(InvalidSetting, match=message):
         validate(composed(*AS_IT_IS, *overrides))
 
 
-def test_a_checkpoint_without_this_task_s_head_is_rejected_before_data_is_read(composed, checkpoint, monkeypatch):
+def test_checkpoint_without_this_tasks_head(composed, checkpoint, monkeypatch):
     other = {name: tensor for name, tensor in load_file(checkpoint).items() if not name.startswith("head.")}
     save_file(other, checkpoint)
     monkeypatch.setattr("sparsefront.stages.dense.open_data", None)
@@ -104,7 +104,7 @@ def swept(config, sweeper: str):
     return config
 
 
-def test_nothing_is_chosen_by_what_the_checkpoint_may_have_seen(composed, checkpoint):
+def test_seen_samples_choose_nothing(composed, checkpoint):
     overrides = [*AS_IT_IS, f"model.path={checkpoint}", "optimize=[val_masked]"]
     optuna = "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper"
     with pytest.raises(
@@ -115,7 +115,7 @@ def test_nothing_is_chosen_by_what_the_checkpoint_may_have_seen(composed, checkp
     validate(swept(composed(*ON_CPU, "optimize=[val_masked]"), optuna))
 
 
-def test_torchvision_s_own_weights_have_seen_imagenet_whatever_is_trained():
+def test_torchvisions_weights_saw_imagenet():
     from sparsefront.models.resnet50 import ResNet50
     from sparsefront.models.vit import Vit
 

@@ -15,7 +15,7 @@ def warnings(caplog) -> list[str]:
     return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_lost_layers_are_told_everywhere_and_again_when_a_finished_run_is_shown(full_run, caplog, capsys):
+def test_lost_layers_are_told_again(full_run, caplog, capsys):
     asked = (*SMALL, "allocation=global_threshold")
     row = full_run(*asked)
     assert row.sparsity.collapsed_layers == dict.fromkeys(LONG_ROWS, 0.0)

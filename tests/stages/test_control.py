@@ -61,7 +61,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_it_takes_the_recovery_s_steps_at_its_rates(run, fits, tmp_path, way):
+def test_recovery_takes_its_own_steps(run, fits, tmp_path, way):
     row = run(*CONTROL, *way)
     _, continued, recovery = fits
     assert continued == recovery and len(continued) == row.cost.recovery_steps
@@ -76,13 +76,13 @@ def test_it_takes_the_recovery_s_steps_at_its_rates(run, fits, tmp_path, way):
     assert points_lost(row) == pytest.approx(reached)
 
 
-def test_rounds_share_one_curve_and_rewinding_repeats_its_own(run, fits):
+def test_rounds_share_one_curve(run, fits):
     row = run(*CONTROL, "schedule=iterative", "schedule.rounds=2")
     _, continued, first, second = fits
     assert len(first) + len(second) == len(continued) == row.cost.recovery_steps == 6
 
 
-def test_a_control_of_other_steps_is_no_control(run):
+def test_control_of_other_steps(run):
     """Of data that are a single batch, as no key can tell."""
     short = [*CONTROL, "recipe.recovery_epochs=1", "trainer.limit_batches=null", "recipe.batch_size=2000"]
     assert run(*short).cost.recovery_steps == 1
@@ -92,7 +92,7 @@ def test_a_control_of_other_steps_is_no_control(run):
         run(*short, "schedule=iterative", "schedule.rounds=2")
 
 
-def test_it_starts_from_the_dense_weights_and_ends_where_plain_training_does(composed, tmp_path, monkeypatch):
+def test_start_is_dense_and_end_plain(composed, tmp_path, monkeypatch):
     """The loop below is all that it may do: the recipe's optimizer on the whole network."""
     started, fit = [], control.fit
 
@@ -127,7 +127,7 @@ def test_a_sweep_trains_it_once(run, tmp_path):
 @pytest.mark.parametrize(
     "change", ["recipe.recovery_epochs=2", "recipe.recovery_lr=1e-4", "seed=1", "recipe.weight_decay=0.1"]
 )
-def test_another_budget_recipe_or_seed_is_another_control(composed, tmp_path, change):
+def test_another_budget_is_another_control(composed, tmp_path, change):
     from sparsefront.config.validate import validate
     from sparsefront.stages.keys import stage_keys
 
@@ -145,7 +145,7 @@ SKIPPED = {
 
 
 @pytest.mark.parametrize(("why", "way"), SKIPPED.items(), ids=SKIPPED)
-def test_where_nothing_trains_it_is_skipped_with_a_notice(run, tmp_path, caplog, why, way):
+def test_untrained_run_skips_it(run, tmp_path, caplog, why, way):
     with caplog.at_level(logging.INFO):
         row = run(*CONTROL, *way)
     assert f"control=dense_continued: skipped, {why} trains nothing" in caplog.text
@@ -166,7 +166,7 @@ TAUGHT = {
 
 
 @pytest.mark.parametrize("way", TAUGHT.values(), ids=TAUGHT)
-def test_with_the_teacher_it_takes_the_recovery_s_loss(run, fits, tmp_path, monkeypatch, way):
+def test_teacher_gives_the_recoverys_loss(run, fits, tmp_path, monkeypatch, way):
     losses, seen = [], TeacherCallback.objective
 
     def objective(self, task, output, batch):

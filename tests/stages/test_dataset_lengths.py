@@ -41,7 +41,7 @@ def samples() -> dict[str, list[list[float]]]:
     return json.loads((Path(HydraConfig.get().runtime.output_dir) / "samples.json").read_text())
 
 
-def test_each_size_is_timed_once_and_weighs_as_often_as_it_occurs(run, texts):
+def test_each_size_is_timed_once(run, texts):
     row = run(*DATASET, *texts, "measure.evaluate_limit=null")
     speed = row.speed
     sizes = [(entry["batch_size"], entry["sequence_length"], entry["batches"]) for entry in speed.dataset_lengths]
@@ -64,7 +64,7 @@ def test_each_size_is_timed_once_and_weighs_as_often_as_it_occurs(run, texts):
         check_numbers(row.with_values({"dataset_lengths": edited}), file)
 
 
-def test_a_size_without_memory_leaves_no_total(run, texts, monkeypatch):
+def test_size_without_memory(run, texts, monkeypatch):
     real = latency.time_size
 
     def time_size(ways, inputs, settings):
@@ -88,7 +88,7 @@ class Plain:
         return batch
 
 
-def test_batches_are_padded_to_their_own_longest_row():
+def test_batches_are_padded_to_their_longest():
     ids, mask = torch.arange(1, 49).reshape(2, 24), torch.zeros(2, 24, dtype=torch.long)
     mask[0, :17] = mask[1, :9] = 1
     batch = {"input_ids": ids, "attention_mask": mask}

@@ -12,7 +12,7 @@ TINY = ("debug=tiny", "trainer=cpu", "measure.device=cpu", "model.depth=1", "rep
 CHOICE = ("pattern=n_m", "sparsity=0.5", "recovery.dense_after=0.65", "control=dense_continued")
 
 
-def test_a_run_records_the_pattern_and_is_measured_dense(tmp_path, capsys, monkeypatch):
+def test_run_records_its_pattern(tmp_path, capsys, monkeypatch):
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}")
     found = sf.run(*TINY, *places, *CHOICE)
     result = found.record

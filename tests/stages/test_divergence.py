@@ -57,7 +57,7 @@ def broken(monkeypatch):
     return break_at
 
 
-def test_a_dense_training_that_diverges_is_not_stored_and_trains_again(composed, tmp_path):
+def test_diverged_dense_training_trains_again(composed, tmp_path):
     settings = [*TRAIN, "recipe.lr=1e3", "recipe.optimizer=sgd", "recipe.warmup=0", "recipe.gradient_clip=null"]
     for _ in range(2):
         line = (
@@ -82,7 +82,7 @@ def test_every_way_of_recovering_stops(composed, broken, tmp_path, way):
     assert stored(tmp_path / "cache", "recover")
 
 
-def test_a_recovery_without_training_stores_no_broken_weights(composed, monkeypatch, tmp_path):
+def test_recovery_without_training_stores_nothing_broken(composed, monkeypatch, tmp_path):
     def broken(self, masks):
         next(iter(self._modules.values())).weight.data[0, 0] = float("nan")
 
@@ -102,7 +102,7 @@ def test_a_recovery_without_training_stores_no_broken_weights(composed, monkeypa
     ],
     ids=["not finite", "not positive"],
 )
-def test_obs_says_which_layer_and_what_to_raise(composed, monkeypatch, hessian, reason):
+def test_obs_names_the_layer(composed, monkeypatch, hessian, reason):
     from sparsefront.recovery import obs_update
 
     settings = [*TRAIN, "recovery=obs_update", "recovery.batches=2", "pattern=element_wise"]
@@ -112,7 +112,7 @@ def test_obs_says_which_layer_and_what_to_raise(composed, monkeypatch, hessian, 
         run_experiment(composed(*settings))
 
 
-def test_weights_that_are_loaded_broken_are_rejected_before_training(composed, tmp_path, monkeypatch):
+def test_broken_weights_are_rejected(composed, tmp_path, monkeypatch):
     from sparsefront.config.validate import validate
     from sparsefront.stages.network import build_net
 

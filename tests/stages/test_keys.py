@@ -85,7 +85,7 @@ def unedited(composed, computed) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_setting_changes_what_depends_on_it(composed, unedited, change):
+def test_setting_changes_its_dependents(composed, unedited, change):
     assert changed(unedited, digests(composed(*ON_CPU, *change.split()))) == CHANGES[change]
 
 
@@ -154,7 +154,7 @@ WITHOUT_EFFECT = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_changes_what_depends_on_it(composed, unedited, edit, name):
+def test_edit_changes_its_dependents(composed, unedited, edit, name):
     file, old, new, expected = EDITS[name]
     edit(file, old, new)
     assert changed(unedited, digests(composed(*ON_CPU))) == expected
@@ -229,7 +229,7 @@ def test_a_table_counts_by_its_content(composed, own_modules, tmp_path):
     assert changed(before, digests(composed(*user, f"+pattern.table={moved}"))) == FROM_PRUNE
 
 
-def test_a_class_without_a_file_is_rejected(composed, own_modules):
+def test_class_without_a_file(composed, own_modules):
     own_modules({"my_model.py": MODEL + "Mine.__module__ = 'nowhere'\n"})
     with pytest.raises(InvalidSetting, match="model._target_=nowhere.Mine: must be a class in a file"):
         stage_keys(validate(composed(*ON_CPU, "model._target_=my_model.Mine")))

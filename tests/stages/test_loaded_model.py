@@ -23,7 +23,7 @@ def mini_lm(folder: Path) -> Path:
     return folder
 
 
-def test_a_mini_lm_is_no_bert_base(run, tmp_path):
+def test_mini_lm_is_no_bert_base(run, tmp_path):
     data = tmp_path / "SST-2"
     data.mkdir()
     for split in ("train", "dev"):

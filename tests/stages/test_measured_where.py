@@ -33,7 +33,7 @@ def as_of(monkeypatch):
     provenance.code_commit.cache_clear()
 
 
-def test_a_result_that_is_written_again_keeps_the_provenance_of_its_measurement(run, as_of, tmp_path, monkeypatch):
+def test_rewritten_result_keeps_its_provenance(run, as_of, tmp_path, monkeypatch):
     monkeypatch.setattr(end_to_end, "clock_under_load", lambda calls, device: 1755.0)
     as_of("a" * 40, "2.14.0")
     first = run(*ON_CPU, *SHORT)

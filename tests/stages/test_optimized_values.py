@@ -48,17 +48,17 @@ REJECTED = {
     "no low precision": (["optimize=[val_dense_low]"], "val_dense_low: a run without measure.dense_low does not"),
     "low precision on a CPU": (
         ["precision=fp8", "optimize=[speedup]"],
-        "speedup: a CPU, which has references alone in low",
+        "speedup: a run on a CPU, which has references alone in low",
     ),
     "no control": (["optimize=[val_dense_continued]"], "val_dense_continued: a run without control=dense_continued"),
-    "no search": (["optimize=[latency_predicted_ms]"], "latency_predicted_ms: a run without allocation=latency_search"),
+    "no search": (["optimize=[latency_predicted_ms]"], "latency_predicted_ms: a run without a latency search"),
     "no GPU to train on": (
         ["optimize=[recovery_gpu_busy_share]"],
         "recovery_gpu_busy_share: a run that trains on a CPU does not measure",
     ),
     "all rows labeled": (
         ["optimize=[recovery_unlabeled_samples]"],
-        r"recovery_unlabeled_samples: a run without dataset\.unlabeled=true does not count",
+        r"recovery_unlabeled_samples: a run without dataset\.unlabeled=true does not measure",
     ),
     "a word": (["optimize=[val_sparse,commit]"], "commit: is no number"),
     "a mapping": (["optimize=[sparsity_per_layer]"], "sparsity_per_layer: is no number"),
@@ -75,7 +75,7 @@ UNFIT = [REJECTED[case][0] for case in ("a word", "a mapping", "the reporting sp
 
 
 @pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
-def test_what_the_record_will_not_hold_is_rejected_before_training(swept, composed, overrides, message):
+def test_unrecordable_value_is_rejected_first(swept, composed, overrides, message):
     with pytest.raises(InvalidSetting, match=f"^optimize={message}") as rejected:
         validate(swept(*overrides))
     assert "OptunaSweeper" in str(rejected.value) and "\n" not in str(rejected.value)
@@ -88,7 +88,7 @@ def test_what_the_record_will_not_hold_is_rejected_before_training(swept, compos
             validate(plain())
 
 
-def test_where_nothing_is_held_out_no_sweeper_chooses(swept, composed):
+def test_nothing_held_out_chooses_nothing(swept, composed):
     nothing = ["dataset.valid_fraction=0", "optimize=[speedup]"]
     with pytest.raises(
         InvalidSetting, match="^dataset.valid_fraction=0.0: leaves nothing to choose by, and Optuna"
@@ -99,7 +99,7 @@ def test_where_nothing_is_held_out_no_sweeper_chooses(swept, composed):
     validate(swept(*nothing, target="hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
 
 
-def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, monkeypatch):
+def test_unforeseen_value_is_rejected_last(swept, monkeypatch):
     monkeypatch.setattr("sparsefront.stages.measure.fused_dense_graph", None)
     config = swept("debug=tiny", "pattern=dense", "optimize=[fused_dense_latency_ms]")
     for _ in range(2):  # also where the point is shown again

@@ -142,7 +142,7 @@ def row() -> Result:
 
 
 @pytest.mark.parametrize("module", [Plain, ByName, WholeBatches])
-def test_any_data_module_trains_and_is_measured(own, module):
+def test_any_data_module_trains(own, module):
     run_experiment(own(module, "recovery=finetune"))
     assert 0 <= row().quality.masked <= 1
 
@@ -166,7 +166,7 @@ def test_without_val_nothing_can_be_chosen(own):
         (NoVal, "has no val_dataloader"),
     ],
 )
-def test_what_cannot_be_used_is_told_in_one_line_before_training(own, monkeypatch, module, message):
+def test_unusable_input_is_told_first(own, monkeypatch, module, message):
     monkeypatch.setattr("sparsefront.stages.dense.fit", None)
     with pytest.raises(InvalidSetting, match=f"^dataset=digits: {message}"):
         run_experiment(own(module))
@@ -184,7 +184,7 @@ def rows_seen(folder: Path) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("sampler", ["torch", "own"])
-def test_two_ranks_share_out_the_rows_of_an_epoch(composed, served_ranks, tmp_path, monkeypatch, sampler):
+def test_two_ranks_share_an_epoch(composed, served_ranks, tmp_path, monkeypatch, sampler):
     (tmp_path / "seen").mkdir()
     monkeypatch.setenv(own_rows.SEEN, str(tmp_path / "seen"))
     monkeypatch.syspath_prepend(str(Path(own_rows.__file__).parent))
@@ -197,7 +197,7 @@ def test_two_ranks_share_out_the_rows_of_an_epoch(composed, served_ranks, tmp_pa
 
 
 @pytest.mark.parametrize("sampler", ["torch", "own"])
-def test_after_a_kill_it_ends_with_the_same_bits(composed, tmp_path, monkeypatch, sampler):
+def test_killed_process_ends_the_same(composed, tmp_path, monkeypatch, sampler):
     """Its order, its noise and its state."""
 
     def train(folder: str) -> dict[str, torch.Tensor]:

@@ -45,7 +45,7 @@ def experiment(composed):
     return lambda *overrides: validate(composed(*VECTORS, *overrides))
 
 
-def test_one_line_that_says_it_is_a_prediction_and_of_what(experiment):
+def test_prediction_says_what_it_is(experiment):
     text = expected_loss(experiment(), table(0.8))
     assert "\n" not in text and text.startswith("prediction, not measurement: ")
     assert "pattern vector_wise at sparsity 0.5" in text and "(0.80x)" in text
@@ -73,11 +73,11 @@ SILENT = {
 
 
 @pytest.mark.parametrize("overrides", SILENT.values(), ids=SILENT.keys())
-def test_silent_where_nothing_is_known_or_asked(experiment, overrides):
+def test_nothing_known_says_nothing(experiment, overrides):
     assert expected_loss(experiment(*overrides), table(0.1)) is None
 
 
-def test_sparse_kernels_and_tiles_are_asked_too(experiment):
+def test_sparse_kernels_are_asked_too(experiment):
     assert expected_loss(experiment("kernel=sparse"), table(0.8)) is not None
     assert expected_loss(experiment("pattern=tile_wise"), table(0.8)) is not None
 
@@ -114,7 +114,7 @@ def on_a_gpu(experiment, monkeypatch):
     return tried
 
 
-def test_one_warning_for_the_gpu_at_hand(on_a_gpu, monkeypatch, caplog):
+def test_one_warning_for_a_gpu(on_a_gpu, monkeypatch, caplog):
     monkeypatch.setattr(predicted_latency, "performance_model", {"Some GPU": table(0.8)}.get)
     warn_where_nothing_wins(on_a_gpu)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

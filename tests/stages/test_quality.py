@@ -13,7 +13,7 @@ ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", 
 SIDES = ("dense", "masked", "sparse")
 
 
-def test_a_row_holds_both_splits_and_the_outcomes_of_one(run):
+def test_row_holds_both_splits(run):
     for _ in range(2):  # also where a finished point is shown again
         result = run(*ON_CPU, "measure.evaluate_limit=null")
         quality, folder = result.quality, Path(HydraConfig.get().runtime.output_dir)
@@ -28,7 +28,7 @@ def test_a_row_holds_both_splits_and_the_outcomes_of_one(run):
         assert (folder / quality.outcomes_file).stat().st_size < 5000
 
 
-def test_outcomes_that_are_gone_or_damaged_are_not_at_hand(run):
+def test_damaged_outcomes_are_not_at_hand(run):
     result = run(*ON_CPU)
     folder = Path(HydraConfig.get().runtime.output_dir)
     for damage in (lambda file: file.write_bytes(file.read_bytes()[:50]), Path.unlink):

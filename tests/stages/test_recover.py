@@ -69,7 +69,7 @@ def cosine_with_warmup(step: int, *, peak: float, total: int, warmup: int) -> fl
 
 
 @pytest.mark.parametrize("recovery", ["recovery=lr_rewind", "recovery=distill recovery.along=lr_rewind"])
-def test_every_round_repeats_the_rates_of_the_dense_run_s_last_epochs(composed, fits, recovery):
+def test_every_round_repeats_the_rates(composed, fits, recovery):
     """T = 4 epochs of 3 steps, K = 2: each round takes the rates of steps 6 to 11, read from the optimizers themselves."""
     length = ["recipe.epochs=4", "recipe.warmup=0.25", "recipe.lr=1e-3", "trainer.limit_batches=3"]
     rounds = ["schedule=iterative", "schedule.rounds=2", *recovery.split(), "recovery.epochs=2"]
@@ -104,7 +104,7 @@ def test_rounds_nest_and_are_recorded(composed, fits, tmp_path):
         assert not weights[f"{name}.weight"][~mask].any() and weights[f"{name}.weight"][mask].any()
 
 
-def test_weights_go_back_to_the_dense_run_in_every_round(composed, fits, tmp_path):
+def test_weights_rewind_in_every_round(composed, fits, tmp_path):
     """T = 3, K = 2: at the start of each round every survivor is to the bit what it was when epoch 1 of dense began."""
     rounds = ["schedule=iterative", "schedule.rounds=2", "recovery=weight_rewind", "recovery.epochs=2"]
     run_experiment(
@@ -130,7 +130,7 @@ def test_weights_go_back_to_the_dense_run_in_every_round(composed, fits, tmp_pat
     assert scores[kept].min() >= scores[~kept].max(), "the first masks come from the trained weights"
 
 
-def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, monkeypatch):
+def test_killed_run_continues_after_its_round(composed, fits, tmp_path, monkeypatch):
     rounds = ["schedule=iterative", "importance=movement", "schedule.levels=[0,0.5,0.75]"]
     run_experiment(composed(*TRAIN, *rounds, f"cache_dir={tmp_path / 'whole'}"))
     whole = len(fits)
@@ -169,7 +169,7 @@ KILLED = {
 
 
 @pytest.mark.parametrize("way", KILLED.values(), ids=KILLED.keys())
-def test_a_killed_recovery_goes_on_to_the_same_bits(composed, fits, tmp_path, monkeypatch, way):
+def test_killed_recovery_ends_the_same(composed, fits, tmp_path, monkeypatch, way):
     length = ["recipe.recovery_epochs=3", "trainer.limit_batches=6"]
     run_experiment(composed(*TRAIN, *length, *way, f"cache_dir={tmp_path / 'whole'}"))
     begin = Watch.on_train_epoch_start
@@ -194,7 +194,7 @@ def test_a_killed_recovery_goes_on_to_the_same_bits(composed, fits, tmp_path, mo
 
 
 @pytest.mark.parametrize("control", ["null", "dense_continued"])
-def test_a_killed_training_does_not_go_on_from_another_dense_network(composed, fits, tmp_path, monkeypatch, control):
+def test_killed_training_of_another_dense_network(composed, fits, tmp_path, monkeypatch, control):
     """Of the same key, but of other bits: it was removed and made again, as by another processor."""
     run = [*TRAIN, "recipe.recovery_epochs=3", f"control={control}"]
     begin = Watch.on_train_epoch_start

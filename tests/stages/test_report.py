@@ -26,7 +26,7 @@ def in_page() -> list[str]:
     return re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,', (folder() / "report.html").read_text())
 
 
-def test_a_finished_run_is_shown_again_with_pictures(full_run, caplog, tmp_path):
+def test_finished_run_shows_its_pictures(full_run, caplog, tmp_path):
     first = full_run(*ON_CPU)
     assert not (folder() / "masks").exists() and not in_page()
     with caplog.at_level(logging.INFO):
@@ -43,7 +43,7 @@ def test_a_finished_run_is_shown_again_with_pictures(full_run, caplog, tmp_path)
     assert not (folder() / "masks").exists() and not in_page()
 
 
-def test_results_keep_the_digest_of_their_plan(full_run, composed, tmp_path):
+def test_results_keep_their_plans_digest(full_run, composed, tmp_path):
     plan = tmp_path / "PLAN.md"
     plan.write_text("Ten lines.\n")
     first = full_run(*ON_CPU, f"report.plan={plan}")
@@ -55,7 +55,7 @@ def test_results_keep_the_digest_of_their_plan(full_run, composed, tmp_path):
         validate(composed(*ON_CPU, f"report.plan={plan}"))
 
 
-def test_the_result_names_the_settings_of_every_part(run):
+def test_result_names_every_setting(run):
     short = ("measure.evaluate_limit=8",)
     choice = run(*ON_CPU, *short, "recovery.epochs=1", "recipe.weight_decay=0.25").choice
     assert choice.pattern_parameters == {"granularity": 32, "distribution": "free", "m": None, "aggregate": "l2"}
@@ -84,7 +84,7 @@ def test_a_dense_run_has_no_pictures(run):
     assert not (folder() / "masks").exists()
 
 
-def test_a_store_that_cannot_be_appended_to_loses_no_run(run, tmp_path, caplog):
+def test_store_that_cannot_be_appended_to(run, tmp_path, caplog):
     """As where somebody's own table, or a folder, lies at its place."""
     short = ("measure.evaluate_limit=8",)
     store = tmp_path / "results" / "rows.csv"

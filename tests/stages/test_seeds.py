@@ -25,16 +25,16 @@ def test_ten_thousand_combinations_share_no_seed():
     assert len(drawn) > 10_000 and len(set(drawn)) == len(drawn)
 
 
-def test_names_of_the_same_letters_are_other_stages():
+def test_names_of_the_same_letters():
     assert len({stage_seed(0, stage) for stage in ("recover 12", "recover 21", "dense", "sedne")}) == 4
 
 
-def test_the_seed_is_the_same_in_every_process():
+def test_seed_is_the_same_everywhere():
     """Python's own hash of text is not."""
     assert stage_seed(3, "dense") == 1_862_342_600
 
 
-def test_a_stage_draws_neither_what_another_draws_nor_what_a_neighboring_run_does(composed):
+def test_stage_draws_its_own_numbers(composed):
     one, next_one = (validate(composed("model.dim=64", "model.depth=1", f"seed={seed}")) for seed in (0, 1))
     draws = []
     for experiment in (one, next_one):
@@ -48,7 +48,7 @@ def test_a_stage_draws_neither_what_another_draws_nor_what_a_neighboring_run_doe
     assert torch.equal(weights[0], weights[2]) and not torch.equal(weights[0], weights[1])
 
 
-def test_one_dense_network_is_recovered_again_under_another_seed(run):
+def test_dense_network_recovers_under_another_seed(run):
     tiny = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64"]
     first, second, again = (run(*tiny, f"recovery.seed={seed}") for seed in (0, 1, 0))
     assert first.identity.dense_weights_sha256 == second.identity.dense_weights_sha256 and second.cost.dense_reused
@@ -88,7 +88,7 @@ def fits(monkeypatch) -> list[Batches]:
     return seen
 
 
-def test_no_two_epochs_of_any_stage_or_round_are_alike(composed, fits):
+def test_no_two_epochs_are_alike(composed, fits):
     run_experiment(
         composed(*TRAIN, "recipe.epochs=2", "recipe.recovery_epochs=6", "schedule=iterative", "schedule.rounds=3")
     )
@@ -98,7 +98,7 @@ def test_no_two_epochs_of_any_stage_or_round_are_alike(composed, fits):
         assert not any(torch.equal(batch, other) for other in first_batches[:index])
 
 
-def test_a_round_that_is_repeated_sees_the_same_batches(composed, fits):
+def test_repeated_round_sees_the_same_batches(composed, fits):
     settings = [*TRAIN, "schedule=iterative", "schedule.rounds=2"]
     for _ in range(2):
         run_experiment(composed(*settings, "reuse=false"))

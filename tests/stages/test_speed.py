@@ -31,7 +31,7 @@ def texts(path: Path) -> list[str]:
     return ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={path}", "recipe.batch_size=4"]
 
 
-def test_every_batch_size_is_swapped_and_timed_anew(full_run, monkeypatch):
+def test_every_batch_size_is_swapped(full_run, monkeypatch):
     reports = []
     real = measure.swap
 
@@ -58,7 +58,7 @@ def test_every_batch_size_is_swapped_and_timed_anew(full_run, monkeypatch):
     assert "Latency over batch size" in page and "fastest dense version" in page
 
 
-def test_run_without_sparse_layers_has_speedup_one(run, tmp_path, monkeypatch):
+def test_run_without_sparse_layers(run, tmp_path, monkeypatch):
     real = measure.swap
     without = lambda *given, **more: real(*given, **more | {"kernel": "none", "packed": None})  # noqa: E731
     monkeypatch.setattr(measure, "swap", without)
@@ -71,14 +71,14 @@ def test_run_without_sparse_layers_has_speedup_one(run, tmp_path, monkeypatch):
         assert [entry[name] for name in ("speedup", "speedup_low", "speedup_high")] == [1.0, 1.0, 1.0]
 
 
-def test_the_fused_graph_is_a_candidate_of_the_stage(full_run):
+def test_fused_graph_is_a_candidate(full_run):
     row = full_run(*SMALL, "measure.batch_size=[2,3]")
     assert row.speed.fused_dense_latency_ms > 0 and row.speed.curve[0]["fused_dense_latency_ms"] > 0
     assert "dense/eager+fused_graph" in row.speed.variant_medians_ms
     assert row.speed.variants_not_timed["sparse/fused_graph"].startswith("with kernels, blocks are rewritten")
 
 
-def test_a_pruned_layer_that_runs_dense_says_why():
+def test_pruned_layer_that_runs_dense():
     layers = {
         "slow": LayerSwap(kernel="dense_linear", family="dense", density=0.25, weight_bytes=64),
         "fast": LayerSwap(kernel="gathered_sm90", family="gathered", density=0.25, weight_bytes=16),

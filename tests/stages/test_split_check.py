@@ -56,7 +56,7 @@ MIXED, ONE = [0, 1] * 10, [1] * 20
 
 @pytest.mark.parametrize("write", [cifar10, glue])
 @pytest.mark.parametrize(("split", "labels"), [("train", (ONE, MIXED)), ("test", (MIXED, ONE))])
-def test_one_class_is_rejected_with_its_number_and_rows(composed, tmp_path, write, split, labels):
+def test_one_class_is_rejected(composed, tmp_path, write, split, labels):
     config = composed(*write(tmp_path / "data", train=labels[0], test=labels[1]))
     rows = 18 if split == "train" else 20
     line = rf"^dataset\.path=\S+: {split} holds 1 of (10|2) classes, number 1, in all of its {rows} rows: .*100 %$"
@@ -72,7 +72,7 @@ def test_one_class_is_rejected_with_its_number_and_rows(composed, tmp_path, writ
         ("test", "test holds no rows"),
     ],
 )
-def test_a_split_that_an_own_data_set_leaves_empty_is_rejected(composed, monkeypatch, split, allowed):
+def test_empty_split_of_own_data(composed, monkeypatch, split, allowed):
     load = SplitData.part
     monkeypatch.setattr(SplitData, "part", lambda data, name: NoRows() if name == split else load(data, name))
     with pytest.raises(InvalidSetting, match=f"^dataset=digits: {allowed}$"):
@@ -90,7 +90,7 @@ def test_several_classes_train(composed, tmp_path, write):
         run_experiment(composed(*write(tmp_path / "data", train=MIXED, test=MIXED)))
 
 
-def test_dense_weights_that_are_there_do_not_hide_it(composed, monkeypatch, tmp_path):
+def test_dense_weights_do_not_hide_it(composed, monkeypatch, tmp_path):
     """The evaluation's limit is no part of a training: only the measurement can tell."""
     monkeypatch.undo()
     sorted_by_class = cifar10(tmp_path / "data", train=MIXED, test=[3] * 40 + [4] * 40)

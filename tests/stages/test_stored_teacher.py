@@ -51,7 +51,7 @@ def test_stored_logits_train_alike(run, settings, tmp_path):
     assert len(folders(tmp_path, "dense_distilled")) == 2
 
 
-def test_other_dense_weights_have_logits_of_their_own(run, settings, tmp_path):
+def test_other_weights_have_their_own_logits(run, settings, tmp_path):
     for lr in ("1e-3", "2e-3"):
         run(*settings, STORED, f"recipe.lr={lr}")
     first, second = (

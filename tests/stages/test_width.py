@@ -41,7 +41,7 @@ def test_what_ties_nothing_ends_before_training(composed):
         ("sparsity=1e-5", "sparsity=1e-05: rounds to no change"),
     ],
 )
-def test_what_does_not_go_with_it_ends_before_training(composed, more, message):
+def test_excluded_options_end_before_training(composed, more, message):
     extra = ["kernel=sparse"] if more.startswith("kernel") else []
     with pytest.raises(InvalidSetting, match=message):
         run_experiment(composed("debug=tiny", *WIDTH, *extra, more))

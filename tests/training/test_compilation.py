@@ -126,7 +126,7 @@ def traced(monkeypatch):
 
 
 @pytest.mark.skipif(why_unavailable(on_gpu=False) is not None, reason=f"{why_unavailable(on_gpu=False)}")
-def test_weights_are_the_same_but_for_rounding(tmp_path):
+def test_weights_are_equal_but_rounding(tmp_path):
     """With dropout, lengths and sizes of batches that vary, masks that tighten, and an epoch's validation between."""
     torch.compiler.reset()
     counters.clear()

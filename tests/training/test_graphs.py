@@ -82,7 +82,7 @@ def graphed(net, record):
     return forward
 
 
-def test_replays_train_as_the_network_itself_does(recorded):
+def test_replays_train_as_the_network(recorded):
     """Accumulated gradients of two sizes, an unused parameter, an output without a gradient and one that is no tensor."""
     record, runs = recorded
     torch.manual_seed(0)
@@ -110,7 +110,7 @@ def test_replays_train_as_the_network_itself_does(recorded):
         torch.testing.assert_close(one, other)
 
 
-def test_each_size_is_recorded_and_other_calls_are_not(recorded):
+def test_each_size_is_recorded(recorded):
     record, runs = recorded
     net = Net()
     forward = graphed(net, record)
@@ -153,7 +153,7 @@ class Blocks(nn.Module):
         return self.head(x)
 
 
-def test_replays_of_a_teacher_return_its_hidden_states(monkeypatch):
+def test_replays_return_hidden_states(monkeypatch):
     def record(run, pool):
         returned = run()
 
@@ -179,7 +179,7 @@ def test_replays_of_a_teacher_return_its_hidden_states(monkeypatch):
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_copies_of_masks_are_those_of_a_capture(monkeypatch, full):
+def test_copied_masks_are_the_captured(monkeypatch, full):
     """transformers leaves out a mask that masks nothing, but not in a capture, where it cannot look into it."""
     from transformers.utils import import_utils
 
@@ -208,7 +208,7 @@ def test_copies_of_masks_are_those_of_a_capture(monkeypatch, full):
     assert [one is None for one in masks] == [False, False]
 
 
-def test_what_cannot_be_recorded_runs_as_before(monkeypatch, caplog):
+def test_unrecordable_call_runs_as_before(monkeypatch, caplog):
     def record(run, pool):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
@@ -243,7 +243,7 @@ def test_settings_that_record_nothing_are_refused(given, reason, monkeypatch):
     "recovery",
     [sf.recovery.Distill(hidden_states=1.0), sf.recovery.SquareHead(soft_targets=1.0), sf.recovery.Distill()],
 )
-def test_on_a_gpu_a_teacher_is_captured_too(recovery, compile, monkeypatch):
+def test_captured_teacher_on_a_gpu(recovery, compile, monkeypatch):
     torch.manual_seed(0)
     net, made = Blocks(), []
     masks = sf.prune(net, "block_wise", 0.5, granularity=16, tell=len)
@@ -269,7 +269,7 @@ def test_on_a_gpu_a_teacher_is_captured_too(recovery, compile, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "32-true"])
-def test_on_a_gpu_weights_are_those_of_launched_steps(precision):
+def test_captured_steps_on_a_gpu(precision):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(32, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 5))
     masks = sf.prune(net, "block_wise", 0.5, granularity=16, tell=len)

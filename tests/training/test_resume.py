@@ -1,7 +1,9 @@
-"""A killed training goes on to the same bits; what Lightning's checkpoints leave out is put back."""
+"""A killed training goes on to the same bits, from a sound checkpoint alone; a signal ends one, and a full disk begins none."""
 
+import os
 import random
 import signal
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +16,20 @@ from torch import nn
 
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.data.digits import Digits
+from sparsefront.errors import InvalidSetting, Terminated
 from sparsefront.importance.movement import Movement
 from sparsefront.networks import BUFFER
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.training_masks import AccumulateScores, ApplyMasks
+from sparsefront.recovery.base import RoundRecord
+from sparsefront.recovery.rounds import FinishedRounds
 from sparsefront.schedule.gradual import Gradual
-from sparsefront.training import resume
+from sparsefront.training import resume, trainer
 from sparsefront.training.recipe import Recipe
-from sparsefront.training.resume import CHECKPOINT, KeepEpochs, random_state, set_random_state
+from sparsefront.training.resume import CHECKPOINT, KeepEpochs, checkpoint_of, random_state, seal, set_random_state
+from sparsefront.training.trainer import require_room
 
 LAYERS = ["1", "4"]
 EPOCHS, KILLED_AT = 4, (2, 3)  # epoch and batch, from 0
@@ -184,3 +190,153 @@ def test_random_states_are_restored():
     drawn = [draw() for _ in range(3)]
     set_random_state(state)
     assert [draw() for _ in range(3)] == drawn
+
+
+# What a killed training left is not gone on from where it is damaged.
+
+
+def damage(file, how: str) -> None:
+    content = bytearray(file.read_bytes())
+    if how == "truncated":
+        content = content[: len(content) // 2]
+    else:
+        # inside the tensor: torch.load itself would take it
+        content[content.find(torch.full((64,), 1.5).numpy().tobytes()) + 16] ^= 1
+    file.write_bytes(content)
+
+
+def saved(content: object, file: Path) -> None:
+    torch.save(content, file)
+    seal(file)
+
+
+def in_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def halve(file: Path) -> None:
+    torch.save({"state_dict": {"weight": torch.full((64,), 0.75)}}, file)
+
+
+def upgrade(file: Path) -> None:
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = b"of another torch"
+
+
+CHANGES = {
+    "truncated": lambda file: damage(file, "truncated"),
+    "changed": lambda file: damage(file, "changed"),
+    "folder": in_a_folder,
+    "halved": halve,
+    "upgrade": upgrade,
+    "list": lambda file: saved([1, 2], file),
+    "other network": lambda file: saved({"state_dict": {"weight": torch.ones(3)}}, file),
+    "other names": lambda file: saved({"state_dict": {"other": torch.ones(64)}}, file),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_unfit_checkpoint_is_named_and_unused(tmp_path, caplog, change):
+    task = torch.nn.Module()
+    task.weight = torch.nn.Parameter(torch.zeros(64))
+    file = tmp_path / CHECKPOINT
+    saved({"state_dict": {"weight": torch.full((64,), 1.5)}}, file)
+    assert checkpoint_of(tmp_path, task) == file
+    change(file)
+    assert checkpoint_of(tmp_path, task) is None and not file.is_dir()
+    (record,) = caplog.records
+    assert str(file) in record.getMessage() and "\n" not in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("file", "how"),
+    [("weights.safetensors", "truncated"), ("weights.safetensors", "changed"), ("rounds.json", "truncated")],
+)
+def test_damaged_rounds_start_again(tmp_path, caplog, file, how):
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    torch.nn.init.constant_(net[0].weight, 1.5)
+    masked = MaskedWeights(net, ["0"])
+    masked.set({"0": torch.ones(8, 8, dtype=torch.bool)})
+    rounds = FinishedRounds(tmp_path, net=net, masked=masked, accumulator=None, least_seconds=0)
+    rounds.keep([RoundRecord(seconds=1.0)])
+    assert rounds.restore() == [RoundRecord(seconds=1.0, earlier_seconds=1.0)]
+    damage(tmp_path / "after_001_rounds" / file, how)
+    assert rounds.restore() == []
+    assert str(tmp_path / "after_001_rounds") in caplog.text
+    other = torch.nn.Sequential(torch.nn.Linear(4, 8))
+    rounds.keep([RoundRecord(seconds=2.0)])
+    assert FinishedRounds(tmp_path, net=other, masked=masked, accumulator=None, least_seconds=0).restore() == []
+    assert rounds.restore() == [RoundRecord(seconds=2.0, earlier_seconds=2.0)]
+
+
+# A training that its disk cannot hold is rejected before its first step.
+
+WEIGHTS = 4 * (10 * 20 + 20)  # bytes of the network below
+
+
+def needed(monkeypatch, *, epochs: int, keeps_epochs: bool = True, epoch_weights: bool = False, **recipe) -> int:
+    asked = []
+    monkeypatch.setattr(trainer, "require_space", lambda folder, size, **_: asked.append(size))
+    kept = {"keeps_epochs": keeps_epochs, "epoch_weights": epoch_weights}
+    require_room(nn.Linear(10, 20), Path("stage"), epochs=epochs, recipe=Recipe(**recipe), **kept)
+    return asked[0] // WEIGHTS
+
+
+def test_bytes_of_a_training(monkeypatch):
+    assert needed(monkeypatch, epochs=1) == 1
+    assert needed(monkeypatch, epochs=3, keeps_epochs=False) == 1
+    assert needed(monkeypatch, epochs=3) == 1 + 2 * 3, "Adam keeps two numbers for each weight"
+    assert needed(monkeypatch, epochs=3, optimizer="sgd") == 1 + 2 * 2
+    assert needed(monkeypatch, epochs=3, optimizer="sgd", momentum=0.0) == 1 + 2 * 1
+    assert needed(monkeypatch, epochs=3, ema=0.9) == 1 + 2 * 4
+    assert needed(monkeypatch, epochs=3, epoch_weights=True) == 1 + 3 + 2 * 3
+
+
+def test_full_disk_precedes_the_first_step(run, monkeypatch):
+    from sparsefront.artifacts import durable
+
+    monkeypatch.setattr(durable, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr("pytorch_lightning.Trainer.fit", lambda *_, **__: pytest.fail("it trains"))
+    small = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "recipe.epochs=2"]
+    with pytest.raises(InvalidSetting, match=r"^cache_dir=.*dense: 1 kB free .*set trainer.checkpoint=false"):
+        run(*small)
+
+
+# Ctrl-C and SIGTERM end a training as they end any other work, and what trained goes on after its last epoch.
+
+FEW_EPOCHS = 2
+
+
+class Signal(pl.Callback):
+    """Sends this process a signal in the last epoch, and counts the epochs that begin."""
+
+    def __init__(self, number: signal.Signals | None = None) -> None:
+        self.number, self.epochs = number, 0
+
+    def on_train_epoch_start(self, trainer, module):
+        self.epochs += 1
+        if self.number is not None and trainer.current_epoch == FEW_EPOCHS - 1:
+            os.kill(os.getpid(), self.number)
+
+
+def train_until(net: nn.Module, folder: Path, watch: Signal) -> None:
+    trainer = {"limit_batches": 2, "checkpoint_seconds": 0}
+    options = {"callbacks": (watch,), "resume_dir": folder}
+    train_digits(net, folder, Recipe(epochs=FEW_EPOCHS), batch_size=200, trainer=trainer, **options)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+@pytest.mark.parametrize(("number", "end"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_signal_ends_a_training(tmp_path, bodies, number, end):
+    before = signal.getsignal(number)
+    with pytest.raises(end):
+        train_until(bodies.digits_net(), tmp_path, Signal(number))
+    assert signal.getsignal(number) is before
+    train_until(bodies.digits_net(), tmp_path, again := Signal())
+    assert again.epochs == 1, "it goes on after its last finished epoch"
+
+
+def test_status_after_sigterm():
+    """0 would say that all is done: a script would go on with the next command."""
+    assert Terminated().code == 143 and str(Terminated()) == "ended by SIGTERM"

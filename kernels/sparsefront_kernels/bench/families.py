@@ -61,7 +61,7 @@ RANDOM_TILES: dict[str, Callable[[int, int, int, float, torch.device], Tensor]] 
 
 
 def random_tiles(distribution: str, granularity: int) -> RandomMasks:
-    """Of `gathered`: tiles keep random inputs, as many as `RANDOM_TILES` says, and all outputs."""
+    """Masks for `gathered`: tiles keep random inputs, as many as `RANDOM_TILES` says, and all outputs."""
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
         return RANDOM_TILES[distribution](n, k, granularity, sparsity, device)
@@ -71,7 +71,7 @@ def random_tiles(distribution: str, granularity: int) -> RandomMasks:
 
 
 def overlaid_tiles(distribution: str, granularity: int, *, overlay: float = 0.05) -> RandomMasks:
-    """Of `gathered_overlay`: random tiles, and a fraction `overlay` of all weights anywhere, which counts as kept."""
+    """Masks for `gathered_overlay`: random tiles, and a fraction `overlay` of all weights anywhere, which counts as kept."""
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
         tiled = min(sparsity + overlay, 1.0)  # pruned by the tiles
@@ -83,7 +83,7 @@ def overlaid_tiles(distribution: str, granularity: int, *, overlay: float = 0.05
 
 
 def halved_tiles(distribution: str, granularity: int) -> RandomMasks:
-    """Of `gathered_2_4`: tiles keep equally many random inputs, and each output two random ones of every four of its tile's."""
+    """Masks for `gathered_2_4`: tiles keep equally many random inputs, and each output two of every four of these."""
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
         density = _density_of_half("tile_2_4", sparsity)
@@ -105,7 +105,7 @@ def _density_of_half(pattern: str, sparsity: float) -> float:
 
 
 def blocks(distribution: str, granularity: int, *, inputs: int | None = None) -> RandomMasks:
-    """Of `blocked`: rows of blocks keep random blocks, as many as `RANDOM_TILES` says.
+    """Masks for `blocked`: rows of blocks keep random blocks, as many as `RANDOM_TILES` says.
 
     Args:
         granularity: outputs of a block.
@@ -122,7 +122,7 @@ def blocks(distribution: str, granularity: int, *, inputs: int | None = None) ->
 
 
 def halved_blocks(distribution: str, granularity: int) -> RandomMasks:
-    """Of `blocked_2_4`: random square blocks, equally many in each row of blocks, and two random inputs of every four in them."""
+    """Masks for `blocked_2_4`: equally many random square blocks per row of blocks, and in them two of every four inputs."""
     block = (granularity, granularity)
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
@@ -138,7 +138,7 @@ def halved_blocks(distribution: str, granularity: int) -> RandomMasks:
 
 
 def groups(distribution: str, granularity: int) -> RandomMasks:
-    """Of `n_m`: n random inputs of every m = granularity; n follows from the sparsity."""
+    """Masks for `n_m`: n random inputs of every m = granularity; n follows from the sparsity."""
 
     def kept(sparsity: float) -> int:
         return max(1, round((1 - sparsity) * granularity))
@@ -154,7 +154,7 @@ def groups(distribution: str, granularity: int) -> RandomMasks:
 
 
 def halves(distribution: str, granularity: int) -> RandomMasks:
-    """Of `semi_structured`: two random inputs of every four at any requested sparsity."""
+    """Masks for `semi_structured`: two random inputs of every four at any requested sparsity."""
     if granularity != 4:
         raise ValueError(f"--granularity {granularity}: 2:4 has groups of 4")
 
@@ -165,7 +165,7 @@ def halves(distribution: str, granularity: int) -> RandomMasks:
 
 
 def uniform_rows(distribution: str, granularity: int) -> RandomMasks:
-    """Of `ell`: every row of blocks of side 1, 2 or 4 keeps equally many random blocks."""
+    """Masks for `ell`: every row of blocks of side 1, 2 or 4 keeps equally many random blocks."""
     block = (granularity, granularity)
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
@@ -176,7 +176,7 @@ def uniform_rows(distribution: str, granularity: int) -> RandomMasks:
 
 
 def single_weights(distribution: str, granularity: int) -> RandomMasks:
-    """Of `csr`: every weight is kept with the same probability."""
+    """Masks for `csr`: every weight is kept with the same probability."""
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
         return torch.rand(n, k, device=device) >= sparsity

@@ -26,14 +26,7 @@ from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 from sparsefront_kernels.semi_structured.low_precision import semi_structured_sums, sums_in
 
 TENSORWISE, SUMS = "dense_fp8_tensorwise", "semi_structured_fp8_sums"
-NAMES = (
-    "dense_fp8",
-    TENSORWISE,
-    "dense_int8",
-    SUMS,
-    "semi_structured_fp8",
-    "semi_structured_fp8_torchao",
-)
+NAMES = ("dense_fp8", TENSORWISE, "dense_int8", SUMS, "semi_structured_fp8", "semi_structured_fp8_torchao")
 TUNING_SAMPLES = 5
 MOST_COPIES = 16
 Operands = tuple[Quantized, Any]  # X and the packed weight

@@ -165,5 +165,5 @@ class Setting:
 
     @property
     def activation_bytes(self) -> int:
-        """Of X and Y."""
+        """Bytes of X and Y."""
         return self.shape.m * (self.shape.k + self.shape.n) * self.dtype.itemsize

@@ -32,12 +32,7 @@ from sparsefront_kernels.custom_op import custom_op
 from sparsefront_kernels.epilogue import check_activation
 from sparsefront_kernels.gathered.sm90_schedule import MOST_SCHEDULES, tables_on_device
 from sparsefront_kernels.indices import partners_of
-from sparsefront_kernels.operands import (
-    Epilogue,
-    bias_for_kernel,
-    check_epilogue,
-    loadable,
-)
+from sparsefront_kernels.operands import Epilogue, bias_for_kernel, check_epilogue, loadable
 from sparsefront_kernels.quantized.quantize import quantize_weight
 
 LIBRARY = "blocked_fp8_sm90"
@@ -257,8 +252,7 @@ def _(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bia
 
 
 @custom_op(
-    f"{LIBRARY}_quantized",
-    f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, str activation) -> (Tensor, Tensor)",
+    f"{LIBRARY}_quantized", f"(Tensor x, Tensor x_scales, {_WEIGHT}, Tensor? bias, str activation) -> (Tensor, Tensor)"
 )
 def _quantized_op(x, x_scales, n, k, panels, scales, k_blocks, outputs, lengths, halves, bias, activation):  # type: ignore[no-untyped-def]
     packed = BlockedFp8Weight(n, k, panels, scales, k_blocks, tuple(outputs), tuple(lengths), halves)
@@ -326,14 +320,14 @@ SPACE = (
     *(BlockedFp8Launch(splits=splits) for splits in (1, 2, 4, 8)),
     *(BlockedFp8Launch(warpgroups, cluster, cut=True) for warpgroups in (2, 3) for cluster in (1, 2, 4)),
 )
-# Microseconds on an H200: of a launch; of a tile (mostly its epilogue); of a k-block used by one half, or both, by warpgroups;
-# and of blocks that share a tile. Measured, except for three warpgroups, which are estimated from L2 bandwidth.
+# Microseconds on an H200: for a launch; for a tile (mostly its epilogue); for a k-block used by one half, or both, by
+# warpgroups; and for blocks that share a tile. Measured, except for three warpgroups, which are estimated from L2 bandwidth.
 _START, _TILE, _ONE_BOTH = 3.8, 1.2, {2: (0.33, 0.42), 3: (0.44, 0.54)}
-# Of a piece, and of the reduction kernel, plus the time per megabyte of sums.
+# For a piece; for the reduction kernel; and per megabyte of sums.
 _PIECE, _ADD_UP, _SUM_MEGABYTE = 1.2, 1.5, 0.25
 _MOST_CUT = 6  # tiles per cluster up to which cutting is tried; more tiles balance without it
 _SPLIT_START, _SPLIT_TILE, _SPLIT_BOTH, _SPLIT_ONE = 3.0, 3.7, 0.34, 0.27
-_ROW_GROUP_BYTES = 24 << 20  # of X that stay in L2 while all CTA tiles use them
+_ROW_GROUP_BYTES = 24 << 20  # how much of X stays in L2 while all CTA tiles use it
 _LARGE_X_BYTES = 24 << 20  # size of X beyond L2, where sharing weights in clusters is faster
 
 

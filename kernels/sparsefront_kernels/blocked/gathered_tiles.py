@@ -55,10 +55,4 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     return sm90_unsupported_reason(problem, reason)
 
 
-ENTRY = replace(
-    GATHERED_SM90,
-    name="blocked_gathered_sm90",
-    family="blocked",
-    pack=_pack,
-    unsupported=_unsupported,
-)
+ENTRY = replace(GATHERED_SM90, name="blocked_gathered_sm90", family="blocked", pack=_pack, unsupported=_unsupported)

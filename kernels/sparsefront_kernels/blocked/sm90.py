@@ -37,14 +37,7 @@ from sparsefront_kernels.gathered.sm90_schedule import (
     schedule_tensors,
 )
 from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.operands import (
-    NO_EPILOGUE,
-    Epilogue,
-    aligned_by_input,
-    is_loadable,
-    loadable,
-    run_length,
-)
+from sparsefront_kernels.operands import NO_EPILOGUE, Epilogue, aligned_by_input, is_loadable, loadable, run_length
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.blocked.sm90 import (
-    LAUNCHES,
-    BlockedProblem,
-    launch_blocked_sm90,
-    residual_operand,
-)
+from sparsefront_kernels.blocked.sm90 import LAUNCHES, BlockedProblem, launch_blocked_sm90, residual_operand
 from sparsefront_kernels.blocked.sm90_packing import K_BLOCK, BlockedSm90Weight
 from sparsefront_kernels.custom_op import custom_op
 from sparsefront_kernels.operands import RUN_BYTES, Epilogue, bias_for_kernel, check_epilogue

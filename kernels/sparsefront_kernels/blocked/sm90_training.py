@@ -103,11 +103,7 @@ def blocked_gradient_sm90(
         x.device,
         (dy, x, sums, gradient, of_bias if bias else None, packed.sides, packed.boxes),
         (dy.stride(0), x.stride(0), gradient.numel()),
-        (
-            x.dtype == torch.bfloat16,
-            *(m, n, x.shape[1], block[1]),
-            *(pairs, splits, -(-m // (splits * ROWS)) * ROWS),
-        ),
+        (x.dtype == torch.bfloat16, *(m, n, x.shape[1], block[1]), *(pairs, splits, -(-m // (splits * ROWS)) * ROWS)),
         library=LIBRARY,
     )
     return gradient, of_bias

@@ -135,6 +135,10 @@ class TrainableBlockedLinear(nn.Module):
 MOST_DEALT_OUT_BEST = 4  # distinct numbers of rows with an optimized schedule; others use a quick one
 
 
+_HANDLES = itertools.count()
+_KEPT: WeakValueDictionary[int, "KeptBlocks"] = WeakValueDictionary()
+
+
 class KeptBlocks:
     """The set of kept blocks of a weight, and the data kernels need about it per device. Copying returns the same object.
 
@@ -237,10 +241,6 @@ class KeptBlocks:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KeptBlocks":
         return self
-
-
-_HANDLES = itertools.count()
-_KEPT: WeakValueDictionary[int, KeptBlocks] = WeakValueDictionary()
 
 
 def _without_values(stored: BlockedFormat) -> BlockedFormat:

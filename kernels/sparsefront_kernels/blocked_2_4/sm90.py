@@ -6,11 +6,7 @@ from torch import Tensor
 
 from sparsefront_kernels.blocked import sm90
 from sparsefront_kernels.blocked.reference import blocked_reference
-from sparsefront_kernels.blocked.sm90 import (
-    HALVED_KERNEL,
-    HALVED_LAUNCHES,
-    blocked_sm90_unsupported_reason,
-)
+from sparsefront_kernels.blocked.sm90 import HALVED_KERNEL, HALVED_LAUNCHES, blocked_sm90_unsupported_reason
 from sparsefront_kernels.blocked.sm90_packing import K_BLOCK, BlockedSm90Weight, box_of, pack_for_blocked_sm90
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
 from sparsefront_kernels.cuda.wgmma_layout import halved_panels, whole_panels

@@ -110,7 +110,7 @@ def argument_fields(pointers: Iterable[str], strides: Iterable[str], numbers: It
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Of a tensor's first element."""
+    """Address of a tensor's first element."""
     return None if tensor is None else tensor.data_ptr()
 
 

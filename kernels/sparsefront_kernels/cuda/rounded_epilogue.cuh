@@ -72,8 +72,8 @@ __device__ __forceinline__ uint32_t sum_of_two(uint32_t a, uint32_t b) {
     return reinterpret_cast<const uint32_t&>(v);
 }
 
-// Rounded sums of 64 columns of a thread's two outputs. v[c * 8 + p * 4 + b] holds two neighboring columns of output p:
-// of 8-column block b in the group c of 32 columns.
+// Rounded sums of 64 columns of a thread's two outputs. v[c * 8 + p * 4 + b] holds two neighboring columns of
+// output p, in 8-column block b of the group c of 32 columns.
 template <typename T>
 struct Quarter {
     uint32_t v[16];

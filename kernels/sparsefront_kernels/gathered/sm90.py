@@ -31,13 +31,7 @@ from sparsefront_kernels.gathered.sm90_packing import (
 from sparsefront_kernels.gathered.sm90_schedule import ALL, columns_unsupported_reason, last_cycles, schedule_tensors
 from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_tables
 from sparsefront_kernels.kernel_op import kernel_entry
-from sparsefront_kernels.operands import (
-    NO_EPILOGUE,
-    Epilogue,
-    aligned_by_input,
-    aligned_like,
-    deliver,
-)
+from sparsefront_kernels.operands import NO_EPILOGUE, Epilogue, aligned_by_input, aligned_like, deliver
 from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -53,7 +47,7 @@ _CLUSTER = {
     (64, 1): (2.1, 1.0, 0.33),
     (64, 2): (1.2, 1.5, 0.66),
 }
-# Of blocks that share a work tile's k-blocks, for 128 columns: they wait for one another, and send their sums.
+# Extra time, for 128 columns, when blocks share a work tile's k-blocks: they wait for one another, and send their sums.
 _SPLIT = {1: 0.0, 2: 3.0, 3: 4.0, 4: 6.0}
 _REACHED_BY_CLUSTERS = 0.85  # fraction of SMs used by clusters of three or more blocks
 _PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # per launch; per further k-block of a block
@@ -123,12 +117,7 @@ class Sm90Launch:
 
 
 def multiply_sm90(
-    x: Tensor,
-    y: Tensor,
-    packed: Sm90PackedWeight,
-    epilogue: Epilogue,
-    x_feature_major: bool,
-    y_feature_major: bool,
+    x: Tensor, y: Tensor, packed: Sm90PackedWeight, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
 ) -> None:
     """Write Y; see `kernel_entry`.
 

@@ -192,12 +192,7 @@ def rows_unsupported_reason(m: int) -> str | None:
 
 
 def multiply_small_m(
-    x: Tensor,
-    y: Tensor,
-    packed: SmallMPackedWeight,
-    epilogue: Epilogue,
-    x_feature_major: bool,
-    y_feature_major: bool,
+    x: Tensor, y: Tensor, packed: SmallMPackedWeight, epilogue: Epilogue, x_feature_major: bool, y_feature_major: bool
 ) -> None:
     """Write Y for up to 64 rows of X; see `kernel_entry`.
 

@@ -7,13 +7,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
-from sparsefront_kernels.indices import (
-    check_stored_order,
-    columns_back,
-    columns_in_order,
-    places_of_kept,
-    stored_order,
-)
+from sparsefront_kernels.indices import check_stored_order, columns_back, columns_in_order, places_of_kept, stored_order
 
 LARGEST_M = 64
 

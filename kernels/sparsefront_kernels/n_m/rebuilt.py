@@ -74,11 +74,7 @@ def _rebuilt(packed: NMRebuiltWeight) -> Tensor:
 
     with torch.cuda.device_of(packed.values):
         launch_n_m_rebuild(
-            weight,
-            values=packed.values,
-            indices=packed.indices,
-            order=packed.input_order,
-            group_size=packed.group_size,
+            weight, values=packed.values, indices=packed.indices, order=packed.input_order, group_size=packed.group_size
         )
     return weight
 

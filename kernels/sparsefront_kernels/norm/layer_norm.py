@@ -186,6 +186,9 @@ CUDA_DIVISIONS = {
 }
 
 
+_EIGHT = 8  # columns per thread, read in one copy
+
+
 def unsupported_reason(launch: NormLaunch, x: Tensor, **operands: Tensor | None) -> str | None:
     """Why this launch does not support these operands of the ops on their device, or None; Triton supports all.
 
@@ -247,8 +250,6 @@ def run(
         else:
             launch_cuda_norm(launch, x, y, weight, bias, eps, **added)
 
-
-_EIGHT = 8  # columns per thread, read in one copy
 
 _POINTERS = ("x", "residual", "x_bias", "weight", "bias", "sums", "y")
 _STRIDES = ("x_stride", "residual_stride")

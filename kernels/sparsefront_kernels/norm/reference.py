@@ -12,8 +12,8 @@ def layer_norm_columns_reference(x: Tensor, weight: Tensor | None, bias: Tensor 
         [d, M], contiguous, in x's dtype; 16-bit inputs are accumulated in float32 and rounded once.
     """
     upcast = x.to(accumulation_dtype(x.dtype))
-    centred = upcast - upcast.mean(0, keepdim=True)
-    y = centred * (centred.square().mean(0, keepdim=True) + eps).rsqrt()
+    centered = upcast - upcast.mean(0, keepdim=True)
+    y = centered * (centered.square().mean(0, keepdim=True) + eps).rsqrt()
     if weight is not None:
         y = y * weight.to(y.dtype)[:, None]
     if bias is not None:

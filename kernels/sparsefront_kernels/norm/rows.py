@@ -95,8 +95,8 @@ def norm_rows_reference(
             wide = wide + x_bias.to(wide.dtype)
         sums = (wide + residual.to(wide.dtype)).to(x.dtype)
     wide = sums.to(accumulation_dtype(x.dtype))
-    centred = wide - wide.mean(1, keepdim=True) if kind == "layer_norm" else wide
-    y = centred * (centred.square().mean(1, keepdim=True) + eps).rsqrt()
+    centered = wide - wide.mean(1, keepdim=True) if kind == "layer_norm" else wide
+    y = centered * (centered.square().mean(1, keepdim=True) + eps).rsqrt()
     y = y if weight is None else y * weight.to(y.dtype)
     y = y if bias is None else y + bias.to(y.dtype)
     return y.to(x.dtype).contiguous(), sums.contiguous()

@@ -61,9 +61,9 @@ def _layer_norm_columns_kernel(
         )
         if KEEP_SUMS:
             tl.store(sums_ptr + place, x.to(y_ptr.dtype.element_ty), mask=inside)
-        centred = tl.where(inside, x - tl.sum(x, axis=0)[None, :] / d, 0.0)
-        scale = tl.rsqrt(tl.sum(centred * centred, axis=0) / d + eps)
-        y = _scaled(centred * scale[None, :], weight_ptr + feature, bias_ptr + feature, exists, HAS_WEIGHT, HAS_BIAS)
+        centered = tl.where(inside, x - tl.sum(x, axis=0)[None, :] / d, 0.0)
+        scale = tl.rsqrt(tl.sum(centered * centered, axis=0) / d + eps)
+        y = _scaled(centered * scale[None, :], weight_ptr + feature, bias_ptr + feature, exists, HAS_WEIGHT, HAS_BIAS)
         tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
     else:
         mean = tl.zeros([BLOCK_M], tl.float32)
@@ -83,14 +83,14 @@ def _layer_norm_columns_kernel(
                     HAS_RESIDUAL,
                     HAS_X_BIAS,
                 )
-                centred = tl.where(inside, x - mean[None, :], 0.0)
+                centered = tl.where(inside, x - mean[None, :], 0.0)
                 if phase == 0:
                     mean += tl.sum(x, axis=0)
                 elif phase == 1:
-                    scale += tl.sum(centred * centred, axis=0)
+                    scale += tl.sum(centered * centered, axis=0)
                 else:
                     y = _scaled(
-                        centred * scale[None, :], weight_ptr + row, bias_ptr + row, exists, HAS_WEIGHT, HAS_BIAS
+                        centered * scale[None, :], weight_ptr + row, bias_ptr + row, exists, HAS_WEIGHT, HAS_BIAS
                     )
                     tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
                     if KEEP_SUMS:

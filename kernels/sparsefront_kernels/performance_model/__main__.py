@@ -80,10 +80,7 @@ def _rates(rows: Sequence[dict[str, str]], options: argparse.Namespace) -> Devic
     rates = rates_of(rows, gpu=gpus[0], num_sms=num_sms, made_with={"source": options.csv.name, **made_with})
     if known is not None:  # keep what these rows do not cover
         rates = replace(
-            rates,
-            dense_tflops=known.dense_tflops | rates.dense_tflops,
-            constants=known.constants,
-            errors=known.errors,
+            rates, dense_tflops=known.dense_tflops | rates.dense_tflops, constants=known.constants, errors=known.errors
         )
     rates = fitted(samples_of(rows), rates)
     path = rates.save(SHIPPED / file_name(rates.gpu) if options.ship else user_file(rates.gpu))

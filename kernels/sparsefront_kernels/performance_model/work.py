@@ -119,8 +119,7 @@ class Works:
         }
         single = [part.name for part in fields(Work) if part.name != "tilings"]
         return cls(
-            tilings,
-            {name: torch.tensor([float(getattr(work, name)) for work in works]).double() for name in single},
+            tilings, {name: torch.tensor([float(getattr(work, name)) for work in works]).double() for name in single}
         )
 
     def times_us(self, constants: Constants) -> Tensor:

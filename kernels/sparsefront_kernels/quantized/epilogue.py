@@ -5,7 +5,7 @@ import importlib.util
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.custom_op import custom_op, is_fused_later
 from sparsefront_kernels.epilogue import check_activation, with_epilogue
 from sparsefront_kernels.operands import check_epilogue
 
@@ -44,7 +44,7 @@ def finished(
     scaled = row_scales is not None or output_scales is not None or factor != 1
     if not scaled and bias is None and activation == "none" and residual is None:
         return sums.to(dtype)
-    if sums.is_cuda and TRITON_IS_INSTALLED and not torch.compiler.is_compiling():
+    if sums.is_cuda and TRITON_IS_INSTALLED and not is_fused_later():
         return scaled_epilogue(sums, row_scales, output_scales, factor, bias, activation, residual, dtype)
     y = sums.float()
     if factor != 1:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.custom_op import custom_op
+from sparsefront_kernels.custom_op import custom_op, is_fused_later
 from sparsefront_kernels.epilogue import ACTIVATIONS, check_activation
 
 PRECISIONS = ("fp8", "int8")
@@ -71,7 +71,7 @@ def quantize(x: Tensor, precision: str = "fp8", group: int | None = None, scale:
             int8.
     """
     _check(x, precision, group, scale)
-    if x.is_cuda and not torch.compiler.is_compiling() and _runs_triton(x.device):
+    if x.is_cuda and not is_fused_later() and _runs_triton(x.device):
         return Quantized(*quantize_op(x, precision, group, scale))
     return _by_operations(x, precision, group, scale)
 

@@ -266,6 +266,9 @@ class LowPrecisionAlgorithms(TunedLaunches):
             ]
 
 
+_OTHER_PROCESS = f"import sys; from {__name__} import time_transposed_store as time; time(sys.argv[1])"
+
+
 def fast_with_transposed_store(precision: str, problem: Problem) -> list[Algorithm]:
     """As `cusparselt.fast_with_transposed_store`, in a precision."""
     return fastest_elsewhere(_OTHER_PROCESS, problem, precision=precision)
@@ -286,9 +289,6 @@ def time_transposed_store(problem: str) -> None:
     compressed, values = torch._cslt_compress(quantized.values), padded(quantize(x, asked["precision"]).values)
     alpha = quantized.scales.flatten() * ALPHA if scaled else None
     time_each(range(NUMBERS), partial(_sums, compressed, values, alpha, dtype, False))
-
-
-_OTHER_PROCESS = f"import sys; from {__name__} import time_transposed_store as time; time(sys.argv[1])"
 
 
 def _expected(packed: CusparseltQuantizedWeight, x: Tensor, scaled: bool) -> Tensor:

@@ -108,20 +108,14 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
 
 def _written_folders(config: DictConfig, output_dir: Path) -> dict[Path, str]:
     """Every folder that a run may write to (W&B's are inside its own) -> the setting or variable that changes it."""
-    by_folder = {
-        Path(config.cache_dir): "cache_dir",
-        output_dir: "results_dir",
-        Path(config.results_dir): "results_dir",
-    }
-    by_folder.setdefault(Path(tempfile.gettempdir()), "TMPDIR")
-    for variable, default in CACHES.items():
-        folder = os.path.expanduser(os.environ.get(variable) or default)
-        if os.path.isdir(folder):
-            by_folder.setdefault(Path(folder), variable)
-    absolute: dict[Path, str] = {}
-    for folder, setting in by_folder.items():
-        absolute.setdefault(folder.absolute(), setting)
-    return absolute
+    folders = [(config.cache_dir, "cache_dir"), (output_dir, "results_dir"), (config.results_dir, "results_dir")]
+    folders.append((tempfile.gettempdir(), "TMPDIR"))
+    caches = {name: os.path.expanduser(os.environ.get(name) or default) for name, default in CACHES.items()}
+    folders += [(folder, name) for name, folder in caches.items() if os.path.isdir(folder)]
+    settings: dict[Path, str] = {}
+    for folder, setting in folders:
+        settings.setdefault(Path(folder).absolute(), setting)
+    return settings
 
 
 def _of_a_loader(error: Exception) -> InvalidSetting | None:

@@ -66,7 +66,8 @@ def declared_types(name: str) -> dict[str, Any] | None:
     """
     module, _, kind = name.rpartition(".")
     source = _source(module)
-    return None if source is None else source.fields_of(kind)
+    fields = None if source is None else source.fields(kind)
+    return None if fields is None else fields[0] | fields[1]
 
 
 @cache
@@ -76,6 +77,9 @@ def _source(module: str) -> "_Source | None":
         return None
     file = ROOT.joinpath(*module.split(".")[1:]).with_suffix(".py")
     return _Source(ast.parse(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
+CALLS_IN_TYPES = ("Field", "Strict", "AfterValidator", "tuple", "list")
 
 
 class _Unknown(Exception):
@@ -98,17 +102,12 @@ class _Source(Mapping[str, Any]):
                 case ast.ImportFrom(module=str(module)):
                     self._imports |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
 
-    def fields_of(self, kind: str) -> dict[str, Any] | None:
-        """Fields of a class in the order of its `__init__`: bases first, keyword-only fields last."""
-        fields = self._fields(kind)
-        return None if fields is None else fields[0] | fields[1]
-
-    def _fields(self, kind: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Positional and keyword-only fields."""
+    def fields(self, kind: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Positional and keyword-only fields of a class in the order of its `__init__`: those of bases first."""
         if kind in self._imports:
             module, name = self._imports[kind]
             source = _source(module)
-            return None if source is None else source._fields(name)
+            return None if source is None else source.fields(name)
         if (definition := self._classes.get(kind)) is None:
             return None
         by_position: dict[str, Any] = {}
@@ -116,13 +115,15 @@ class _Source(Mapping[str, Any]):
         for base in reversed(definition.bases):  # the order of dataclasses
             if isinstance(base, ast.Name) and base.id in ("ABC", "Protocol"):
                 continue
-            inherited = self._fields(base.id) if isinstance(base, ast.Name) else None
+            inherited = self.fields(base.id) if isinstance(base, ast.Name) else None
             if inherited is None:
                 return None
             by_position, by_keyword = by_position | inherited[0], by_keyword | inherited[1]
         # a class that is not a dataclass only annotates attributes
         for node in definition.body if definition.decorator_list else ():
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not _of_the_class(node):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                if "ClassVar" in ast.unparse(node.annotation):
+                    continue
                 marks = [*definition.decorator_list, *([] if node.value is None else [node.value])]
                 alone = any("kw_only=True" in ast.unparse(mark) for mark in marks)
                 (by_keyword if alone else by_position)[node.target.id] = self._type(node.annotation)
@@ -139,7 +140,8 @@ class _Source(Mapping[str, Any]):
     def _evaluated(self, expression: ast.expr) -> Any:
         if isinstance(expression, ast.Dict):  # used only for its keys, while values may need the module
             return dict.fromkeys(self._evaluated(key) for key in expression.keys if key is not None)
-        if any(isinstance(part, ast.Call) and not _is_plain_call(part) for part in ast.walk(expression)):
+        calls = [part.func for part in ast.walk(expression) if isinstance(part, ast.Call)]
+        if not all(isinstance(function, ast.Name) and function.id in CALLS_IN_TYPES for function in calls):
             raise _Unknown
         return eval(compile(ast.Expression(expression), "<declared>", "eval"), {"__builtins__": {}}, self)
 
@@ -163,15 +165,3 @@ class _Source(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._imports) + len(self._values)
-
-
-PLAIN_CALLS = ("Field", "Strict", "AfterValidator", "tuple", "list")
-
-
-def _is_plain_call(call: ast.Call) -> bool:
-    """Whether a call is one of those used in types."""
-    return isinstance(call.func, ast.Name) and call.func.id in PLAIN_CALLS
-
-
-def _of_the_class(node: ast.AnnAssign) -> bool:
-    return "ClassVar" in ast.unparse(node.annotation)

@@ -79,67 +79,35 @@ def require_found(result: Result, names: tuple[str, ...]) -> None:
 
 def _why_absent(name: str, experiment: Experiment) -> str | None:
     """Why the record will lack a value; None if it will have it, according to the configuration."""
-    if name in (OF_DECODE if (mode := experiment.measure.mode) != "decode" else OF_FORWARD):
+    mode, measure, pattern = experiment.measure.mode, experiment.measure, experiment.pattern
+    if name in (OF_DECODE if mode != "decode" else OF_FORWARD):
         return f"a run with measure.mode={mode} does not measure {name}"
-    why = _why_not_measured(alike := OF_DECODE.get(name, name), experiment)
-    return None if why is None else why.replace(f"measure {alike}", f"measure {name}")
-
-
-def _why_not_measured(name: str, experiment: Experiment) -> str | None:
     if not experiment.continues_to("report"):
         return f"there will be no record: stages ends with {experiment.stages[-1]}"
-    low, on_cpu = experiment.precision.is_low, experiment.measure.torch_device.type == "cpu"
-    prunes, pattern, measure = experiment.pattern.prunes, experiment.pattern.name, experiment.measure
-    without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
-    if experiment.leaves_dense:
-        without = "recovery.dense_after, which leaves a dense network,"
-    control = match[1] if (match := re.fullmatch(OF_CONTROL, name)) else experiment.control
-    idle = "trains nothing" if control == "dense_continued" else "has no teacher"
+    low, on_cpu, leaves_dense = experiment.precision.is_low, measure.torch_device.type == "cpu", experiment.leaves_dense
     of_dense = f"{OF_PRUNED}|{OF_SHARES if low else OF_KERNELS}"
-    of_kernels = OF_SWAPPED if experiment.leaves_dense else OF_KERNELS
-    searches = isinstance(experiment.allocation, LatencySearch)
-    rules = (  # whether the record lacks these values, and why
-        (not prunes, of_dense, f"a run with pattern={pattern} does not measure"),
-        (prunes and not experiment.swaps, of_kernels, f"a run with {without} does not measure"),
-        (
-            experiment.pattern.takes_blocks,
-            OF_SHARES,
-            f"a run with pattern={pattern}, which leaves a dense network, does not measure",
-        ),
-        (not measure.latency, OF_TIMING, "a run with measure.latency=false does not measure"),
-        (
-            not (low and prunes),
-            "quantization_error",
-            "a run whose sparse network is in 16 bits, as with precision=none, does not measure",
-        ),
-        (not experiment.dense_low, OF_DENSE_LOW, "a run without measure.dense_low does not measure"),
-        (
-            on_cpu,
-            f"{OF_LOW_TIMING}|{OF_SPARSE_TIMING}" if low else OF_LOW_TIMING,
-            "a CPU, which has references alone in low precision, does not measure",
-        ),
-        (
-            measure.lengths == "fixed",
-            "|".join(OF_DATASET),
-            "a run with measure.lengths=fixed does not measure",
-        ),
-        (
-            control != experiment.control,
-            OF_CONTROL,
-            f"a run without control={control}, or whose recovery {idle}, does not measure",
-        ),
-        (not searches, "latency_predicted_ms", "a run without allocation=latency_search does not predict"),
-        (
-            experiment.shrinking is None,
-            "weights_left|theoretical_flops_left",
-            "a run with structured=none does not count",
-        ),
-        (on_cpu, "gpu_clock_mhz|peak_memory_bytes_(dense|sparse)", "a run with measure.device=cpu does not measure"),
-        (not experiment.trainer.on_gpu, "recovery_gpu_busy_share", "a run that trains on a CPU does not measure"),
-        (
-            not experiment.unlabeled,
-            "recovery_unlabeled_samples",
-            "a run without dataset.unlabeled=true does not count",
-        ),
+    of_kernels = OF_SWAPPED if leaves_dense else OF_KERNELS
+    of_cpu = f"{OF_LOW_TIMING}|{OF_SPARSE_TIMING}" if low else OF_LOW_TIMING
+    unswapped = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
+    unswapped = "recovery.dense_after, which leaves a dense network," if leaves_dense else unswapped
+    measured = OF_DECODE.get(name, name)
+    control = match[1] if (match := re.fullmatch(OF_CONTROL, measured)) else experiment.control
+    idle = "trains nothing" if control == "dense_continued" else "has no teacher"
+    rules = (  # whether a run lacks these values, and what sort of run it is
+        (not pattern.prunes, of_dense, f"with pattern={pattern.name}"),
+        (pattern.prunes and not experiment.swaps, of_kernels, f"with {unswapped}"),
+        (pattern.takes_blocks, OF_SHARES, f"with pattern={pattern.name}, which leaves a dense network,"),
+        (not measure.latency, OF_TIMING, "with measure.latency=false"),
+        (not (low and pattern.prunes), "quantization_error", "with a sparse network in 16 bits (precision=none)"),
+        (not experiment.dense_low, OF_DENSE_LOW, "without measure.dense_low"),
+        (on_cpu, of_cpu, "on a CPU, which has references alone in low precision,"),
+        (measure.lengths == "fixed", "|".join(OF_DATASET), "with measure.lengths=fixed"),
+        (control != experiment.control, OF_CONTROL, f"without control={control}, or whose recovery {idle},"),
+        (not isinstance(experiment.allocation, LatencySearch), "latency_predicted_ms", "without a latency search"),
+        (experiment.shrinking is None, "weights_left|theoretical_flops_left", "with structured=none"),
+        (on_cpu, "gpu_clock_mhz|peak_memory_bytes_(dense|sparse)", "with measure.device=cpu"),
+        (not experiment.trainer.on_gpu, "recovery_gpu_busy_share", "that trains on a CPU"),
+        (not experiment.unlabeled, "recovery_unlabeled_samples", "without dataset.unlabeled=true"),
     )
-    return next((f"{why} {name}" for lacks, names, why in rules if lacks and re.fullmatch(names, name)), None)
+    sorts = (sort for lacks, names, sort in rules if lacks and re.fullmatch(names, measured))
+    return next((f"a run {sort} does not measure {name}" for sort in sorts), None)

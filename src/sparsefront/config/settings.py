@@ -124,25 +124,19 @@ def options_of(group: str, folders: Iterable[Path]) -> list[str]:
 
 
 def say_where(error: UnknownKey, choices: Mapping[str, str], folders: Iterable[Path]) -> InvalidSetting:
-    """Extend an unknown-key error with the options of the group that accept the key.
+    """Extend an unknown-key error, which has the full key, with the options of its group whose files contain the key.
 
     Args:
-        error: with the full key.
         choices: group -> name of its option, which does not accept the key.
         folders: Hydra's config folders.
     """
     group, _, key = error.key.partition(".")
-    chosen, options = choices[group], _options_with(group, key, folders)
-    if not options or chosen in options:
-        return error
-    typed = " or ".join(f"{group}={option}" for option in options)
-    return InvalidSetting(error.key, error.value, f"unknown key of {group}={chosen}; choose {typed}, which takes it")
-
-
-def _options_with(group: str, key: str, folders: Iterable[Path]) -> list[str]:
-    """The options whose file contains the key."""
     files = [file for folder in folders for file in sorted((folder / group).glob("*.yaml"))]
-    return list(dict.fromkeys(file.stem for file in files if key in OmegaConf.load(file)))
+    options = dict.fromkeys(file.stem for file in files if key in OmegaConf.load(file))
+    if not options or choices[group] in options:
+        return error
+    allowed = f"unknown key of {group}={choices[group]}; choose {' or '.join(f'{group}={name}' for name in options)}"
+    return InvalidSetting(error.key, error.value, f"{allowed}, which takes it")
 
 
 def _each_once(stages: list[str]) -> list[str]:

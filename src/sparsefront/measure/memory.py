@@ -9,7 +9,7 @@ from sparsefront_kernels import SparseFormat
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.networks import layer_weight
+from sparsefront.networks import PrunableLayer, layer_weight
 
 
 def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
@@ -45,7 +45,7 @@ def dense_layer_bytes(
     Args:
         name_left: layer -> its name in `net`, None if it was removed: see `MaskSpec.name_left`.
     """
-    modules = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
+    modules = {name: module for name, module in net.named_modules() if isinstance(module, PrunableLayer)}
     left = {name: name_left(name) for name in layers}
     return {name: modules[own].weight.nbytes for name, own in left.items() if own in modules}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.networks import PrunableLayer
 
 if TYPE_CHECKING:
     from sparsefront.data.base import DataInfo
@@ -181,8 +182,7 @@ def linear_and_conv_layers(net: nn.Module, *, inside: tuple[str, ...]) -> list[s
     return [
         name
         for name, module in net.named_modules()
-        if isinstance(module, (nn.Linear, nn.Conv2d))
-        and any(not root or f"{name}.".startswith(f"{root}.") for root in inside)
+        if isinstance(module, PrunableLayer) and any(not root or f"{name}.".startswith(f"{root}.") for root in inside)
     ]
 
 
@@ -203,7 +203,7 @@ def prunable_layers(model: Model, net: nn.Module) -> list[str]:
         allowed = f"prunable returns {names!r}, where it returns a list of names of Linear and Conv2d layers"
         raise InvalidSetting("_target_", kind, allowed)
     modules = dict(net.named_modules(remove_duplicate=False))
-    layers = [name for name, module in modules.items() if isinstance(module, nn.Linear | nn.Conv2d)]
+    layers = [name for name, module in modules.items() if isinstance(module, PrunableLayer)]
     for place, name in enumerate(names):
         if name not in layers:
             there = ", ".join(layers[:NAMED_AT_MOST]) + (", ..." if len(layers) > NAMED_AT_MOST else "")

@@ -79,7 +79,7 @@ class Depth(Pattern):
         return [block for place, block in enumerate(blocks) if place in least]
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
-        raise TypeError("pattern depth divides no layer: whole blocks of the network go")
+        raise TypeError(f"pattern {self.name} divides no layer: whole {self.unit}s of the network go")
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         """The remaining layers are dense."""
@@ -90,7 +90,7 @@ class Depth(Pattern):
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
         if mask.any() and not mask.all():
-            raise ValueError(f"depth: {int((~mask).sum())} of {mask.numel()} weights are pruned, not all or none")
+            raise ValueError(f"{self.name}: {int((~mask).sum())} of {mask.numel()} weights are pruned, not all or none")
 
 
 @settings_class()

@@ -87,32 +87,35 @@ def as_rows(module: nn.Module, x: Tensor, real: Tensor | None = None) -> Tensor:
     """The matrix X [rows, K] of the layer's product Y = X W^T, where W is the weight as a matrix [N, K].
 
     Args:
-        module: Linear, or Conv2d without groups.
-        x: [..., K], or [B, C_in, height, width], any float dtype.
+        module: Linear, or Conv1d or Conv2d without groups.
+        x: [..., K], [B, C_in, length] or [B, C_in, height, width], any float dtype.
         real: bool [B, positions], True for tokens that are not padding: of x [B, positions, K] only these become rows,
             because padding does not affect the loss.
     Returns:
         float32; for a convolution, one row per output pixel, with columns in the order of the weight matrix.
     """
     x = x.float()
-    if not isinstance(module, nn.Conv2d):
+    if not isinstance(module, nn.Conv1d | nn.Conv2d):
         padded = real is not None and x.shape[:-1] == real.shape
         return x[real] if padded else x.reshape(-1, x.shape[-1])
-    if x.dim() == 3:  # Conv2d also accepts a single image
+    if x.dim() == len(module.kernel_size) + 1:  # a single image or sequence
         x = x.unsqueeze(0)
     x = F.pad(x, _padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
-    return pixel_rows(x, module.kernel_size, dilation=module.dilation, stride=module.stride)
+    kernel, dilation, stride = module.kernel_size, module.dilation, module.stride
+    if isinstance(module, nn.Conv1d):  # an image of one row
+        x, kernel, dilation, stride = x.unsqueeze(2), (1, *kernel), (1, *dilation), (1, *stride)
+    return pixel_rows(x, kernel, dilation=dilation, stride=stride)
 
 
-def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
-    """Left, right, top and bottom padding for `F.pad`; "same" puts an odd pixel right and below."""
+def _padding(module: nn.Conv1d | nn.Conv2d) -> list[int]:
+    """Padding for `F.pad`: left, right, and above, below; "same" puts an odd pixel right and below."""
     if module.padding == "valid":
-        return 0, 0, 0, 0
+        return [0, 0] * len(module.kernel_size)
     if module.padding == "same":
-        (height, width) = (d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True))
-        return width // 2, width - width // 2, height // 2, height - height // 2
-    height, width = (int(side) for side in module.padding)
-    return width, width, height, height
+        whole = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+        return [part for side in reversed(whole) for part in (side // 2, side - side // 2)]
+    sides: tuple[int, ...] = tuple(map(int, module.padding))
+    return [side for side in reversed(sides) for _ in range(2)]
 
 
 @torch.no_grad()

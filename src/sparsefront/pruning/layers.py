@@ -16,7 +16,15 @@ from torch.utils._pytree import tree_map_only
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.recurrent import GateLinear, unsplit_reason
-from sparsefront.networks import ReadTensors, before_forward, has_forward_hooks, in_eval_mode, layer_weight
+from sparsefront.networks import (
+    PrunableLayer,
+    ReadTensors,
+    before_forward,
+    first_argument,
+    has_forward_hooks,
+    in_eval_mode,
+    layer_weight,
+)
 from sparsefront.patterns.base import Pattern, label
 from sparsefront.patterns.width import Tie, find_ties, units_to_prune, untied_reasons
 
@@ -237,7 +245,7 @@ NAMED_AT_MOST = 8
 def choose_layers(
     net: nn.Module, layers: Layers | None, inputs: dict[str, Tensor] | None
 ) -> tuple[list[str], dict[str, str]]:
-    """Select the Linear and Conv2d layers that `layers` describes, in network order.
+    """Select the Linear, Conv1d and Conv2d layers that `layers` describes, in network order.
 
     Args:
         layers: None = all but the first convolution and the heads (`heads`) that the inputs reach.
@@ -262,7 +270,7 @@ def choose_layers(
             raise InvalidSetting("layers", pattern, "is a name, a glob pattern, a list of them, or a predicate")
         matches = [pattern] if pattern in weighted else fnmatch.filter(weighted, pattern)
         if not matches:
-            raise InvalidSetting("layers", pattern, f"finds no Linear or Conv2d layer; there are {_few(weighted)}")
+            raise InvalidSetting("layers", pattern, f"finds no Linear or convolution; there are {_few(weighted)}")
         chosen.update(dict.fromkeys(matches))
     if not patterns:
         raise InvalidSetting("layers", layers, f"names no layer; there are {_few(weighted)}")
@@ -270,8 +278,8 @@ def choose_layers(
 
 
 def weighted_layers(net: nn.Module) -> list[str]:
-    """Names of all Linear and Conv2d modules in network order; a module with two parents is listed once."""
-    return [name for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    """Names of all Linear, Conv1d and Conv2d modules in network order; a module with two parents is listed once."""
+    return [name for name, module in net.named_modules() if isinstance(module, PrunableLayer)]
 
 
 def weight_of(net: nn.Module, name: str) -> Tensor:
@@ -298,7 +306,7 @@ def _read_layers(net: nn.Module, layers: Iterable[str], inputs: dict[str, Tensor
 
 def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | None) -> tuple[list[str], dict[str, str]]:
     called = weighted if inputs is None else called_layers(net, inputs)
-    convolutions = [name for name in called if isinstance(net.get_submodule(name), nn.Conv2d)]
+    convolutions = [name for name in called if isinstance(net.get_submodule(name), nn.Conv1d | nn.Conv2d)]
     uncalled = [name for name in weighted if name not in called]
     read = set() if inputs is None or not uncalled else _read_layers(net, uncalled, inputs)
     reasons = {name: READ if name in read else UNREACHED for name in uncalled}
@@ -307,7 +315,7 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
     reasons |= dict.fromkeys(_last_layer(net, called) if inputs is None else heads(net, inputs), HEAD)
     chosen = [name for name in weighted if name not in reasons]
     if not chosen:
-        left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no Conv2d"
+        left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no convolution"
         kinds = Counter((weight.kind, weight.why) for weight in dense_weights(net, set(reasons)))
         left_out += "".join(f"; {count} {kind}: {why}" for (kind, why), count in kinds.items())
         advice = "; name those to prune" if any(_could_be_pruned(net, name) for name in reasons) else ""
@@ -328,7 +336,7 @@ def _last_layer(net: nn.Module, layers: Sequence[str]) -> list[str]:
 
 
 def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
-    """The Linear and Conv2d layers that give an output of the network: all that reaches it goes through them.
+    """The layers that give an output of the network: all that reaches it goes through them, and no other layer reads them.
 
     The last Linear of a block is none, because a residual connection reaches the output beside it. Followed in the autograd
     graph of one forward without side effects; its tensors are not stored, and nothing is computed backward.
@@ -351,6 +359,19 @@ def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
     def cut_after(layer: str | None) -> Callable[..., Any]:
         return lambda module, args, output: cut(layer, output)
 
+    def origins(tensor: Any) -> set[str | None]:
+        """Where the parts of the graph before a tensor start."""
+        starts, seen, nodes = set(), set(), [getattr(tensor, "grad_fn", None)]
+        while nodes:
+            node = nodes.pop()
+            if node in cuts:
+                starts.add(cuts[node])
+            elif node is not None and node not in seen:
+                seen.add(node)
+                nodes += [before for before, _ in node.next_functions]
+        return starts
+
+    read: set[str | None] = set()
     others = [
         module
         for module in net.modules()
@@ -360,36 +381,28 @@ def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
     ]
     hooks = [module.register_forward_hook(cut_after(name)) for name, module in weighted.items()]
     hooks += [module.register_forward_hook(cut_after(None)) for module in others]
+    nothing_saved = torch.autograd.graph.saved_tensors_hooks(lambda x: None, lambda x: x)
+    reads = before_forward(weighted, lambda name, args, kwargs: read.update(origins(first_argument(args, kwargs))))
     try:
-        with (
-            in_eval_mode(net),
-            torch.enable_grad(),
-            torch.autograd.graph.saved_tensors_hooks(lambda x: None, lambda x: x),
-        ):
+        with in_eval_mode(net), torch.enable_grad(), nothing_saved, reads:
             output = net(**tree_map_only(Tensor, partial(cut, None), inputs))
     finally:
         for hook in hooks:
             hook.remove()
     tensors = [output] if isinstance(output, Tensor) else output.values() if isinstance(output, Mapping) else output
-    layers: dict[str, None] = {}
-    for tensor in tensors if isinstance(tensors, Iterable) else []:
-        origins, seen, nodes = set(), set(), [getattr(tensor, "grad_fn", None)]
-        while nodes:
-            node = nodes.pop()
-            if node in cuts:
-                origins.add(cuts[node])
-            elif node is not None and node not in seen:
-                seen.add(node)
-                nodes += [before for before, _ in node.next_functions]
-        if len(origins) == 1 and (layer := origins.pop()) is not None:
-            layers[layer] = None
-    return [layer for layer in layers if not isinstance(weighted[layer], GateLinear)]
+    starts = [origins(tensor) for tensor in tensors] if isinstance(tensors, Iterable) else []
+    alone = dict.fromkeys(next(iter(start)) for start in starts if len(start) == 1)
+    return [
+        layer
+        for layer in alone
+        if layer is not None and layer not in read and not isinstance(weighted[layer], GateLinear)
+    ]
 
 
 def _could_be_pruned(net: nn.Module, name: str) -> bool:
     """Whether a layer has its own weight that no module of another kind, such as an embedding, reads too."""
     module = net.get_submodule(name)
-    others = (other for other in net.modules() if not isinstance(other, nn.Linear | nn.Conv2d))
+    others = (other for other in net.modules() if not isinstance(other, PrunableLayer))
     return has_own_weight(module) and all(
         parameter is not module.weight for other in others for parameter in other._parameters.values()
     )
@@ -437,7 +450,7 @@ def layer_unsupported_reason(layer: nn.Module) -> str | None:
     name = type(layer).__name__
     kind = next((kind for kind in METHODS if isinstance(layer, kind)), None)
     if kind is None:
-        return f"a {name} is neither Linear nor Conv2d"
+        return f"no kernel is there for a {name}, which is neither Linear nor Conv2d"
     for method in METHODS[kind]:
         if method in vars(layer) or getattr(type(layer), method) is not getattr(kind, method):
             return f"a {name} with a {method} of its own may compute something else than {kind.__name__}"
@@ -514,7 +527,7 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
             kind = nn.utils.parametrize.type_before_parametrizations(module).__name__
             computed = module.parametrizations.items()
             weights += [own for own, made in computed if any(map(_is_weight, made._parameters.values()))]
-        if isinstance(module, nn.Linear | nn.Conv2d):
+        if isinstance(module, PrunableLayer):
             if name not in known:
                 dense.append(DenseWeight(name, kind, unchosen))
             if not has_own_weight(module):
@@ -524,7 +537,7 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
             dense.append(DenseWeight(name, kind, _why_no_kernel(name, module, kind)))
             continue
         for own in weights:
-            why = f"a parameter of {kind} itself, and not the weight of a Linear or Conv2d"
+            why = f"a parameter of {kind} itself, and not the weight of a Linear or convolution"
             dense.append(DenseWeight(f"{name}.{own}".removeprefix("."), kind, why))
     return dense
 
@@ -544,8 +557,7 @@ def count_weights(net: nn.Module) -> int:
         id(parameter): parameter.numel()
         for module in net.modules()
         for own, parameter in module._parameters.items()
-        if parameter is not None
-        and (_is_weight(parameter) or (own == "weight" and isinstance(module, nn.Linear | nn.Conv2d)))
+        if parameter is not None and (_is_weight(parameter) or (own == "weight" and isinstance(module, PrunableLayer)))
     }
     return sum(weights.values())
 

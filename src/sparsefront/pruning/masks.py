@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix, fits, like_weight
 from sparsefront.models.linears import as_linears
-from sparsefront.networks import has_blocks, layer_weight, unwrapped
+from sparsefront.networks import PrunableLayer, has_blocks, layer_weight, unwrapped
 from sparsefront.patterns.base import Pattern, to_record
 from sparsefront.patterns.mixed import Candidate, Mixed
 from sparsefront.progress import counted
@@ -215,7 +215,7 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     for name, mask in masks.items():
         key = f"masks[{name!r}]"
         weight = getattr(modules.get(name), "weight", None)
-        if isinstance(modules.get(name), nn.Linear | nn.Conv2d) and not has_own_weight(modules[name]):
+        if isinstance(modules.get(name), PrunableLayer) and not has_own_weight(modules[name]):
             raise InvalidSetting(key, "given", "names a layer whose weight is computed from other parameters")
         if not isinstance(weight, nn.Parameter):
             allowed = "names no layer of the network that has a weight; after sf.swap, give a copy from before it"

@@ -124,8 +124,8 @@ def _stacks_of_experts(net: nn.Module, ignored: Iterable[str], pattern: Experts,
         if not isinstance(module, SplitExperts):
             continue
         experts = [f"{name}.{number}" for number in range(module.num_experts)]
-        if kept := next((layer for layer in ignored if layer.startswith(f"{name}.")), None):
-            allowed = f"keeps a layer of an expert ({kept}), and pattern=experts removes as many in every block"
+        if exempt := next((layer for layer in ignored if layer.startswith(f"{name}.")), None):
+            allowed = f"keeps a layer of an expert ({exempt}), and pattern=experts removes as many in every block"
             raise InvalidSetting("ignore", "given", allowed)
         stacks.append(Stack(experts, pattern.count(len(experts), sparsity)))
     if not stacks:

@@ -108,8 +108,7 @@ BASELINES = {
 
 def baseline_side(result: Result, *, held_out: bool = False) -> str:
     """The field of `BASELINES` for points lost, without `val_`; `dense` if the result has no other."""
-    held = (side for side in BASELINES if result.value_of(_field(side, held_out)) is not None)
-    return next(held, "dense")
+    return next((side for side in BASELINES if _quality(result, side, held_out) is not None), "dense")
 
 
 def baseline_quality(result: Result, *, held_out: bool = False) -> float | None:
@@ -118,8 +117,7 @@ def baseline_quality(result: Result, *, held_out: bool = False) -> float | None:
     Args:
         held_out: on the held-out part of train instead of the reporting split.
     """
-    value: float | None = result.value_of(_field(baseline_side(result, held_out=held_out), held_out))
-    return value
+    return _quality(result, baseline_side(result, held_out=held_out), held_out)
 
 
 def points_lost(result: Result, *, held_out: bool = False) -> float | None:
@@ -130,7 +128,7 @@ def points_lost(result: Result, *, held_out: bool = False) -> float | None:
         held_out: as in `baseline_quality`.
     """
     baseline = baseline_quality(result, held_out=held_out)
-    sparse, masked = (result.value_of(_field(side, held_out)) for side in ("sparse", "masked"))
+    sparse, masked = (_quality(result, side, held_out) for side in ("sparse", "masked"))
     reached = masked if sparse is None else sparse
     return None if reached is None or baseline is None else metric_of(result).lost(baseline, reached)
 
@@ -138,15 +136,18 @@ def points_lost(result: Result, *, held_out: bool = False) -> float | None:
 def error_of_lost(result: Result, *, held_out: bool = False) -> float | None:
     """Standard error of `points_lost` if the errors of the two networks are independent; None if they were not recorded."""
     sides = baseline_side(result, held_out=held_out), side_of(result)
-    values, errors = (
-        [result.value_of(f"{_field(side, held_out)}{ending}") for side in sides] for ending in ("", "_standard_error")
-    )
-    if None in (*values, *errors):
+    baseline, reached = (_quality(result, side, held_out) for side in sides)
+    of_baseline, of_reached = (_quality(result, f"{side}_standard_error", held_out) for side in sides)
+    if None in (baseline, reached, of_baseline, of_reached):
         return None
-    (baseline, reached), (of_baseline, of_reached) = values, errors
     if metric_of(result).less_is_better:  # of a ratio
         return 100 * reached / baseline * hypot(of_baseline / baseline, of_reached / reached)
     return 100 * hypot(of_baseline, of_reached)
+
+
+def _quality(result: Result, name: str, held_out: bool) -> float | None:
+    value: float | None = result.value_of(f"val_{name}" if held_out else name)
+    return value
 
 
 def metric_of(result: Result) -> Metric:
@@ -163,10 +164,6 @@ def two_baselines(results: Sequence[Result]) -> list[str]:
     if runs["dense"]:
         clauses[-1] = f"against {BASELINES['dense']} in the {runs['dense']} without control=dense_continued"
     return [f"points lost are {', and '.join(clauses)}"]
-
-
-def _field(side: str, held_out: bool) -> str:
-    return f"val_{side}" if held_out else side
 
 
 # Candidates: results that differ only in their seeds; and which candidates may be chosen among.
@@ -284,24 +281,22 @@ def candidates_of(results: Iterable[Result]) -> list[Candidate]:
     by_choice: dict[str, list[Result]] = {}
     for result in filter(is_pruned, results):
         by_choice.setdefault(_text([result.sparsity.sparsity_target, _choice(result)]), []).append(result)
+
+    def order(result: Result) -> tuple[int, bool, str]:
+        control, time = rank(result)
+        return control, is_timed(result), time
+
     candidates = []
     for of_choice in by_choice.values():
         modes = dict.fromkeys(result.choice.kernel_mode for result in of_choice if is_timed(result))
         for mode in modes or (None,):
             runs: dict[tuple, Result] = {}
             for result in of_choice:
-                if (is_timed(result) and result.choice.kernel_mode != mode) or (
-                    seeds_of(result) in runs and _rank(result) <= _rank(runs[seeds_of(result)])
-                ):
-                    continue
-                runs[seeds_of(result)] = result
+                seeds, is_of_mode = seeds_of(result), not is_timed(result) or result.choice.kernel_mode == mode
+                if is_of_mode and (seeds not in runs or order(result) > order(runs[seeds])):
+                    runs[seeds] = result
             candidates.append(Candidate(tuple(runs[seeds] for seeds in sorted(runs, key=str))))
     return candidates
-
-
-def _rank(result: Result) -> tuple[int, bool, str]:
-    control, time = rank(result)
-    return control, is_timed(result), time
 
 
 def is_timed(result: Result) -> bool:

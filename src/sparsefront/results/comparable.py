@@ -29,7 +29,6 @@ from sparsefront.results.candidates import (
     why_not_picked,
 )
 from sparsefront.results.columns import Column, milliseconds, shown_columns, times
-from sparsefront.results.compare_arguments import require_axis
 from sparsefront.results.differences import differences
 from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
@@ -99,16 +98,6 @@ DATASET_SPEEDUP = Axis(
     "speedup_dataset", "speedup_dataset", f"speedup over dense in the same process, {AT_OWN_LENGTHS}", times, "×", True
 )
 AXES = {axis.name: axis for axis in (SPEEDUP, LATENCY, DATASET_SPEEDUP)}
-
-
-def axis_named(name: str) -> Axis:
-    """The axis for a setting `axis`.
-
-    Raises:
-        InvalidSetting: no axis has that name.
-    """
-    require_axis(name)
-    return AXES[name]
 
 
 # Pareto fronts and dominated areas (hypervolumes) in two dimensions.

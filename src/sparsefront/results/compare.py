@@ -17,7 +17,7 @@ from sparsefront.processes import gc_disabled
 from sparsefront.progress import counted
 from sparsefront.results.candidates import splits_apart
 from sparsefront.results.columns import sort_results
-from sparsefront.results.comparable import ComparableResults, axis_named, split_comparable
+from sparsefront.results.comparable import AXES, ComparableResults, split_comparable
 from sparsefront.results.compare_arguments import Request
 from sparsefront.results.field_types import holds_entries
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
@@ -261,7 +261,7 @@ def answer(request: Request) -> None:
 
 
 def _compare(request: Request) -> None:
-    axis = axis_named(request.axis)
+    axis = AXES[request.axis]
     logging = wandb_of(request)
     reading = _read(request)
     for problem in reading.problems:
@@ -336,11 +336,13 @@ def _rebuild(request: Request) -> None:
     for store, rebuilt in stores.items():
         for problem in rebuilt.problems:
             print(f"left out: {printable(problem)}", file=sys.stderr)
-        for problem in rebuilt.kept:
+        for problem in rebuilt.unreadable:
             print(f"kept as it is: {printable(problem)}", file=sys.stderr)
         why = f"kept since their {RESULT_FILE} is missing or cannot be read"
         old = f", {len(rebuilt.old)} of them old lines, {why}" if rebuilt.old else ""
-        unreadable = f", and {counted(len(rebuilt.kept), 'line')} kept that cannot be read" if rebuilt.kept else ""
+        unreadable = (
+            f", and {counted(len(rebuilt.unreadable), 'line')} kept that cannot be read" if rebuilt.unreadable else ""
+        )
         print(f"{store}: {counted(len(rebuilt.runs), 'run')}{old}{unreadable}")
 
 

@@ -99,16 +99,11 @@ def parse(arguments: Sequence[str]) -> Request:
         raise InvalidSetting("log", request.log, "none or wandb")
     if request.store is not None and not request.rebuild:
         raise InvalidSetting("store", request.store, "is a file that --rebuild writes")
-    require_axis(request.axis)
+    if request.axis not in AXIS_NAMES:
+        raise InvalidSetting("axis", request.axis, f"is one of {', '.join(AXIS_NAMES)}")
     if request.rows != "all" and not (request.rows.isdecimal() and int(request.rows)):
         raise InvalidSetting("rows", request.rows, "a number of lines above 0, or all")
     return request
-
-
-def require_axis(name: str) -> None:
-    """Raise InvalidSetting for an unknown axis."""
-    if name not in AXIS_NAMES:
-        raise InvalidSetting("axis", name, f"is one of {', '.join(AXIS_NAMES)}")
 
 
 def _lines(file: Path) -> list[str]:

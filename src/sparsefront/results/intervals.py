@@ -8,7 +8,6 @@ from statistics import fmean
 import numpy as np
 
 from sparsefront.results.candidates import Candidate, error_of_lost, points_lost
-from sparsefront.results.metric import Metric
 from sparsefront.tasks.outcomes import Outcomes
 
 LEVEL = 0.95
@@ -20,15 +19,13 @@ SIGMAS_WITH_POWER = SIGMAS + 0.84  # of a difference that is found in 80 % of al
 class Difference:
     """Metric of one choice minus that of another, as fractions; `low` and `high` are the ends of its 95 % interval.
 
-    `bound`: one-sided 95 % bound, lower, or upper if lower is better. `sample_error` and `run_error`: standard errors due to
-    the finite split, over `samples`, and to seeds, over the smaller number of `runs`. With a single run on each side
-    `run_error` is 0, because it is unknown.
+    `sample_error` and `run_error`: standard errors due to the finite split, over `samples`, and to seeds, over the smaller
+    number of `runs`. With a single run on each side `run_error` is 0, because it is unknown.
     """
 
     value: float
     low: float
     high: float
-    bound: float
     samples: int = 0
     runs: int = 1
     sample_error: float = 0.0
@@ -70,13 +67,11 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
     value = float(
         np.mean([run.metric_over(every) for run in ours]) - np.mean([run.metric_over(every) for run in theirs])
     )
-    reach, reach_one_sided = _reaches(parts, least=of_samples)
-    worse = 1 if Metric(ours[0].metric).less_is_better else -1
+    reach = _reach(parts, (1 + LEVEL) / 2, least=of_samples)
     return Difference(
         value,
         value - reach,
         value + reach,
-        value + worse * reach_one_sided,
         samples=n,
         runs=min(len(ours), len(theirs)),
         sample_error=sqrt(of_samples),
@@ -84,8 +79,8 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
     )
 
 
-def _reaches(parts: Iterable[tuple[float, int]], *, least: float = 0.0) -> tuple[float, float]:
-    """How far the ends of a two-sided and of a one-sided 95 % interval are from the estimate.
+def _reach(parts: Iterable[tuple[float, int]], quantile: float, *, least: float = 0.0) -> float:
+    """How far the end of an interval is from the estimate, by Student's t.
 
     Args:
         parts: variances that add up, with the degrees of freedom of each.
@@ -94,12 +89,11 @@ def _reaches(parts: Iterable[tuple[float, int]], *, least: float = 0.0) -> tuple
     parts = [(variance, freedom) for variance, freedom in parts if variance]
     variance = max(sum(part for part, _ in parts), least)
     if not variance:
-        return 0.0, 0.0
-    from scipy.special import stdtrit  # quantiles of Student's t
+        return 0.0
+    from scipy.special import stdtrit
 
     freedom = variance**2 / sum(part**2 / freedom for part, freedom in parts)
-    both, one = (float(stdtrit(freedom, quantile)) * sqrt(variance) for quantile in ((1 + LEVEL) / 2, LEVEL))
-    return both, one
+    return float(stdtrit(freedom, quantile)) * sqrt(variance)
 
 
 @dataclass(frozen=True)
@@ -129,5 +123,5 @@ def loss_of(candidate: Candidate, *, held_out: bool) -> Loss | None:
     parts = [(fmean(error**2 for error in errors), max(samples - 1, 1))]
     if len(lost) > 1:
         parts.append((float(np.var(lost, ddof=1)) / len(lost), len(lost) - 1))
-    reach = inf if inf in errors else _reaches(parts)[1]
+    reach = inf if inf in errors else _reach(parts, LEVEL)
     return Loss(*(round(value, 9) for value in (mean, mean - reach, mean + reach)))  # 98 % - 97 % is 1.0000000000000009

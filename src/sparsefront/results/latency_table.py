@@ -15,7 +15,7 @@ from sparsefront.progress import counted, exit_quietly_on_broken_pipe
 from sparsefront.results.candidates import too_few_repeats
 from sparsefront.results.columns import fraction, milliseconds, plain, times
 from sparsefront.results.comparable import CPU_NOTE
-from sparsefront.results.plots import DENSE_COLOR, new_figure, series_styles
+from sparsefront.results.plots import DENSE_COLOR, SERIES_COLORS, new_figure
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.statistics import FASTER, speed_verdict
 from sparsefront.results.store import read_results
@@ -115,12 +115,11 @@ def curve_figure(result: Result) -> "Figure":
     axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel="latency of a batch, ms")
     sizes = curve_sizes(result)
     lengths = list(dict.fromkeys(size["sequence_length"] for size in sizes))
-    styles = series_styles(map(str, lengths))
-    for length, side in product(lengths, ("dense", "sparse")):
+    for (place, length), side in product(enumerate(lengths), ("dense", "sparse")):
         of_length = [size for size in sizes if size["sequence_length"] == length]
         name, field = side if length is None else f"{side}, length {length}", f"latency_{side}_ms"
         timed = [(size["batch_size"], size[field]) for size in of_length if size.get(field) is not None]
-        color = DENSE_COLOR if len(lengths) == 1 and side == "dense" else styles[str(length)].color
+        color = DENSE_COLOR if len(lengths) == 1 and side == "dense" else SERIES_COLORS[place % len(SERIES_COLORS)]
         if timed:
             axes.plot(*zip(*timed), color=color, linestyle="--" if side == "dense" else "-", marker="o", label=name)
     ticks = sorted({size["batch_size"] for size in sizes})

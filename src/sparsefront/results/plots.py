@@ -3,7 +3,7 @@
 import io
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -53,23 +53,6 @@ _RECOVERY_MARKERS = dict(
     **dict(zip(("square_head", "sparse_swaps", "cast"), MARKERS[7:])),
 )
 _OWN_RECOVERY_MARKERS = (("h", "hexagon"), ("d", "thin-diamond"))
-
-
-@dataclass(frozen=True)
-class SeriesStyle:
-    """Style of a series; `marker` is matplotlib's name, `symbol` the page's."""
-
-    color: str
-    marker: str
-    symbol: str
-
-
-def series_styles(names: Iterable[str]) -> dict[str, SeriesStyle]:
-    """Styles for series other than patterns, by position: colors and markers repeat after 10."""
-    return {
-        name: SeriesStyle(SERIES_COLORS[place % len(SERIES_COLORS)], *MARKERS[place % len(MARKERS)])
-        for place, name in enumerate(names)
-    }
 
 
 def pattern_color(pattern: str) -> str:
@@ -141,13 +124,6 @@ def draw_points(
             text = " ".join(filter(None, (f"{point.sparsity:.2g}", point.result.sparsity.n_of_m)))
             at = (x(point), point.quality)
             axes.annotate(plot_text(text), at, textcoords="offset points", xytext=(6, 4), fontsize=7, color="#555555")
-
-
-def draw_series(axes: "Axes", series: Sequence[Point], pattern: str) -> None:
-    """Draw the line of a pattern through its own front."""
-    if len(series) > 1:
-        x, quality = [point.x for point in series], [point.quality for point in series]
-        axes.plot(x, quality, color=pattern_color(pattern), linewidth=1, alpha=0.7, zorder=1)
 
 
 def _draw_errors(
@@ -325,7 +301,10 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
     points, front = group.timed_points, group.front()
     draw_points(axes, points, x=lambda point: point.x, front=set(front), intervals=True)
     for pattern, series in by_pattern(points).items():
-        draw_series(axes, group.own_front(series), pattern)
+        own = group.own_front(series)
+        if len(own) > 1:
+            x, quality = [point.x for point in own], [point.quality for point in own]
+            axes.plot(x, quality, color=pattern_color(pattern), linewidth=1, alpha=0.7, zorder=1)
     for side, (label, marker, size) in DENSE_MARKS.items():
         if (dense := group.dense_point(side)) is not None:
             color = {"color": DENSE_COLOR} if side == "dense" else {"color": "none", "edgecolors": DENSE_COLOR}

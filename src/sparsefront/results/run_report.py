@@ -9,7 +9,7 @@ from pydantic import Field
 from sparsefront.errors import InvalidSetting
 from sparsefront.options import require_package
 from sparsefront.results.candidates import budget_of
-from sparsefront.results.comparable import AXES, SPEEDUP, axis_named
+from sparsefront.results.comparable import AXES, SPEEDUP
 from sparsefront.results.mask_pictures import PrunedLayers, choose_layers, write_mask_pictures
 from sparsefront.results.page.run import write_run_page
 from sparsefront.results.plots import layer_densities, write_density_png, write_pareto_png
@@ -78,7 +78,7 @@ def write_report(result: Result, directory: Path, settings: Report, pruned: Prun
     Returns:
         what was written; mask pictures as their folder.
     """
-    written, pictures, axis, title = [], [], axis_named(settings.axis), run_title(result)
+    written, pictures, axis, title = [], [], AXES[settings.axis], run_title(result)
     if settings.plot:
         written.append(write_pareto_png([result], directory / PLOT_FILE, axis))
     if settings.mask_pictures and pruned is not None:

@@ -392,12 +392,12 @@ def _replace(path: Path, text: str, lease: Lease | None = None) -> None:
 class Rebuilt:
     """The content of a rebuilt store: `old`: runs whose lines were kept because their `row.json` cannot be read.
 
-    `kept`: reasons for unreadable lines, which were kept unchanged. `problems`: what was left out.
+    `unreadable`: why lines cannot be read, which were left unchanged. `problems`: what was left out.
     """
 
     runs: set[str]
     old: set[str]
-    kept: list[str]
+    unreadable: list[str]
     problems: list[str]
 
 

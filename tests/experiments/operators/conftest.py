@@ -11,15 +11,8 @@ from experiments.operators.measurements import Measurement, Weight
 
 PLAIN = Measurement(
     weight=Weight("gathered", "vector_wise", 128, "equal"),
-    kernel="gathered_sm90_feature_major",
-    dtype="fp16",
-    m=4096,
-    k=1024,
-    n=1024,
-    sparsity=0.5,
-    layout="feature_major",
-    latency_us=50.0,
-    dense_us=100.0,
+    **{"kernel": "gathered_sm90_feature_major", "dtype": "fp16", "m": 4096, "k": 1024, "n": 1024, "sparsity": 0.5},
+    **{"layout": "feature_major", "latency_us": 50.0, "dense_us": 100.0},
 )
 DENSE = Weight("dense", "dense", 0, "")
 
@@ -41,31 +34,19 @@ def dense_weight() -> Weight:
 
 
 def as_row(one: Measurement, *, correct: bool = True) -> Row:
-    family, pattern, granularity, distribution = one.weight
-    rest = {name: getattr(one, name) for name in ("kernel", "dtype", "m", "k", "n", "sparsity", "layout", "dense_us")}
-    latency_us = one.latency_us if correct else None
+    copied = ("kernel", "dtype", "m", "k", "n", "sparsity", "layout", "dense_us", "asked_sparsity", "predicted_us")
     made_with = {"gpu": "Some GPU", "torch": "2", "triton": "3", "cuda": "13", "commit": "abc", "date": "2026-01-31"}
+    none = {"mask_settings": "", "group_m": 0, "shape": "M0", "baseline": "", "baseline_us": None}
     return Row(
-        family=family,
-        pattern=pattern,
-        granularity=granularity,
-        distribution=distribution,
-        mask_settings="",
-        group_m=0,
-        shape="M0",
-        baseline="",
-        baseline_us=None,
+        **dict(zip(("family", "pattern", "granularity", "distribution"), one.weight, strict=True)),
+        **{name: getattr(one, name) for name in copied},
+        **dict.fromkeys(("latency_us", "p20_us", "p80_us"), one.latency_us if correct else None),
         speedup=one.dense_us / one.latency_us if correct else None,
         roofline_fraction=0.5 if correct else None,
         relative_error=1e-4 if correct else 0.5,
         correct=correct,
-        **rest,
-        latency_us=latency_us,
-        p20_us=latency_us,
-        p80_us=latency_us,
         samples=20,
-        asked_sparsity=one.asked_sparsity,
-        predicted_us=one.predicted_us,
+        **none,
         **made_with,
     )
 

@@ -30,7 +30,7 @@ def test_figures_and_tables(drawn):
     assert {path.name for path in drawn.iterdir()} >= {*FIGURES, *TABLES}
 
 
-def test_shipped_tables_are_those_of_the_shipped_measurements(tmp_path):
+def test_shipped_tables_follow_their_measurements(tmp_path):
     again, measurements = "python -m experiments.operators.draw", read_measurements(SHIPPED / "h200.csv").measurements
     crossover.write_csv(crossover.crossovers(measurements), tmp_path / "crossover.csv")
     kernels_by_m.write_by_m_csv(kernels_by_m.times_by_m(measurements), tmp_path / "kernels_by_m.csv")

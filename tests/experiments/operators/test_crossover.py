@@ -69,7 +69,7 @@ def test_a_scan_finds_the_same_place(speedups):
         assert one.sparsity <= wins[0] + 1e-9 and interpolated(one.sparsity) == pytest.approx(0, abs=1e-9)
 
 
-def test_mean_over_shapes_that_differ_in_their_sparsities():
+def test_mean_over_shapes_of_several_sparsities():
     """The first shape is linear from 0 to 4; the second has a kink; only 0.5 to 0.875 is covered by both."""
     curve = mean_curve([{0.5: 0.0, 0.9: 4.0}, {0.5: -2.0, 0.75: 0.0, 0.875: 1.0}])
     assert [at for at, _ in curve] == [0.5, 0.75, 0.875]
@@ -77,7 +77,7 @@ def test_mean_over_shapes_that_differ_in_their_sparsities():
     assert mean_curve([{0.5: 0.0}, {0.9: 1.0}]) == []
 
 
-def test_fastest_kernel_of_each_shape_counts_and_groups_stay_apart(measured):
+def test_fastest_kernel_of_each_shape(measured):
     found = crossovers(
         [
             measured(0.5, k=1024),
@@ -127,7 +127,7 @@ def test_cell_of_the_table(curve, short):
     assert crossover(*curve).short == short
 
 
-def test_table_is_of_weights_with_many_sizes(measured):
+def test_table_of_weights_with_many_sizes(measured):
     few = [measured(2.0, m=m, layout="row_major") for m in SIZES[1:]]
     many = [measured(0.5 if m < 16 else 2.0, m=m) for m in SIZES]
     head, _, *rows = markdown(crossovers([*few, *many]), "fp16")

@@ -20,7 +20,7 @@ NONE = {
 }
 
 
-def test_every_line_of_the_plan_can_be_run():
+def test_every_line_of_the_plan_runs():
     masks = ["--distribution", "pattern", "--masks", "sparsefront.pruning.operator_masks:pattern_masks"]
     lines = [command.parser().parse_args([*masks, *line]) for line in command._lines(PLAN)]
     kernels = set()
@@ -32,7 +32,7 @@ def test_every_line_of_the_plan_can_be_run():
     assert kernels == {"gathered_small_m", "gathered_sm90", "n_m_small_m", "n_m_mma"} | blocked
 
 
-def test_matrix_vector_products_have_a_column_for_each_dtype():
+def test_matrix_vector_columns_of_each_dtype():
     rows = [
         NONE | {"k": "4096", "n": n, "dtype": dtype, "asked_sparsity": "0.5", "speedup": speedup}
         for n, dtype, speedup in (("4096", "fp16", "1.5"), ("4096", "fp16", "1.7"), ("1024", "fp32", "1.25"))

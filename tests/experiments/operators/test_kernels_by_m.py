@@ -36,7 +36,7 @@ def test_the_fastest_and_its_speedup(rows):
     assert [times.speedup(m) for m in (1, 16, 1024)] == [2.0, 1.0, pytest.approx(160 / 180)]
 
 
-def test_kernels_cross_where_they_take_the_same_time(rows):
+def test_kernels_cross_at_equal_times(rows):
     (times,) = times_by_m(rows).values()
     first, second = times.crossings()
     assert (first.before, first.after, first.at) == ("n_m_small_m", "n_m_mma", pytest.approx(4.0))
@@ -62,7 +62,7 @@ def test_dense_takes_over_once(rows):
     assert crossing.at == pytest.approx(64.0), "a tie at 64, twice as slow at 256"
 
 
-def test_what_has_few_sizes_or_one_kernel_is_left_out(rows, measured, dense_weight):
+def test_few_sizes_are_left_out(rows, measured, dense_weight):
     few = [one for one in rows if one.m in SIZES[: FEWEST_SIZES - 1]]
     alone = [one for one in rows if one.kernel == "n_m_rebuilt"]
     dense = [measured(weight=dense_weight, kernel=name, m=m) for name in ("cublas", "cublas_wt") for m in SIZES]

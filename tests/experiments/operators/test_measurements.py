@@ -33,7 +33,7 @@ def test_text_in_another_encoding_is_named(tmp_path):
         read_rows(file)
 
 
-def test_a_file_keeps_columns_that_are_not_written(tmp_path):
+def test_file_keeps_unwritten_columns(tmp_path):
     file = tmp_path / "rows.csv"
     write_texts(file, [dict.fromkeys(COLUMNS, "x")])
     before = file.read_bytes()
@@ -100,7 +100,7 @@ def test_missing_columns_are_named(results_file, measured):
         ("dtype", "fp8", "one of fp16, bf16, fp32, tf32"),
     ],
 )
-def test_bad_values_are_named_with_their_line(results_file, measured, column, value, allowed):
+def test_bad_values_name_their_line(results_file, measured, column, value, allowed):
     path = results_file([measured(), measured()])
     header, first, second = path.read_text().splitlines()
     cells = dict(zip(header.split(","), second.split(","), strict=True)) | {column: value}
@@ -113,7 +113,7 @@ def masks(distribution, pattern, settings=""):
     return {"distribution": distribution, "pattern": pattern, "mask_settings": settings}
 
 
-def test_patterns_and_their_settings_are_told_apart():
+def test_patterns_differ_by_their_settings():
     rows = [
         masks("equal", "vector_wise"),
         masks("pattern", "vector_wise", "m=null seed=0"),

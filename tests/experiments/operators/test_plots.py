@@ -9,7 +9,7 @@ SIZES = (1, 16, 256, 1024, 4096)
 BLOCKS = Weight("blocked", "block_wise", 64, "equal")
 
 
-def test_the_fastest_kernel_of_the_granularity_with_most_sizes(measured, dense_weight):
+def test_fastest_kernel_of_the_granularity(measured, dense_weight):
     rows = [measured(2.0, m=m) for m in SIZES] + [measured(3.0, m=256, kernel="faster"), measured(weight=dense_weight)]
     rows += [measured(9.0, m=m, weight=Weight("gathered", "vector_wise", 32, "equal")) for m in SIZES[:4]]
     rows += [measured(1.5, m=256, weight=BLOCKS, layout="row_major"), measured(1.2, m=256, weight=BLOCKS)]

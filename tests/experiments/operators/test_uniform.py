@@ -35,7 +35,7 @@ def results(measured, tmp_path):
     return write
 
 
-def test_the_fastest_of_ours_counts_against_cusparse(results):
+def test_fastest_own_kernel_against_cusparse(results):
     cell = uniform.Cell("fp32", 128, 128, 128, 0.6)
     assert uniform.read_speedups(results([cell])) == {cell: pytest.approx(3.0)}
 
@@ -45,7 +45,7 @@ def test_rows_without_cusparse_are_no_result(results_file, measured):
         uniform.read_speedups(results_file([measured(2.0, weight=Weight("ell", "uniform", 1, "equal"))]))
 
 
-def test_a_network_counts_each_weight_as_often_as_it_occurs():
+def test_network_counts_weights_by_occurrence():
     network = replace(table_1()[0], weights={(8, 8): 3, (8, 16): 1}, m=4, sparsity=0.5)
     speedups = {uniform.Cell("fp32", 4, 8, 8, 0.5): 2.0, uniform.Cell("fp32", 4, 8, 16, 0.5): 32.0}
     assert uniform.network_speedup(network, "fp32", speedups) == (pytest.approx(4.0), 0)
@@ -80,13 +80,13 @@ def test_pages_and_pictures(results, tmp_path, capsys):
     assert (tmp_path / "out" / "uniform.svg").exists()
 
 
-def test_the_page_has_the_tables_of_the_shipped_measurements():
+def test_page_has_the_shipped_tables():
     folder = Path(uniform.__file__).parent
     tables = uniform.markdown(uniform.read_speedups(folder / "uniform.csv"))
     page = (folder / "README.md").read_text()
     assert all(table.strip() in page for table in tables.split("\n\n")), "python -m experiments.operators.uniform"
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
+def test_missing_file_is_named(tmp_path, capsys):
     assert uniform.main([str(tmp_path / "none.csv")]) == 1
     assert "none.csv" in capsys.readouterr().err

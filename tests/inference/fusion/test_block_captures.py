@@ -68,7 +68,7 @@ def test_other_attributes_are_another_graph(one, other, stack):
 
 
 @pytest.mark.parametrize("name", ["Bert", "ViT"])
-def test_equal_layers_of_transformers_share_a_graph(name):
+def test_equal_layers_share_a_graph(name):
     """BERT's are numbered, for caches of keys and values."""
     images = {"image_size": 32, "patch_size": 8}
     config = getattr(transformers, f"{name}Config")(**WIDTHS, **(images if name == "ViT" else {}))
@@ -90,7 +90,7 @@ class Cached(nn.Module):
         return x + self.number * y if numbered else x + y
 
 
-def test_calls_of_another_kind_are_captured_from_the_block_itself(stack):
+def test_calls_of_another_kind(stack):
     pruned = stack([Cached(1), Cached(2)], TileWise(8))
     net = copy.deepcopy(pruned.net)
     fuse_blocks(net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())

@@ -36,7 +36,7 @@ def kernels(report):
     ("mode", "sparse_us", "expected"),
     [("auto", 10.0, "gathered_reference"), ("auto", 30.0, "dense_linear"), ("sparse", 30.0, "gathered_reference")],
 )
-def test_the_fastest_kernel_that_is_allowed_runs(mode, sparse_us, expected, bert, clock):
+def test_fastest_allowed_kernel_runs(mode, sparse_us, expected, bert, clock):
     clock.products_us["gathered_reference"] = sparse_us
     _, report = fused(bert(TileWise(32)), KernelChoice(mode))
     assert kernels(report) == {expected}
@@ -55,7 +55,7 @@ def test_the_fastest_kernel_that_is_allowed_runs(mode, sparse_us, expected, bert
         ((), ()),
     ],
 )
-def test_other_layouts_are_tried_where_that_of_the_product_cannot_run(runs, expected, monkeypatch):
+def test_other_layouts_are_tried(runs, expected, monkeypatch):
     kernel = KernelEntry(
         name="some",
         family="csr",
@@ -86,7 +86,7 @@ def test_the_faster_layout_stays(faster, bert, clock):
     assert sum(isinstance(part, FusedBlock) for part in net.modules()) == 2
 
 
-def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
+def test_blocks_stay_where_faster(bert, clock):
     clock.blocks_ms["plain"] = 0.1
     pruned = bert(TileWise(32))
     net, report = fused(pruned, KernelChoice())
@@ -108,7 +108,7 @@ def test_a_tie_goes_to_dense(plain_ms, stays, bert, clock):
     assert bool(report.faster_dense) == stays and bool(report.rewritten) != stays
 
 
-def test_equal_products_are_timed_once_and_checked_each(bert, clock):
+def test_equal_products_are_timed_once(bert, clock):
     pruned = bert(TileWise(32))
     first, second = "bert.encoder.layer.0.", "bert.encoder.layer.1."
     for name in pruned.formats:
@@ -135,7 +135,7 @@ def with_lighter_second_block(bert, sparsity):
 
 
 @pytest.mark.parametrize(("dense_us", "beside"), [(14.0, True), (16.0, False)])
-def test_nearly_equal_products_time_only_what_was_fast_in_the_first(dense_us, beside, bert, clock, caplog, monkeypatch):
+def test_nearly_equal_products(dense_us, beside, bert, clock, caplog, monkeypatch):
     """Each is still checked, and says which product it was compared with."""
     monkeypatch.setattr(product_choice, "NEARLY", 3.0)
     clock.products_us["dense_linear"] = dense_us
@@ -154,7 +154,7 @@ def test_nearly_equal_products_time_only_what_was_fast_in_the_first(dense_us, be
     assert "16 products timed" in caplog.text and f"{len(timed)} times of a product" in caplog.text
 
 
-def test_a_kernel_that_is_wrong_where_it_should_be_fast_leaves_the_others(bert, clock, monkeypatch):
+def test_wrong_fast_kernel_leaves_the_others(bert, clock, monkeypatch):
     """Those that were not tried are tried then."""
     monkeypatch.setattr(product_choice, "NEARLY", 3.0)
     pruned = with_lighter_second_block(bert, 0.75)
@@ -171,7 +171,7 @@ def test_a_kernel_that_is_wrong_where_it_should_be_fast_leaves_the_others(bert, 
     assert {product.kernel for product in other} == {"dense_linear"}
 
 
-def test_a_kernel_that_fails_when_it_is_timed_leaves_the_others(bert, clock):
+def test_failing_kernel_leaves_the_others(bert, clock):
     clock.failures["gathered_reference"] = "out of memory"
     _, report = fused(bert(TileWise(32)), KernelChoice("auto"))
     products = [product for block in report.blocks.values() for product in block.products]
@@ -190,13 +190,13 @@ def spec():
     return ProductSpec(held, "none", residual=False, x_stream=True, y_stream=True, normed=False, density=0.5)
 
 
-def test_the_error_is_that_of_the_launch_that_was_chosen(spec, clock):
+def test_error_of_the_chosen_launch(spec, clock):
     clock.errors["gathered_reference"] = 0.25
     chosen = ProductChooser(KernelChoice("auto")).choose(spec, 4, feature_major=False)
     assert (chosen.report.kernel, chosen.report.relative_error) == ("gathered_reference", 0.25)
 
 
-def test_a_fused_product_may_be_rounded_to_tf32_where_the_user_lets_pytorch_do_it(spec):
+def test_fused_product_in_tf32(spec):
     check = FusedCorrectnessCheck(spec, 4, feature_major=False)
     for precision, limit in (("fp32", 4e-6), ("tf32", 1e-3)):
         with products_in(precision):
@@ -226,7 +226,7 @@ def test_later_searches_time_no_product_again(bert, clock, later):
     assert len(clock.timed_products) > timed, "without a search, as in a run of the program, all are timed"
 
 
-def test_stored_products_are_those_that_were_timed(later):
+def test_stored_products_are_the_timed(later):
     launches = {"gathered_sm90_feature_major": (PERSISTENT,), "dense_linear": ()}
     problem = Problem(64, 512, 256, torch.float16, torch.device("cuda"), "feature_major")
     work = product_choice.Work("layer", problem, (problem, "gelu"), [320, 192], 16)
@@ -241,7 +241,7 @@ def test_stored_products_are_those_that_were_timed(later):
 
 
 @pytest.mark.parametrize("usually", [(), ("gathered_reference",)])
-def test_untimed_products_take_what_is_usually_faster(bert, clock, later, monkeypatch, usually):
+def test_untimed_products_take_usual_kernels(bert, clock, later, monkeypatch, usually):
     """Where no product was timed, and no time is left."""
     monkeypatch.setattr(autotune, "USUALLY_FASTER", usually)
     with searching(SearchTime(0.0)) as search:
@@ -250,7 +250,7 @@ def test_untimed_products_take_what_is_usually_faster(bert, clock, later, monkey
     assert kernels(report) == {usually[0] if usually else "dense_linear"}
 
 
-def test_rows_of_blocks_may_differ_by_one_block():
+def test_rows_of_blocks_may_differ():
     """Of 64 inputs, as long as all rows together have as many within 5 %."""
     assert equal_work([640, 640, 576], [640, 576, 576], grain=64)
     assert not equal_work([640, 640, 576], [640, 640, 448], grain=64)
@@ -258,7 +258,7 @@ def test_rows_of_blocks_may_differ_by_one_block():
 
 
 @pytest.mark.parametrize("mode", ["auto", "sparse"])
-def test_a_chosen_network_computes_the_masked_one(mode, vit, clock):
+def test_chosen_network_is_the_masked_one(mode, vit, clock):
     clock.products_us["gathered_reference"] = 15.0
     pruned = vit(TileWise(32))
     net, _ = fused(pruned, KernelChoice(mode))

@@ -60,7 +60,7 @@ def test_decoders_are_rewritten(name, prune_layers):
             assert output_error(rewritten(**inputs, use_cache=False).last_hidden_state, expected) < 1e-5
 
 
-def test_a_cache_is_served_by_the_code_of_the_block(prune_layers, caplog):
+def test_cache_is_served_by_the_block(prune_layers, caplog):
     fused._log_once.cache_clear()  # a process says it once
     net, rewritten, _ = pruned("Llama", DECODERS["Llama"][0], prune_layers)
     graphs = [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)]

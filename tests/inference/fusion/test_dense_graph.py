@@ -17,7 +17,7 @@ from sparsefront.models.vit_small import VitSmall
 IMAGES = DataInfo("image_classification", 10, 16, 3)
 
 
-def test_the_network_stays_and_its_copy_computes_the_same():
+def test_network_stays_beside_its_copy():
     net = VitSmall(dim=64, depth=2).build(IMAGES).eval()
     before, inputs = copy.deepcopy(net.state_dict()), {"x": torch.randn(2, 3, 16, 16)}
     fused = fused_dense_graph(net, inputs)
@@ -28,7 +28,7 @@ def test_the_network_stays_and_its_copy_computes_the_same():
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
-def test_a_network_without_encoder_blocks_has_none():
+def test_network_without_encoder_blocks():
     with pytest.raises(DoesNotApply, match="no encoder blocks"):
         fused_dense_graph(ResNet50(small_images=True).build(IMAGES).eval(), {"x": torch.randn(2, 3, 16, 16)})
     with pytest.raises(DoesNotApply, match="no encoder blocks"):

@@ -45,7 +45,7 @@ def worst_error(net, pruned):
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("model", ["bert", "vit"])
-def test_a_fused_network_computes_the_masked_one(model, pattern, request):
+def test_fused_network_is_the_masked_one(model, pattern, request):
     pruned = request.getfixturevalue(model)(PATTERNS[pattern])
     net, report = fused(pruned)
     assert not report.unsupported and len(report.blocks) == 2
@@ -80,7 +80,7 @@ def test_hidden_features_that_are_pruned_vanish(bert):
 
 @pytest.mark.parametrize("pattern", [TileWise(16), BlockWise(16)], ids=["tile_wise", "block_wise"])
 @pytest.mark.parametrize("model", ["bert", "vit"])
-def test_values_without_weights_are_not_read_behind_attention(model, pattern, request):
+def test_weightless_values_behind_attention(model, pattern, request):
     torch.manual_seed(0)  # few other weights leave every block of values something
     pruned = request.getfixturevalue(model)(pattern, 0.75)
     net, report = fused(pruned)
@@ -171,7 +171,7 @@ def test_fused_dense(layout, bert):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
-def test_kernels_in_four_layouts_and_one_compiled_graph(bert):
+def test_kernels_in_four_layouts(bert):
     """Through the Triton kernel, in the interpreter; a block is one graph, whatever its strides."""
     pruned = bert(TileWise(32))
     net, report = fused(pruned, KernelChoice("sparse", name="gathered_triton"))
@@ -254,7 +254,7 @@ class Scaled(nn.Module):
         return (x + y * 2 if twice else x + y), y.mean(-1)
 
 
-def test_gated_and_blocks_with_parameters_of_their_own(stack):
+def test_gated_blocks_with_own_parameters(stack):
     pruned = stack([Gated(), Gated()], TileWise(8))
     net, report = fused(pruned)
     assert not report.unsupported and worst_error(net, pruned) < 1e-5

@@ -78,7 +78,7 @@ def within(net, masked, inputs, dtype):
     ],
     ids=str,
 )
-def test_a_sparse_network_computes_the_masked_one(model, pattern, dtype):
+def test_sparse_network_is_the_masked_one(model, pattern, dtype):
     masked, formats, masks, inputs = pruned(model, PATTERNS[pattern], dtype)
     net = copy.deepcopy(masked)
     report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
@@ -93,7 +93,7 @@ def test_a_sparse_network_computes_the_masked_one(model, pattern, dtype):
 
 
 @pytest.mark.parametrize("model", ["bert", "vit"])
-def test_graph_replay_and_compiled_code_equal_eager(model):
+def test_replay_and_compiled_equal_eager(model):
     masked, formats, masks, inputs = pruned(model, TileWise(64), torch.float16)
     net = copy.deepcopy(masked)
     fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
@@ -123,7 +123,7 @@ def test_a_compiled_block_is_one_graph():
             assert output_error(compiled(**inputs[0]), masked(**inputs[0])) < 1e-2
 
 
-def test_auto_compares_with_the_blocks_as_they_are():
+def test_auto_compares_with_plain_blocks():
     masked, formats, masks, inputs = pruned("bert", TileWise(64), torch.float16)
     net = copy.deepcopy(masked)
     report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice())

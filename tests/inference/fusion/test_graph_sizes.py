@@ -60,7 +60,7 @@ def test_other_branches_are_other_graphs(doubled, graphs, stack):
     ],
     ids=["even", "above another", "not", "twice another", "alone"],
 )
-def test_where_limits_cannot_say_it_each_size_has_a_graph(doubled, stack):
+def test_each_size_has_a_graph(doubled, stack):
     pruned = stack([Branches(doubled)], TileWise(8))
     net, report = fused(pruned)
     assert report.rewritten

@@ -45,7 +45,7 @@ print("equal")
 
 
 @pytest.mark.parametrize("kind", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_new_process_gives_the_same_outputs(exported, programs, kind):
+def test_new_process_gives_equal_outputs(exported, programs, kind):
     device = torch.device(kind)
     model = Bert(size="tiny")
     net = model.build(DataInfo("sequence_classification", 2, sequence_length=64)).eval()

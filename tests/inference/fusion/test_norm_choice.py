@@ -64,7 +64,7 @@ def fused(pruned, mode="sparse", **options):
 
 
 @pytest.mark.parametrize(("mode", "added_by_norms"), [("auto", True), ("sparse", False)])
-def test_the_fastest_kernel_that_is_right_runs_and_is_kept(mode, added_by_norms, bert, clock, norms):
+def test_fastest_right_kernel_runs(mode, added_by_norms, bert, clock, norms):
     """auto takes dense products here, behind which norms add the residual."""
     clock.products_us["dense_linear"] = 5.0
     pruned = bert(TileWise(32))
@@ -117,7 +117,7 @@ def fails(y, sums):
         (fails, "CUDA error 1 at launch"),
     ],
 )
-def test_a_wrong_kernel_is_left_out_however_fast_it_is(fault, reason, bert, norms, caplog):
+def test_wrong_kernel_is_left_out(fault, reason, bert, norms, caplog):
     norms.faults[TWO] = fault
     _, report = fused(bert(TileWise(32)))
     for norm in report.norms.values():
@@ -126,7 +126,7 @@ def test_a_wrong_kernel_is_left_out_however_fast_it_is(fault, reason, bert, norm
     assert TWO not in {launch for launch, *_ in norms.timed} and reason in caplog.text
 
 
-def test_where_no_kernel_is_right_nothing_is_kept(bert, norms):
+def test_no_right_kernel_keeps_nothing(bert, norms):
     """As a kernel that fails when it is timed."""
     norms.faults |= dict.fromkeys(CUDA_DIVISIONS, breaks_last_column)
     norms.latencies_us.pop(TRITON)  # the clock fails

@@ -59,7 +59,7 @@ def forced(monkeypatch):
 
 @pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 @pytest.mark.parametrize("launch", LAUNCHES, ids=str)
-def test_a_network_with_each_kernel_computes_the_masked_one(launch, pruned, dense, forced):
+def test_network_with_each_kernel(launch, pruned, dense, forced):
     """Dense products leave residuals to the norms. Graph replays equal eager code."""
     net, ran = copy.deepcopy(pruned.net), forced(launch)
     first = pruned.inputs[0]
@@ -88,7 +88,7 @@ def test_a_network_with_each_kernel_computes_the_masked_one(launch, pruned, dens
 
 
 @pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
-def test_a_network_with_norms_of_rows_computes_the_masked_one(pruned, dense):
+def test_network_with_norms_of_rows(pruned, dense):
     """Eagerly, in a graph and compiled."""
     net, first = copy.deepcopy(pruned.net), pruned.inputs[0]
     if dense:

@@ -61,7 +61,7 @@ def test_encoders_are_rewritten(name):
 
 @pytest.mark.parametrize("bias", [0.0, torch.inf])
 @pytest.mark.parametrize("kind", ["Bart", "Marian"])
-def test_blocks_that_clamp_what_is_not_finite_are_rewritten_in_half(kind, bias):
+def test_clamping_blocks_in_half(kind, bias):
     """They ask for it in float16 alone; no graph can, and always clamps."""
     layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     sizes = layers | {"vocab_size": 61, "d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}

@@ -49,14 +49,14 @@ def test_whole_chains_decide(fastest, bert, fp8_clock):
         }
 
 
-def test_the_baseline_runs_in_fp8_wherever_it_can(bert, fp8_clock):
+def test_baseline_runs_in_fp8(bert, fp8_clock):
     fp8_clock.products_us["dense_fp8_reference"] = 30.0
     report = fuse_dense(bert(BlockWise("64x128")).net, bert(BlockWise("64x128")).inputs[0], precision=FP8)
     kernels = {product.kernel for block in report.rewritten.values() for product in block.products}
     assert kernels == {"dense_fp8_reference"} and not report.variants_ms
 
 
-def test_norms_of_rows_quantise_for_the_products_behind_them(bert, monkeypatch):
+def test_norms_quantize_for_their_products(bert, monkeypatch):
     """Query, key and value, and the product into the hidden layer, read e4m3 of the norm; the next sum reads the norm itself."""
     for module in (placement, product_choice):
         monkeypatch.setattr(module, "rows_unsupported_reason", lambda *args, **vectors: None)

@@ -40,7 +40,7 @@ def test_tiles_of_joined_layers_stay_whole(outputs):
     assert len(kept) == sum(-(-int(part.mask.any(1).sum()) // 8) for part in parts)  # no tile more than before
 
 
-def test_layers_that_one_format_cannot_hold_are_not_joined():
+def test_unjoinable_layers_stay_apart():
     mask = tile_mask(32, 24, 8, 32)
     tiles, wide = weight_of(32, 24, mask, tile=8), weight_of(32, 24, tile_mask(32, 24, 16, 32), tile=16)
     assert join([tiles, wide]) is None
@@ -55,7 +55,7 @@ def test_layers_that_one_format_cannot_hold_are_not_joined():
     assert (join([part, part]) is None) == (stored.input_order is not None)
 
 
-def test_a_dense_layer_joins_as_full_tiles():
+def test_dense_layer_joins_as_tiles():
     dense = ProductWeight.of("dense", nn.Linear(24, 32, bias=False, dtype=torch.float64), None, None)
     sparse = weight_of(32, 24, tile_mask(32, 24, 8, 17), tile=8)
     joined = join([dense, sparse])
@@ -65,7 +65,7 @@ def test_a_dense_layer_joins_as_full_tiles():
 
 @pytest.mark.parametrize("alive", [0, 1, 16, 33, 48])
 @pytest.mark.parametrize("down_family", ["gathered", "dense"])
-def test_pruned_hidden_features_are_folded_into_the_next_bias(alive, down_family):
+def test_pruned_features_fold_into_bias(alive, down_family):
     up = weight_of(64, 24, tile_mask(64, 24, 8, alive), tile=8)
     mask = tile_mask(24, 64, 8, 20)
     down = (
@@ -84,7 +84,7 @@ def test_pruned_hidden_features_are_folded_into_the_next_bias(alive, down_family
     torch.testing.assert_close(after, before, rtol=1e-12, atol=1e-12)
 
 
-def test_nothing_vanishes_where_every_output_has_weights():
+def test_nothing_vanishes_with_weights():
     up, down = weight_of(64, 24, tile_mask(64, 24, 8, 64), tile=8), weight_of(24, 64, tile_mask(24, 64, 8, 20), tile=8)
     assert compact_hidden(up, down, "gelu") is None
     blocks = torch.ones(64, 24, dtype=torch.bool)
@@ -98,7 +98,7 @@ def test_nothing_vanishes_where_every_output_has_weights():
 
 
 @pytest.mark.parametrize("alive", [16, 24])
-def test_tiles_of_2_4_join_where_none_is_narrow(alive):
+def test_tiles_of_2_4_join(alive):
     pattern = Tile24(8)
     parts = []
     for _ in range(2):
@@ -113,7 +113,7 @@ def test_tiles_of_2_4_join_where_none_is_narrow(alive):
     assert join([narrow, parts[0]]) is None and join([parts[0], narrow]) is not None
 
 
-def test_outputs_in_another_order_keep_their_tiles():
+def test_reordered_outputs_keep_their_tiles():
     pattern = ShuffledBlock(8)
     layer = nn.Linear(24, 32)
     permutation = pattern.find_permutation(layer.weight.data.abs(), 0.5)

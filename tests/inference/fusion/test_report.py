@@ -12,7 +12,7 @@ def product(kernel: str) -> ProductReport:
     return ProductReport(("layer",), kernel, "gathered", 8, 64, 64, 0.25, "row_major", "none", False, 100)
 
 
-def test_a_line_for_each_layout_and_for_each_reason_against_one():
+def test_line_for_each_layout():
     kernels = ["gathered_2_4_reference", "dense_linear", "gathered_2_4_reference", "csr", "ell"]
     blocks = {f"blocks.{number}": BlockReport("feature_major", list(map(product, kernels)), 2) for number in range(24)}
     blocks |= {name: BlockReport("row_major", [product("csr")], 0) for name in ("last", "kept")}
@@ -30,7 +30,7 @@ def test_a_line_for_each_layout_and_for_each_reason_against_one():
     ]
 
 
-def test_the_log_tells_each_product_at_debug_alone(bert, caplog):
+def test_log_tells_products_at_debug(bert, caplog):
     pruned = bert(TileWise(8))
     with caplog.at_level(logging.DEBUG, logger="sparsefront"):
         report = fuse_blocks(pruned.net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())

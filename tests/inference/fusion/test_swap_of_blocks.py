@@ -40,7 +40,7 @@ def swapped(case, choice=AUTO, **options):
     return net, swap_layers(net, export, problems, choice, **options)
 
 
-def test_every_pruned_layer_is_in_the_report(case):
+def test_every_pruned_layer_is_reported(case):
     masked, export = case
     net, report = swapped(case)
     assert set(report.layers) == set(export.manifest.layers)
@@ -56,13 +56,13 @@ def test_every_pruned_layer_is_in_the_report(case):
 
 
 @pytest.mark.parametrize("choice", [KernelChoice(fuse=False), KernelChoice("none")], ids=["fuse=false", "none"])
-def test_no_block_is_rewritten_where_that_is_not_wanted(case, choice):
+def test_unwanted_blocks_are_not_rewritten(case, choice):
     net, report = swapped(case, choice)
     assert not report.fusion.blocks and not any(isinstance(part, FusedBlock) for part in net.modules())
     assert report.kernels == {"dense_linear" if choice.mode == "none" else "gathered_reference": 13}
 
 
-def test_a_saved_swap_is_loaded_and_times_nothing(case, monkeypatch):
+def test_saved_swap_times_nothing(case, monkeypatch):
     masked, export = case
     net, report = swapped(case)
     save_choices(report, export.directory)
@@ -77,7 +77,7 @@ def test_a_saved_swap_is_loaded_and_times_nothing(case, monkeypatch):
         assert output_error(loaded(**TOKENS), net(**TOKENS)) == 0
 
 
-def test_a_swapped_network_comes_back_from_a_file(case):
+def test_swapped_network_of_a_file(case):
     net, _ = swapped(case)
     again = net
     for _ in range(2):  # what was read is written again
@@ -89,7 +89,7 @@ def test_a_swapped_network_comes_back_from_a_file(case):
             assert output_error(again(**TOKENS), net(**TOKENS)) == 0
 
 
-def test_choices_that_are_missing_or_of_another_version_are_rejected(case):
+def test_missing_choices_are_rejected(case):
     _, export = case
     load = partial(load_sparse, Bert(size="tiny", prune_head=True).build(INFO), export.directory, TOKENS)
     with pytest.raises(InvalidSetting, match="no such file"):
@@ -99,7 +99,7 @@ def test_choices_that_are_missing_or_of_another_version_are_rejected(case):
         load(device=torch.device("cpu"), dtype=torch.float32)
 
 
-def test_a_block_that_cannot_be_rewritten_is_swapped_layer_by_layer(case):
+def test_unrewritten_block_is_swapped_by_layers(case):
     masked, export = case
     layer = masked.bert.encoder.layer[1]
     plain = type(layer).forward

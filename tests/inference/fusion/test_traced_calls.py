@@ -12,7 +12,7 @@ from sparsefront.patterns.tile_wise import TileWise
 
 
 @pytest.mark.parametrize("batch", [3, 1])
-def test_a_batch_without_padding_is_one_compiled_graph(bert, batch):
+def test_unpadded_batch_is_one_graph(bert, batch):
     """transformers gives attention no mask in eager mode, and one here."""
     pruned = bert(TileWise(32))
     inputs = {"input_ids": torch.randint(0, 8000, (batch, 16)), "attention_mask": torch.ones(batch, 16).long()}
@@ -47,7 +47,7 @@ class Branching(nn.Module):
 
 
 @pytest.mark.parametrize("by_value", [True, False])
-def test_a_network_is_observed_without_being_changed(by_value):
+def test_observed_network_is_unchanged(by_value):
     net, inputs = Branching(by_value).eval(), {"x": torch.randn(3, 5, 16)}
     fused = copy.deepcopy(net)
     assert len(fuse_dense(fused, inputs).blocks) == 2

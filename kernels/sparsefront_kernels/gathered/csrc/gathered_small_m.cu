@@ -1,21 +1,21 @@
 // Y = activation(X · W^T + bias) + residual for a gathered weight and few rows of X (m <= 64), on Hopper (sm_90a); half,
 // bfloat16 and float.
 //
-// The weight is nearly all there is to read, so everything serves its stream, which begins before the kernels before this one have
-// ended. It was packed beforehand as the lanes of
-// mma.m16n8k16 hold it: a chunk is a list of 16 inputs and, for every 16 outputs of a row tile, 512 bytes, 16 to a lane.
-// Each warp brings its own chunks by bulk copies into its own ring in shared memory, waits for no other warp, and gathers the
-// kept inputs of X straight into the registers of the second operand, one slot ahead of the products. Which list item
-// and which row of X stands at which place of a fragment is free, and is chosen so that a lane reads neighbors: with X
+// Nearly all bytes read are the weight's, so the kernel is built around streaming it, which begins before the previous kernels have
+// ended. It was packed in advance as the lanes of
+// mma.m16n8k16 hold it: a chunk is a list of 16 inputs and, for every 16 outputs of a row tile, 512 bytes, 16 per lane.
+// Each warp copies its own chunks in bulk into its own ring in shared memory, waits for no other warp, and gathers the kept inputs
+// of X directly into the registers of the second operand, one slot ahead of the products. The assignment of list items and rows
+// of X to places of a fragment is free, and is chosen so that a lane reads neighbors: with X
 // feature-major a lane loads its (up to eight) rows of one input at once.
 //
 // Warps share the chunks of a row tile, and so do the blocks of a cluster; sums are added up in shared memory in a fixed
-// order, so that repeated runs give the same bits. See ../README.md.
+// order, so repeated runs give the same bits. See ../README.md.
 #include "small_m_gather.cuh"
 
 namespace {
 
-// X with any strides → [K, columns] with rows side by side, zeros from row m on; 32 inputs to a block.
+// X with any strides → [K, columns] with contiguous rows, zeros from row m on; 32 inputs per block.
 template <typename T>
 __global__ void __launch_bounds__(256) pack_rows_kernel(const T* x, long long x_bytes, long long input_stride, long long row_stride, T* packed, int k, int m, int columns, int pdl) {
     __shared__ T tile[64][33];
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(256) pack_rows_kernel(const T* x, long long x_
         pdl_wait();
     }
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * 32;
-    T elements[8];  // all on their way before the first is needed
+    T elements[8];  // all loads are issued before the first is needed
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const int row = warp + 8 * i;
@@ -63,7 +63,7 @@ cudaError_t launch(Kernel kernel, int blocks, int threads, int shared_bytes, int
 
 constexpr int rounded_up(int bytes) { return (bytes + 127) / 128 * 128; }
 
-// How a grid is launched.
+// Launch parameters of a grid.
 struct Shape {
     int k;
     int row_tiles, most_chunks;  // row tiles that keep any input
@@ -71,7 +71,7 @@ struct Shape {
     int fragments, warps;
 };
 
-// Few rows of a short X are copied whole: each input is then 30 cycles away, not 700.
+// A short X with few rows is copied whole: reading an input then takes 30 cycles, not 700.
 template <typename T>
 void copy_all_of_x(Problem& problem, int k, int offset) {
     const auto aligned = [](long long bytes) { return bytes % 16 == 0; };
@@ -117,7 +117,7 @@ cudaError_t launch_product(Problem problem, const Shape& shape, cudaStream_t str
         }
     }
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    // blocks of one grid and the next are to find room together, and a change of the carve-out waits for an idle SM
+    // blocks of one grid and the next must fit together, and a change of the carve-out waits for an idle SM
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (error != cudaSuccess) return error;
@@ -157,10 +157,10 @@ cudaError_t launch_all(Problem problem, void* packed, const Shape& shape, cudaSt
 
 // Returns a cudaError_t. Strides are in elements. A lane reads the neighboring rows of an input at once from nine rows on
 // (2, 4 or 8 elements for m <= 16, 32, 64), and where X is gathered into shared memory, eight: X must then have rows side by
-// side, aligned to as many elements (at most 16 bytes), and m a multiple of that; where it is otherwise, `packed` is memory for
+// side, aligned to as many elements (at most 16 bytes), and m a multiple of that; otherwise `packed` is memory for
 // k times 8, 16, 32 or 64 elements. The caller checks shapes, and that fragments * 16 divides the width of a row tile. Row tiles
-// from `kept_row_tiles` on keep no input. Where pdl is not 0, no kernel before this one may have written the weight. x_bytes:
-// of memory that X spans, 0 where that is much more than it holds.
+// from `kept_row_tiles` on keep no input. Where pdl is not 0, no kernel before this one may have written the weight. x_bytes: size of
+// the memory that X spans, 0 if that is much more than X holds.
 extern "C" int sparsefront_gathered_small_m(const void* x, void* packed, const void* lists, const void* panels, const void* row_tiles,
                                            const void* outputs, const void* bias, const void* residual, void* y,
                                            long long x_input_stride, long long x_row_stride, long long residual_row_stride,

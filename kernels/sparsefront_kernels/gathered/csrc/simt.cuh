@@ -175,7 +175,7 @@ struct Place {
         position = threadIdx.x % (CONSUMERS / S::WARP_SPLIT_K);
     }
 
-    // Of the 32 of its warp, the thread's output number n.
+    // The thread's output number n, among the 32 of its warp.
     __device__ __forceinline__ int output_of(int n) const { return output % 32 + n / 4 * S::OUTPUT_STRIDE + n % 4; }
 };
 
@@ -190,7 +190,7 @@ struct Sums {
     static constexpr int PAIRS = S::COLUMNS / 2;
     uint64_t pairs[S::OUTPUTS][PAIRS] = {};
 
-    // += weights · elements. Neighbouring rows go through the columns in opposite directions: the element where they turn
+    // += weights · elements. Neighboring rows go through the columns in opposite directions: the element where they turn
     // stays beside the multiplier while the next weight comes.
     __device__ __forceinline__ void add_products(const float (&w)[S::OUTPUTS], const float (&x)[S::COLUMNS]) {
 #pragma unroll
@@ -210,7 +210,7 @@ struct Sums {
         }
     }
 
-    // Of output n, columns m to m + 3; m a multiple of 4.
+    // Columns m to m + 3 of output n; m is a multiple of 4.
     __device__ __forceinline__ float4 four(int n, int m) const {
         float before, v[4], after;
         asm("mov.b64 {%0, %1}, %2;" : "=f"(before), "=f"(v[0]) : "l"(pairs[n][(m / 2 + PAIRS - 1) % PAIRS]));

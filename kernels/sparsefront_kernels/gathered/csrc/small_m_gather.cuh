@@ -5,7 +5,7 @@
 
 namespace {
 
-// The kernel for few rows of X in which warps of their own gather X into shared memory, once for all others.
+// The kernel for few rows of X in which dedicated warps gather X into shared memory, once for all others.
 // Four 8 x 8 matrices of 16-bit elements, transposed; lanes 8i to 8i + 7 give the rows of matrix i.
 __device__ __forceinline__ void load_transposed(uint32_t (&v)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -24,9 +24,8 @@ __device__ __forceinline__ unsigned load_shared_2(uint32_t address) {
     return v;
 }
 
-// X gathered into shared memory by warps of their own, for all others, which share the outputs of a row tile (and, where those
-// are fewer than the warps have places for, the chunks of a stage). 16-bit elements; X has its rows side by side, eight at
-// a time.
+// Dedicated warps gather X into shared memory for all others, which share the outputs of a row tile (and, if there are fewer
+// outputs than warps can hold, the chunks of a stage). 16-bit elements; the rows of X are contiguous, eight at a time.
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
 __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COLUMN_BLOCKS <= 8 ? 2 : 1)
     gathered_small_m_shared_kernel(const __grid_constant__ Problem problem) {
@@ -83,10 +82,10 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
 #pragma unroll 4
             for (int at = gatherer; at < vectors; at += 32 * GATHERERS) {
                 const int row = at / COLUMN_BLOCKS, vector = at % COLUMN_BLOCKS;
-                // which item of the list stands at this place of the right operand
+                // which list item is at this place of the right operand
                 const int item = row % 8 / 2 * 4 + row % 2 + row % 16 / 8 * 2;
                 const unsigned input = load_shared_2(list + row / 16 * LIST_BYTES + 2 * item);
-                const int place = vector ^ (row / (8 / COLUMN_BLOCKS) % COLUMN_BLOCKS);  // no two of eight rows share banks
+                const int place = vector ^ (row / (8 / COLUMN_BLOCKS) % COLUMN_BLOCKS);  // eight rows use different banks
                 copy_16_bytes(target + row * ROW_BYTES + place * 16,
                               static_cast<const uint8_t*>(row_address(problem.x, input, problem.x_input_stride)) + vector * 16,
                               input != NO_INPUT && vector * 8 < problem.m ? 16 : 0);
@@ -135,7 +134,7 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
         if (lane == 0) barrier_arrive(empty + 8 * stage);
         if (++stage == problem.stages) stage = 0, phase ^= 1;
     }
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * MOST_WARPS) : "memory");  // the ring is done with: it takes the sums
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * MOST_WARPS) : "memory");  // the ring is no longer used: it holds the sums from here on
     const int k_slice_sums = problem.width / 16 * COLUMN_BLOCKS * BLOCK_SUMS;
     float* sums = reinterpret_cast<float*>(dynamic_shared);
     store_sums(sums + k_slice * k_slice_sums + owner * FRAGMENTS * COLUMN_BLOCKS * BLOCK_SUMS, acc, lane);
@@ -143,14 +142,14 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
     reduce_and_write<T, COLUMN_BLOCKS, false>(problem, targets, sums, k_slice_sums, warp_split_k, problem.width, 32 * MOST_WARPS, rank);
 }
 
-// Chunks of a slot: about 4 KB, and no more than the registers hold gathered elements for.
+// Chunks per slot: about 4 KB, and at most as many as the registers hold gathered elements for.
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
 constexpr int UNIT_OF = 16 / sizeof(T) / (FRAGMENTS > COLUMN_BLOCKS ? FRAGMENTS : COLUMN_BLOCKS) > 0
                             ? 16 / sizeof(T) / (FRAGMENTS > COLUMN_BLOCKS ? FRAGMENTS : COLUMN_BLOCKS)
                             : 1;
 
-// X gathered into registers by each warp for itself; warps share the chunks.
-// FRAGMENTS: 16 outputs each, of one warp. COLUMN_BLOCKS: eight rows of X each. X_SHARED: all of X is copied into shared memory.
+// Each warp gathers its own elements of X into registers; warps share the chunks.
+// FRAGMENTS: per warp, 16 outputs each. COLUMN_BLOCKS: eight rows of X each. X_SHARED: all of X is copied into shared memory.
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS, bool X_SHARED>
 __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= (sizeof(T) == 2 ? 16 : 4) ? 2 : 1)
     gathered_small_m_kernel(const __grid_constant__ Problem problem) {
@@ -175,7 +174,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
     prefetch_x(problem.x, problem.x_bytes);
     if (problem.chunks_of_each < 0) range = problem.row_tiles[row_tile];
     const Share<T> share(problem, range, rank);
-    const int unit = max(1, min(UNIT, (share.count + warps - 1) / warps));  // chunks of a slot
+    const int unit = max(1, min(UNIT, (share.count + warps - 1) / warps));  // chunks per slot
     const int slots = (share.count + unit - 1) / unit, mine = slots > warp ? (slots - warp - 1) / warps + 1 : 0;
     if (threadIdx.x == 0 && slots > warps) share.load_lists(lists, listed);  // else there are first slots only
     const auto chunks_of = [&](int turn) { return min(unit, share.count - (warp + turn * warps) * unit); };
@@ -193,7 +192,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
         for (int chunk = 0; chunk < chunks; ++chunk, source += share.panel_bytes, target += CHUNK_BYTES)
             copy_bulk(target, source, CHUNK_BYTES, barrier);
     };
-    uint2 first_lists[UNIT];  // those of the first slot do not wait for all others
+    uint2 first_lists[UNIT];  // the first slot's lists do not wait for all others
 #pragma unroll
     for (int chunk = 0; chunk < UNIT; ++chunk) {
         if (chunk < chunks_of(0))
@@ -221,7 +220,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
     write_pruned<T>(problem, blockDim.x);
 
     float acc[FRAGMENTS][COLUMN_BLOCKS][4] = {};
-    const int first_row = lane / 4 * COLUMN_BLOCKS;  // of the rows of X that this lane holds
+    const int first_row = lane / 4 * COLUMN_BLOCKS;  // first row of X that this lane holds
     const bool active = first_row < problem.m;
     const auto at = [&](unsigned input) {
         if constexpr (X_SHARED) {
@@ -255,12 +254,12 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
     if (X_SHARED) barrier_wait(x_here, 0);
     if (mine > 0) even.load(active, chunks_of(0), [&](int chunk) { return first_lists[chunk]; }, at);
 #pragma unroll 1
-    for (int turn = 0; turn < mine; turn += 2) {  // two sets of registers take turns: a copy would wait for the loads
+    for (int turn = 0; turn < mine; turn += 2) {  // two sets of registers alternate: copying one would wait for the loads
         multiply_slot(even, odd, turn);
         if (turn + 1 < mine) multiply_slot(odd, even, turn + 1);
     }
 
-    // This warp's ring is done with: it takes the sums.
+    // This warp's ring is no longer used: it holds the sums from here on.
     store_sums(reinterpret_cast<float*>(dynamic_shared + warp * problem.region), acc, lane);
     if (threadIdx.x < 16 * FRAGMENTS) targets.output[threadIdx.x] = own.output, targets.bias[threadIdx.x] = own.bias;
     reduce_and_write<T, COLUMN_BLOCKS, true>(problem, targets, reinterpret_cast<float*>(dynamic_shared), problem.region / 4,

@@ -6,8 +6,8 @@
 
 namespace {
 
-// What the kernels for few rows of X are given, which part of it a block owns, and how they begin.
-constexpr int CHUNK = 16;            // kept inputs of a chunk: those of one product of the tensor cores
+// Parameters of the kernels for few rows of X, which part of the work a block owns, and how the kernels begin.
+constexpr int CHUNK = 16;            // kept inputs per chunk, those of one tensor-core product
 constexpr int LIST_BYTES = 2 * CHUNK;
 template <typename T>
 constexpr int FRAGMENT_BYTES = 256 * sizeof(T);  // 16 inputs x 16 outputs
@@ -17,31 +17,31 @@ constexpr int GATHERERS = 4;         // warps that gather X into shared memory
 constexpr int MOST_STAGES = 8;
 constexpr int MOST_SPLITS = 8;
 constexpr int MOST_WIDTH = 128;
-constexpr int MOST_X_BYTES = 49152;  // of X that a block copies whole
-constexpr int MOST_SHARED_BYTES = 229888;  // of a block, but for what is of fixed size
+constexpr int MOST_X_BYTES = 49152;  // size of an X that a block copies whole
+constexpr int MOST_SHARED_BYTES = 229888;  // per block, without the parts of fixed size
 
-// Programmatic dependent launch: what a grid does about the grids before and after it in the stream. The weight is read before
-// they have ended: a launch is PDL_OFF where one of them may have written it.
+// Programmatic dependent launch: how a grid overlaps with the grids before and after it in the stream. The weight is read before
+// the previous ones have ended: a launch is PDL_OFF if one of them may have written it.
 enum Pdl {
-    PDL_OFF = 0,      // starts when the one before has ended
-    PDL_EARLY = 1,      // is launched while the one before runs, fills its rings, and waits for its end before it reads X
-    PDL_PREFETCH = 2,   // and has what its rings do not hold brought into L2 meanwhile
-    PDL_PREFETCH_LATE = 3,  // and lets the next one come only once it has asked for all of its weight
+    PDL_OFF = 0,      // starts when the previous grid has ended
+    PDL_EARLY = 1,      // is launched while the previous one runs, fills its rings, and waits for its end before it reads X
+    PDL_PREFETCH = 2,   // and meanwhile prefetches into L2 the rest of its weight
+    PDL_PREFETCH_LATE = 3,  // and lets the next grid start only after it has requested all of its weight
 };
 
 struct Problem {
     const void* x;                 // element (row, input) at row * x_row_stride + input * x_input_stride
     unsigned x_input_stride;       // bytes
     long long x_row_stride;        // elements
-    long long x_bytes;             // of X, to be brought into L2; 0 where it is spread too widely
+    long long x_bytes;             // of X, to prefetch into L2; 0 if X is spread too widely
     const uint8_t* lists;          // chunk after chunk: 16 inputs, lane q of a quad: four
     const uint8_t* panels;         // chunk after chunk: fragments
-    long long chunks;              // of all row tiles
+    long long chunks;              // in all row tiles
     const int2* row_tiles;            // first chunk, number of chunks
-    int chunks_of_each;            // where all row tiles have equally many, one row tile after the other; else -1
-    const int* outputs;            // [row_tiles, width]: output, or -1; null where row tiles simply count up
-    int width;                     // outputs of a row tile
-    int first_pruned, end_pruned;  // places in `outputs` of those that keep no input: all blocks share them
+    int chunks_of_each;            // if all row tiles have equally many, one row tile after another; otherwise -1
+    const int* outputs;            // [row_tiles, width]: output, or -1; null if outputs are in order
+    int width;                     // outputs per row tile
+    int first_pruned, end_pruned;  // range in `outputs` of those that keep no input, shared by all blocks
     int n, m;
     unsigned m_inverse;            // 2^19 / m, rounded up: divides numbers below 8192 exactly
     const void* bias;
@@ -51,36 +51,36 @@ struct Problem {
     int activation;
     void* y;
     long long y_row_stride, y_output_stride;
-    int splits;                    // blocks of a cluster, which share the chunks of a row tile
-    int stages;                    // of a warp's ring
-    int region;                    // bytes of shared memory of a warp's ring, or of the block's
-    int stage_chunks;              // of a stage that the warps of a block share
-    int x_offset;                  // in shared memory, of all of X
-    int x_copy, x_copy_bytes;      // runs of X that are copied there, and of how many bytes; 0 where it stays in memory
-    unsigned x_pitch;              // bytes from row to row of X there
+    int splits;                    // blocks per cluster, which share the chunks of a row tile
+    int stages;                    // stages of a warp's ring
+    int region;                    // bytes of shared memory for a warp's ring, or for the block's
+    int stage_chunks;              // chunks per stage that the warps of a block share
+    int x_offset;                  // offset of all of X in shared memory
+    int x_copy, x_copy_bytes;      // runs of X copied there, and the bytes of each; 0 if X is not copied
+    unsigned x_pitch;              // bytes between rows of X there
     int pdl;
-    int prefetch_bytes;            // that a block has brought into L2, at most
+    int prefetch_bytes;            // most bytes that a block prefetches into L2
 };
 
-// X is small, but all blocks wait for it: its loads must not stand in line behind those of the weight.
+// X is small, but all blocks wait for it: its loads must not queue behind those of the weight.
 __device__ __forceinline__ void prefetch_x(const void* x, long long bytes) {
     const long long at = 128ll * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
     if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const uint8_t*>(x) + at) : "memory");
 }
 
-// Part `index` of `count` of an array comes into L2, at most `most` bytes.
+// Prefetches part `index` of `count` of an array into L2, at most `most` bytes.
 __device__ __forceinline__ void prefetch_part(const uint8_t* all, long long bytes, int index, int count, long long most) {
     const long long part = (bytes / count + 15) / 16 * 16, at = part * index;
     const long long size = min(min(most, part), bytes - at) / 16 * 16;
     if (size > 0) prefetch_bulk(all + at, static_cast<uint32_t>(size));
 }
 
-// The chunks of a block's row tile that are its own.
+// A block's own chunks of its row tile.
 template <typename T>
 struct Share {
-    const uint8_t *lists, *panels;  // of the block's first chunk
-    int count;                      // chunks of the block
-    int panel_bytes;                // of a chunk
+    const uint8_t *lists, *panels;  // those of the block's first chunk
+    int count;                      // number of the block's chunks
+    int panel_bytes;                // per chunk
 
     // range: the row tile's first chunk and number of chunks.
     __device__ __forceinline__ Share(const Problem& problem, int2 range, int rank) {
@@ -91,14 +91,14 @@ struct Share {
         panels = problem.panels + static_cast<long long>(range.x + begin) * panel_bytes;
     }
 
-    // All lists of the block, which come before anything else: X is gathered by them.
+    // Loads all lists of the block, before anything else, since X is gathered by them.
     __device__ __forceinline__ void load_lists(uint32_t target, uint32_t barrier) const {
         barrier_arrive_expect(barrier, count * LIST_BYTES);
         copy_bulk(target, lists, count * LIST_BYTES, barrier);
     }
 };
 
-// Between what may be read early and the rest: barriers are initialized, and the first of the weight is on its way.
+// After the reads that may happen early: barriers are initialized, and the first loads of the weight are issued.
 __device__ __forceinline__ void wait_for_grids_before(const Problem& problem) {
     if (problem.pdl == PDL_EARLY || problem.pdl == PDL_PREFETCH) pdl_launch_dependents();
     __syncthreads();
@@ -157,7 +157,7 @@ __device__ __forceinline__ uint32_t to_tf32(float v) {
     return rounded;
 }
 
-// A float as the sum of two TF32 numbers, to within 2^-22 of it.
+// A float as the sum of two TF32 numbers, with an error of at most 2^-22.
 struct Parts {
     uint32_t large, small;
 
@@ -166,7 +166,7 @@ struct Parts {
         const float v = __uint_as_float(bits);
         large = to_tf32(v);
         const float rest = v - __uint_as_float(large);
-        small = rest == rest ? to_tf32(rest) : 0;  // infinity minus infinity: all of it is in the large part
+        small = rest == rest ? to_tf32(rest) : 0;  // infinity minus infinity is NaN: the large part holds all
     }
 };
 
@@ -176,7 +176,7 @@ struct Elements {
     static constexpr int BYTES = COLUMN_BLOCKS * sizeof(T), WORDS = (BYTES + 3) / 4;
     uint32_t word[WORDS];
 
-    // From shared memory.
+    // Loads from shared memory.
     __device__ __forceinline__ void load(uint32_t from, bool wanted) {
         static_assert(WORDS == 1);
         word[0] = 0;
@@ -218,12 +218,12 @@ __device__ __forceinline__ uint32_t paired(const Element& low, const Element& hi
     return __byte_perm(low.word[block / 2], high.word[block / 2], block % 2 ? 0x7632 : 0x5410);
 }
 
-// The gathered elements of X for the chunks of one slot: of each chunk, four inputs to a lane.
+// The gathered elements of X for the chunks of one slot: four inputs of each chunk per lane.
 template <typename T, int COLUMN_BLOCKS, int UNIT>
 struct Gathered {
     Elements<T, COLUMN_BLOCKS> x[UNIT][4];
 
-    // list_of: chunk → the lane's four inputs; at: input → where the lane's elements of it are.
+    // list_of: chunk → the lane's four inputs; at: input → address of the lane's elements of it.
     template <typename ListOf, typename At>
     __device__ __forceinline__ void load(bool active, int chunks, const ListOf& list_of, const At& at) {
 #pragma unroll
@@ -255,9 +255,8 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[FRAGMENTS][COLUMN_BL
     }
 }
 
-// The same for float, on tensor cores too: each operand is the sum of two TF32 numbers, and of the four products all but
-// that of the two small parts are added up. A chunk has sums of its own, since the tensor cores cut off where additions
-// outside round.
+// The same for float, also on tensor cores: each operand is the sum of two TF32 numbers, and all products but that of the two small
+// parts are added up. Each chunk has its own sums, since tensor cores truncate sums, and additions outside round them.
 template <int FRAGMENTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ void multiply_chunk(float (&acc)[FRAGMENTS][COLUMN_BLOCKS][4], const Elements<float, COLUMN_BLOCKS> (&x)[4], uint32_t at) {
     Parts b[COLUMN_BLOCKS][4];
@@ -296,17 +295,17 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[FRAGMENTS][COLUMN_BL
     }
 }
 
-// The sums of warps and blocks become elements of Y, for the kernels for few rows of X.
+// Adds up the sums of warps and blocks and writes Y, for the kernels for few rows of X.
 __device__ __forceinline__ int output_at(const Problem& problem, int place) {
     return problem.outputs != nullptr ? problem.outputs[place] : place < problem.n ? place : -1;
 }
 
-// What a block needs at the end, asked for early.
+// Operands of a block's epilogue, loaded early.
 struct Targets {
     int output = -1;
     float bias = 0.0f;
 
-    // outputs: how many the block has, at most one to a thread; `first`: the place of its first in the row tiles' outputs.
+    // outputs: number of the block's outputs, at most one per thread; `first`: place of the first one among the row tiles' outputs.
     __device__ __forceinline__ Targets(const Problem& problem, int first, int outputs) {
         if (threadIdx.x >= outputs) return;
         output = output_at(problem, first + threadIdx.x);
@@ -325,7 +324,7 @@ struct SharedTargets {
     float bias[MOST_WIDTH];
 };
 
-// In shared memory a warp's sums lie as [fragment][row block][4][33]: what lane l holds as its i-th is at [i][l].
+// A warp's sums are stored in shared memory as [fragment][row block][4][33]: what lane l holds as its i-th is at [i][l].
 constexpr int BLOCK_SUMS = 4 * 33;
 
 template <int FRAGMENTS, int COLUMN_BLOCKS>
@@ -341,12 +340,12 @@ __device__ __forceinline__ void store_sums(float* target, const float (&acc)[FRA
     }
 }
 
-// One element of Y of a block. INTERLEAVED: which rows of X the columns of a row block are.
+// One element of a block's part of Y. INTERLEAVED: order of the rows of X in a row block's columns.
 template <int COLUMN_BLOCKS, bool INTERLEAVED>
 struct Element {
-    int output, row, at;  // output: of the block's; at: among the sums
+    int output, row, at;  // output: index within the block; at: index of the sum
 
-    // Elements are counted so that neighbors are neighbors in Y. outputs: 2 to the power of output_bits.
+    // Consecutive indices are neighbors in Y. outputs: 2 to the power of output_bits.
     __device__ __forceinline__ Element(const Problem& problem, int output_bits, int index) {
         if (problem.y_row_stride == 1) {
             output = static_cast<unsigned>(index) * problem.m_inverse >> 19, row = index - output * problem.m;
@@ -358,10 +357,10 @@ struct Element {
     }
 };
 
-// Apart from the rest, which is faster the shorter it is.
+// A separate function, since the rest is faster if it is shorter.
 __device__ __noinline__ float activated_apart(float v, int activation) { return activated(v, activation); }
 
-// sum: with the bias.
+// sum: includes the bias.
 template <typename T>
 __device__ __forceinline__ void write(const Problem& problem, int output, int row, float sum) {
     if (problem.activation != NONE) sum = activated_apart(sum, problem.activation);
@@ -378,12 +377,12 @@ __device__ __forceinline__ void write(const Problem& problem, const SharedTarget
     if (output >= 0) write<T>(problem, output, element.row, sum + targets.bias[element.output]);
 }
 
-// This block's part of the outputs that keep no input, by its first `threads` threads, while X is on its way.
+// The first `threads` threads write this block's part of the outputs that keep no input, while X is being loaded.
 template <typename T>
 __device__ __noinline__ void write_pruned(const Problem& problem, int threads) {
     const int places = problem.end_pruned - problem.first_pruned;
     for (int index = blockIdx.x * threads + threadIdx.x; index < places * problem.m; index += gridDim.x * threads) {
-        // counted so that neighbors are neighbors in Y
+        // consecutive indices are neighbors in Y
         const bool by_row = problem.y_row_stride == 1;
         const int place = by_row ? index / problem.m : index % places, row = by_row ? index % problem.m : index / places;
         const int output = output_at(problem, problem.first_pruned + place);
@@ -391,12 +390,12 @@ __device__ __noinline__ void write_pruned(const Problem& problem, int threads) {
     }
 }
 
-// In pairs; those that do not take part are zero.
+// In pairs; unused ones are zero.
 __device__ __forceinline__ float sum_of(const float (&v)[8]) {
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-// For the elements from `first` to `last` of this thread: load(place, v) of several, all on their way at once, then
+// For this thread's elements from `first` to `last`: load(place, v) for several at once, then
 // use(element, sum).
 template <int COLUMN_BLOCKS, bool INTERLEAVED, typename Load, typename Use>
 __device__ __forceinline__ void for_elements(const Problem& problem, int output_bits, int first, int last, int threads, const Load& load,
@@ -418,7 +417,7 @@ __device__ __forceinline__ void for_elements(const Problem& problem, int output_
 }
 
 // Adds up the sums of `warp_split_k` warps (8 at most), which begin `stride` floats apart in shared memory, and then of the
-// cluster's blocks, and writes Y. outputs: of the block. `threads` threads take part.
+// cluster's blocks, and writes Y. outputs: those of the block. `threads` threads take part.
 template <typename T, int COLUMN_BLOCKS, bool INTERLEAVED>
 __device__ __forceinline__ void reduce_and_write(const Problem& problem, const SharedTargets& targets, float* sums, int stride,
                                                  int warp_split_k, int outputs, int threads, int rank) {
@@ -449,7 +448,7 @@ __device__ __forceinline__ void reduce_and_write(const Problem& problem, const S
     for_elements<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, elements * rank / problem.splits, elements * (rank + 1) / problem.splits,
                                              threads, of_blocks,
                                              [&](const auto& element, float sum) { write<T>(problem, targets, element, sum); });
-    cluster_sync();  // no block ends while another reads its memory
+    cluster_sync();  // no block may end while another reads its memory
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Y = X · W^T + bias for 1 or 2 of every 4 inputs or 3 of every 32, and up to 64 rows of X by tensor cores, on Hopper (sm_90a); half and
-// bfloat16. How work is shared is as in ../../cuda/thread_per_output.cuh, weights and X come by bulk copies; see ../README.md.
+// Y = X · W^T + bias for weights that keep 1 or 2 of every 4 inputs or 3 of every 32, and up to 64 rows of X, by tensor cores on
+// Hopper (sm_90a); half and bfloat16. Work is shared as in ../../cuda/thread_per_output.cuh; bulk copies load weights and X; see
+// ../README.md.
 
 #include "../../cuda/hopper.cuh"
 #include "../../cuda/tensor_copy.cuh"
@@ -7,18 +8,18 @@
 
 namespace mma {
 
-// What n_m_mma reads, on its way through shared memory by bulk copies: chunks of the weight a few ahead, and rows of X.
-// The chunks of a warp, in `stages` slots in turn. Its first lane asks for them, as soon as a slot has been read.
+// Bulk copies through shared memory: chunks of the weight, a few in advance, and rows of X.
+// A warp's chunks use `stages` slots in turn. The warp's first lane starts the next copy as soon as a slot has been read.
 template <typename T, typename Part>
 struct ChunkRing {
     static constexpr uint32_t VALUE_BYTES = Part::VALUES * sizeof(T), INDEX_BYTES = Part::INDICES * 4, BYTES = VALUE_BYTES + INDEX_BYTES;
 
     uint8_t* slots;
-    uint32_t barriers;  // one to a slot: that its chunk is there
+    uint32_t barriers;  // one per slot, for the arrival of its chunk
     int stages, slot = 0, phase = 0;
-    int asked, beyond, step;  // the next chunk to ask for; the strip's end; between chunks of the warp
+    int asked, beyond, step;  // next chunk to copy; end of the strip; distance between the warp's chunks
 
-    // Before the block's threads meet for the first time; `lane` 0 initializes the barriers.
+    // Called before the block's first barrier; `lane` 0 initializes the mbarriers.
     __device__ __forceinline__ ChunkRing(uint8_t* slots, uint32_t barriers, int stages, int lane)
         : slots(slots), barriers(barriers), stages(stages), asked(0), beyond(0), step(1) {
         if (lane == 0) {
@@ -33,7 +34,7 @@ struct ChunkRing {
         copy_bulk(target + VALUE_BYTES, share.indices + asked * Part::INDICES, INDEX_BYTES, there);
     }
 
-    // Asks for chunks first, first + step, … below `last`, as many as there are slots.
+    // Starts copies of chunks first, first + step, … below `last`, one per slot.
     __device__ __forceinline__ void begin(const thread_per_output::Share<T, Part>& share, int first, int last, int chunks_apart, int lane) {
         asked = first, beyond = last, step = chunks_apart;
         for (int into = 0; into < stages && asked < beyond; ++into, asked += step) {
@@ -41,7 +42,7 @@ struct ChunkRing {
         }
     }
 
-    // The next chunk into registers, and another one into its slot.
+    // Loads the next chunk into registers, and starts a copy of another one into its slot.
     __device__ __forceinline__ void take(const thread_per_output::Share<T, Part>& share, Part& chunk, int lane) {
         barrier_wait(barriers + 8 * slot, phase);
         chunk.read(slots + slot * BYTES, lane);
@@ -54,17 +55,17 @@ struct ChunkRing {
     }
 };
 
-// Whether rows of X can be copied in bulk or as vectors: runs of a multiple of 16 bytes, wherever a chunk begins.
+// Whether rows of X can be copied in bulk or as vectors: every chunk begins at a multiple of 16 bytes.
 __device__ __forceinline__ bool in_vectors(const thread_per_output::Inputs& inputs) { return inputs.vectors && inputs.k % 8 == 0; }
 
-constexpr int PIECES = 4;  // of the rows in shared memory, along K, each with a barrier of its own
+constexpr int PIECES = 4;  // parts of the rows in shared memory along K, each with its own barrier
 
-// Where a piece of chunks [first, last) begins.
+// Beginning of a piece of chunks [first, last).
 __device__ __forceinline__ int piece_begin(int first, int last, int piece) { return first + (last - first) * piece / PIECES; }
 
-// Inputs of chunks [first, last) of the rows that X has, `pitch` bytes apart, by all threads. The barriers from `there` on, which count one
-// arrival and bytes in either order, complete a phase as pieces arrive. A warp issues a copy of a lane after the other, each takes tens of
-// cycles: so all warps share them. Rows beyond X's stay as they are: they make sums of their own, which nobody writes.
+// All threads copy the inputs of chunks [first, last) of X's rows, `pitch` bytes apart. The barriers from `there` on, which count
+// one arrival and bytes in either order, complete a phase as pieces arrive. A warp issues its lanes' copies one after another, tens
+// of cycles each, so all warps share them. Rows beyond those of X keep their content: their sums are not written.
 template <typename T, int INPUTS>
 __device__ __forceinline__ void bring_rows(const thread_per_output::Inputs& inputs, int first, int last, uint8_t* target, int pitch, uint32_t there) {
     const int warps = blockDim.x / thread_per_output::LANES, own = threadIdx.x / thread_per_output::LANES + threadIdx.x % thread_per_output::LANES * warps;
@@ -76,7 +77,7 @@ __device__ __forceinline__ void bring_rows(const thread_per_output::Inputs& inpu
     }
     __syncwarp();
     for (int at = own; at < PIECES * inputs.m; at += blockDim.x) {
-        const int piece = at / inputs.m, row = (at + blockIdx.x) % inputs.m;  // blocks begin with different rows, in different parts of L2
+        const int piece = at / inputs.m, row = (at + blockIdx.x) % inputs.m;  // blocks begin with different rows, which are in different parts of L2
         const int from = begin_of(piece), count = begin_of(piece + 1) - from;
         if (count > 0)
             copy_bulk(shared_address(target) + row * pitch + (from - first * INPUTS) * sizeof(T), x + row * inputs.row_stride + from,
@@ -84,7 +85,8 @@ __device__ __forceinline__ void bring_rows(const thread_per_output::Inputs& inpu
     }
 }
 
-// Zeros for inputs beyond K in the last of chunks [first, last), by all threads: weights are zero there, what lies in shared memory may be NaN.
+// All threads write zeros for inputs beyond K in the last of chunks [first, last): weights are zero there, but shared memory may hold
+// NaN.
 template <typename T, int INPUTS>
 __device__ __forceinline__ void clear_beyond(const thread_per_output::Inputs& inputs, int rows, int first, int last, uint8_t* target, int pitch) {
     const int absent = last * INPUTS - inputs.k;
@@ -92,7 +94,7 @@ __device__ __forceinline__ void clear_beyond(const thread_per_output::Inputs& in
         *reinterpret_cast<T*>(target + at / absent * pitch + (inputs.k - first * INPUTS + at % absent) * sizeof(T)) = numbers::rounded<T>(0.0f);
 }
 
-// Inputs [first, first + count) of `rows` rows, by all threads, for X whose inputs do not lie side by side; zeros beyond m and k.
+// All threads load inputs [first, first + count) of `rows` rows, for X whose inputs are not contiguous; zeros beyond m and k.
 template <typename T>
 __device__ __forceinline__ void gather_rows(const thread_per_output::Inputs& inputs, int rows, int first, int count, uint8_t* target, int pitch) {
     const T* x = static_cast<const T*>(inputs.x);
@@ -108,11 +110,11 @@ __device__ __forceinline__ void gather_rows(const thread_per_output::Inputs& inp
     }
 }
 
-// 3 of every 32 inputs: no zero is multiplied, what the weights name of X is gathered as left operands of mma.m16n8k16.
+// 3 of every 32 inputs: no zero is multiplied, since the kept inputs of X are gathered as left operands of mma.m16n8k16.
 //
-// The 16 k of a product are a kept weight of each of eight groups, of two outputs: ldmatrix takes eight rows of X of each from where a lane
-// says. Inputs of eight neighboring groups lie in eight columns of banks, so that whatever they keep is read without a conflict.
-// A right operand holds the weights of the two outputs in their columns, and zeros elsewhere.
+// The 16 k of a product are one kept weight of two outputs in each of eight groups: ldmatrix reads eight rows of X for each, from the
+// address that a lane gives. Inputs of eight neighboring groups are in eight columns of banks, so any kept inputs are read without
+// conflicts. A right operand holds the weights of the two outputs in their columns, and zeros elsewhere.
 template <typename T>
 __device__ __forceinline__ void multiply_add(float* sums, const uint4& left, uint32_t right_low, uint32_t right_high) {
     if constexpr (__is_same(T, __half)) {
@@ -126,21 +128,22 @@ __device__ __forceinline__ void multiply_add(float* sums, const uint4& left, uin
     }
 }
 
-// Chunks of 256 inputs, eight groups, of 32 outputs, four tiles of eight. Slots of X: [chunk][eight rows][index in a group][group][row].
+// A chunk is 256 inputs (eight groups) by 32 outputs (four tiles of eight). Slots of X: [chunk][eight rows][index in a group][group]
+// [row].
 struct ThreeOf32 {
     static constexpr int KEPT = 3, GROUP = 32, GROUPS = 8, TILES = 4, INPUTS = GROUP * GROUPS;
-    static constexpr int INDEX_BITS = 5, OF_WORD = 6;                                    // indices of a word
+    static constexpr int INDEX_BITS = 5, OF_WORD = 6;                                    // indices per word
     static constexpr int SLOT_BYTES = 16, INDEX_BYTES = GROUPS * SLOT_BYTES, OCTET_BYTES = GROUP * INDEX_BYTES;
     static constexpr bool IN_SLOTS = true;
 
-    // Of a lane: of output lane / 4 of each tile its kept weights of groups 2 (lane % 4) and the next one, in a word; and indices of group
-    // lane % 8 of outputs lane / 16, 2 + lane / 16, … of each tile, six to a word.
+    // A lane holds, for each tile, the kept weights of output lane / 4 in groups 2 (lane % 4) and the next one, in a word; and the
+    // indices of group lane % 8 of outputs lane / 16, 2 + lane / 16, …, six to a word.
     struct Chunk {
-        static constexpr int VALUES = KEPT * GROUPS * thread_per_output::LANES, INDICES = 128;  // of all lanes: numbers; words
+        static constexpr int VALUES = KEPT * GROUPS * thread_per_output::LANES, INDICES = 128;  // of all lanes together, in numbers and words
 
         uint32_t right[TILES * KEPT], indices[8];
 
-        // From a slot in shared memory: values as [vector][lane][16 bytes], then words as [vector][lane / 16][lane % 8][16 bytes].
+        // Loads from a slot in shared memory: values as [vector][lane][16 bytes], then words as [vector][lane / 16][lane % 8][16 bytes].
         __device__ __forceinline__ void read(const uint8_t* slot, int lane) {
 #pragma unroll
             for (int vector = 0; vector < TILES * KEPT / 4; ++vector)
@@ -152,7 +155,7 @@ struct ThreeOf32 {
         }
     };
 
-    // Sums of a lane: [tile][16 rows of X][4].
+    // A lane's sums: [tile][16 rows of X][4].
     template <int ROWS>
     static __device__ __forceinline__ int row(int i, int lane) {
         return i / 4 % (ROWS / 16) * 16 + i % 4 / 2 * 8 + lane / 4;
@@ -162,12 +165,12 @@ struct ThreeOf32 {
         return i / 4 / (ROWS / 16) * 8 + lane % 4 * 2 + i % 2;
     }
 
-    // x: in shared memory, the chunk's slots.
+    // x: the chunk's slots in shared memory.
     template <typename T, int ROWS>
     static __device__ __forceinline__ void multiply(float (&sums)[ROWS], const Chunk& chunk, const uint8_t* x, int, int lane) {
         const uint32_t own = shared_address(x) + lane % 8 * SLOT_BYTES + lane / 8 % 2 * OCTET_BYTES;
 #pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {  // of outputs of a tile
+        for (int pair = 0; pair < 4; ++pair) {  // pair of a tile's outputs
             const uint32_t even = lane / 4 == 2 * pair ? ~0u : 0, odd = lane / 4 == 2 * pair + 1 ? ~0u : 0;
 #pragma unroll
             for (int kept = 0; kept < KEPT; ++kept) {
@@ -185,16 +188,17 @@ struct ThreeOf32 {
         }
     }
 
-    // Inputs of chunks [from, to) of ROWS rows into the slots of a segment that begins with chunk `first`, by all threads, from rows that
-    // lie along K in vectors of 16 bytes; zeros beyond m and k. A warp takes eight rows of a chunk at a time, a lane eight inputs of each.
+    // All threads load the inputs of chunks [from, to) of ROWS rows into the slots of a segment that begins with chunk `first`, from
+    // rows that are contiguous along K, in vectors of 16 bytes; zeros beyond m and k. A warp loads eight rows of a chunk at a time, a
+    // lane eight inputs of each.
     template <typename T, int ROWS>
     static __device__ __forceinline__ void bring(const thread_per_output::Inputs& inputs, int first, int from, int to, uint8_t* target) {
         const int lane = threadIdx.x % thread_per_output::LANES, group = lane % 8, begin = lane / 8 * 8;
-        const int warps = blockDim.x / thread_per_output::LANES, earlier = (from - first) * (ROWS / 8);  // what follows another piece is the next warps'
+        const int warps = blockDim.x / thread_per_output::LANES, earlier = (from - first) * (ROWS / 8);  // the next warps continue after another piece
         for (int at = earlier + (threadIdx.x / thread_per_output::LANES + warps - earlier % warps) % warps; at < (to - first) * (ROWS / 8); at += warps) {
             const int input = (first + at / (ROWS / 8)) * INPUTS + group * GROUP + begin, first_row = at % (ROWS / 8) * 8;
             const T* x = static_cast<const T*>(inputs.x) + input;
-            uint32_t words[8][4];  // of two neighboring inputs
+            uint32_t words[8][4];  // two neighboring inputs each
 #pragma unroll
             for (int row = 0; row < 8; ++row) {
                 uint4 v = make_uint4(0, 0, 0, 0);
@@ -212,7 +216,7 @@ struct ThreeOf32 {
         }
     }
 
-    // Chunks [first, last), one number at a time, for X whose inputs do not lie side by side.
+    // Loads chunks [first, last), one number at a time, for X whose inputs are not contiguous.
     template <typename T, int ROWS>
     static __device__ __forceinline__ void bring_each(const thread_per_output::Inputs& inputs, int first, int last, uint8_t* target) {
         const T* x = static_cast<const T*>(inputs.x);
@@ -231,12 +235,12 @@ struct ThreeOf32 {
 
 // 1 or 2 of every 4 inputs as left operands of sparse products (mma.sp.m16n8k32), and their products with rows of X in shared memory.
 //
-// A sparse left operand holds two of every four neighboring k, and a word of metadata says which. 2:4 lies in memory as these
-// operands do, so that a lane does nothing but load them. 1:4 takes a mask for each two weights; see OfFour<1>.
+// A sparse left operand holds two of every four neighboring k, and a word of metadata says which. 2:4 weights are packed as these
+// operands, so a lane only loads them. 1:4 needs a mask for each two weights; see OfFour<1>.
 constexpr int PADDING = 16;  // bytes between rows of X, so that eight rows are in different banks
 
-// SELECTOR: the lanes of each four whose words of metadata count, 0: the first two, 1: the others. A word has the indices of 16 k, of row
-// lane / 4 in its lower half and of row lane / 4 + 8 in the upper one, four bits for every four k.
+// SELECTOR: which lanes of each four provide the metadata, 0: the first two, 1: the others. A word holds the indices of 16 k, for row
+// lane / 4 in its lower half and for row lane / 4 + 8 in the upper one, four bits for every four k.
 template <typename T, int SELECTOR>
 __device__ __forceinline__ void multiply_add_sparse(float* sums, const uint32_t (&left)[4], const uint32_t (&right)[4], uint32_t metadata) {
     if constexpr (__is_same(T, __half)) {
@@ -256,13 +260,13 @@ __device__ __forceinline__ void multiply_add_sparse(float* sums, const uint32_t 
     }
 }
 
-// A chunk of a lane: 32 kept weights, as [k-block][half of 16 outputs][the four words of a left operand], and two words of indices.
+// A lane's part of a chunk: 32 kept weights, as [k-block][half of 16 outputs][the four words of a left operand], and two words of indices.
 struct SparseChunk {
-    static constexpr int VALUES = 1024, INDICES = 64;  // of all lanes: numbers; words
+    static constexpr int VALUES = 1024, INDICES = 64;  // of all lanes together, in numbers and words
 
     uint32_t left[2][2][4], indices[2];
 
-    // From a slot in shared memory: values as [k-block][half][lane][16 bytes], then words as [lane][2].
+    // Loads from a slot in shared memory: values as [k-block][half][lane][16 bytes], then words as [lane][2].
     __device__ __forceinline__ void read(const uint8_t* slot, int lane) {
 #pragma unroll
         for (int at = 0; at < 4; ++at)
@@ -271,11 +275,11 @@ struct SparseChunk {
     }
 };
 
-// How a weight of a pattern is multiplied; this is what both kinds of `OfFour` have in common. A chunk is of 32 outputs, two halves of 16.
-// Sums of a lane: [half][eight rows of X][4].
+// How a weight of a pattern is multiplied: the part that both kinds of `OfFour` share. A chunk has 32 outputs, two halves of 16. A
+// lane's sums: [half][eight rows of X][4].
 struct OfFourSums {
     using Chunk = SparseChunk;
-    static constexpr bool IN_SLOTS = false;  // rows of X lie as in memory
+    static constexpr bool IN_SLOTS = false;  // rows of X keep their order in memory
 
     template <int ROWS>
     static __device__ __forceinline__ int row(int i, int lane) {
@@ -296,12 +300,12 @@ struct OfFourSums {
 template <int KEPT>
 struct OfFour;
 
-// Chunks of 64 inputs, as they are: two products.
+// A chunk is 64 inputs as packed: two products.
 template <>
 struct OfFour<2> : OfFourSums {
     static constexpr int INPUTS = 64;
 
-    // x: in shared memory, the chunk's first input of the first row.
+    // x: the chunk's first input in the first row, in shared memory.
     template <typename T, int ROWS>
     static __device__ __forceinline__ void multiply(float (&sums)[ROWS], const SparseChunk& chunk, const uint8_t* x, int pitch, int lane) {
         const uint32_t own = shared_address(x) + lane % 8 * pitch + lane / 8 * 16;
@@ -317,17 +321,17 @@ struct OfFour<2> : OfFourSums {
     }
 };
 
-// Chunks of 128 inputs: two k-blocks of 64 with two products each. The four k of a sparse group are two neighboring inputs of a group of
-// four, a, and two of another one, b: the first two of both in one product, the last two in the other one. So a word with the weights of
-// a and b holds what is kept of either product once the other's is masked out, and both products have the same metadata.
+// A chunk is 128 inputs: two k-blocks of 64 with two products each. The four k of a sparse group are two neighboring inputs of a
+// group of four, a, and two of another one, b: the first two of both in one product, the last two in the other one. So a word with the
+// weights of a and b holds the kept weights of either product after the other's are masked out, and both have the same metadata.
 template <>
 struct OfFour<1> : OfFourSums {
     static constexpr int INPUTS = 128;
     static constexpr uint32_t OF_SECOND_PAIR = 0x88888888;  // indices are p and 2 + p, where p is 0 or 1
 
-    // Ones where a weight of word `at` (0 … 15) is among the first two of its four inputs: a bit of the bits says so.
+    // Mask of ones where a weight of word `at` (0 … 15) is among the first two of its four inputs, which a bit of `bits` says.
     static __device__ __forceinline__ uint32_t among_first(uint32_t bits, int at) {
-        uint32_t mask;  // each byte is the sign of another one
+        uint32_t mask;  // each byte repeats the sign of another byte
         if (at % 2 == 0) asm("prmt.b32 %0, %1, %1, 0x9988;" : "=r"(mask) : "r"(bits << at / 2));
         else asm("prmt.b32 %0, %1, %1, 0xBBAA;" : "=r"(mask) : "r"(bits << at / 2));
         return mask;
@@ -335,7 +339,7 @@ struct OfFour<1> : OfFourSums {
 
     template <typename T, int ROWS>
     static __device__ __forceinline__ void multiply(float (&sums)[ROWS], const SparseChunk& chunk, const uint8_t* x, int pitch, int lane) {
-        const uint8_t* own = x + lane / 4 * pitch + lane % 4 * 32;  // 16 inputs of a row
+        const uint8_t* own = x + lane / 4 * pitch + lane % 4 * 32;  // 16 inputs of one row
 #pragma unroll
         for (int k_block = 0; k_block < 2; ++k_block) {
             const uint32_t metadata = (chunk.indices[0] >> k_block & 0x55555555) | OF_SECOND_PAIR;
@@ -364,15 +368,15 @@ namespace {
 using thread_per_output::LANES;
 
 template <int ROWS>
-constexpr int MOST_THREADS = ROWS <= 16 ? 512 : 256;  // more sums take more registers
+constexpr int MOST_THREADS = ROWS <= 16 ? 512 : 256;  // more sums need more registers
 
 // Pattern: OfFour or ThreeOf32.
 template <typename T, typename Pattern, int ROWS>
 __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __grid_constant__ thread_per_output::Problem problem) {
     using Part = typename Pattern::Chunk;
     using Ring = mma::ChunkRing<T, Part>;
-    constexpr int INPUTS = Pattern::INPUTS;  // of a chunk
-    extern __shared__ __align__(16) uint8_t shared[];  // slots of all warps; their barriers, and X's; rows of X, at last sums
+    constexpr int INPUTS = Pattern::INPUTS;  // per chunk
+    extern __shared__ __align__(16) uint8_t shared[];  // slots of all warps; their barriers and those of X; rows of X, finally sums
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES, shares = warps / problem.block_strips;
     const int slots = warps * problem.stages;
     uint8_t* const barriers = shared + slots * Ring::BYTES;
@@ -385,8 +389,8 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
     fence_barrier_init();
 
     const thread_per_output::Share<T, Part> share(problem, warp);
-    // a strip's first chunks, no more than arrive while the kernel before ends: all copies of X and the weight queue behind them
-    constexpr int PREFETCHED = 32;  // chunks of a block
+    // a strip's first chunks, no more than arrive while the previous kernel ends, since all copies of X and the weight queue behind them
+    constexpr int PREFETCHED = 32;  // chunks per block
     const int of_warp = max(1, PREFETCHED / warps), prefetched = share.first + share.of_strip * of_warp;
     share.begin(problem, lane, prefetched, min(of_warp, share.last - prefetched));
     const int own_last = share.strip < problem.strips ? share.last : share.first;
@@ -397,7 +401,7 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
     for (int segment = share.first; segment < share.last; segment += problem.segment, phase ^= 1) {
         const int end = min(segment + problem.segment, share.last), pitch = (end - segment) * INPUTS * 2 + mma::PADDING;
         const bool in_pieces = mma::in_vectors(problem.inputs);
-        __syncthreads();  // barriers are initialized; all have multiplied by the rows that are there
+        __syncthreads();  // barriers are initialized, and all products with the rows in shared memory are done
         if (!Pattern::IN_SLOTS && in_pieces) mma::bring_rows<T, INPUTS>(problem.inputs, segment, end, rows, pitch, rows_there);
         if (segment == share.first) ring.begin(share, at, own_last, shares, lane);
         if constexpr (Pattern::IN_SLOTS) {
@@ -407,7 +411,7 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
             else mma::gather_rows<T>(problem.inputs, ROWS, segment * INPUTS, (end - segment) * INPUTS, rows, pitch);
         }
         if (!Pattern::IN_SLOTS || !in_pieces) __syncthreads();
-        // threads bring a piece before they multiply by the one before it, so that warps which wait for it leave the others to multiply
+        // threads load a piece before they multiply by the previous one, so that other warps multiply while some wait for it
         for (int piece = Pattern::IN_SLOTS ? -1 : 0; piece < mma::PIECES; ++piece) {
             const int next = mma::piece_begin(segment, end, piece + 1);
             if constexpr (Pattern::IN_SLOTS) {
@@ -437,7 +441,7 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
     thread_per_output::reduce_and_write<T, ROWS>(problem, reinterpret_cast<float*>(rows), share.first_strip * LANES, 0, share.rank);
 }
 
-// ROWS: the fewest that m may need.
+// ROWS: smallest number of rows that holds m.
 template <typename T, int ROWS = 8>
 cudaError_t launch_rows(const thread_per_output::Problem& problem, const thread_per_output::Arguments& given, cudaStream_t stream) {
     if constexpr (ROWS < 64) {
@@ -457,8 +461,8 @@ cudaError_t launch_rows(const thread_per_output::Problem& problem, const thread_
 
 }  // namespace
 
-// Returns a cudaError_t. The caller checks shapes, and that `shared_bytes` hold the chunks, and the inputs of a segment or all sums. rows: 8 (not
-// of groups of 32), 16, 32 or 64, at least m.
+// Returns a cudaError_t. The caller checks shapes, and that `shared_bytes` hold the chunks, and the inputs of a segment or all
+// sums. rows: 8 (but not with groups of 32), 16, 32 or 64, at least m.
 extern "C" int sparsefront_n_m_mma(const thread_per_output::Arguments* arguments, void* stream) {
     const thread_per_output::Problem problem = thread_per_output::problem_of(*arguments);
     const auto queue = static_cast<cudaStream_t>(stream);

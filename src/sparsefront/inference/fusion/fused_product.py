@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
+from sparsefront_kernels.custom_op import is_fused_later
 from sparsefront_kernels.dense.format import DenseFormat
 from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.pointwise import contiguous_transpose, epilogue
@@ -224,4 +225,4 @@ def _values(x: Tensor | Quantized) -> Tensor:
 
 def _uses_epilogue_kernel(y: Tensor) -> bool:
     """Whether to run the epilogue in our own kernel; a compiler fuses it as well, and may fuse later operators too."""
-    return y.is_cuda and y.dtype != torch.float64 and not torch.compiler.is_compiling()
+    return y.is_cuda and y.dtype != torch.float64 and not is_fused_later()

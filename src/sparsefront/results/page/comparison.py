@@ -176,6 +176,7 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
         "metric": {"scale": group.metric.scale, "unit": group.metric.unit, "sign": group.metric.sign},
         "picked_by": None if group.offers_no_choice else group.picked_by,
         "points": points,
+        "on_cpu": group.device == "cpu",
         "unlike": {place: unlike[run] for place, run in runs.items() if run in unlike},
         "axes": {axis.name: axis.label + (f" ({CPU_NOTE})" if group.device == "cpu" else "") for axis in AXES.values()},
     }

@@ -3,12 +3,15 @@
 import base64
 import json
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.bounded_files import Unreadable, read_bytes_bounded
+from sparsefront.artifacts.content_digest import versions
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.provenance import code_commit
 from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.results.candidates import provenance
 from sparsefront.results.columns import COLUMNS, collapsed_in, plain, shared_metric
@@ -33,7 +36,10 @@ def write_page(path: Path, template: str, **values: Any) -> Path:
     environment = Environment(
         loader=PackageLoader("sparsefront.results", "page"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    page = environment.get_template(template).render(style=Markup(_text("style.css")), **values)
+    commit = code_commit()
+    made = f"Written on {date.today()} by sparsefront {versions('sparsefront')['sparsefront'] or ''}"
+    made += f", commit {commit[:12]}." if commit else "."
+    page = environment.get_template(template).render(style=Markup(_text("style.css")), made=made, **values)
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as new:
         new.write_text(page, encoding="utf-8", errors="backslashreplace")  # names may contain invalid characters

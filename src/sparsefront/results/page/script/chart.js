@@ -45,16 +45,17 @@ function legendOf(points) {
   const { patterns, recoveries, dense } = DATA.styles, pruned = points.filter((point) => !point.dense), line = 18;
   const names = (of) => [...new Set(pruned.map(of))].sort();
   const kinds = names((point) => point.recovery);
-  const keys = [...names((point) => point.pattern).map((name) => [name, "circle", patterns[name], ""]),
-    ...(kinds.length > 1 ? kinds : []).map((name) => [name, recoveries[name], "#777", ""]),
+  const keys = [...names((point) => point.pattern).map((name) => [name, "circle", patterns[name], "", "pattern"]),
+    ...(kinds.length > 1 ? kinds : []).map((name) => [name, recoveries[name], "#777", "", "recovery"]),
     ...(points.some((point) => point.dense) ? [["dense", "star", dense, "dense"]] : [])];
   let right = SIZE.left, row = 0;
-  const texts = keys.map(([name, symbol, color, kind]) => {
-    const width = 26 + 7 * name.length;
+  const texts = keys.map(([name, symbol, color, kind, field]) => {
+    const width = 26 + (matchMedia("(max-width: 600px)").matches ? 10 : 7) * name.length; // of larger letters on a phone
     if (right > SIZE.left && right + width > SIZE.width) [right, row] = [SIZE.left, row + 1];
     const at = right, y = SIZE.height + 10 + line * row;
     right += width;
-    return `<path class="key ${kind}" d="${SYMBOLS[symbol](at + 5, y - 4, 4)}" fill="${color}"/><text x="${at + 14}" y="${y}">${escaped(name)}</text>`;
+    const filters = field ? ` class="filters" data-field="${field}" data-value="${escaped(name)}"` : "";
+    return `<g${filters}><path class="key ${kind}" d="${SYMBOLS[symbol](at + 5, y - 4, 4)}" fill="${color}"/><text x="${at + 14}" y="${y}">${escaped(name)}</text></g>`;
   });
   return { text: `<g class="legend">${texts.join("")}</g>`, height: keys.length ? line * (row + 1) : 0 };
 }

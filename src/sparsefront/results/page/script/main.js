@@ -36,7 +36,18 @@ function show() {
   showTable(view, { select, changed });
   showDetails(view.selected);
   document.getElementById("shown").textContent = shownText(view);
+  showHeadline(view);
   return { view, select };
+}
+
+// The sentence of the page is of all runs, with its statistics; of some it says what was measured, and claims nothing.
+function showHeadline({ points, section }) {
+  const line = document.querySelector(`section[data-section="${state.section}"] .headline`);
+  line.dataset.all ??= line.textContent;
+  const some = FILTERS.some((name) => state.filters[name].size), timed = points.filter((point) => point.speedup !== null);
+  const fastest = timed.sort((a, b) => b.speedup - a.speedup)[0];
+  const measured = fastest && !section.on_cpu ? `, the fastest measured is ${nameOf(fastest)}: ${timesText(fastest.speedup)}, ${lostText(fastest.lost, fastest.metric)}` : "";
+  line.textContent = some ? `Of the ${counted(points.length, "point")} shown${measured || ", none was timed on a GPU"}.` : line.dataset.all;
 }
 
 // What is drawn, picked and downloaded.
@@ -108,6 +119,8 @@ function start() {
   on("points", "keydown", pressed);
   on("json", "click", () => download("runs.json", JSON.stringify(recordsOf(shownRuns()), null, 1), "application/json"));
   document.addEventListener("click", (event) => {
+    const key = event.target.closest(".legend .filters");
+    if (key) document.querySelector(`#filters [data-field="${key.dataset.field}"] [data-value="${CSS.escape(key.dataset.value)}"]`)?.click();
     const button = event.target.closest("[data-copy]");
     if (button) copyText(button.parentElement.querySelector("code").textContent, button);
   });
