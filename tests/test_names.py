@@ -1,4 +1,4 @@
-"""Local variables are named after what they hold, not after where it came from."""
+"""Local variables are named after what they hold, not after where it came from; names of tests are short."""
 
 import ast
 from pathlib import Path
@@ -29,3 +29,16 @@ def test_no_local_variable_is_a_participle():
         if name in WORDS
     ]
     assert not places, "name it after what it is: " + ", ".join(sorted(places))
+
+
+def test_names_of_tests_are_short():
+    """`test_<subject>_<condition>`, at most six words after `test_`."""
+    functions = [
+        (file, node.name)
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    assert len(functions) > 1000
+    places = [f"{file.relative_to(ROOT)} {name}" for file, name in functions if len(name.split("_")) > 7]
+    assert not places, "at most six words after test_: " + ", ".join(places)

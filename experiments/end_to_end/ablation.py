@@ -37,7 +37,7 @@ from experiments.harness.rows import append_line, read_lines, values_of, where_a
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import shared
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import products
+from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.network_modules import release_formats
@@ -121,7 +121,7 @@ def shipped_launches_only() -> Iterator[None]:
     try:
         with (
             patch.object(timers, "untried_launches", lambda *given: None),
-            patch.object(products, "assume_launch", lambda *given: None),
+            patch.object(product_choice, "assume_launch", lambda *given: None),
         ):
             yield
     finally:

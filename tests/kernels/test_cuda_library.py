@@ -93,7 +93,7 @@ MOST_SPILLED = {"gathered_sm90_cluster": 440, "gathered_indexed": 8, "gathered_s
 class TestOurSources:
     """One compilation of each serves all of these."""
 
-    def test_its_record_is_of_what_is_there(self, name):
+    def test_record_is_of_what_exists(self, name):
         record = compiled.recorded().get(name)
         assert record is not None and record.sources == compiled.digest(name), "run `python tests/kernels/compiled.py`"
 
@@ -130,7 +130,7 @@ class TestBuilding:
         assert cuda_library.build("trivial") != library
         assert [path.name for path in empty_cache.iterdir() if path.name.startswith("building")] == []
 
-    def test_a_shared_header_is_part_of_every_library(self, forked_builds, empty_cache, source, monkeypatch, tmp_path):
+    def test_shared_header_of_every_library(self, forked_builds, empty_cache, source, monkeypatch, tmp_path):
         shared = tmp_path / "shared"
         shared.mkdir()
         (shared / "number.cuh").write_text("constexpr int NUMBER = 1;")
@@ -285,7 +285,7 @@ class TestPrebuilt:
 
 
 @pytest.mark.skipif(cuda_library.compiler() is None, reason="needs nvcc")
-def test_a_prebuilt_library_holds_the_cuda_runtime(empty_cache, source, capsys, monkeypatch):
+def test_prebuilt_library_holds_the_runtime(empty_cache, source, capsys, monkeypatch):
     """So that nothing of CUDA but the driver need be there, and no second build of it stays behind."""
     monkeypatch.setattr(cuda_library, "FLAGS", ())
     runtime = "#include <cuda_runtime_api.h>\nint version; "
@@ -326,7 +326,7 @@ class TestFailingCompiler:
         cuda_library.load.cache_clear()
 
     @pytest.mark.usefixtures("needs_tools")
-    def test_is_found_out_before_a_kernel_is_offered(self, trial, forking, compiler, monkeypatch, caplog):
+    def test_fault_is_seen_before_offering(self, trial, forking, compiler, monkeypatch, caplog):
         monkeypatch.setattr(cuda_library, "subprocess", forking)
         compiler('echo "nvcc fatal error: unsupported GNU version"; exit 1')
         for _ in range(2):
@@ -338,9 +338,7 @@ class TestFailingCompiler:
 
 class TestMissingTools:
     @pytest.mark.parametrize(("tool", "named"), [("compiler", "CUDA's compiler nvcc"), ("ninja", "pip install ninja")])
-    def test_is_named_once_in_the_log_and_always_to_who_asks(
-        self, tool, named, empty_cache, source, monkeypatch, caplog
-    ):
+    def test_fault_is_logged_once(self, tool, named, empty_cache, source, monkeypatch, caplog):
         if torch.version.cuda is None:
             pytest.skip("this PyTorch is one without CUDA")
         source("trivial", ANSWER.format(1))

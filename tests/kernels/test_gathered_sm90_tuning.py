@@ -14,7 +14,7 @@ LARGE = Sm90Problem(m=4096, k=4096, n=4096, cta_tiles=32, k_blocks=1024)
 SMALL = Sm90Problem(m=256, k=1024, n=1024, cta_tiles=8, k_blocks=64)
 
 
-def test_k_blocks_are_shared_where_whole_tiles_leave_blocks_idle():
+def test_k_blocks_are_shared():
     """26 blocks of 128 columns on 132 SMs, the longest with 120 k-blocks; at many rows there is enough for all."""
     lengths = (120, 118, 103, 102, *[90] * 9, *[0] * 28)
     uneven = Sm90Problem(256, 20480, 5120, 41, sum(max(1, length) for length in lengths), lengths)
@@ -22,7 +22,7 @@ def test_k_blocks_are_shared_where_whole_tiles_leave_blocks_idle():
     assert not any(launch.shares for launch in candidates(replace(uneven, m=16384), 132))
 
 
-def test_measured_launches_are_used_for_their_shape_only(nothing_tuned):
+def test_measured_launches_of_their_shape(nothing_tuned):
     odd = Sm90Launch(64, 4, 16, 2)
     LAUNCHES.record(LARGE, odd, 123.456, "Some GPU")
     near = Sm90Problem(LARGE.m, LARGE.k, LARGE.n, LARGE.cta_tiles, LARGE.k_blocks + 3)
@@ -31,7 +31,7 @@ def test_measured_launches_are_used_for_their_shape_only(nothing_tuned):
     assert chosen_launch(LAUNCHES, LARGE, "Another GPU", 132) == candidates(LARGE, 132, slack=1.0)[0]
 
 
-def test_a_trial_counts_before_what_was_measured_until_it_ends(nothing_tuned, monkeypatch):
+def test_trial_counts_until_it_ends(nothing_tuned, monkeypatch):
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     packed = pack_for_sm90(FORMATS["gathered"].from_dense(torch.randn(256, 96), torch.ones(256, 96) > 0, tile=128))
     problem = Problem(m=64, k=96, n=256, dtype=torch.float16, device=torch.device("cpu"))
@@ -51,7 +51,7 @@ def test_a_trial_counts_before_what_was_measured_until_it_ends(nothing_tuned, mo
 
 
 @pytest.mark.parametrize("m", [64, 4096])
-def test_uneven_lists_have_launches_of_their_own(nothing_tuned, m):
+def test_uneven_lists_have_own_launches(nothing_tuned, m):
     """With those of equal lists blocks wait for the longest list: they lost to predicted ones at few rows."""
     equal = Sm90Problem(m, 64, 512, 4, 16, (4, 4, 4, 4))
     uneven = Sm90Problem(m, 64, 512, 4, 16, (9, 4, 3, 0))
@@ -63,7 +63,7 @@ def test_uneven_lists_have_launches_of_their_own(nothing_tuned, m):
     assert chosen_launch(LAUNCHES, equal, "GPU", 132) == of_equal
 
 
-def test_a_weight_keeps_its_launch_with_about_as_many_rows(nothing_tuned):
+def test_weight_keeps_its_launch(nothing_tuned):
     """A network gets inputs of a new length: predictions for each of its products would take a tenth of a second."""
     lists = (9, 8, 8, 7, 0, 0)
     at, few_rows = (Sm90Problem(m, 1024, 768, 6, 34, lists) for m in (12288, 512))

@@ -22,13 +22,13 @@ def stored_weight(k, device="cpu"):
 
 
 class TestTables:
-    def test_inputs_beyond_a_signed_16_bit_number(self):
+    def test_inputs_beyond_16_bits(self):
         mask = torch.zeros(16, 65_535, dtype=torch.bool)
         mask[:, [0, 32_767, 32_768, 65_534]] = True
         stored = FORMATS["gathered"].from_dense(torch.randn(16, 65_535).half(), mask, tile=16)
         assert torch.equal(dense_weight(pack_for_small_m(stored)), stored.to_dense())
 
-    def test_equal_row_tiles_are_known_as_such_and_longest_come_first_otherwise(self):
+    def test_equal_row_tiles(self):
         mask = torch.zeros(256, 96, dtype=torch.bool)
         mask[:, :40] = True
         packed = pack_for_small_m(FORMATS["gathered"].from_dense(torch.randn(256, 96).half(), mask, tile=128))
@@ -39,7 +39,7 @@ class TestTables:
         assert (packed.chunks_of_each, packed.in_order, packed.row_tiles.tolist()) == (-1, False, [[0, 6], [6, 3]])
         assert packed.most_chunks == 6
 
-    def test_row_tiles_that_keep_no_input_come_last_and_have_no_blocks_where_rows_are_few(self):
+    def test_empty_row_tiles_come_last(self):
         mask = torch.zeros(640, 96, dtype=torch.bool)
         mask[128:256, :40] = mask[384:512, :60] = True
         stored = FORMATS["gathered"].from_dense(torch.randn(640, 96).half(), mask, tile=128, drop_empty_outputs=True)
@@ -51,7 +51,7 @@ class TestTables:
         pruned = pack_for_small_m(FORMATS["gathered"].from_dense(stored.to_dense(), mask & False, tile=128))
         assert pruned.panels.numel() == 0 and candidates(SmallMProblem.of(pruned, 3, x_feature_major=True), 132)
 
-    def test_a_weight_is_read_early_only_where_a_call_has_read_it_as_it_is(self):
+    def test_early_reads_of_a_weight(self):
         packed = pack_for_small_m(stored_weight(90))
         parts = (packed.panels, packed.lists, packed.row_tiles, packed.outputs)
         assert [was_read_before(*parts) for _ in range(3)] == [False, True, True]
@@ -66,7 +66,7 @@ class TestTables:
 
 
 class TestEntries:
-    def test_rows_of_x_have_launches_of_their_own(self):
+    def test_rows_have_launches_of_their_own(self):
         tunables = {layout: kernel.tunable.kernel for layout, kernel in KERNELS.items()}
         by_row = {layout for layout, name in tunables.items() if name == "gathered_small_m_row_x"}
         assert by_row == {"row_major", "row_to_feature"} and len(set(tunables.values())) == 2
@@ -75,7 +75,7 @@ class TestEntries:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 class TestOnGPU:
-    def test_a_weight_that_changes_between_calls_is_read_anew(self, assert_close):
+    def test_changed_weight_is_read_anew(self, assert_close):
         stored, other = (stored_weight(300, "cuda") for _ in range(2))
         other = replace(other, values=-2 * other.values)
         kernel, x = entry("gathered_small_m"), torch.randn(3, stored.shape[1], device="cuda").half()

@@ -63,7 +63,7 @@ def test_a_cpu_takes_the_reference():
 
 @pytest.mark.parametrize("kernel", REFERENCES, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_reference_is_the_product_of_the_quantized_operands(kernel, dtype):
+def test_reference_is_the_quantized_product(kernel, dtype):
     x, stored, packed = operands(kernel, dtype, CPU)
     bias, residual = torch.randn(N), torch.randn(45, N).to(dtype)
     for epilogue in ({}, {"activation": "gelu", "residual": residual}):
@@ -75,7 +75,7 @@ def test_reference_is_the_product_of_the_quantized_operands(kernel, dtype):
 
 
 @pytest.mark.parametrize("kernel", REFERENCES, ids=lambda kernel: kernel.name)
-def test_reference_takes_x_quantized_in_each_way(kernel):
+def test_reference_takes_x_quantized(kernel):
     x, _, packed = operands(kernel, torch.float16, CPU)
     ways = {"row": quantize(x, kernel.precision), "group128": quantize(x, kernel.precision, group=128)}
     if kernel.precision == "fp8":
@@ -90,7 +90,7 @@ def test_reference_takes_x_quantized_in_each_way(kernel):
         kernel.run(other, packed)
 
 
-def test_nan_and_infinities_reach_their_rows_alone():
+def test_nan_reaches_its_row_alone():
     for kernel in REFERENCES:
         x, _, packed = operands(kernel, torch.float16, CPU, m=5)
         x[1, 3], x[3, 5], x[4] = math.nan, math.inf, 0.0
@@ -100,7 +100,7 @@ def test_nan_and_infinities_reach_their_rows_alone():
 
 
 @pytest.mark.parametrize("name", ["blocked_fp8_reference", pytest.param("blocked_fp8_sm90", marks=pytest.mark.gpu)])
-def test_a_kernel_may_quantize_for_the_next_product(name):
+def test_kernel_quantizes_for_the_next(name):
     kernel, device = entry(name), CPU if name == "blocked_fp8_reference" else torch.device("cuda")
     x, _, packed = operands(kernel, torch.float16, device)
     bias = torch.randn(N, device=device)
@@ -138,7 +138,7 @@ def test_unsupported_problems_say_why(kernel, changes, reason):
 
 
 @pytest.mark.parametrize("name", ["dense_fp8", "dense_int8"])
-def test_operands_that_do_not_fit_are_rejected(name):
+def test_misfitting_operands_are_rejected(name):
     kernel = entry(name)
     x, _, packed = operands(kernel, torch.float16, CPU)
     for wrong, bias, message in (
@@ -155,7 +155,7 @@ def test_operands_that_do_not_fit_are_rejected(name):
 @pytest.mark.parametrize("kernel", [kernel for kernel in LOW if kernel.requires_cuda], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("m", [6, 17, 45, 256])
-def test_kernel_is_the_product_of_the_quantized_operands(kernel, dtype, m):
+def test_kernel_is_the_quantized_product(kernel, dtype, m):
     device = torch.device("cuda")
     stored = weight_of(kernel.family, dtype).to(device)
     if (reason := kernel.unsupported_reason(stored, Problem(m, K, N, dtype, device))) is not None:

@@ -20,9 +20,14 @@ ROUGH = {"rtol": 0.2, "atol": 0.2}  # of products in fp8
 X = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
 
 
+def three_layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+
+
 @pytest.fixture
 def net():
-    return nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
+    return three_layers()
 
 
 @pytest.fixture
@@ -131,11 +136,7 @@ def test_network_without_sparse_layers(net, gpu, monkeypatch, kernel):
 )
 def test_low_precision_must_beat_dense(gpu, sparse_ms, low_ms, runs):
     seen = gpu(sparse_ms, low_ms)
-    net = (
-        nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8))
-        .bfloat16()
-        .eval()
-    )
+    net = three_layers().bfloat16()
     masks = sf.prune(net, "tile_wise", 0.5, granularity=8, layers=["0", "1.1"], tell=len)
     report = sf.swap(net, masks, (X.bfloat16(),), precision="fp8", tell=seen.told.append)
     assert [layer.is_sparse for layer in report.layers.values()] == [runs == "sparse"] * 2
@@ -163,13 +164,9 @@ def test_networks_that_cannot_be_compared(net, gpu):
 
 @pytest.mark.parametrize("later", [False, True], ids=["this process", "a later one"])
 def test_same_shapes_reuse_the_search(gpu, forget, tmp_path, monkeypatch, later):
-    def net():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
-
     seen, reports = gpu(9.0), []
     for _ in range(2):
-        reports.append(swapped(net(), seen)[1])
+        reports.append(swapped(three_layers(), seen)[1])
         if later:
             forget()
     assert len(seen.timed) == 1 and seen.plans[0] is None
@@ -177,7 +174,7 @@ def test_same_shapes_reuse_the_search(gpu, forget, tmp_path, monkeypatch, later)
     assert set(seen.plans[1].layers.values()) == {"gathered_reference"}, "nothing is chosen again"
     assert reports[0].layers.keys() == reports[1].layers.keys() and reports[1].sparse_flops_share == 0
     assert "as found before" in seen.told[-1]
-    other = net()
+    other = three_layers()
     masks = sf.prune(other, "tile_wise", 0.5, granularity=16, layers=["0", "1.1"], tell=len)
     sf.swap(other, masks, (X,), tell=len)
     assert len(seen.timed) == 2, "other masks are another search"
@@ -185,20 +182,18 @@ def test_same_shapes_reuse_the_search(gpu, forget, tmp_path, monkeypatch, later)
         for text in ("{", '{"plan"'):
             for file in (tmp_path / "searches").iterdir():
                 file.write_text(text)
-            swapped(net(), seen)
+            swapped(three_layers(), seen)
             forget()
         assert len(seen.timed) == 4, "a file that is damaged is none"
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "another GPU")
-        swapped(net(), seen)
+        swapped(three_layers(), seen)
         assert len(seen.timed) == 5
 
 
 def test_swap_without_reuse(gpu):
     seen, lines = gpu(9.0), []
     for timed, reuse in ((1, False), (2, False), (2, True)):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
-        lines.append(str(swapped(net, seen, reuse=reuse)[1]).splitlines()[:-2])  # without seconds
+        lines.append(str(swapped(three_layers(), seen, reuse=reuse)[1]).splitlines()[:-2])  # without seconds
         assert len(seen.timed) == timed and ("as found before" in seen.told[-1]) == reuse
     assert lines[0] == lines[1] == lines[2], "the measuring stage and a later sf.swap choose alike"
 
@@ -216,9 +211,7 @@ def test_plan_is_repeated_whatever_was_fast(gpu, monkeypatch):
     """In other layers: what was decided for this network is what runs."""
     seen, reports = gpu(0.5), []
     for _ in range(2):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.ReLU(), nn.Linear(64, 32)), nn.Linear(32, 8)).eval()
-        reports.append(swapped(net, seen)[1])
+        reports.append(swapped(three_layers(), seen)[1])
         fast = {"dense_linear": 9.0, "csr_reference": 5.0}, True
         monkeypatch.setattr(autotune.TimedLayers, "find", lambda *similar, fast=fast: fast)
     assert seen.plans[1] is not None

@@ -109,7 +109,7 @@ def test_serving_run_has_its_file(run, tmp_path):
 
 
 @pytest.mark.gpu
-def test_energy_of_a_gpu_is_measured_or_has_a_reason():
+def test_energy_is_measured_or_explained():
     x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
     report = joules(lambda: x @ x, x.device)
     assert report["no_energy"] or 0 < report["joules_per_call"] < 100 and report["idle_watts"] > 0

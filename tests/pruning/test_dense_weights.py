@@ -131,7 +131,7 @@ def test_masks_that_take_nothing():
 
 @pytest.mark.parametrize("padding", [1, "same", "valid"])
 @pytest.mark.parametrize("recovery", ["obs_update", "least_squares"])
-def test_one_dimensional_convolutions_are_pruned_and_run_dense(recovery, padding, tmp_path):
+def test_conv1d_is_pruned_and_runs_dense(recovery, padding, tmp_path):
     torch.manual_seed(0)
     stride = 1 if padding == "same" else 2
     net = nn.Sequential(

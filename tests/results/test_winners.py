@@ -23,7 +23,7 @@ def outcomes(right: list[int] | np.ndarray, samples: str = "dev") -> Outcomes:
     return Outcomes("accuracy", np.asarray(right, dtype=np.uint8), None, samples)
 
 
-def test_recipe_and_winner_are_picked_by_the_held_out_part_alone(run):
+def test_held_out_part_picks_the_winner(run):
     weak = run("n_m", 0.80, 0.99, recovery_parameters={"lr": 1e-2})
     good = run("n_m", 0.90, 0.70, recovery_parameters={"lr": 1e-3})
     other = run("tile_wise", 0.85, 0.95)
@@ -35,7 +35,7 @@ def test_recipe_and_winner_are_picked_by_the_held_out_part_alone(run):
     assert ("n_m 128", "recovery.lr=0.001") in told
 
 
-def test_a_sparsity_that_was_not_achieved_wins_nothing(run):
+def test_unmet_sparsity_wins_nothing(run):
     """A network whose layers all stayed dense was the winner at 0.75; a mixed search won at its ceiling."""
     dense = run("block_wise", 0.99, 0.99, sparsity_achieved=0.0)
     searched = run("mixed", 0.98, 0.98, sparsity_achieved=0.42, allocation_parameters={"speedup": 1.5})
@@ -50,7 +50,7 @@ def test_a_sparsity_that_was_not_achieved_wins_nothing(run):
     assert all("picked before" not in line for line in verdicts(found[:3], lambda result: None))
 
 
-def test_seeds_are_taken_together_as_mean_and_deviation(run):
+def test_seeds_give_mean_and_deviation(run):
     again = {"recovery_seed": 1, "seed": 0}
     results = [run("n_m", 0.9, 0.8, seed=seed) for seed in (0, 1)] + [run("n_m", 0.9, 0.9, **again)]
     (candidate,) = candidates_of(results)
@@ -60,7 +60,7 @@ def test_seeds_are_taken_together_as_mean_and_deviation(run):
     assert mean_and_deviation([0.5]) == (0.5, None), "one run has no deviation"
 
 
-def test_a_seed_that_was_run_again_counts_once(run):
+def test_repeated_seed_counts_once(run):
     old = run("n_m", 0.9, 0.8, seed=0, time="2026-01-01T00:00:00+00:00")
     new = run("n_m", 0.9, 0.7, seed=0, time="2026-01-02T00:00:00+00:00")
     for results in ([old, new], [new, old]):
@@ -74,7 +74,7 @@ def test_a_seed_that_was_run_again_counts_once(run):
         (0.9, {"val_seen": True}, "are of a checkpoint that may have been trained on the held-out part (val_seen)"),
     ],
 )
-def test_nothing_is_picked_without_held_out_data(run, val, changes, why):
+def test_nothing_picked_without_held_out_data(run, val, changes, why):
     results = [run(name, val, 0.9, **changes) for name in ("n_m", "tile_wise")]
     candidates = candidates_of(results)
     assert winners(candidates) == {} and [line["picked by held out"] for line in candidate_table(candidates)] == [
@@ -94,7 +94,7 @@ def test_nothing_is_picked_without_held_out_data(run, val, changes, why):
         ([1, 0] * 50, [0, 1] * 50, "no clear difference (+0.00 points"),
     ],
 )
-def test_better_is_said_where_the_interval_says_so(run, ours, theirs, said):
+def test_intervals_decide(run, ours, theirs, said):
     kept = {"n_m": outcomes(ours), "tile_wise": outcomes(theirs)}
     results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
     (line,) = verdicts(candidates_of(results), lambda result: {"sparse": kept[result.choice.pattern]})
@@ -132,7 +132,7 @@ def test_intervals_cover_the_truth(seeds, seed_sd, same_seeds):
     assert covered >= 0.905 * 400
 
 
-def test_pseudo_values_have_the_variance_of_the_metric():
+def test_variance_of_pseudo_values():
     generator = np.random.RandomState(0)
     labels = generator.randint(2, size=800)
     predicted = np.where(generator.rand(800) < 0.8, labels, 1 - labels)

@@ -433,7 +433,7 @@ def _side_by_side(
     ways: Ways = {}
     sparse, speed, samples_ms = measure_swap(bench, dense_net, make_net, export, ways)
     save_choices(sparse.report, folder)
-    if dense := sparse.report.dense_layers | sparse.report.others:
+    if dense := sparse.report.dense_layers:  # the report has other weights, which are never pruned
         log.info("swap: left dense, %d: %s", len(dense), reasons_text(dense))
     if bench.experiment.precision.is_low and not has_low_precision(sparse.net):
         reasons = reasons_text(sparse.report.low_precision_layers)
