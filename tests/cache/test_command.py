@@ -60,7 +60,7 @@ def test_removal_is_shown_first(filled, capsys):
     assert not list(cache.root.rglob("*removed*"))
 
 
-def test_stages_of_an_earlier_run_are_used(cache):
+def test_stages_of_earlier_runs_are_used(cache):
     """The later run found the export finished, and opened nothing that the export was made from."""
     paths = cache.point(0.5, name=None)
     cache.open()
