@@ -222,7 +222,7 @@ def test_damaged_stage_is_made_again(tmp_path, caplog, file, damage, message):
     with caplog.at_level(logging.INFO):
         again = make(tmp_path, reuse=True)
     assert not again.reused and again.path == folder and text(again) == WHOLE
-    assert f"{folder}: {message}" in caplog.text and caplog.text.count("damaged") == 1
+    assert f"{folder}: {message}" in caplog.text and caplog.text.count("damaged, and not used") == 1
     assert make(tmp_path, reuse=True).reused
 
 

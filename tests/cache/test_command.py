@@ -60,6 +60,17 @@ def test_removal_is_shown_first(filled, capsys):
     assert not list(cache.root.rglob("*removed*"))
 
 
+def test_stages_of_earlier_runs_are_used(cache):
+    """The later run found the export finished, and opened nothing that the export was made from."""
+    paths = cache.point(0.5, name=None)
+    cache.open()
+    paths["measure again"] = cache.make("measure", {"export": paths["export"].name, "samples": 20})
+    cache.close()
+    cache.result("later", 0.5, run_id=paths["measure again"].name)
+    assert cache.command("remove", "--unused", "--yes") == 0
+    assert present(paths) == {"dense", "recover", "export", "measure again"}
+
+
 @pytest.mark.parametrize("named", ["folder", "name", "run_id"])
 def test_run_goes_with_what_it_used(filled, named):
     cache, paths = filled

@@ -168,9 +168,10 @@ def put(partial: Path, folder: Path) -> Held:
 
 def newest(folder: Path) -> Path | None:
     """The newest stage of that name, which may vanish at any time; None if there is none."""
-    # twice, since a maker may add one and remove another during the listing
-    generations = _generations(folder) or _generations(folder)
-    return generations[-1] if generations else None
+    for _ in range(5):  # a maker may add one and remove another during a listing
+        if generations := _generations(folder):
+            return generations[-1]
+    return None
 
 
 def _generations(folder: Path) -> list[Path]:
