@@ -296,7 +296,8 @@ class FinishedRun:
                 note = "" if error is None else f"± {error:.4f}"
                 rows.append((f"{quality.metric_name}, {network}", f"{value:.4f}", note))
         for network in ("dense", "sparse"):
-            if (milliseconds := getattr(speed, f"latency_{network}_ms")) is not None:
+            milliseconds = getattr(speed, f"latency_{network}_ms")
+            if milliseconds is not None:
                 where = filter(None, (speed.latency_device, getattr(speed, f"execution_mode_{network}")))
                 rows.append((f"latency, {network}", f"{milliseconds:.3f} ms", ", ".join(where)))
         if speed.speedup is not None:
@@ -373,7 +374,8 @@ def run(*overrides: str, config_dir: Path | str = CONF) -> FinishedRun:
 
 
 def _require_texts(overrides: Sequence[object]) -> None:
-    if odd := [override for override in overrides if not isinstance(override, str)]:
+    odd = [override for override in overrides if not isinstance(override, str)]
+    if odd:
         raise InvalidSetting("overrides", odd[0], 'are texts such as "pattern=n_m"')
 
 

@@ -66,7 +66,8 @@ def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | N
     errors = list(filter(_says_full, errors))
     if not errors:
         return None
-    if (file := next(filter(None, map(_written_file, errors)), None)) is not None:
+    file = next(filter(None, map(_written_file, errors)), None)
+    if file is not None:
         folder = _existing(file if file.is_dir() else file.parent)
         inside = [known for known in folders if known in (file, *file.parents)]
         return _full(folder, folders[max(inside, key=lambda known: len(known.parts))] if inside else "")
@@ -292,7 +293,8 @@ def below_with_links(
     waiting = [str(folder)]
     for start in waiting:
         for parent, folders, files in os.walk(start, onerror=told):
-            if (place := _place(parent)) is None or place in seen:
+            place = _place(parent)
+            if place is None or place in seen:
                 folders.clear()  # os.walk does not descend then
                 continue
             seen.add(place)
@@ -321,7 +323,8 @@ def require_readable(folder: Path, *, otherwise: str) -> None:
     Raises:
         Obstacle: see `unreadable`.
     """
-    if (obstacle := unreadable(folder, otherwise=otherwise)) is not None:
+    obstacle = unreadable(folder, otherwise=otherwise)
+    if obstacle is not None:
         raise obstacle
 
 
@@ -331,7 +334,8 @@ def unreadable(path: Path, *, otherwise: str) -> Obstacle | None:
     Args:
         otherwise: a remedy that does not need its owner: "name another cache_dir".
     """
-    if (part := _first_denied(path)) is None:
+    part = _first_denied(path)
+    if part is None:
         return None
     whose, mode = "another user", ""
     with suppress(OSError):  # vanished meanwhile
