@@ -120,7 +120,7 @@ def new_process() -> Callable[[], None]:
 
     def forget() -> None:
         for name, cached in vars(code_digest).items():
-            if hasattr(cached, "cache_clear") and name != "_parsed":  # see `sources_parsed_once`
+            if hasattr(cached, "cache_clear") and name != "_parse":  # see `sources_parsed_once`
                 cached.cache_clear()
         importlib.invalidate_caches()
 
@@ -149,7 +149,7 @@ def sources_parsed_once() -> Iterator[None]:
     from sparsefront.artifacts import code_digest
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(code_digest, "_parsed", functools.cache(code_digest._parsed))
+        patch.setattr(code_digest, "_parse", functools.cache(code_digest._parse))
         yield
 
 
@@ -168,9 +168,9 @@ def digits_grouped_once() -> Iterator[None]:
     """Every part of a run asks which of the 1797 images are alike."""
     from sparsefront.data import digits
 
-    linked = functools.cache(digits.linked)
+    linked = functools.cache(digits.link)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digits, "linked", lambda keys: linked(tuple(keys)).copy())
+        patch.setattr(digits, "link", lambda keys: linked(tuple(keys)).copy())
         yield
 
 

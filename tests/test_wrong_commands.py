@@ -11,7 +11,7 @@ from quick_compositions import CONF, composition
 
 from sparsefront.config import arguments
 from sparsefront.config.arguments import GROUPS, normalize_arguments
-from sparsefront.config.declared import check_declared, declared_types
+from sparsefront.config.declared import check_declared, read_types
 from sparsefront.config.settings import build_settings, check_root
 from sparsefront.config.sweeps import NOT_COMPOSED, composition_complaint
 from sparsefront.errors import InvalidSetting
@@ -146,11 +146,11 @@ def test_every_group_is_known():
 @pytest.mark.parametrize(("option", "package"), arguments.PLUGINS.items(), ids=str)
 def test_missing_plugin_names_its_installation(monkeypatch, option, package):
     argument, (distribution, extra) = "hydra/{}={}".format(*option), package
-    monkeypatch.setattr(arguments, "_installed", lambda distribution: False)
+    monkeypatch.setattr(arguments, "_is_installed", lambda distribution: False)
     message = f"{argument}: the package {distribution} is not installed: pip install -e .*{extra}"
     with pytest.raises(InvalidSetting, match=f"^{message}"):
         normalize_arguments(["-m", argument, "seed=1,2"])
-    monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
+    monkeypatch.setattr(arguments, "_is_installed", lambda distribution: True)
     assert normalize_arguments([argument]) == [argument]
 
 
@@ -163,7 +163,7 @@ def options() -> list[tuple[str, str]]:
 def test_source_declares_parameters():
     unknown = 0
     for _, name in options():
-        declared, real = declared_types(name), parameters_of(class_named(name, object))
+        declared, real = read_types(name), parameters_of(class_named(name, object))
         assert declared is not None and list(declared) == list(real), name
         for key, hint in declared.items():
             unknown += "Any" in str(hint)

@@ -114,7 +114,7 @@ class TranslationEncoder(nn.Module):
         self.net.decoder = nn.ModuleList()
 
     def forward(self, source: torch.Tensor, source_mask: torch.Tensor) -> torch.Tensor:
-        return self.net.encoded(source, source_mask)
+        return self.net.run_encoder(source, source_mask)
 
 
 def translation(rows: int, length: int) -> Made:

@@ -20,7 +20,7 @@ import torch
 from sparsefront.artifacts.bounded_files import Unreadable, read_table_text, separator_of
 from sparsefront.artifacts.content_digest import versions
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.options import shortened
+from sparsefront.options import shorten
 from sparsefront.provenance import provenance
 from sparsefront.results.record import Result
 from sparsefront.results.store import TEXT
@@ -186,7 +186,7 @@ def difference(row: Mapping[str, str], result: Result) -> str | None:
     for name, value in result.flat().items():
         cell = row.get(name, "")
         if cell and name not in OF_THE_POINT and not _same(name, cell, value):
-            return f"the row states {name}={shortened(cell)}, its record {shortened(value)}"
+            return f"the row states {name}={shorten(cell)}, its record {shorten(value)}"
     return None
 
 

@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError as error:  # the library alone was installed
     sys.exit(str(missing_package(error)))
 
-from sparsefront.artifacts.durable import denied
+from sparsefront.artifacts.durable import explain_denial
 from sparsefront.config import command_line
 from sparsefront.config.arguments import normalize_arguments
 from sparsefront.config.settings import check_root
@@ -80,7 +80,7 @@ def compare(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     except PermissionError as error:
-        print(denied(error, otherwise=ANOTHER_FOLDER), file=sys.stderr)
+        print(explain_denial(error, otherwise=ANOTHER_FOLDER), file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         complaint = missing_package(error)

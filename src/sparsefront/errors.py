@@ -20,7 +20,7 @@ def printable(text: object, *, lines: bool = False) -> str:
     Args:
         lines: keep newlines; else they are escaped, too.
     """
-    return (_CONTROL_IN_LINES if lines else _CONTROL).sub(_escaped, str(text))
+    return (_CONTROL_IN_LINES if lines else _CONTROL).sub(_escape, str(text))
 
 
 def plot_text(text: object) -> str:
@@ -29,7 +29,7 @@ def plot_text(text: object) -> str:
     return printable("\n".join(lines), lines=True).replace("$", r"\$")
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 

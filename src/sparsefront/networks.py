@@ -302,12 +302,12 @@ def remove_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> None:
                 moved[left.rpartition(".")[2]] = block
         owner._modules.clear()
         owner._modules.update(moved)
-        removed = getattr(owner, "removed", None)
-        if removed is not None:  # experts, which a router counts
+        forget = getattr(owner, "forget_experts", None)
+        if forget is not None:  # experts, which a router counts
             experts = [
                 stay for (name, block), stay in zip(members.items(), stays, strict=True) if any(block.children())
             ]
-            removed(net.get_submodule(_parent(parent)), experts)
+            forget(net.get_submodule(_parent(parent)), experts)
             _update_counts(net, ("num_local_experts", "num_experts"), len(experts), sum(experts))
         else:
             _update_block_counts(net, net.get_submodule(_parent(parent)), stays)

@@ -82,7 +82,7 @@ def class_named(
     Raises:
         InvalidSetting: no class name, a package that is not trusted, or a class that is abstract or does not derive from `base`.
     """
-    shown, how = shortened(name), "package.module.Class"
+    shown, how = shorten(name), "package.module.Class"
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", name, flags=re.ASCII):
         raise InvalidSetting(key, shown, f"must be the full name of a class, {how}")
     module, _, attribute = name.rpartition(".")
@@ -131,7 +131,7 @@ def target_values(value: Any) -> Iterator[Any]:
             yield from target_values(entry)
 
 
-def shortened(name: object, most: int = 200) -> str:
+def shorten(name: object, most: int = 200) -> str:
     """Truncate a text from a file, for a message."""
     text = str(name)
     return text if len(text) <= most else f"{text[:most]}..."

@@ -21,7 +21,7 @@ from sparsefront.artifacts.bounded_files import (
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import Edited, InvalidSetting
-from sparsefront.options import shortened
+from sparsefront.options import shorten
 from sparsefront.results.columns import collapsed_in
 from sparsefront.results.field_types import differences
 from sparsefront.results.packed import (
@@ -92,7 +92,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise Edited("record", f"was edited after it was stored: it states {shortened(twice)} twice")
+        raise Edited("record", f"was edited after it was stored: it states {shorten(twice)} twice")
     return content
 
 
@@ -144,7 +144,7 @@ def _require(stated: Mapping[str, Any], found: Mapping[str, Any], source: str, *
     for path, one, value in differences((), {name: stated.get(name) for name in found}, found):
         numbers = isinstance(one, float) and isinstance(value, int | float)
         if not (numbers and math.isclose(one, value, rel_tol=EQUAL, abs_tol=abs_tol)):
-            key, discrepancy = ".".join(map(str, path)), f"{shortened(one)}, where {source} gives {shortened(value)}"
+            key, discrepancy = ".".join(map(str, path)), f"{shorten(one)}, where {source} gives {shorten(value)}"
             raise Edited("record", f"was edited: it states {key}={discrepancy}")
 
 
@@ -164,7 +164,7 @@ def stored_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:
     unknown = [side for side in outcomes if not hasattr(result.quality, side)]
     if unknown:
         raise Edited(
-            file.name, f"was edited: it holds outcomes of {shortened(unknown[0])}, which is no network of a result"
+            file.name, f"was edited: it holds outcomes of {shorten(unknown[0])}, which is no network of a result"
         )
     return outcomes
 

@@ -28,7 +28,7 @@ from sparsefront.data.base import Dataset
 from sparsefront.errors import Edited, InvalidSetting, first_line, keys_of, printable
 from sparsefront.export.save import folder_path, load, require_packages
 from sparsefront.models.base import Model
-from sparsefront.options import CONF, shortened
+from sparsefront.options import CONF, shorten
 from sparsefront.patterns.base import Pattern, modules_of
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks, masks_left
@@ -51,7 +51,7 @@ from sparsefront.results.run_folder import (
 # Only `.hydra/overrides.yaml` of a run's folder is read. Its overrides may choose an option of our own conf/ or set a key of one,
 # and nothing else: `hydra.*` with its search path, and the run's own paths, are dropped; no path is followed; values are plain,
 # without resolvers. The composed classes belong to sparsefront, unless the caller trusts a package
-# (`settings.typed_settings`).
+# (`settings.validate_settings`).
 
 # keys of the run itself, not of what it measured
 LEFT_OUT = ("cache_dir", "results_dir", "logger", "stages", "reuse", "optimize", "report", "hydra")
@@ -91,7 +91,7 @@ def composable_overrides(folder: Path, given: Sequence[str], *, need_paths: bool
     if paths:
         add = " ".join(f"{_key(text)}=..." for text in paths)
         how = f"is a path of the run's own machine, and no path of a record is followed: add {add} to the command"
-        raise InvalidSetting(_key(paths[0]), shortened(paths[0].partition("=")[2]), how)
+        raise InvalidSetting(_key(paths[0]), shorten(paths[0].partition("=")[2]), how)
     return [*taken, *given]
 
 
@@ -137,7 +137,7 @@ def _require_options(text: str, group: str, override: Override, folders: Iterabl
 
 def _invalid_override(text: str, why: str) -> InvalidSetting:
     key, _, value = text.partition("=")
-    return InvalidSetting(shortened(key), shortened(value), f"(recorded in .hydra/overrides.yaml) {why}")
+    return InvalidSetting(shorten(key), shorten(value), f"(recorded in .hydra/overrides.yaml) {why}")
 
 
 def _key(text: str) -> str:
@@ -171,12 +171,12 @@ def other_configuration(
     for group, ran in choices.items():
         chosen = part_at(hydra, ("hydra", "runtime", "choices", group))
         if group not in free and chosen not in (None, ran, "default"):
-            raise Edited(str(HYDRA_FILE), f"was edited: it chose {group}={shortened(chosen)}, where {ran} was run")
+            raise Edited(str(HYDRA_FILE), f"was edited: it chose {group}={shorten(chosen)}, where {ran} was run")
     for path, stated, here in differences((), config, configuration):
         key = ".".join(map(str, path))
         if stated is not None and not any(f"{key}.".startswith(f"{name}.") for name in free):
             counterpart = f"{here} is composed" if here is not None else "there is no such setting"
-            return f"{shortened(key)} is {shortened(stated)} in it, where {counterpart}"
+            return f"{shorten(key)} is {shorten(stated)} in it, where {counterpart}"
     return None
 
 

@@ -121,7 +121,7 @@ def rejection(error: ValidationError, values: Mapping[str, Any], hints: Mapping[
 # Validation of plain values, such as from a configuration file.
 
 
-def checked_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+def validate_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
     """Validate plain values and convert them to their types: an int to a float, a list to a tuple.
 
     Args:
@@ -138,7 +138,7 @@ def checked_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[
         raise rejection(error, values, hints) from None
 
 
-def checked_arguments(kind: type, values: Mapping[str, Any], *, taker: str | None = None) -> dict[str, Any]:
+def validate_arguments(kind: type, values: Mapping[str, Any], *, taker: str | None = None) -> dict[str, Any]:
     """Validate the arguments of a class by the types of its parameters, before the class is called.
 
     Args:
@@ -153,17 +153,17 @@ def checked_arguments(kind: type, values: Mapping[str, Any], *, taker: str | Non
     for key in _missing(kind, accepted, values):
         where = f": set {taker}.{key}" if taker else ""
         raise InvalidSetting(key, None, f"is required by {kind.__name__}{where}")
-    return checked_values(values, accepted)
+    return validate_values(values, accepted)
 
 
-def checked_against(declared: Mapping[str, Any], values: Mapping[str, Any], *, taker: str) -> dict[str, Any]:
-    """`checked_arguments` for known names and types only; missing arguments are not detected.
+def validate_against(declared: Mapping[str, Any], values: Mapping[str, Any], *, taker: str) -> dict[str, Any]:
+    """`validate_arguments` for known names and types only; missing arguments are not detected.
 
     Args:
         declared: name -> type hint, `Any` if unknown.
     """
     require_known(declared, values, taker)
-    return checked_values(values, declared)
+    return validate_values(values, declared)
 
 
 def require_known(accepted: Iterable[str], values: Mapping[str, Any], taker: str) -> None:

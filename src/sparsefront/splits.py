@@ -33,7 +33,7 @@ Status 2: the settings cannot be used, as the one line on stderr tells.
 """
 
 
-def described(dataset: Dataset, division: Division) -> dict[str, Any]:
+def describe(dataset: Dataset, division: Division) -> dict[str, Any]:
     """The JSON-able content to print."""
     return {
         "dataset": dataset.name,
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
                 _ = dataset.split_version
                 dataset.check()
                 dataset = dataset.at_commit(cache_dir)
-                description = described(dataset, dataset.division(cache_dir))
+                description = describe(dataset, dataset.division(cache_dir))
     except InvalidSetting as error:
         print(error, file=sys.stderr)
         return 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.artifacts import content_digest
-from sparsefront.artifacts.content_digest import by_content, digest, file_digest, path_digest, remembered, remembering
+from sparsefront.artifacts.content_digest import by_content, digest, file_digest, load_or_make, path_digest, remembering
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def made(file: Path, *keys: str) -> list[str]:
     missing = []
     with remembering(file):
         for key in keys:
-            assert remembered(key, lambda key=key: missing.append(key) or f"value of {key}") == f"value of {key}"
+            assert load_or_make(key, lambda key=key: missing.append(key) or f"value of {key}") == f"value of {key}"
     return missing
 
 
@@ -82,7 +82,7 @@ def test_later_processes_know_what_was_made(tmp_path: Path):
     assert made(file, "a", "b", "a") == ["a", "b"]
     assert made(file, "b", "c") == ["c"]
     with remembering(file):  # another process meanwhile
-        assert remembered("e", lambda: 1) == 1
+        assert load_or_make("e", lambda: 1) == 1
         assert made(file, "a", "d") == ["d"]
     assert made(file, "a", "b", "c", "d") == []
     assert [path.name for path in file.parent.iterdir()] == ["memo.json"]

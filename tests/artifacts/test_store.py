@@ -125,7 +125,7 @@ def test_a_maker_that_fails_leaves_nothing(tmp_path, monkeypatch, where):
 
 
 def test_unfinished_state_of_a_finished_stage(tmp_path):
-    folder = store(tmp_path).unfinished("dense", {})
+    folder = store(tmp_path).locate_unfinished("dense", {})
 
     def begin(_):
         folder.mkdir(parents=True, exist_ok=True)

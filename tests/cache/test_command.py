@@ -106,7 +106,7 @@ root, key = Path(sys.argv[1]), sys.argv[2]
 with ArtifactStore(root, reuse=True, runnable=("dense", "recover")) as store:
     assert store.get("dense", {"seed": 0}) and store.get("recover", {}) is None
     with store.making("recover", {}):
-        (store.unfinished("recover", {}) / "epochs").mkdir(parents=True)
+        (store.locate_unfinished("recover", {}) / "epochs").mkdir(parents=True)
         (root / "ready").touch()
         time.sleep(600)
 """

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_files import WORDS, write_glue
 
-from sparsefront.data.base import DROPPED, held_out
+from sparsefront.data.base import DROPPED, hold_out
 from sparsefront.data.cifar10 import Cifar10
 from sparsefront.data.glue import Glue
 from sparsefront.data.image_folder import ImageFolder
@@ -22,7 +22,7 @@ from sparsefront.splits import main
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=200), st.floats(0.01, 0.5))
 def test_every_row_is_on_one_side(strata: list[int], fraction: float) -> None:
-    stay, held = held_out(strata, fraction)
+    stay, held = hold_out(strata, fraction)
     assert sorted([*stay, *held]) == list(range(len(strata)))
     assert len(stay) and len(held)
     assert (np.diff(stay) > 0).all() and (np.diff(held) > 0).all()
@@ -30,14 +30,14 @@ def test_every_row_is_on_one_side(strata: list[int], fraction: float) -> None:
 
 def test_each_class_gives_its_share() -> None:
     labels = np.array([0] * 100 + [1] * 50 + [2] * 10)
-    _, held = held_out(labels, 0.2)
+    _, held = hold_out(labels, 0.2)
     assert np.bincount(labels[held]).tolist() == [20, 10, 2]
 
 
 def test_the_division_never_changes() -> None:
     """Results of different machines and versions are compared on the same rows: these must stay as they are."""
-    assert held_out([0] * 20, 0.2)[1].tolist() == [0, 9, 13, 19]
-    assert held_out([0, 1] * 10, 0.2)[1].tolist() == [10, 11, 16, 17]
+    assert hold_out([0] * 20, 0.2)[1].tolist() == [0, 9, 13, 19]
+    assert hold_out([0, 1] * 10, 0.2)[1].tolist() == [10, 11, 16, 17]
 
 
 def sides(groups: np.ndarray, divided: tuple[np.ndarray, np.ndarray]) -> tuple[set[int], set[int]]:
@@ -49,16 +49,16 @@ def test_groups_are_never_cut(rows: list[tuple[int, int]], fraction: float) -> N
     strata, groups = (np.array(column) for column in zip(*rows, strict=True))
     if len(set(groups.tolist()) - {DROPPED}) < 2:
         with pytest.raises(InvalidSetting, match="split_by=rows"):
-            held_out(strata, fraction, groups=groups)
+            hold_out(strata, fraction, groups=groups)
         return
-    train, val = sides(groups, divided := held_out(strata, fraction, groups=groups))
+    train, val = sides(groups, divided := hold_out(strata, fraction, groups=groups))
     assert train and val and not train & val
     assert sorted(np.concatenate(divided)) == np.flatnonzero(groups != DROPPED).tolist()
 
 
 def test_groups_of_one_change_nothing() -> None:
     strata = np.arange(50) % 3
-    one_by_one, alone = held_out(strata, 0.2), held_out(strata, 0.2, groups=np.arange(50))
+    one_by_one, alone = hold_out(strata, 0.2), hold_out(strata, 0.2, groups=np.arange(50))
     assert all(map(np.array_equal, one_by_one, alone))
 
 
@@ -145,7 +145,7 @@ def test_duplicates_are_not_divided(make: Any, tmp_path: Path) -> None:
 
 def test_one_group_is_not_divided() -> None:
     with pytest.raises(InvalidSetting, match="path=here: its 4 rows belong together in one group.*split_by=rows"):
-        held_out([0] * 4, 0.5, groups=np.zeros(4, dtype=int), path="here")
+        hold_out([0] * 4, 0.5, groups=np.zeros(4, dtype=int), path="here")
 
 
 # The program.

@@ -2,7 +2,7 @@
 
 import torch
 
-from sparsefront.data.split_data import Augmentation, ImageArrays, SplitData, augmented, draw_windows
+from sparsefront.data.split_data import Augmentation, ImageArrays, SplitData, augment, draw_windows
 
 
 def arrays(
@@ -23,7 +23,7 @@ def test_normalized_per_channel() -> None:
 def test_augmented_images_are_shifted_windows() -> None:
     """Every result is found among the shifts and mirrorings written out one by one."""
     images = arrays(count=40, size=5).images
-    found = augmented(images, 1, draw_windows(Augmentation(padding=1, flip=True, seed=0), list(range(40))))
+    found = augment(images, 1, draw_windows(Augmentation(padding=1, flip=True, seed=0), list(range(40))))
     assert found.dtype == images.dtype and found.shape == images.shape
     shifts_seen = set()
     for image, result in zip(images, found, strict=True):

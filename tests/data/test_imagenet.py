@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparsefront.data.image_folder import ImageNet
-from sparsefront.data.split_data import pasted
+from sparsefront.data.split_data import paste
 from sparsefront.data.tiny_imagenet import TinyImageNet
 from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.classification import ImageClassification
@@ -100,7 +100,7 @@ def test_folder_is_required_and_checked(tmp_path: Path) -> None:
 def test_loss_of_mixed_batches() -> None:
     task = ImageClassification(nn.Identity(), num_classes=5)
     logits, labels, others = torch.randn(6, 5), torch.arange(6) % 5, torch.arange(6).flip(0) % 5
-    images, share = pasted(torch.randn(6, 3, 8, 8), torch.tensor([0, 4, 0, 4]))
+    images, share = paste(torch.randn(6, 3, 8, 8), torch.tensor([0, 4, 0, 4]))
     assert float(share) == 0.25 and images.shape == (6, 3, 8, 8)
     loss = task.loss(logits, {"labels": labels, "mixed_labels": others, "mixed_share": share.expand(6)})
     assert torch.allclose(loss, 0.75 * F.cross_entropy(logits, labels) + 0.25 * F.cross_entropy(logits, others))

@@ -46,7 +46,7 @@ def test_unlabeled_rows_of_train(tiny: Any, opened: Any, tmp_path: Path, caplog:
     dataset = tiny("imdb", unlabeled=True)
     dataset.check()
     assert "2 of 40 rows of unsup are left out: also in train or test" in caplog.text
-    data, labeled = opened(dataset), opened(dataset.labeled())
+    data, labeled = opened(dataset), opened(dataset.drop_unlabeled())
     train = data.part("train")
     columns = train.text.columns
     assert len(labeled.part("train")) == 31 and len(train) == 31 + 38
@@ -54,7 +54,7 @@ def test_unlabeled_rows_of_train(tiny: Any, opened: Any, tmp_path: Path, caplog:
     for split in ("val", "test"):
         assert data.part(split).text.columns.keys() == {"labels"}
     (tmp_path / "imdb" / "unsup.jsonl").unlink()
-    dataset.labeled().check()
+    dataset.drop_unlabeled().check()
     with pytest.raises(InvalidSetting, match="has no unsup.jsonl"):
         dataset.check()
 

@@ -9,7 +9,7 @@ import torch
 
 from experiments.language_models.tiny import make_text
 from sparsefront.data.text_windows import Windows
-from sparsefront.data.wikitext2 import detokenized
+from sparsefront.data.wikitext2 import detokenize
 from sparsefront.errors import InvalidSetting
 
 
@@ -22,7 +22,7 @@ from sparsefront.errors import InvalidSetting
     ],
 )
 def test_detokenised_text(tokenised: str, text: str) -> None:
-    assert detokenized(tokenised) == text
+    assert detokenize(tokenised) == text
 
 
 @pytest.mark.parametrize("stride", [4, 3, 1])

@@ -14,7 +14,7 @@ from sparsefront.inference.swap import swap_layers
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.n_m import NM
-from sparsefront.pruning.layers import nested_tensor_reason
+from sparsefront.pruning.layers import explain_nested
 
 CPU = torch.device("cpu")
 
@@ -67,7 +67,7 @@ def test_layers_of_nested_tensors(exported):
     assert "build it with enable_nested_tensor=False" in report.dense_layers["encoder.layers.0.linear1"]
     assert all(block.activation_relu_or_gelu for block in net.encoder.layers)
     alone = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 1)
-    assert nested_tensor_reason(alone, "layers.0.linear2") and not nested_tensor_reason(net, "head")
+    assert explain_nested(alone, "layers.0.linear2") and not explain_nested(net, "head")
 
 
 BLOCKS = 8

@@ -111,6 +111,6 @@ def test_class_dims_follow_the_loss(loss, output, target, dim):
     task = PlainTask(nn.Linear(1, 1), loss)
     dims = task.class_dims(output, {TARGET: target})
     assert list(dims.values()) == [dim]
-    logits = next(iter(task.named_logits(output).values()))
+    logits = next(iter(task.name_logits(output).values()))
     columns = 1 if dim is None else logits.shape[dim]
     assert PlainTask(task.net, loss, class_dims=dims).logits(output)[0].shape == (logits.numel() // columns, columns)

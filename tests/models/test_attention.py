@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves
 from torchvision.models.swin_transformer import ShiftedWindowAttention
 from transformers import MPNetConfig, MPNetForSequenceClassification
 
-from sparsefront.models.attention import SelfAttention, WindowAttention, fused_attention, split_multihead_attention
+from sparsefront.models.attention import SelfAttention, WindowAttention, fuse_attention, split_multihead_attention
 from sparsefront.models.linears import as_linears
 
 
@@ -112,7 +112,7 @@ def test_fused_attention_of_mpnet(device: str, training: bool, dropout: float, p
 
     plain = run()
     assert len(plain) > 50
-    with fused_attention(net):
+    with fuse_attention(net):
         assert "forward" in vars(net.mpnet.encoder.layer[2].attention.attn)
         fused = run()
         states = net(input_ids=ids, attention_mask=mask, output_hidden_states=True, output_attentions=True)

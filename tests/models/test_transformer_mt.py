@@ -27,7 +27,7 @@ def test_steps_equal_the_whole_target(norm: str) -> None:
     target[:, 0] = BOS
     whole = net(source, source != PAD, target)
     scaled = net.embedding(source) * net.embedding.embedding_dim**0.5
-    torch.testing.assert_close(net._embedded(source, 2), scaled + net.positions[2:8])
+    torch.testing.assert_close(net._embed(source, 2), scaled + net.positions[2:8])
     state = net.encode(source, source != PAD)
     for place in range(5):
         given, after = net.step(target[:, place], state)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsefront.obs.sweep import damped_hessian, input_hessian
+from sparsefront.obs.sweep import damp_hessian, input_hessian
 
 
 @pytest.fixture
@@ -20,6 +20,6 @@ def layer() -> Callable:
             return torch.randn(shape, generator=generator, dtype=torch.float64)
 
         inputs = draw(4 * k, k) @ draw(k, k)
-        return draw(n, k), damped_hessian(input_hessian(inputs), 0.01)[0], draw(n, k) > 0
+        return draw(n, k), damp_hessian(input_hessian(inputs), 0.01)[0], draw(n, k) > 0
 
     return make

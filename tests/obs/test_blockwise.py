@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.obs.sweep import Given, InBlocks, InWindows, damped_hessian, input_hessian, inverse_factor, sweep
+from sparsefront.obs.sweep import Given, InBlocks, InWindows, damp_hessian, input_hessian, inverse_factor, sweep
 
 
 def swept_by_loops(weight, hessian, choose):
@@ -92,7 +92,7 @@ def test_dead_inputs_go_first():
     torch.manual_seed(0)
     x = torch.randn(30, 4, dtype=torch.float64) * torch.tensor([1.0, 0.0, 1.0, 1.0])
     weight = torch.randn(6, 4, dtype=torch.float64) + torch.tensor([0.0, 10.0, 0.0, 0.0])
-    hessian, dead = damped_hessian(input_hessian(x), 0.01)
+    hessian, dead = damp_hessian(input_hessian(x), 0.01)
     factor = inverse_factor(hessian)
     _, kept = sweep(weight, factor, in_windows(3, 4, torch.ones(6, 4, dtype=torch.bool)), dead=dead)
     assert not kept[:, 1].any() and kept[:, [0, 2, 3]].all()
@@ -113,7 +113,7 @@ def test_pruned_weights_stay_pruned(seed, shape, block, window):
     # Whole numbers, so that there are ties; an earlier mask that leaves every window enough.
     weight = torch.randint(-2, 3, shape, generator=generator).double()
     x = torch.randint(-2, 3, (40, shape[1]), generator=generator).double()
-    hessian, dead = damped_hessian(input_hessian(x), 0.01)
+    hessian, dead = damp_hessian(input_hessian(x), 0.01)
     if window is None:
         allowed = torch.rand(shape, generator=generator) < 0.7
         selection = InBlocks(int(allowed.sum()) // 2, allowed)

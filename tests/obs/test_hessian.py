@@ -8,7 +8,7 @@ import torch
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.obs import OptimalBrainSurgeon
-from sparsefront.obs.sweep import damped_hessian, input_hessian, inverse, inverse_factor, saliency
+from sparsefront.obs.sweep import damp_hessian, input_hessian, inverse, inverse_factor, saliency
 
 
 def test_hessian_is_the_second_derivative():
@@ -20,7 +20,7 @@ def test_hessian_is_the_second_derivative():
 
 def test_damping_by_hand():
     hessian = torch.tensor([[4.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
-    damped, dead = damped_hessian(hessian, 0.1)
+    damped, dead = damp_hessian(hessian, 0.1)
     assert dead.tolist() == [False, False, True]
     # The mean diagonal of the two live inputs is 3: 0.3 is added to each, and the dead one gets 3 of its own.
     torch.testing.assert_close(damped, torch.tensor([[4.3, 1.0, 0.0], [1.0, 2.3, 0.0], [0.0, 0.0, 3.3]]))
@@ -44,7 +44,7 @@ def test_singular_hessian_is_named():
             invert(indefinite, "encoder.fc")
     for bad in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="encoder.fc: its inputs"):
-            damped_hessian(torch.tensor([[1.0, 0.0], [0.0, bad]]), 0.01, "encoder.fc")
+            damp_hessian(torch.tensor([[1.0, 0.0], [0.0, bad]]), 0.01, "encoder.fc")
 
 
 @pytest.mark.parametrize("damping", [0.0, -0.1, 1.5, float("nan")])

@@ -137,7 +137,7 @@ def test_no_exchange_keeps_more(pattern):
             groups = step_groups(step, permuted, mask, allowed)
             kept = select_in_layer(groups, permuted.numel(), step.target)
             [ranked] = follow_guides([groups], permuted.numel(), step.target)
-            values, survives = ranked.marked(), kept
+            values, survives = ranked.mark(), kept
             if groups.multiple > 1:  # then runs of them are exchanged
                 runs = in_runs(ranked)
                 values = runs.groups.scores

@@ -64,12 +64,12 @@ def pruned(net: nn.Module, pattern: object = "depth", sparsity: float = 0.5, **s
 )
 def test_first_and_last_blocks_stay(blocks, count, kept):
     names = [str(place) for place in range(blocks)]
-    gone = Depth().dropped(names, count)
+    gone = Depth().select(names, count)
     assert len(gone) == count and [int(name) for name in names if name not in gone] == kept
 
 
 def test_least_influence_goes():
-    assert Depth("importance").dropped(list("abcd"), 2, [0.3, 0.1, 0.2, 0.1]) == ["b", "d"]
+    assert Depth("importance").select(list("abcd"), 2, [0.3, 0.1, 0.2, 0.1]) == ["b", "d"]
 
 
 @pytest.mark.parametrize(("sparsity", "count"), [(0.126, 1), (0.3, 1), (0.375, 1), (0.376, 2), (0.875, 3), (0.0, 0)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.export.packed_layers import store
 from sparsefront.patterns.base import Window
-from sparsefront.patterns.n_m import NM, _Swaps, kept_importance, permuted_inputs
+from sparsefront.patterns.n_m import NM, _Swaps, permute_inputs, sum_kept
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_spec import fix_spec
 
@@ -28,7 +28,7 @@ def planted(outputs: int, inputs: int, window: Window, seed: int) -> tuple[torch
     large = scores(outputs, inputs // window.m, window.m, seed=seed + 1).argsort(dim=2).argsort(dim=2) < window.n
     importance = torch.where(large, 1 + chance, 0.05 * chance).reshape(outputs, inputs)
     shuffle = torch.randperm(inputs, generator=torch.Generator().manual_seed(seed + 2))
-    return importance[:, shuffle], kept_importance(importance, torch.arange(inputs), window)
+    return importance[:, shuffle], sum_kept(importance, torch.arange(inputs), window)
 
 
 few = settings(max_examples=40, derandomize=True)
@@ -42,7 +42,7 @@ windows = st.sampled_from([(2, 4), (1, 4), (3, 4), (1, 2), (1, 3), (2, 6), (5, 6
 def test_found_order_never_loses(importance, window):
     matrix, window = torch.tensor(importance).float(), Window(*window)
     own = kept_by_loops(importance, list(range(12)), *window)
-    order = permuted_inputs(matrix, window, 6)
+    order = permute_inputs(matrix, window, 6)
     if order is None:
         return
     assert sorted(order.tolist()) == list(range(12))
@@ -74,14 +74,14 @@ def test_gain_of_every_swap(importance, window, order):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_planted_order_is_found(window, seed):
     importance, most = planted(24, 16, Window(*window), seed)
-    order = permuted_inputs(importance, Window(*window), 100)
-    assert kept_importance(importance, order, Window(*window)) == pytest.approx(most)
+    order = permute_inputs(importance, Window(*window), 100)
+    assert sum_kept(importance, order, Window(*window)) == pytest.approx(most)
 
 
 def test_nothing_to_gain_is_no_order():
-    assert permuted_inputs(torch.ones(4, 8), Window(2, 4), 10) is None
-    assert permuted_inputs(scores(4, 8), Window(4, 4), 10) is None
-    assert permuted_inputs(scores(4, 8), Window(2, 8), 10) is None
+    assert permute_inputs(torch.ones(4, 8), Window(2, 4), 10) is None
+    assert permute_inputs(scores(4, 8), Window(4, 4), 10) is None
+    assert permute_inputs(scores(4, 8), Window(2, 8), 10) is None
     assert NM(2, 4).find_permutation(scores(4, 8), 0.5) is None
 
 

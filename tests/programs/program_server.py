@@ -171,7 +171,7 @@ def read_what_every_run_reads() -> None:
     parse_each_content_once()
     merge_equal_choices_once()
     composed_in(Path(), Path(), ())
-    code_digest._parsed = functools.cache(code_digest._parsed)
+    code_digest._parse = functools.cache(code_digest._parse)
     for file in Path(code_digest.__file__).parents[1].rglob("*.py"):
         code_digest.read_python(file.read_bytes())
 

@@ -9,7 +9,7 @@ import sparsefront as sf
 from experiments.networks.networks import NETWORKS, Tiny
 from sparsefront.models.linears import as_linears
 from sparsefront.pruning.layers import HEAD, heads
-from sparsefront.tasks.plain_task import named_inputs_on
+from sparsefront.tasks.plain_task import name_inputs_on
 
 
 class UNet(nn.Module):
@@ -61,7 +61,7 @@ def test_heads_alone_give_the_output(name):
     tiny = (NETWORKS | OWN)[name]
     net, inputs = tiny.make().train(), tiny.inputs()
     as_linears(net)
-    assert heads(net, named_inputs_on(net, inputs)) == HEADS[name]
+    assert heads(net, name_inputs_on(net, inputs)) == HEADS[name]
     assert net.training and not any(module._forward_hooks for module in net.modules())
     for example_inputs in (inputs, None):
         masks = sf.prune(tiny.make(), "element_wise", 0.5, example_inputs=example_inputs, tell=len)

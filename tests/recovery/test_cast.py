@@ -10,7 +10,7 @@ from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.training_masks import PeriodicMasks
 from sparsefront.recovery.cast import Cast
-from sparsefront.recovery.window_masks import scaled_weights
+from sparsefront.recovery.window_masks import scale_weights
 
 TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)
 
@@ -73,7 +73,7 @@ def test_masks_follow_the_last_weights(monkeypatch):
 @pytest.mark.parametrize("layer", [nn.Linear(6, 4), nn.Conv2d(3, 4, 2)], ids=["linear", "conv"])
 def test_scales_join_the_weight(layer):
     net, before = nn.Sequential(layer), layer.weight.detach().clone()
-    with scaled_weights(net, ["0"], 2) as weights:
+    with scale_weights(net, ["0"], 2) as weights:
         assert torch.equal(layer.weight, before) and torch.equal(weights["0"], before)
         layer.parametrizations["weight"][0].scale.data.fill_(3.0)
         assert torch.equal(weights["0"], before)

@@ -8,7 +8,7 @@ from sparsefront_kernels.quantized.quantize import dequantize, quantize
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.recovery.fake_quantize import quantized_linear, rounded
+from sparsefront.recovery.fake_quantize import apply_quantized, round_rows
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.training.trainer import TrainerSettings
 
@@ -19,20 +19,20 @@ TRAINER = TrainerSettings(accelerator="cpu", progress_bar=False, checkpoint=Fals
 def test_rounding_is_that_of_kernels(scale):
     x = scale * torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
     x[3], x[5, 2] = 0.0, 0.0
-    assert torch.equal(rounded(x), dequantize(quantize(x, "fp8")))
-    assert (rounded(x)[3] == 0).all() and rounded(x)[5, 2] == 0
-    assert rounded(x.half()).dtype == torch.float16
+    assert torch.equal(round_rows(x), dequantize(quantize(x, "fp8")))
+    assert (round_rows(x)[3] == 0).all() and round_rows(x)[5, 2] == 0
+    assert round_rows(x.half()).dtype == torch.float16
 
 
 def test_gradient_of_rounded_operands():
     layer, x = nn.Linear(8, 4), torch.randn(2, 3, 8, requires_grad=True)
     given = torch.randn(2, 3, 4)
-    y = quantized_linear(layer, x)
+    y = apply_quantized(layer, x)
     y.backward(given)
-    assert torch.equal(y, F.linear(rounded(x), rounded(layer.weight), layer.bias))
-    expected = given.flatten(0, 1).T @ rounded(x).flatten(0, 1)
+    assert torch.equal(y, F.linear(round_rows(x), round_rows(layer.weight), layer.bias))
+    expected = given.flatten(0, 1).T @ round_rows(x).flatten(0, 1)
     torch.testing.assert_close(layer.weight.grad, expected)
-    torch.testing.assert_close(x.grad, given @ rounded(layer.weight).detach())
+    torch.testing.assert_close(x.grad, given @ round_rows(layer.weight).detach())
 
 
 class Watch(pl.Callback):
@@ -44,7 +44,7 @@ class Watch(pl.Callback):
     @torch.no_grad()
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         x, layer = torch.ones(1, 16) / 3, self.net[0]
-        self.rounds.append(torch.equal(layer(x), F.linear(rounded(x), rounded(layer.weight), layer.bias)))
+        self.rounds.append(torch.equal(layer(x), F.linear(round_rows(x), round_rows(layer.weight), layer.bias)))
 
 
 def test_recovery_in_fp8(monkeypatch):

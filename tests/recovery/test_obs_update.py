@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sparsefront.masks.weight_view import Permutation, as_matrix, like_weight
-from sparsefront.obs.sweep import Given, damped_hessian, input_hessian, inverse_factor, sweep
+from sparsefront.obs.sweep import Given, damp_hessian, input_hessian, inverse_factor, sweep
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.pruning.calibration import as_rows
@@ -90,7 +90,7 @@ def magnitude_masks(net: Net, pattern=None, sparsity: float = 0.5) -> dict[str, 
 
 
 def swept(module: nn.Module, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    hessian, _ = damped_hessian(input_hessian(as_rows(module, inputs)), 0.01)
+    hessian, _ = damp_hessian(input_hessian(as_rows(module, inputs)), 0.01)
     weight = module.weight.detach()
     updated = sweep(as_matrix(weight), inverse_factor(hessian), Given(as_matrix(mask)))[0]
     return like_weight(updated, weight)

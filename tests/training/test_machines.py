@@ -20,7 +20,7 @@ from sparsefront.training.machines import (
     leading,
     make_secret,
     read_secret,
-    signed,
+    sign,
     this_machine,
 )
 from sparsefront.training.ranks import RankFailed
@@ -133,7 +133,7 @@ class Marks:
 def test_unsigned_announcement_is_not_read(overheard, tmp_path):
     store, _, heard = overheard
     stranger = pickle.dumps(Marks(tmp_path / "marker"))
-    store.set("announced/0", signed(b"a guess".ljust(32), "announced/0", stranger))
+    store.set("announced/0", sign(b"a guess".ljust(32), "announced/0", stranger))
     with pytest.raises(
         Obstacle, match=r"^MASTER_ADDR=127.0.0.1 MASTER_PORT=\d+: .* machine 0 has not signed: .*"
     ) as told:

@@ -39,7 +39,7 @@ def test_ranks_take_turns(world_size, count):
 def test_single_process_sees_every_row(data):
     stored = list(TrainingData(data).train_dataloader())
     assert stored[0]["x"].dtype == torch.uint8, "what is left to do is done where the network is"
-    batches = list(map(data.part("train").finished, stored))
+    batches = list(map(data.part("train").process, stored))
     assert [len(batch["labels"]) for batch in batches] == [64] * 20 + [14]
     seen = torch.cat([batch["x"].flatten(1) for batch in batches])
     every = data.part("train").__getitems__(list(range(1294)))["x"].flatten(1)

@@ -67,7 +67,7 @@ class Item:
     chain: str | None
     options: Sequence[Option]
 
-    def undominated(self, layout: str) -> list[int]:
+    def find_front(self, layout: str) -> list[int]:
         """Indices of dense and of all options on the Pareto front of time and error."""
         costs = [(option.times_us[layout], option.error) for option in self.options]
         return [
@@ -213,12 +213,12 @@ def choose_along(
     history = []
     for ways, times in zip(items, changes, strict=True):
         totals = {
-            state: _kept(extended, width=width, bins=bins)
+            state: _keep_best(extended, width=width, bins=bins)
             for state in dict.fromkeys(way.state for way in ways)
-            if (extended := _extended(totals, [way for way in ways if way.state == state], times, state)) is not None
+            if (extended := _extend(totals, [way for way in ways if way.state == state], times, state)) is not None
         }
         history.append(totals)
-    return _traced_back(history, totals, budget)
+    return _trace_back(history, totals, budget)
 
 
 def choose_within(
@@ -248,7 +248,7 @@ class _Extended:
     ways: list[Way]
 
 
-def _extended(
+def _extend(
     totals: Mapping[State, _Totals], ways: Sequence[Way], changes: Mapping[tuple[State, State], int], state: State
 ) -> "_Extended | None":
     """Combine every total so far with every way in this state; None if no previous state can change to it."""
@@ -267,8 +267,8 @@ def _extended(
     return _Extended(np.concatenate(times), np.concatenate(losses), before, list(ways))
 
 
-def _kept(found: _Extended, *, width: int, bins: int) -> _Totals:
-    places = _thinned(_undominated(found.time, found.loss), found.time, width=width, bins=bins)
+def _keep_best(found: _Extended, *, width: int, bins: int) -> _Totals:
+    places = _thin(_find_front(found.time, found.loss), found.time, width=width, bins=bins)
     first, before = 0, []
     starts = []
     for state, count in found.before:
@@ -282,7 +282,7 @@ def _kept(found: _Extended, *, width: int, bins: int) -> _Totals:
     return _Totals(found.time[places], found.loss[places], before)
 
 
-def _traced_back(history: list[dict[State, _Totals]], last: Mapping[State, _Totals], budget: int) -> Chosen | None:
+def _trace_back(history: list[dict[State, _Totals]], last: Mapping[State, _Totals], budget: int) -> Chosen | None:
     """Backtrack the choices with the least loss within the budget over all final states; ties go to the faster one."""
     best: tuple[float, int, State, int] | None = None
     for state, totals in last.items():
@@ -303,7 +303,7 @@ def _traced_back(history: list[dict[State, _Totals]], last: Mapping[State, _Tota
     return chosen[::-1]
 
 
-def _undominated(time: np.ndarray, loss: np.ndarray) -> np.ndarray:
+def _find_front(time: np.ndarray, loss: np.ndarray) -> np.ndarray:
     """Indices of the Pareto front by ascending time and so descending loss; ties go to the first."""
     order = np.lexsort((loss, time))
     least = np.minimum.accumulate(loss[order])
@@ -312,7 +312,7 @@ def _undominated(time: np.ndarray, loss: np.ndarray) -> np.ndarray:
     return order[improves]
 
 
-def _thinned(kept: np.ndarray, time: np.ndarray, *, width: int, bins: int) -> np.ndarray:
+def _thin(kept: np.ndarray, time: np.ndarray, *, width: int, bins: int) -> np.ndarray:
     """Of more than `bins` indices, keep the last (least loss) of each time interval, and the fastest."""
     if len(kept) <= bins:
         return kept
@@ -426,11 +426,11 @@ def refine(
     drawn = random.Random(seed)
     first = best_loss = math.nan
     best, tried, known = start, 0, {start.options}
-    choices = [item.undominated(start.layout_of(item)) for item in table.items]
+    choices = [item.find_front(start.layout_of(item)) for item in table.items]
     for _ in range(generations):
         children = []
         for _ in range(offspring):
-            child = _mutated(table, best, budget_us, choices, drawn)
+            child = _mutate(table, best, budget_us, choices, drawn)
             if child is not None and child.options not in known:
                 known.add(child.options)
                 children.append(child)
@@ -473,7 +473,7 @@ def within(table: ChoiceTable, assignment: Assignment, budget_us: float) -> Assi
     return assignment
 
 
-def _mutated(
+def _mutate(
     table: ChoiceTable, parent: Assignment, budget_us: float, choices: Sequence[Sequence[int]], drawn: random.Random
 ) -> Assignment | None:
     """A random neighbor within the budget; None if none was found.

@@ -44,7 +44,7 @@ class GlobalThreshold(GlobalAllocation):
         return super().mismatch(pattern)
 
     def check_layers(self, pattern: Pattern, shapes: Mapping[str, tuple[int, int]], sparsity: float) -> None:
-        for expression, layers in zip(self.layer_groups, self._grouped(shapes), strict=False):
+        for expression, layers in zip(self.layer_groups, self._group(shapes), strict=False):
             if not layers:
                 allowed = f"{expression} finds no layer that is pruned; there are {', '.join(shapes)}"
                 raise InvalidSetting("layer_groups", self.layer_groups, allowed)
@@ -57,11 +57,11 @@ class GlobalThreshold(GlobalAllocation):
 
     def select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
         keeps: dict[str, Tensor] = {}
-        for layers in filter(None, self._grouped(groups)):
+        for layers in filter(None, self._group(groups)):
             keeps |= self._select({layer: groups[layer] for layer in layers}, numel, target)
         return keeps
 
-    def _grouped(self, layers: Iterable[str]) -> list[list[str]]:
+    def _group(self, layers: Iterable[str]) -> list[list[str]]:
         """The layers that match each expression, then the others."""
         groups: list[list[str]] = [[] for _ in (*self.layer_groups, "others")]
         for layer in layers:
@@ -70,13 +70,13 @@ class GlobalThreshold(GlobalAllocation):
         return groups
 
     def _select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
-        ranked = [self._protected(group, numel[layer], target) for layer, group in groups.items()]
+        ranked = [self._protect(group, numel[layer], target) for layer, group in groups.items()]
         total = sum(numel[layer] for layer in groups)
         ranked = follow_guides(ranked, total, target)
         keeps = keep_best(ranked, budget(ranked, total, target))
         return dict(zip(groups, keeps, strict=True))
 
-    def _protected(self, groups: Groups, numel: int, target: float) -> Groups:
+    def _protect(self, groups: Groups, numel: int, target: float) -> Groups:
         """Mark the layer's best groups, up to its share of the step's density, as staying."""
         if self.min_density_share == 0.0:
             return groups

@@ -85,14 +85,14 @@ class LatencySearch(MeasuringAllocation):
             )
             return Found(dense_assignment(table), table.dense_us / 1e3, budget_us / 1e3, table.dense_us / 1e3)
         corrected = _Corrected(table, network, tell)
-        assignment = self._solved(table, budget_us)
+        assignment = self._solve(table, budget_us)
         for _ in range(self.corrections):
             near = corrected.by(assignment) <= CLOSE
             budget_us = self._budget_us(corrected.table.dense_us)
-            assignment = self._solved(corrected.table, budget_us)
+            assignment = self._solve(corrected.table, budget_us)
             if near:
                 break
-        refined = self._refined(corrected.table, Refined(assignment), budget_us, network, tell)
+        refined = self._refine(corrected.table, Refined(assignment), budget_us, network, tell)
         table, chosen = corrected.table, refined.assignment
         for round in range(self.corrections):
             if chosen in corrected.measured:
@@ -108,7 +108,7 @@ class LatencySearch(MeasuringAllocation):
             if is_last or table.time_us(chosen) >= (1 - CLOSE) * budget_us:
                 break
             # faster than the target: use the rest of the budget to keep weights
-            refined = self._refined(table, replace(refined, assignment=chosen), budget_us, network, tell)
+            refined = self._refine(table, replace(refined, assignment=chosen), budget_us, network, tell)
             chosen = refined.assignment
         if chosen != refined.assignment:
             refined = replace(refined, assignment=chosen, loss=network.loss(chosen, self.held_out_batches))
@@ -118,7 +118,7 @@ class LatencySearch(MeasuringAllocation):
     def _budget_us(self, dense_us: float) -> float:
         return self.latency_ms * 1e3 if self.latency_ms is not None else dense_us / (self.speedup or 1.0)
 
-    def _refined(
+    def _refine(
         self, table: ChoiceTable, before: Refined, budget_us: float, network: Network, tell: Callable[[str], None]
     ) -> Refined:
         """Refine an assignment; the counts of earlier refinements are added."""
@@ -137,7 +137,7 @@ class LatencySearch(MeasuringAllocation):
         first = refinement.loss_before if before.loss_before is None else before.loss_before
         return replace(refinement, loss_before=first, tried=before.tried + refinement.tried)
 
-    def _solved(self, table: ChoiceTable, budget_us: float) -> Assignment:
+    def _solve(self, table: ChoiceTable, budget_us: float) -> Assignment:
         solution = solve(table, budget_us, bins=self.bins)
         if solution is None:
             raise self._out_of_reach(table)

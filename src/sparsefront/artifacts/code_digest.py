@@ -16,7 +16,7 @@ from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from sparsefront.artifacts.content_digest import DIGITS, remembered, versions
+from sparsefront.artifacts.content_digest import DIGITS, load_or_make, versions
 from sparsefront.processes import gc_disabled
 
 OWN = frozenset({"sparsefront", "sparsefront_kernels"})
@@ -175,22 +175,22 @@ def source_of(file: Path) -> PythonSource:
 def read_python(code: bytes) -> PythonSource:
     """Parse a file; one that this Python cannot parse (a compiled extension) gets the digest of its bytes."""
     key = f"python {_READER} {hashlib.sha256(code).hexdigest()}"
-    digest, imports, exports = remembered(key, lambda: list(vars(_parsed(code)).values()))
+    digest, imports, exports = load_or_make(key, lambda: list(vars(_parse(code)).values()))
     return PythonSource(digest, tuple(imports), exports)
 
 
 # A syntax tree has no cycles, but its many nodes trigger collections over all of torch: half of the time.
 @gc_disabled()
-def _parsed(code: bytes) -> PythonSource:
+def _parse(code: bytes) -> PythonSource:
     try:
         tree = ast.parse(code)
-        imports = [name for statement in _code_of(tree) for name in _imported(statement).values()]
+        imports = [name for statement in _code_of(tree) for name in _read_imports(statement).values()]
         digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     except (SyntaxError, ValueError, RecursionError):
         return PythonSource(hashlib.sha256(code).hexdigest(), (), None)
     if b"import_module" in code:
         imports += filter(None, map(_module_named, ast.walk(tree)))
-    exports = {name: origin for statement in tree.body for name, origin in _imported(statement).items()}
+    exports = {name: origin for statement in tree.body for name, origin in _read_imports(statement).items()}
     only_imports = "*" not in exports and all(map(_re_exports, tree.body))
     return PythonSource(digest, tuple(dict.fromkeys(imports)), exports if only_imports else None)
 
@@ -237,7 +237,7 @@ def _name(node: ast.expr) -> str:
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
-def _imported(node: ast.AST) -> dict[str, str]:
+def _read_imports(node: ast.AST) -> dict[str, str]:
     """Local name -> dotted name of what a statement imports."""
     if isinstance(node, ast.Import):
         return {alias.name: alias.name for alias in node.names}

@@ -52,7 +52,7 @@ _active: ContextVar[dict[str, Any] | None] = ContextVar("_active", default=None)
 
 @contextmanager
 def remembering(file: Path) -> Iterator[None]:
-    """Context in which `remembered` reads and extends this file. Losing it only costs time."""
+    """Context in which `load_or_make` reads and extends this file. Losing it only costs time."""
     known = _read_memo(file)
     before, token = set(known), _active.set(known)
     try:
@@ -68,7 +68,7 @@ def remembering(file: Path) -> Iterator[None]:
                     new.write_text(json.dumps(added if len(entries) > MOST else entries), encoding="utf-8")
 
 
-def remembered(key: str, make: Callable[[], Any]) -> Any:
+def load_or_make(key: str, make: Callable[[], Any]) -> Any:
     """The JSON-able value of a key, which identifies content and computation: made if no earlier process did, or nothing is
     stored.
     """
@@ -132,7 +132,7 @@ def _once(key: str, files: Iterable[Facts], read: Callable[[], str]) -> str:
     if any(now - max(times) < SETTLED_NS for _, _, *times in files):
         return read()
     if key not in _contents:
-        _contents[key] = remembered(key, read)
+        _contents[key] = load_or_make(key, read)
     return _contents[key]
 
 

@@ -49,7 +49,7 @@ def naming_full_disk(file: Path) -> Iterator[None]:
         yield
     except Exception as error:
         suspected = any(text in str(error) for text in TORCH_WRITER) and free_bytes(file) < NEARLY_FULL_BYTES
-        if (_says_full(error) or suspected) and _written_file(error) is None:
+        if (_says_full(error) or suspected) and _find_file(error) is None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file)) from error
         raise
 
@@ -66,7 +66,7 @@ def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | N
     errors = list(filter(_says_full, errors))
     if not errors:
         return None
-    file = next(filter(None, map(_written_file, errors)), None)
+    file = next(filter(None, map(_find_file, errors)), None)
     if file is not None:
         folder = _existing(file if file.is_dir() else file.parent)
         inside = [known for known in folders if known in (file, *file.parents)]
@@ -92,7 +92,7 @@ def _says_full(error: BaseException) -> bool:
     return of_system or any(text in str(error) for text in FULL)
 
 
-def _written_file(error: BaseException) -> Path | None:
+def _find_file(error: BaseException) -> Path | None:
     """The file that could not be written; for copies and links, the second one."""
     names = (error.filename2, error.filename) if isinstance(error, OSError) else ()
     name = next((name for name in names if isinstance(name, str | bytes | os.PathLike) and os.fsdecode(name)), None)
@@ -285,14 +285,14 @@ def below_with_links(
         closed: receives each unreadable folder, which is skipped.
     """
 
-    def told(error: OSError) -> None:
+    def report(error: OSError) -> None:
         if isinstance(error, PermissionError):
             closed(Path(error.filename))
 
     seen: set[tuple[int, int]] = set()
     waiting = [str(folder)]
     for start in waiting:
-        for parent, folders, files in os.walk(start, onerror=told):
+        for parent, folders, files in os.walk(start, onerror=report):
             place = _place(parent)
             if place is None or place in seen:
                 folders.clear()  # os.walk does not descend then
@@ -347,7 +347,7 @@ def unreadable(path: Path, *, otherwise: str) -> Obstacle | None:
     return Obstacle(str(path), None, f"cannot be read, since {which} belongs to {whose}{mode}: {remedy}")
 
 
-def denied(error: PermissionError, *, otherwise: str) -> Obstacle:
+def explain_denial(error: PermissionError, *, otherwise: str) -> Obstacle:
     """The error for a PermissionError.
 
     Args:

@@ -130,11 +130,11 @@ class Lease:
             try:
                 os.utime(self.file)
             except FileNotFoundError:
-                self.lost = self._process is not None and not (self.renews and self._held_again())
+                self.lost = self._process is not None and not (self.renews and self._hold_again())
             except OSError as error:  # the network may be down temporarily
                 log.debug("no sign of life in %s: %s", self.file, error)
 
-    def _held_again(self) -> bool:
+    def _hold_again(self) -> bool:
         try:
             again = hold_in(self.file.parent, self.file.name.partition(".")[0])
         except OSError as error:

@@ -317,7 +317,7 @@ class ArtifactStore:
         again = not self.reuse and (stage or kind) in self.runnable
         return None if again else self._usable(folder, key)
 
-    def unfinished(self, kind: str, cache_key: dict[str, Any]) -> Path:
+    def locate_unfinished(self, kind: str, cache_key: dict[str, Any]) -> Path:
         """Folder for the resume state of a stage; removed once the stage is finished."""
         return self.root / kind / f"{digest(cache_key)}.unfinished"
 

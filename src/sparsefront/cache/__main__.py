@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsefront.artifacts.durable import denied
+from sparsefront.artifacts.durable import explain_denial
 from sparsefront.errors import InvalidSetting, printable
 from sparsefront.options import program_command
 from sparsefront.progress import exit_quietly_on_broken_pipe
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
         print(printable(f"{setting}: {error.allowed}"), file=sys.stderr)
         return 1
     except PermissionError as error:
-        print(denied(error, otherwise="name another --cache-dir"), file=sys.stderr)
+        print(explain_denial(error, otherwise="name another --cache-dir"), file=sys.stderr)
         return 1
 
 

@@ -21,12 +21,12 @@ from sparsefront.cache.inventory import (
     Usage,
     disk_bytes,
     find_usage,
-    freed_bytes,
+    list_results,
     only_of,
     read_inventory,
     read_results,
-    remembered_results,
     remove,
+    sum_bytes,
 )
 from sparsefront.errors import InvalidSetting, printable
 from sparsefront.progress import counted
@@ -100,7 +100,7 @@ def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most:
         items = [item for item in inventory.by_key.values() if run in usage[item.key]]
         own = [item for item in items if only_of(usage, item, [run])]
         shared = [item for item in items if item not in own]
-        lines.append((freed_bytes(own), disk_bytes(file for item in shared for file in item.files), run))
+        lines.append((sum_bytes(own), disk_bytes(file for item in shared for file in item.files), run))
     lines.sort(key=lambda line: -line[0])
     for own_bytes, shared_bytes, run in lines[:most]:
         again = f" (shown {len(run.names)} times)" if len(run.names) > 1 else ""
@@ -109,7 +109,7 @@ def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most:
         add_row(table, f"and {len(lines) - most} more: --all", "", "", "")
     unused = [item for item in inventory.by_key.values() if not usage[item.key]]
     table.add_section()
-    add_row(table, f"used by no result: {counted(len(unused), 'stage')}", "", decimal(freed_bytes(unused)), "")
+    add_row(table, f"used by no result: {counted(len(unused), 'stage')}", "", decimal(sum_bytes(unused)), "")
     return table
 
 
@@ -181,14 +181,14 @@ def _remove(options: argparse.Namespace) -> int:
         return 0
     if not options.yes:
         print_table(table_console(), items_table("Would be removed", items, usage))
-        free = f"{decimal(freed_bytes(items))} would be free"
+        free = f"{decimal(sum_bytes(items))} would be free"
         print(f"{counted(len(items), 'stage')}, {free}; nothing was removed: add --yes")
         return 0
     remove_leftovers(inventory.root)
     removed, left = remove(items)
     for path, why in left.items():
         print(printable(f"kept: {path}: {why}"))
-    print(f"{counted(len(removed), 'stage')} removed, {decimal(freed_bytes(removed))} free again")
+    print(f"{counted(len(removed), 'stage')} removed, {decimal(sum_bytes(removed))} free again")
     return 1 if any("cannot" in why for why in left.values()) else 0
 
 
@@ -205,7 +205,7 @@ def _results(options: argparse.Namespace) -> Results:
     missing = [folder for folder in requested if not folder.is_dir()]
     if missing:
         raise InvalidSetting("--results-dir", missing[0], "no such folder")
-    remembered, problems = remembered_results(options.cache_dir)
+    remembered, problems = list_results(options.cache_dir)
     for folder in dict.fromkeys(remembered):
         if not folder.is_dir():
             line = f"{folder} used this cache and is not there: its results count as removed"

@@ -32,7 +32,7 @@ def remember_results(cache: Path, results: Path) -> None:
                 file.write(f"{line}\n" if text.endswith("\n") or not text else f"\n{line}\n")
 
 
-def remembered_results(cache: Path) -> tuple[list[Path], list[str]]:
+def list_results(cache: Path) -> tuple[list[Path], list[str]]:
     """The recorded folders of results, some of which may no longer exist; and messages if the list or a line is damaged."""
     file = cache / FOLDERS_FILE
     try:
@@ -196,12 +196,12 @@ def read_inventory(root: Path) -> Inventory:
             elif PARTIAL in path.name or REMOVED in path.name:
                 inventory.half_written += _files(path)
             elif path.name.endswith(UNFINISHED) or (path / RECORD).exists():
-                inventory.stored.append(_stored(folder.name, path))
+                inventory.stored.append(_inspect(folder.name, path))
     inventory.by_key = {item.key: item for item in inventory.stored if item.finished}
     return inventory
 
 
-def _stored(stage: str, path: Path) -> Stored:
+def _inspect(stage: str, path: Path) -> Stored:
     finished = not path.name.endswith(UNFINISHED)
     times = []
     for file in [path, path / RECORD] if finished else [path, *path.rglob("*")]:
@@ -243,7 +243,7 @@ def disk_bytes(files: Iterable[File]) -> int:
     return sum({file.identity: file.bytes for file in files}.values())
 
 
-def freed_bytes(items: Iterable[Stored]) -> int:
+def sum_bytes(items: Iterable[Stored]) -> int:
     """Bytes that removal would free: those of files without other names."""
     files = [file for item in items for file in item.files]
     names = Counter(file.identity for file in files)

@@ -55,7 +55,7 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
     absent = [f"{group}=null" for group in OPTIONAL]
     added = re.compile(rf"\+(?=({'|'.join(GROUPS)})=)")
     plain = [added.sub("", argument) if added.match(argument) else argument for argument in arguments]
-    flags, overrides = _parted([argument for argument in plain if argument not in absent])
+    flags, overrides = _separate([argument for argument in plain if argument not in absent])
     parsed = list(map(_parse, overrides))
     if not any(flag.partition("=")[0] in OWN_ROOT for flag in flags):
         for override in parsed:
@@ -82,7 +82,7 @@ def _with_points(arguments: Sequence[str]) -> list[str]:
 def _require_plugins(arguments: Sequence[str]) -> None:
     """Check that chosen plugins are installed and, for a sweep, that Slurm is there."""
     for (kind, option), (distribution, extra) in PLUGINS.items():
-        if f"hydra/{kind}={option}" in arguments and not _installed(distribution):
+        if f"hydra/{kind}={option}" in arguments and not _is_installed(distribution):
             install = install_extra(extra)
             raise InvalidSetting(f"hydra/{kind}", option, f"the package {distribution} is not installed: {install}")
     key, launcher = "hydra/launcher", "submitit_slurm"
@@ -95,7 +95,7 @@ def _require_plugins(arguments: Sequence[str]) -> None:
         raise InvalidSetting(key, launcher, f"Slurm's {' and '.join(absent)} are not found here: {remedy}; {without}")
 
 
-def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _separate(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate flags from overrides. Hydra needs overrides to be contiguous, unlike `a=1 --config-dir DIR b=2`."""
     flags: list[str] = []
     overrides: list[str] = []
@@ -183,7 +183,7 @@ def option_folders(arguments: Sequence[str]) -> list[Path]:
     return folders
 
 
-def _installed(distribution: str) -> bool:
+def _is_installed(distribution: str) -> bool:
     try:
         importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -24,11 +24,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sparsefront.artifacts.durable import denied, full_disk
+from sparsefront.artifacts.durable import explain_denial, full_disk
 from sparsefront.artifacts.lease import LeaseLost
 from sparsefront.config.arguments import GROUPS
 from sparsefront.config.declared import check_declared
-from sparsefront.config.settings import check_root_types, check_types, options_of, searched_folders
+from sparsefront.config.settings import check_root_types, check_types, list_config_folders, options_of
 from sparsefront.config.sweeps import (
     NOT_COMPOSED,
     PROGRESS_FILE,
@@ -94,20 +94,20 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
         return Obstacle(error.full_key or "configuration", None, first_line(error))
     if isinstance(error, LeaseLost):
         return PassingObstacle("this run", None, f"{error}; the same command shows what that one finished")
-    full = full_disk(error, _written_folders(config, output_dir))
+    full = full_disk(error, _list_folders(config, output_dir))
     if full is not None:
         return PassingObstacle(full.key, full.value, full.allowed)
     if isinstance(error, ModuleNotFoundError):
         return missing_package(error)
     if isinstance(error, PermissionError) and error.filename is not None:
-        return denied(error, otherwise="name another cache_dir or results_dir")
+        return explain_denial(error, otherwise="name another cache_dir or results_dir")
     if type(error).__name__ == "OutOfMemoryError":  # torch's, by name to avoid the import
         remedy = "lower recipe.batch_size (trainer.accumulate_grad_batches makes up for it) or measure.batch_size"
         return Obstacle("memory of the GPU", None, f"{str(error).partition('. ')[0]}: {remedy}")
     return _of_a_loader(error)
 
 
-def _written_folders(config: DictConfig, output_dir: Path) -> dict[Path, str]:
+def _list_folders(config: DictConfig, output_dir: Path) -> dict[Path, str]:
     """Every folder that a run may write to (W&B's are inside its own) -> the setting or variable that changes it."""
     folders = [(config.cache_dir, "cache_dir"), (output_dir, "results_dir"), (config.results_dir, "results_dir")]
     folders.append((tempfile.gettempdir(), "TMPDIR"))
@@ -145,7 +145,7 @@ def check_sweep(config: DictConfig) -> None:
             raise InvalidSetting(f"hydra.{part}.n_jobs", 0, "takes 1 or more, or -1 for one per core")
     if not str(config.hydra.sweeper.get("_target_")).endswith(".BasicSweeper"):
         return
-    folders = searched_folders(config.hydra.runtime.get("config_sources") or ())
+    folders = list_config_folders(config.hydra.runtime.get("config_sources") or ())
     for override in OverridesParser.create().parse_overrides(overrides_of_sweep(config)):
         if not override.is_sweep_override():
             continue
@@ -217,10 +217,10 @@ def report_composition_briefly() -> Iterator[None]:
             raise
         raise SystemExit(printable(composition_complaint(error))) from error
     finally:
-        _composed()
+        _end_composition()
 
 
-def _composed() -> None:
+def _end_composition() -> None:
     """Marks the end of composition: later errors are from the run."""
     if Sweep.composing:
         Sweep.composing = False
@@ -282,7 +282,7 @@ def _discard_run(folder: Path, *, log_counts: bool) -> None:
 def check_groups(config: DictConfig) -> None:
     """Check the types of all group values before torch is imported: see `config.declared`."""
     runtime = HydraConfig.get().runtime
-    check_declared(config, dict(runtime.choices), searched_folders(runtime.config_sources))
+    check_declared(config, dict(runtime.choices), list_config_folders(runtime.config_sources))
 
 
 class Sweep(Callback):
@@ -300,7 +300,7 @@ class Sweep(Callback):
             Sweep.loader.began = True
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        _composed()
+        _end_composition()
         with exit_on_bad_input():
             make_writable(config.results_dir, Path(config.hydra.run.dir))
         Sweep.single_run = Path(config.hydra.run.dir)
@@ -315,7 +315,7 @@ class Sweep(Callback):
             raise ended  # here, before Hydra prints all overrides above the message
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        _composed()
+        _end_composition()
         with exit_on_bad_input():
             check_sweep(config)
             points = count_points(config)

@@ -16,10 +16,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.config.schema import GROUPS
-from sparsefront.config.settings import KEYS_OF_THE_RUN, named_as_typed, nothing_chosen
+from sparsefront.config.settings import KEYS_OF_THE_RUN, name_as_typed, nothing_chosen
 from sparsefront.errors import keys_of
 from sparsefront.options import OWN, TARGET
-from sparsefront.settings_class import checked_against
+from sparsefront.settings_class import validate_against
 
 ROOT = Path(__file__).parent.parent
 LIGHT = ("abc", "annotated_types", "collections", "pathlib", "pydantic", "typing", "typing_extensions")
@@ -43,7 +43,7 @@ def check_declared(config: DictConfig, choices: Mapping[str, str], folders: Sequ
             raise nothing_chosen(group, node)
         if not OmegaConf.is_dict(node) or not isinstance(name := node.get(TARGET), str):
             continue
-        declared = declared_types(name)
+        declared = read_types(name)
         if declared is None:
             continue
         try:
@@ -52,12 +52,12 @@ def check_declared(config: DictConfig, choices: Mapping[str, str], folders: Sequ
             continue
         assert isinstance(values, dict)
         own = {key: value for key, value in values.items() if key not in (TARGET, *KEYS_OF_THE_RUN.get(group, ()))}
-        with named_as_typed(config, choices, folders), keys_of(group):
-            checked_against(declared, own, taker=group)
+        with name_as_typed(config, choices, folders), keys_of(group):
+            validate_against(declared, own, taker=group)
 
 
 @cache
-def declared_types(name: str) -> dict[str, Any] | None:
+def read_types(name: str) -> dict[str, Any] | None:
     """Settings of one of our classes -> their types, `Any` for those that only running the module shows.
 
     Args:
@@ -135,13 +135,13 @@ class _Source(Mapping[str, Any]):
 
     def _type(self, annotation: ast.expr) -> Any:
         try:
-            return self._evaluated(annotation)
+            return self._evaluate(annotation)
         except Exception:  # any error in a source is raised again when the class is imported
             return Any
 
-    def _evaluated(self, expression: ast.expr) -> Any:
+    def _evaluate(self, expression: ast.expr) -> Any:
         if isinstance(expression, ast.Dict):  # used only for its keys, while values may need the module
-            return dict.fromkeys(self._evaluated(key) for key in expression.keys if key is not None)
+            return dict.fromkeys(self._evaluate(key) for key in expression.keys if key is not None)
         calls = [part.func for part in ast.walk(expression) if isinstance(part, ast.Call)]
         if not all(isinstance(function, ast.Name) and function.id in CALLS_IN_TYPES for function in calls):
             raise _Unknown
@@ -157,7 +157,7 @@ class _Source(Mapping[str, Any]):
                 raise _Unknown
             return source[attribute]
         if name in self._values:
-            return self._evaluated(self._values[name])
+            return self._evaluate(self._values[name])
         if name in self._classes or not hasattr(builtins, name):
             raise _Unknown
         return getattr(builtins, name)

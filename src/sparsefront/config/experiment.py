@@ -164,7 +164,7 @@ class Experiment:
     @property
     def unlabeled(self) -> bool:
         """Whether the recovery's rows include some without a label."""
-        return self.dataset.labeled() is not self.dataset
+        return self.dataset.drop_unlabeled() is not self.dataset
 
     @property
     def recovery_rounds(self) -> int:

@@ -21,10 +21,10 @@ from sparsefront.results.record import result_fields
 from sparsefront.settings_class import (
     Fraction,
     OneOrMore,
-    checked_arguments,
-    checked_values,
     parameters_of,
     rejection,
+    validate_arguments,
+    validate_values,
 )
 
 KEYS_OF_THE_RUN = {"recovery": ("seed",)}
@@ -41,9 +41,9 @@ def build_settings(
 ) -> Any:
     """Instantiate a group's settings.
 
-    Args and Raises: as in `typed_settings`, and InvalidSetting for values that the class itself rejects.
+    Args and Raises: as in `validate_settings`, and InvalidSetting for values that the class itself rejects.
     """
-    target, values = typed_settings(group, node, chosen, base=base, trust=trust)
+    target, values = validate_settings(group, node, chosen, base=base, trust=trust)
     with keys_of(group):
         try:
             return target(**values)
@@ -51,7 +51,7 @@ def build_settings(
             raise rejection(error, values, parameters_of(target)) from error
 
 
-def typed_settings(
+def validate_settings(
     group: str,
     node: DictConfig | None,
     chosen: str | None = None,
@@ -90,7 +90,7 @@ def typed_settings(
             class_named(nested, base, trust=trust, key=f"{group}.{TARGET}")
     with keys_of(group):
         # A user's class that is not a settings class would accept any type.
-        return target, checked_arguments(target, values, taker=group)
+        return target, validate_arguments(target, values, taker=group)
 
 
 def nothing_chosen(group: str, node: Any) -> InvalidSetting:
@@ -102,7 +102,7 @@ def nothing_chosen(group: str, node: Any) -> InvalidSetting:
 # Options of a configuration group: their files, and which of them accept a key that the chosen one does not.
 
 
-def searched_folders(sources: Iterable[Any]) -> list[Path]:
+def list_config_folders(sources: Iterable[Any]) -> list[Path]:
     """Hydra's config folders: conf/, `--config-dir`, and folders and packages of `hydra.searchpath`.
 
     Args:
@@ -167,8 +167,8 @@ def check_types(config: DictConfig, choices: dict[str, str], folders: Sequence[P
     """
     check_root_types(config)
     for group in GROUPS:
-        with named_as_typed(config, choices, folders):
-            typed_settings(group, config[group], choices.get(group))
+        with name_as_typed(config, choices, folders):
+            validate_settings(group, config[group], choices.get(group))
 
 
 def check_root_types(config: DictConfig) -> None:
@@ -177,11 +177,11 @@ def check_root_types(config: DictConfig) -> None:
     Raises:
         InvalidSetting: the first invalid value.
     """
-    checked_values({key: plain(OmegaConf.select(config, key)) for key in ROOT_TYPES}, ROOT_TYPES)
+    validate_values({key: plain(OmegaConf.select(config, key)) for key in ROOT_TYPES}, ROOT_TYPES)
 
 
 @contextmanager
-def named_as_typed(config: DictConfig, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[None]:
+def name_as_typed(config: DictConfig, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[None]:
     """Context in which group errors name what the user types: the root's granularity, which a pattern reads, and, for an
     unknown key, the options that accept it.
 

@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from sparsefront.artifacts.bounded_files import parse_json_bounded, read_text_bounded
-from sparsefront.config.settings import check_types, searched_folders
+from sparsefront.config.settings import check_types, list_config_folders
 from sparsefront.errors import InvalidSetting, Obstacle, first_line, yaml_complaint
 from sparsefront.processes import gc_disabled
 
@@ -86,7 +86,7 @@ def point_check(
         by: checks a composed point, given the names of its options and the config folders.
     """
 
-    folders = searched_folders(config.hydra.runtime.get("config_sources") or ())
+    folders = list_config_folders(config.hydra.runtime.get("config_sources") or ())
 
     def check(overrides: Sequence[str]) -> None:
         composed = loader.load_sweep_config(config, list(overrides))

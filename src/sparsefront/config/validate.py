@@ -23,10 +23,10 @@ from sparsefront.config.settings import (
     build_settings,
     check_root,
     field_of,
-    named_as_typed,
+    list_config_folders,
+    name_as_typed,
     options_of,
     plain,
-    searched_folders,
 )
 from sparsefront.data.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting, did_you_mean, first_line, keys_of
@@ -126,7 +126,7 @@ def _choices() -> dict[str, str]:
 
 
 def _option_folders() -> list[Path]:
-    return searched_folders(HydraConfig.get().runtime.config_sources)
+    return list_config_folders(HydraConfig.get().runtime.config_sources)
 
 
 def _recipe_taken(choices: dict[str, str]) -> str:
@@ -147,7 +147,7 @@ def _sweep_name() -> str | None:
 
 
 def _build(group: str, config: DictConfig, choices: dict[str, str], trust: Sequence[str] | None) -> Any:
-    with named_as_typed(config, choices, _option_folders()):
+    with name_as_typed(config, choices, _option_folders()):
         return build_settings(group, config[group], choices.get(group), base=BASES[group], trust=trust)
 
 
@@ -244,7 +244,7 @@ def _with_labels(experiment: Experiment) -> Experiment:
         return experiment
     if not experiment.pattern.prunes:
         log.info("dataset.unlabeled=true: skipped, pattern=%s recovers nothing", experiment.pattern.name)
-        return replace(experiment, dataset=experiment.dataset.labeled())
+        return replace(experiment, dataset=experiment.dataset.drop_unlabeled())
     if not recovery.has_teacher:
         allowed = (
             f"adds rows without a label, and recovery={recovery.name} has no teacher: distill, square_head or cast"
@@ -374,11 +374,11 @@ def _of_structured() -> Iterator[None]:
 
 def _smaller(net: nn.Module, shrinking: Experiment, prunable: Sequence[str]) -> nn.Module:
     """A skeleton without as many blocks or units as the experiment will remove, in place; which ones changes no shape."""
-    pattern, ignored = shrinking.pattern, shrinking.recipe.ignored(prunable)
+    pattern, ignored = shrinking.pattern, shrinking.recipe.find_ignored(prunable)
     plan = plan_pruning(net, prunable, pattern=pattern, sparsity=shrinking.sparsity, ignored=ignored)
     if isinstance(pattern, Depth):
         stacks = removable_blocks(net, plan.layers, ignored, pattern, shrinking.sparsity)
-        removed = [block for stack in stacks for block in stack.removed(pattern)]
+        removed = [block for stack in stacks for block in stack.select(pattern)]
         remove_blocks(net, names_left(net, [block for stack in stacks for block in stack.blocks], removed))
         return net
     hidden_layers = getattr(shrinking.recovery, "hidden_layers", None) or ()
@@ -444,7 +444,7 @@ def _check_pattern(experiment: Experiment) -> None:
         _check_quantizable(experiment, net, prunable)
     if not pattern.prunes:
         return
-    ignored = experiment.recipe.ignored(prunable)
+    ignored = experiment.recipe.find_ignored(prunable)
     try:
         plan = check_pruning(net, prunable, experiment.pruning, ignored, experiment.recipe.ignore)
     except InvalidSetting as error:

@@ -89,7 +89,7 @@ class Division:
         return np.setdiff1d(np.arange(self.rows), np.concatenate([self.train, self.val, self.test]))
 
 
-def linked(keys: Iterable[Iterable[Hashable]]) -> np.ndarray:
+def link(keys: Iterable[Iterable[Hashable]]) -> np.ndarray:
     """Group rows that are connected by shared keys, directly or through other rows.
 
     Args:
@@ -120,7 +120,7 @@ def linked(keys: Iterable[Iterable[Hashable]]) -> np.ndarray:
     return groups
 
 
-def held_out(
+def hold_out(
     strata: Sequence[int] | np.ndarray,
     fraction: float,
     *,
@@ -307,7 +307,7 @@ class Dataset(ABC):
         """
         return self
 
-    def labeled(self) -> Self:
+    def drop_unlabeled(self) -> Self:
         """These settings without the rows of train that have no label: only a teacher's loss takes those, so that stages other
         than the recovery read these settings' rows.
         """

@@ -15,7 +15,7 @@ from pydantic import Field
 from sparsefront import progress
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.lease import held_alone
-from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked, local_path
+from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, hold_out, link, local_path
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 
@@ -107,8 +107,8 @@ class Cifar10(Dataset):
         return self._division(*self._read("train", cache_dir))
 
     def _division(self, images: np.ndarray, labels: np.ndarray) -> Division:
-        groups = linked((hashlib.sha256(image.tobytes()).digest(),) for image in images) if self.keeps_groups else None
-        rows = held_out(labels, self.valid_fraction, groups=groups, path=self.path)
+        groups = link((hashlib.sha256(image.tobytes()).digest(),) for image in images) if self.keeps_groups else None
+        rows = hold_out(labels, self.valid_fraction, groups=groups, path=self.path)
         return Division(*rows, groups, len(labels))
 
     def _files(self) -> list[Path]:
@@ -132,7 +132,7 @@ class Cifar10(Dataset):
         if files and files[0].suffix == ".npz":
             return _read_npz(files[0], split)
         if _is_jpeg(files):
-            return _read_npz(_decoded(files, cache_dir), split)
+            return _read_npz(_decode(files, cache_dir), split)
         return _read_torchvision(self.path, split, cache_dir)
 
 
@@ -140,7 +140,7 @@ def _is_jpeg(files: list[Path]) -> bool:
     return bool(files) and files[0].name in JPEG
 
 
-def _decoded(files: list[Path], cache_dir: Path) -> Path:
+def _decode(files: list[Path], cache_dir: Path) -> Path:
     """The .npz of a JPEG edition, decoded once for these files and this Pillow version.
 
     Raises:

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked
+from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, hold_out, link
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ class Digits(Dataset):
 
     def _rows(self, images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
         groups = self._groups(images)
-        rest, test = held_out(labels, TEST_FRACTION, groups=groups)
+        rest, test = hold_out(labels, TEST_FRACTION, groups=groups)
         within = None if groups is None else groups[rest]
-        train, val = held_out(labels[rest], self.valid_fraction, groups=within)
+        train, val = hold_out(labels[rest], self.valid_fraction, groups=within)
         return {"train": rest[train], "val": rest[val], "test": test}
 
     def _groups(self, images: np.ndarray) -> np.ndarray | None:
-        return linked((image.tobytes(),) for image in images) if self.keeps_groups else None
+        return link((image.tobytes(),) for image in images) if self.keeps_groups else None
 
 
 @cache

@@ -166,13 +166,13 @@ def hub_commit(hub_id: str, revision: str, *, cache_dir: Path, missing: str) -> 
         return revision
 
     def note(file: Path) -> None:
-        file.write_text(_asked(hub_id, revision, missing=missing), encoding="utf-8")
+        file.write_text(_ask_commit(hub_id, revision, missing=missing), encoding="utf-8")
 
     name = f"{hub_id}@{revision}".replace("/", "--")
     return build_once(cache_dir / "downloads" / "revisions" / name, note).read_text(encoding="utf-8")
 
 
-def _asked(hub_id: str, revision: str, *, missing: str) -> str:
+def _ask_commit(hub_id: str, revision: str, *, missing: str) -> str:
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import RevisionNotFoundError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
+from sparsefront.data.base import DataInfo, Division, hold_out, link, local_path
 from sparsefront.data.download import build_once, hub_split
 from sparsefront.data.text_dataset import HubTextDataset
 from sparsefront.data.text_files import utf8_text
@@ -233,7 +233,7 @@ def read_hub_rows(file: Path) -> Iterator[GlueRow]:
 FEWEST_WORDS = 3  # of an SST-2 phrase that identifies its sentence; "the film" occurs in hundreds
 
 
-def contained_phrases(phrases: Sequence[str]) -> Iterator[list[str]]:
+def find_contained(phrases: Sequence[str]) -> Iterator[list[str]]:
     """For each phrase, all phrases that it contains as consecutive words, including itself.
 
     Phrases of fewer than `FEWEST_WORDS` words are ignored: nothing contains them, and they contain nothing.
@@ -248,7 +248,7 @@ def contained_phrases(phrases: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _phrases_of(rows: Sequence[GlueRow]) -> Iterator[list[str]]:
-    return contained_phrases([row.first for row in rows])
+    return find_contained([row.first for row in rows])
 
 
 def _sentences_of(rows: Sequence[GlueRow]) -> Iterator[list[str]]:
@@ -362,7 +362,7 @@ class GlueSource:
     def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
         import torch
 
-        from sparsefront.data.text import tokenized
+        from sparsefront.data.text import tokenize
 
         rows = self._read("dev") if split == "test" else self._train
         if split != "test":
@@ -371,7 +371,7 @@ class GlueSource:
             [row.label for row in rows], dtype=torch.int64 if self._settings.layout.label_names else None
         )
         firsts, seconds, _ = zip(*rows, strict=True)
-        return tokenized(
+        return tokenize(
             firsts,
             None if seconds[0] is None else seconds,
             tokenizer=tokenizer,
@@ -384,10 +384,10 @@ class GlueSource:
     def division(self) -> Division:
         """Which rows of train are held out."""
         rows, settings = self._train, self._settings
-        groups = linked(_KEYS.get(settings.task, _texts_of)(rows)) if settings.keeps_groups else None
+        groups = link(_KEYS.get(settings.task, _texts_of)(rows)) if settings.keeps_groups else None
         strata = [row.label if settings.layout.label_names else 0 for row in rows]
         return Division(
-            *held_out(strata, settings.valid_fraction, groups=groups, path=settings.path), groups, len(rows)
+            *hold_out(strata, settings.valid_fraction, groups=groups, path=settings.path), groups, len(rows)
         )
 
     @cached_property

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from sparsefront.artifacts.content_digest import file_digest, path_digest
-from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked, local_path
+from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, hold_out, link, local_path
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 
@@ -108,9 +108,9 @@ class ImageFolder(Dataset):
         labels, rest, test = np.asarray([label for _, label in files]), np.arange(len(files)), np.arange(0)
         groups = _same_bytes(files) if self.keeps_groups else np.arange(len(files))
         if "test" not in folders:
-            rest, test = held_out(labels, self.test_fraction, groups=groups, path=self.path)
+            rest, test = hold_out(labels, self.test_fraction, groups=groups, path=self.path)
         fraction = 0 if "val" in folders else self.valid_fraction
-        train, val = held_out(labels[rest], fraction, groups=groups[rest], path=self.path)
+        train, val = hold_out(labels[rest], fraction, groups=groups[rest], path=self.path)
         return Division(rest[train], rest[val], groups if self.keeps_groups else None, len(files), test)
 
 
@@ -119,7 +119,7 @@ def _same_bytes(files: Files) -> np.ndarray:
     sizes = [os.path.getsize(path) for path, _ in files]
     counts = Counter(sizes)
     contents = (path if counts[size] == 1 else file_digest(Path(path)) for (path, _), size in zip(files, sizes))
-    return linked((content,) for content in contents)
+    return link((content,) for content in contents)
 
 
 # Shared by ImageNet and other folders.
@@ -309,7 +309,7 @@ class ImageNet(Dataset):
         return self._division(image_files(self._folder("train"), expected=IMAGENET_EXPECTED))
 
     def _division(self, files: Files) -> Division:
-        rows = held_out([label for _, label in files], self.valid_fraction, path=self.path)
+        rows = hold_out([label for _, label in files], self.valid_fraction, path=self.path)
         return Division(*rows, None, len(files))
 
     def _folder(self, part: str) -> Path:

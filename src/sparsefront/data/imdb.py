@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
-from sparsefront.artifacts.content_digest import file_digest, remembered
-from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
+from sparsefront.artifacts.content_digest import file_digest, load_or_make
+from sparsefront.data.base import DataInfo, Division, hold_out, link, local_path
 from sparsefront.data.text_dataset import TextDataset
 from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
@@ -94,7 +94,7 @@ class Imdb(TextDataset):
         others = {"train": "test", "unsup": "train or test"}
         for split in self.splits:
             key = f"{CHECKS} {split} complete={self.complete} {file_digest(self.file(split))}"
-            rows, left_out = remembered(key, partial(self._count, split))
+            rows, left_out = load_or_make(key, partial(self._count, split))
             if split in others:
                 log.info("imdb: %d of %d rows of %s are left out: also in %s", left_out, rows, split, others[split])
 
@@ -106,7 +106,7 @@ class Imdb(TextDataset):
     def content(self) -> dict[str, Any]:
         return {split: file_digest(self.file(split)) for split in self.splits}
 
-    def labeled(self) -> Self:
+    def drop_unlabeled(self) -> Self:
         return replace(self, unlabeled=False) if self.unlabeled else self
 
     @property
@@ -147,7 +147,7 @@ class ImdbRows:
     def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
         import torch
 
-        from sparsefront.data.text import tokenized
+        from sparsefront.data.text import tokenize
 
         reviews = self.read("test" if split == "test" else "train")
         if split != "test":
@@ -156,7 +156,7 @@ class ImdbRows:
         if unlabeled:
             reviews += [review for review in self.read("unsup") if not review.left_out]
         labels = torch.tensor([review.label for review in reviews])
-        return tokenized(
+        return tokenize(
             [review.text for review in reviews],
             None,
             tokenizer=tokenizer,
@@ -172,9 +172,9 @@ class ImdbRows:
         reviews, settings = self.read("train"), self._settings
         groups = None
         if settings.keeps_groups:
-            groups = linked([] if review.left_out else [review.words] for review in reviews)
+            groups = link([] if review.left_out else [review.words] for review in reviews)
         usable = np.flatnonzero([not review.left_out for review in reviews])
-        parts = held_out(
+        parts = hold_out(
             [reviews[row].label for row in usable],
             settings.valid_fraction,
             groups=None if groups is None else groups[usable],

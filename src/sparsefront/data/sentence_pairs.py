@@ -59,16 +59,16 @@ class Pairs:
         [B, T], the token after each. Padded with `pad`, and with `IGNORED` in `labels`.
         """
         rows = torch.as_tensor(indices)
-        source, labels = _padded(self.sources, rows, self.pad), _padded(self.targets, rows, IGNORED)
+        source, labels = _pad(self.sources, rows, self.pad), _pad(self.targets, rows, IGNORED)
         before = labels[:, :-1]
         before = before.masked_fill((before == self.end) | (before == IGNORED), self.pad)
         target = torch.cat([labels.new_full((len(rows), 1), self.start), before], dim=1)
         return {"source": source, "source_mask": source != self.pad, "target": target, "labels": labels}
 
 
-def _padded(text: EncodedText, rows: Tensor, fill: int) -> Tensor:
+def _pad(text: EncodedText, rows: Tensor, fill: int) -> Tensor:
     width = -(-int(text.lengths(rows).max()) // MULTIPLE) * MULTIPLE
-    return text.padded("input_ids", rows, width=width, fill=fill).long()
+    return text.pad("input_ids", rows, width=width, fill=fill).long()
 
 
 class TokenBatches(Sampler[list[int]]):
@@ -227,7 +227,7 @@ class PairData(SplitData):
         def make(file: Path) -> None:
             tensors = {
                 f"{side}.{name}": value
-                for side, text in zip(("source", "target"), self._encoded(split), strict=True)
+                for side, text in zip(("source", "target"), self._encode(split), strict=True)
                 for name, value in text.to_tensors().items()
             }
             save_tensors(file, tensors, {})
@@ -236,9 +236,9 @@ class PairData(SplitData):
         tensors = load_file(build_once(self._cache_dir / "features" / name, make))
         sides, special = (_side(tensors, side) for side in ("source", "target")), self.tokenizer
         pairs = Pairs(*sides, special.pad, special.start, special.end)
-        return pairs if split == "train" else self._evaluated(pairs, split)
+        return pairs if split == "train" else self._drop_long(pairs, split)
 
-    def _evaluated(self, pairs: Pairs, split: str) -> Pairs:
+    def _drop_long(self, pairs: Pairs, split: str) -> Pairs:
         """The pairs of val or test before the first one that is too long.
 
         Raises:
@@ -256,7 +256,7 @@ class PairData(SplitData):
         log.info(message, first + 1, split, longest, f"measure.evaluate_limit={limit}")
         return replace(pairs, sources=pairs.sources.first(first), targets=pairs.targets.first(first))
 
-    def _encoded(self, split: str) -> list[EncodedText]:
+    def _encode(self, split: str) -> list[EncodedText]:
         """Both sides of a split; of train, without pairs that are too long.
 
         Raises:

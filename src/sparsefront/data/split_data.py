@@ -164,9 +164,9 @@ class ImageArrays:
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
         """`x`: float32 [B, channels, image_size, image_size]; `labels`: int64 [B]."""
-        return self.finished(self.stored(indices))
+        return self.process(self.fetch(indices))
 
-    def stored(self, indices: list[int]) -> dict[str, Tensor]:
+    def fetch(self, indices: list[int]) -> dict[str, Tensor]:
         """The unprocessed rows and the random draws for them, a quarter of the bytes of a finished batch.
 
         Returns:
@@ -181,15 +181,15 @@ class ImageArrays:
                 batch["box"] = draw_box(self.augmentation, indices, *self.images.shape[-2:])
         return batch
 
-    def finished(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Process `stored` rows into the result of `__getitems__`, on any device without synchronization. With CutMix also
+    def process(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Process rows of `fetch` into the result of `__getitems__`, on any device without synchronization. With CutMix also
         `mixed_labels`, int64 [B], and `mixed_share`, float32 [B], the share of these labels.
         """
         images, mixed = batch["x"], {}
         if self.augmentation is not None:
-            images = augmented(images, self.augmentation.padding, batch["draws"])
+            images = augment(images, self.augmentation.padding, batch["draws"])
         if "box" in batch:
-            images, share = pasted(images, batch["box"])
+            images, share = paste(images, batch["box"])
             mixed = {"mixed_labels": batch["labels"].roll(1), "mixed_share": share.expand(len(images))}
         images = images.float() / 255
         if images.shape[-1] != self.image_size:
@@ -229,7 +229,7 @@ def draw_box(augmentation: Augmentation, indices: list[int], height: int, width:
     return torch.tensor([limit for pair in limits for limit in pair]).clamp(min=0)
 
 
-def pasted(images: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
+def paste(images: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
     """Replace a box of each image [B, C, H, W] by that of the image before it; returns the images and the box's share, [1]."""
     top, bottom, left, right = box
     rows, columns = (torch.arange(size, device=images.device) for size in images.shape[-2:])
@@ -237,7 +237,7 @@ def pasted(images: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(inside, images.roll(1, 0), images), inside.float().mean()[None]
 
 
-def augmented(images: Tensor, padding: int, draws: Tensor) -> Tensor:
+def augment(images: Tensor, padding: int, draws: Tensor) -> Tensor:
     """Shift images [B, C, H, W] by up to `padding` pixels and mirror them as in `draw_windows`; same shape and dtype."""
     count, _, height, width = images.shape
     top, left, mirrored = draws
@@ -250,7 +250,7 @@ def augmented(images: Tensor, padding: int, draws: Tensor) -> Tensor:
 
 
 class StoredRows:
-    """A part that yields `stored` rows, to be `finished` on the training device."""
+    """A part that yields rows of `fetch`, to `process` on the training device."""
 
     def __init__(self, part: ImageArrays) -> None:
         self._part = part
@@ -259,4 +259,4 @@ class StoredRows:
         return len(self._part)
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        return self._part.stored(indices)
+        return self._part.fetch(indices)

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt
 
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
+from sparsefront.data.base import DataInfo, Division, hold_out, link, local_path
 from sparsefront.data.download import build_once, hub_split
 from sparsefront.data.text_dataset import HubTextDataset
 from sparsefront.data.text_files import utf8_text
@@ -205,7 +205,7 @@ def question_windows(
         for begin in range(0, len(questions), CHUNK):
             chunk = questions[begin : begin + CHUNK]
             encoding = tokenizer(
-                _shortened([question.text for question in chunk], tokenizer, question_limit(max_length)),
+                _truncate([question.text for question in chunk], tokenizer, question_limit(max_length)),
                 [question.context for question in chunk],
                 truncation="only_second",
                 max_length=max_length,
@@ -259,18 +259,18 @@ def _visible(answer: Answer) -> tuple[int, int]:
     truncated.
     """
     begin, end = 0, len(answer.text)
-    while begin < end and _passed_over(answer.text[begin]):
+    while begin < end and _is_ignorable(answer.text[begin]):
         begin += 1
-    while begin < end and _passed_over(answer.text[end - 1]):
+    while begin < end and _is_ignorable(answer.text[end - 1]):
         end -= 1
     return answer.start + begin, answer.start + end
 
 
-def _passed_over(character: str) -> bool:
+def _is_ignorable(character: str) -> bool:
     return character.isspace() or unicodedata.category(character) in ("Mn", "Cc", "Cf")  # accents, control, joiners
 
 
-def _shortened(texts: list[str], tokenizer: "PreTrainedTokenizerFast", limit: int) -> list[str]:
+def _truncate(texts: list[str], tokenizer: "PreTrainedTokenizerFast", limit: int) -> list[str]:
     """Truncate texts to `limit` tokens."""
     encoding = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
     return [
@@ -404,15 +404,15 @@ class SquadSource:
     def division(self) -> Division:
         """Which questions of train are held out."""
         fraction, path = self._settings.valid_fraction, self._settings.path
-        groups = linked((question.context,) for question in self._train)
+        groups = link((question.context,) for question in self._train)
         if not self._settings.keeps_groups:  # all paragraphs weigh the same, however many questions they have
             paragraphs = np.unique(groups)
-            stay, held = (paragraphs[part] for part in held_out([0] * len(paragraphs), fraction, path=path))
+            stay, held = (paragraphs[part] for part in hold_out([0] * len(paragraphs), fraction, path=path))
             train, val = (np.flatnonzero(np.isin(groups, part)) for part in (stay, held))
             return Division(train, val, groups, len(groups))
         if self._settings.grouping == ARTICLES:
-            groups = linked((question.article, question.context) for question in self._train)
-        return Division(*held_out([0] * len(groups), fraction, groups=groups, path=path), groups, len(groups))
+            groups = link((question.article, question.context) for question in self._train)
+        return Division(*hold_out([0] * len(groups), fraction, groups=groups, path=path), groups, len(groups))
 
     def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
         return question_windows(

@@ -78,7 +78,7 @@ class EncodedText:
         """Number of tokens of each row, int64."""
         return self.starts[rows + 1] - self.starts[rows]
 
-    def padded(self, name: str, rows: Tensor, *, width: int, fill: int) -> Tensor:
+    def pad(self, name: str, rows: Tensor, *, width: int, fill: int) -> Tensor:
         """One kind of token value as [B, width, ...], padded with `fill`; dtype as stored."""
         values = self.tokens[name]
         batch = values.new_full((len(rows), width, *values.shape[1:]), fill)
@@ -120,9 +120,9 @@ class TextPart:
         lengths = self.text.lengths(rows)
         width = self.width or min(self.max_length, -(-int(lengths.max()) // self.multiple) * self.multiple)
         return {
-            "input_ids": self.text.padded("input_ids", rows, width=width, fill=self.pad_token_id).long(),
+            "input_ids": self.text.pad("input_ids", rows, width=width, fill=self.pad_token_id).long(),
             "attention_mask": (torch.arange(width) < lengths[:, None]).long(),
-            "token_type_ids": self.text.padded("token_type_ids", rows, width=width, fill=0).long(),
+            "token_type_ids": self.text.pad("token_type_ids", rows, width=width, fill=0).long(),
             **{name: values[rows] for name, values in self.text.columns.items()},
         }
 
@@ -133,7 +133,7 @@ CHUNK = 1000
 """Texts per step of the progress bar; enough for the tokenizer to use all cores."""
 
 
-def tokenized(
+def tokenize(
     firsts: Sequence[str],
     seconds: Sequence[str] | None,
     *,
@@ -309,7 +309,7 @@ class TextData(SplitData):
         with keys_of("dataset"):  # blame the texts, not the model that learns from them
             yield from self.source.texts()
 
-    def encoded(self, split: str) -> EncodedText:
+    def encode(self, split: str) -> EncodedText:
         """The rows of a split, from the cache or tokenized and cached now."""
         from safetensors.torch import load_file
 
@@ -347,7 +347,7 @@ class TextData(SplitData):
     def _load_part(self, split: str) -> Part:
         if split == "val" and not self._holds_out:
             return NoRows()
-        return TextPart(self.encoded(split), self.tokenizer.pad_token_id, self._width, self._max_length, self._multiple)
+        return TextPart(self.encode(split), self.tokenizer.pad_token_id, self._width, self._max_length, self._multiple)
 
 
 def tokenizer_digest(tokenizer: "PreTrainedTokenizerFast") -> str:

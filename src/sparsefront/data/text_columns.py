@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparsefront.artifacts.content_digest import digest, file_digest, path_digest
-from sparsefront.data.base import DataInfo, Division, held_out, linked, local_path
+from sparsefront.data.base import DataInfo, Division, hold_out, link, local_path
 from sparsefront.data.download import hub_split, hub_split_names
 from sparsefront.data.text_dataset import HubTextDataset
 from sparsefront.data.text_files import SUFFIXES, Table, read_table, table_files
@@ -182,7 +182,7 @@ class TextRows:
     def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
         import torch
 
-        from sparsefront.data.text import tokenized
+        from sparsefront.data.text import tokenize
 
         settings = self._settings
         rows = self.read(self.reported if split == "test" else settings.train_split)
@@ -194,7 +194,7 @@ class TextRows:
             if column is not None
         )
         dtype = torch.int64 if self.class_names else torch.float32
-        return tokenized(
+        return tokenize(
             firsts,
             seconds[0] if seconds else None,
             tokenizer=tokenizer,
@@ -212,10 +212,10 @@ class TextRows:
         groups = None
         if settings.keeps_groups:
             columns = [rows[column] for column in (settings.text, settings.text_pair) if column is not None]
-            groups = linked((texts,) for texts in zip(*columns, strict=True))
+            groups = link((texts,) for texts in zip(*columns, strict=True))
         strata = [int(label) for label in labels] if self.class_names else [0] * len(labels)
         return Division(
-            *held_out(strata, settings.valid_fraction, groups=groups, path=settings.path), groups, len(labels)
+            *hold_out(strata, settings.valid_fraction, groups=groups, path=settings.path), groups, len(labels)
         )
 
     def read(self, split: str) -> dict[str, Sequence[Any]]:

@@ -56,7 +56,7 @@ class Windows:
 class WindowSource(TextSource, Protocol):
     """A text source that returns each split as one row."""
 
-    def named(self, split: str) -> str:
+    def label(self, split: str) -> str:
         """Describe the split for messages."""
 
 
@@ -103,8 +103,8 @@ class WindowData(TextData):
     def _load_part(self, split: str) -> Part:
         if split == "val" and not self._holds_out:
             return NoRows()
-        tokens = self.encoded(split).tokens["input_ids"]
+        tokens = self.encode(split).tokens["input_ids"]
         if len(tokens) < self._length:
-            message = f"{self.source.named(split)} has {len(tokens)} tokens, less than a window: give a longer text, or take less"
+            message = f"{self.source.label(split)} has {len(tokens)} tokens, less than a window: give a longer text, or take less"
             raise InvalidSetting("sequence_length", self._length, message)
         return Windows(tokens, self._length, self._length if split == "train" else self._stride)

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked, local_path
+from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, hold_out, link, local_path
 from sparsefront.data.image_folder import MEAN, STD
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import Share, settings_class
@@ -87,8 +87,8 @@ class TinyImageNet(Dataset):
         return self._division(self._read("train", "images"), self._read("train", "labels"))
 
     def _division(self, images: np.ndarray, labels: np.ndarray) -> Division:
-        groups = linked((hashlib.sha256(image.tobytes()).digest(),) for image in images) if self.keeps_groups else None
-        return Division(*held_out(labels, self.valid_fraction, groups=groups, path=self.path), groups, len(labels))
+        groups = link((hashlib.sha256(image.tobytes()).digest(),) for image in images) if self.keeps_groups else None
+        return Division(*hold_out(labels, self.valid_fraction, groups=groups, path=self.path), groups, len(labels))
 
     def _file(self, name: str) -> Path:
         if self.path is None:

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sparsefront.artifacts.content_digest import digest, file_digest, versions
-from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, held_out, linked, local_path
+from sparsefront.data.base import DataInfo, Dataset, Division, TokenizerFrom, hold_out, link, local_path
 from sparsefront.data.download import build_once, hub_commit, hub_split, hub_split_names
 from sparsefront.data.text_files import utf8_text
 from sparsefront.errors import InvalidSetting
@@ -260,9 +260,9 @@ class Sentences:
         if self.own_val:
             raise InvalidSetting("name", settings.name, "has a val split of its own: nothing of train is held out")
         sources, _ = self._whole("train")
-        groups = None if settings.split_by == "rows" else linked((source,) for source in sources)
+        groups = None if settings.split_by == "rows" else link((source,) for source in sources)
         strata = np.zeros(len(sources), dtype=np.int64)
-        train, val = held_out(strata, settings.valid_fraction, groups=groups, path=settings.path)
+        train, val = hold_out(strata, settings.valid_fraction, groups=groups, path=settings.path)
         return Division(train, val, groups, len(sources))
 
     def _whole(self, split: str) -> tuple[list[str], list[str]]:

@@ -29,7 +29,7 @@ _QUOTED = re.compile(r'" ([^"\n]*?) "')
 _HEADING = re.compile(r"^ = [^=\n]+ = ?$", re.MULTILINE)
 
 
-def detokenized(text: str) -> str:
+def detokenize(text: str) -> str:
     """Convert WikiText's tokenized form to plain text: `1 @,@ 000` -> `1,000`, `film , it 's` -> `film, it's`.
 
     The words replaced by `<unk>` are unknown and dropped.
@@ -39,7 +39,7 @@ def detokenized(text: str) -> str:
     return _QUOTED.sub(r'"\1"', text)
 
 
-def divided(text: str, held_out: float, *, articles: bool = True) -> tuple[str, str]:
+def divide(text: str, held_out: float, *, articles: bool = True) -> tuple[str, str]:
     """Cut a text before the article heading (else at the line end) that is closest to the requested share.
 
     Args:
@@ -159,7 +159,7 @@ class WikitextSource:
     def __init__(self, settings: Wikitext2) -> None:
         self.settings = settings
 
-    def named(self, split: str) -> str:
+    def label(self, split: str) -> str:
         """The split, with its file."""
         return f"{split} ({self.settings.files()[split].name})"
 
@@ -190,8 +190,8 @@ class WikitextSource:
         if split == "test" or (split == "train" and settings.train_text is not None):
             return text
         if file.suffix == ".tokens":
-            text = detokenized(text)
-        parts = divided(text, settings.valid_fraction, articles=settings.split_version != BY_ROWS)
+            text = detokenize(text)
+        parts = divide(text, settings.valid_fraction, articles=settings.split_version != BY_ROWS)
         return parts[split == "val"]
 
     def texts(self) -> Iterator[str]:

@@ -184,7 +184,7 @@ class Export:
         record = self.manifest.layers[layer]
         if record.family == DENSE:  # also in compressed.safetensors in exports of version 1
             with safe_open(self.directory / MODEL, framework="pt") as weights:
-                values = stored_matrix(record, weights.get_tensor(f"{layer}.weight"))
+                values = to_matrix(record, weights.get_tensor(f"{layer}.weight"))
                 return FORMATS[DENSE].from_tensors({"values": values}, record.meta)
         prefix = f"{layer}."
         with safe_open(self.directory / COMPRESSED, framework="pt") as stored:
@@ -194,7 +194,7 @@ class Export:
         return FORMATS[record.family].from_tensors(tensors, record.meta)
 
 
-def stored_matrix(record: LayerRecord, weight: Tensor) -> Tensor:
+def to_matrix(record: LayerRecord, weight: Tensor) -> Tensor:
     """A layer's weight from the state dict as [N, K]."""
     return weight.t().contiguous() if record.transposed else as_matrix(weight)
 

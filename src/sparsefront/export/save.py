@@ -85,7 +85,7 @@ def save(
     spec = known.spec if isinstance(masks, Masks) else MaskSpec(structure=structure_of(net))
     started = False
     try:
-        with whole_folder(directory, replaces=_saved_before(directory), first=SAVED) as new:
+        with whole_folder(directory, replaces=_list_saved(directory), first=SAVED) as new:
             started = True
             write_export(
                 new,
@@ -130,7 +130,7 @@ SAVED = "saved.json"  # name -> size and sha256 of each file of the save
 READ = (MODEL, MASKS, COMPRESSED, MANIFEST, SPARSITIES, PATTERNS, BLOCKS, STRUCTURE, PERMUTATIONS)
 
 
-def _saved_before(directory: Path) -> set[str]:
+def _list_saved(directory: Path) -> set[str]:
     """Files of an earlier save: those that every save may write, and those in its `saved.json`."""
     try:
         record = read_json_bounded(directory / SAVED)
@@ -181,7 +181,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
             weights, pattern = export.state_dict(), _pattern(export.manifest, trust)
             spec = MaskSpec.load(export.directory, trust=trust)
             as_linears(net, {name.rpartition(".")[0] for name in weights})
-            larger = bool(spec.structure and misfit_of(weights, _left(net, spec)))
+            larger = bool(spec.structure and misfit_of(weights, _drop_blocks(net, spec)))
             fitting = copy.deepcopy(net) if larger else net  # so that the network is unchanged if it does not fit
             if larger:
                 apply_structure(fitting, spec.structure)
@@ -258,7 +258,7 @@ def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor], sp
     Raises:
         InvalidSetting: weights or masks of another network (key `path`).
     """
-    complaint = misfit_of(weights, _left(net, spec))
+    complaint = misfit_of(weights, _drop_blocks(net, spec))
     if complaint:
         raise InvalidSetting("path", export.directory, complaint)
     masks = {}
@@ -278,12 +278,12 @@ def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor], sp
     return masks
 
 
-def _left(net: nn.Module, spec: MaskSpec) -> dict[str, Tensor]:
+def _drop_blocks(net: nn.Module, spec: MaskSpec) -> dict[str, Tensor]:
     """The state dict that a network has without the blocks that the pattern removed."""
     state = net.state_dict()
     if spec.blocks is None or spec.structure or not has_blocks(net, spec.blocks):
         return state
-    if any(hasattr(net.get_submodule(block.rpartition(".")[0]), "removed") for block in spec.blocks):
+    if any(hasattr(net.get_submodule(block.rpartition(".")[0]), "forget_experts") for block in spec.blocks):
         remove_blocks(smaller := copy.deepcopy(net), spec.blocks)  # routers change, too
         return smaller.state_dict()
     return {left: tensor for name, tensor in state.items() if (left := spec.name_left(name)) is not None}

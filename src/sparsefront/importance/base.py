@@ -119,7 +119,7 @@ class Importance(ABC):
             InvalidSetting: names the full key.
         """
 
-    def needed(self, calibration: Calibration | None) -> Calibration:
+    def require(self, calibration: Calibration | None) -> Calibration:
         """Return the calibration, which this score requires.
 
         Raises:

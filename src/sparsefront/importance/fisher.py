@@ -40,12 +40,12 @@ class Fisher(Importance):
 
     @torch.no_grad()
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
-        scores = sum_over_gradients(weights, self.needed(calibration), self.batches, _squared_gradient)
+        scores = sum_over_gradients(weights, self.require(calibration), self.batches, _square)
         for layer, weight in float_matrices(weights).items():
             scores[layer].div_(self.batches).mul_(weight).mul_(weight)
         require_finite(scores)
         return scores
 
 
-def _squared_gradient(weight: Tensor, gradient: Tensor) -> Tensor:
+def _square(weight: Tensor, gradient: Tensor) -> Tensor:
     return gradient.square()

@@ -32,7 +32,7 @@ class Movement(Importance):
         sums.addcmul_(weight, gradient, value=-1)
 
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
-        moved = self.needed(calibration).accumulated()
+        moved = self.require(calibration).accumulated()
         scores = {layer: moved[layer].float() for layer in weights}
         require_finite(scores)
         return scores
@@ -47,14 +47,14 @@ class Movement(Importance):
                 "training; choose schedule=gradual schedule.initial_sparsity=0, or schedule=iterative with "
                 "schedule.levels that begin at 0",
             )
-        fixed = _fixed_by_first_scores(pruning)
+        fixed = _find_fixed(pruning)
         if fixed is not None:
             raise InvalidSetting(
                 *fixed, "is fixed by scores before any training, and importance=movement has none then"
             )
 
 
-def _fixed_by_first_scores(pruning: PruningParts) -> tuple[str, str] | None:
+def _find_fixed(pruning: PruningParts) -> tuple[str, str] | None:
     """The key and value of a setting that ranks layers, outputs or inputs once, before the first masks."""
     if pruning.allocation.fixed_by_first_scores:
         return "allocation", pruning.allocation.name

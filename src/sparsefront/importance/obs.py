@@ -13,7 +13,7 @@ from sparsefront.importance.base import (
     check_sequential,
     scores_from_inputs,
 )
-from sparsefront.obs.sweep import Damping, damped_hessian, input_hessian, inverse, saliency
+from sparsefront.obs.sweep import Damping, damp_hessian, input_hessian, inverse, saliency
 from sparsefront.settings_class import Batches, settings_class
 
 
@@ -44,11 +44,11 @@ class OptimalBrainSurgeon(Importance):
             check_sequential(pruning)
 
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
-        calibration = self.needed(calibration)
+        calibration = self.require(calibration)
         return scores_from_inputs(
             weights, calibration, self.batches, input_hessian, self._score, sequential=self.sequential
         )
 
     def _score(self, layer: str, matrix: Tensor, hessian: Tensor) -> Tensor:
-        damped, dead = damped_hessian(hessian, self.damping, layer)
+        damped, dead = damp_hessian(hessian, self.damping, layer)
         return saliency(matrix, inverse(damped, layer).diagonal(), dead)

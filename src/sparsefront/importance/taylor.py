@@ -36,7 +36,7 @@ class Taylor(Importance):
         sums.mul_(1 - 1 / self.batches).add_(_first_order(weight, gradient))
 
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
-        calibration = self.needed(calibration)
+        calibration = self.require(calibration)
         sums = calibration.accumulated() if self.from_training else {}
         if any(total.any() for total in sums.values()):
             scores = {layer: sums[layer].clone() for layer in weights}

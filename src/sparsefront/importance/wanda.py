@@ -41,7 +41,7 @@ class Wanda(Importance):
             check_sequential(pruning)
 
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
-        calibration = self.needed(calibration)
+        calibration = self.require(calibration)
         return scores_from_inputs(weights, calibration, self.batches, _squares, _score, sequential=self.sequential)
 
 

@@ -34,11 +34,11 @@ from sparsefront.tasks.plain_task import (
     device_of,
     forward_names,
     inputs_in_words,
-    named_in_errors,
-    named_inputs_on,
+    name_inputs_on,
     require_callable,
     require_instance,
     require_network,
+    translate_errors,
 )
 
 
@@ -175,8 +175,8 @@ def benchmark(
         require_callable(
             "fuse", fuse, "net", "inputs", allowed="is a function that makes a graph of the dense network, or None"
         )
-    inputs = named_inputs_on(dense_net, example_inputs)
-    if list(named_inputs_on(net, example_inputs)) != list(inputs):
+    inputs = name_inputs_on(dense_net, example_inputs)
+    if list(name_inputs_on(net, example_inputs)) != list(inputs):
         own, others = (", ".join(forward_names(one) or ()) for one in (net, dense_net))
         raise InvalidSetting("net", type(net).__name__, f"must name its inputs as dense_net does, {others}, not {own}")
     name, other = measured_dtype(dense_net), measured_dtype(net)
@@ -257,6 +257,6 @@ def _output_shapes(
     net: nn.Module, inputs: dict[str, Tensor], argument: str, value: str, called: str
 ) -> list[list[int]]:
     """Shapes of all floating-point tensors that a network returns; an error of the call names `argument`."""
-    with named_in_errors(argument, value, f"{called} cannot be called with the example inputs"):
+    with translate_errors(argument, value, f"{called} cannot be called with the example inputs"):
         output = net.eval()(**inputs)
     return [list(tensor.shape) for tensor in floating_tensors(output)]

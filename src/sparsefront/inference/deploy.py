@@ -22,7 +22,7 @@ from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
 from sparsefront.networks import restore_modes_on_error, unwrapped
 from sparsefront.options import require_package
-from sparsefront.tasks.plain_task import device_of, inputs_in_words, named_inputs_on, require_network
+from sparsefront.tasks.plain_task import device_of, inputs_in_words, name_inputs_on, require_network
 
 # What is traced: the network on tensors alone, for ranges of batch sizes and lengths.
 
@@ -153,7 +153,7 @@ def to_pt2(
     """
     net, path = unwrapped(net), _path(path, ".pt2")
     require_network(net)
-    inputs = named_inputs_on(net, example_inputs)
+    inputs = name_inputs_on(net, example_inputs)
     dims = _dims(inputs, batch, length)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     record = _record(net, tensors, dims)
@@ -223,7 +223,7 @@ def to_onnx(
             raise InvalidSetting("net", name, allowed)
     for package in ("onnx", "onnxscript"):
         require_package(package, key="path", value=path, instead="sf.to_pt2")
-    inputs = named_inputs_on(net, example_inputs)
+    inputs = name_inputs_on(net, example_inputs)
     dims = _dims(inputs, batch, length)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     record = _record(net, tensors, dims) | {"opset": opset}

@@ -30,7 +30,7 @@ from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.networks import layer_weight
-from sparsefront.pruning.layers import KEEPS_ALL, UNREACHED, in_groups, layer_unsupported_reason, nested_tensor_reason
+from sparsefront.pruning.layers import KEEPS_ALL, UNREACHED, explain_nested, in_groups, layer_unsupported_reason
 
 NOTHING = "kernel=none: the masked weight is multiplied densely"
 
@@ -49,7 +49,7 @@ def stays_in_16_bits(net: nn.Module, name: str, last: str | None, precision: Pre
     """
     layer = net.get_submodule(name)
     weight = layer_weight(layer)
-    reason = layer_unsupported_reason(layer) or nested_tensor_reason(net, name)
+    reason = layer_unsupported_reason(layer) or explain_nested(net, name)
     reason = reason or (LAST if name == last else None)
     return reason or precision.unsupported_layer([name], (weight.shape[0], weight.shape[1]), weight.dtype)
 

@@ -81,18 +81,18 @@ from sparsefront.networks import (
     unwrapped,
 )
 from sparsefront.progress import bar, counted
-from sparsefront.pruning.layers import dense_weights, nested_tensor_reason
+from sparsefront.pruning.layers import dense_weights, explain_nested
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow_layers
 from sparsefront.tasks.plain_task import (
     device_of,
     inputs_in_words,
-    named_in_errors,
-    named_inputs_on,
+    name_inputs_on,
     require_callable,
     require_finite_weights,
     require_instance,
     require_network,
+    translate_errors,
 )
 
 
@@ -154,7 +154,7 @@ def swap_layers(
                 dense_layers[name] = reason
             continue
         reason = narrower.get(name) or stays_dense(layer, export, name, choice, called=name in problems)
-        reason = reason or nested_tensor_reason(net, name)
+        reason = reason or explain_nested(net, name)
         received = problems.get(name)
         if reason is None:
             received, adds_sum = join_problem(layer, problems[name]), relu_after.get(name)
@@ -349,7 +349,7 @@ def swap(
     chosen_precision = Precision(precision, calibration or {})
     if packed is not None and not hasattr(packed, "manifest"):
         raise InvalidSetting("packed", type(packed).__name__, "is PackedWeights, such as what sf.save returns, or None")
-    settings, inputs = settings or Measure(), named_inputs_on(net, example_inputs)
+    settings, inputs = settings or Measure(), name_inputs_on(net, example_inputs)
     called = step_inputs(net, inputs, settings)
     require_supported(chosen_precision, next(iter(called.values())).device, network_dtype(net))
     arguments = net, masks, called, choice, packed, chosen_precision
@@ -449,7 +449,7 @@ def _swap(
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
     read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers})
     with (
-        named_in_errors("example_inputs", inputs_in_words(inputs), "the network cannot be called with it"),
+        translate_errors("example_inputs", inputs_in_words(inputs), "the network cannot be called with it"),
         counted_flops(net) as flops,
         observed_problems(net, layers) as problems,
         read,

@@ -23,7 +23,7 @@ from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights
 from sparsefront.networks import architecture_text, tensors_digest
-from sparsefront.tasks.plain_task import inputs_in_words, named_inputs_on
+from sparsefront.tasks.plain_task import inputs_in_words, name_inputs_on
 
 log = logging.getLogger(__name__)
 SLOWEST = 0.98  # smallest speedup over the fastest dense version at which kernel=auto keeps kernels
@@ -220,10 +220,10 @@ known_swaps = SearchCache("swaps", ("sparsefront.inference.swap",))
 
 
 def swap_key(net: nn.Module, masks: Mapping[str, Tensor], example_inputs: object, options: object) -> str:
-    """The key under which a swap is stored; raises as `named_inputs_on`.
+    """The key under which a swap is stored; raises as `name_inputs_on`.
 
     Args:
         options: the other arguments of the call.
     """
-    inputs = inputs_in_words(named_inputs_on(net, example_inputs))
+    inputs = inputs_in_words(name_inputs_on(net, example_inputs))
     return "\n".join((architecture_text(net), tensors_digest(masks), inputs, repr(options)))

@@ -29,7 +29,7 @@ from sparsefront.measure.settings import Measure
 from sparsefront.measure.timers import time_on_any_device
 from sparsefront.patterns.base import Pattern, label
 from sparsefront.progress import bar, counted, working_time
-from sparsefront.pruning.layers import layer_unsupported_reason, nested_tensor_reason
+from sparsefront.pruning.layers import explain_nested, layer_unsupported_reason
 from sparsefront.pruning.masked_weights import masked
 from sparsefront.training.compilation import fastest_algorithms
 
@@ -231,7 +231,7 @@ def layer_time(
     x = torch.randn(received.input_shape, device=device, dtype=received.problem.dtype)
     if pattern is None:
         return Timed(time_on_any_device(module, x).latency_us, dense_name(module))
-    if layer_unsupported_reason(module) or nested_tensor_reason(net, layer):
+    if layer_unsupported_reason(module) or explain_nested(net, layer):
         return None
     mask = masks.mask(layer, pattern, sparsity)
     with masked(net, {layer: mask}):

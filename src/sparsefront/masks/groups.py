@@ -82,7 +82,7 @@ class Groups:
     gone: Tensor | None = None
     multiple: int = 1
 
-    def marked(self) -> Tensor:
+    def mark(self) -> Tensor:
         """The scores with +inf where `stays` and -inf where `gone`."""
         scores = self.scores
         for places, value in ((self.gone, -math.inf), (self.stays, math.inf)):
@@ -109,7 +109,7 @@ class Groups:
 
     def alive_weights(self) -> Tensor:
         """Number of weights in all groups not yet pruned; int64 scalar on their device."""
-        return self.weights_in(self.marked() > -math.inf)
+        return self.weights_in(self.mark() > -math.inf)
 
 
 def group_score(importance: Tensor, dims: tuple[int, ...], length: Tensor | int, aggregate: str) -> Tensor:
@@ -195,7 +195,7 @@ def in_runs(groups: Groups) -> Runs:
 
     Pruned groups (-inf) do not count in the score and size of their run; one that must be kept (+inf) keeps its whole run.
     """
-    marked = groups.marked()
+    marked = groups.mark()
     multiple = min(groups.multiple, marked.shape[-1])  # a line cannot keep more than all its groups
     scores, order = marked.sort(dim=-1, descending=True, stable=True)
     sizes = torch.as_tensor(groups.sizes, device=scores.device).expand(scores.shape).gather(-1, order)
@@ -265,7 +265,7 @@ def _guesses(groups: Sequence[Groups], share: float) -> list[int]:
     # An odd step, so that rows of even length are not sampled at the same few columns.
     step = sum(group.scores.numel() for group in groups) // SAMPLE | 1
     sampled = [torch.arange(0, group.scores.numel(), step, device=group.scores.device) for group in groups]
-    scores, sizes = _joined(groups, sampled)
+    scores, sizes = _join(groups, sampled)
     scores, order = scores.sort()
     shares = sizes[order].cumsum(0).double()
     shares /= shares[-1].clone()
@@ -280,12 +280,12 @@ def _by_sorting(groups: Sequence[Groups], allowed: int, low: int, high: int, bel
     """`find_threshold` among the groups whose scores have ranks in [low, high); `below_low`: weights below them."""
     inside = []
     for group in groups:
-        scores = group.marked()
+        scores = group.mark()
         above = scores >= float_of(low)
         if high <= rank_of(math.inf):
             above &= scores < float_of(high)
         inside.append(above.flatten().nonzero().flatten())
-    scores, sizes = _joined(groups, inside)
+    scores, sizes = _join(groups, inside)
     ascending, order = scores.sort()
     pruned_counts = sizes[order].cumsum(0) + below_low
     fitting = int((pruned_counts <= allowed).sum())
@@ -295,10 +295,10 @@ def _by_sorting(groups: Sequence[Groups], allowed: int, low: int, high: int, bel
     return threshold, int(pruned_counts[before - 1]) if before else below_low
 
 
-def _joined(groups: Sequence[Groups], places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _join(groups: Sequence[Groups], places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Scores and sizes (int64) at indices of each layer's flattened scores, concatenated over layers."""
     chosen = [group.at(there) for group, there in zip(groups, places, strict=True)]
-    return torch.cat([group.marked() for group in chosen]), torch.cat([group.sizes for group in chosen])
+    return torch.cat([group.mark() for group in chosen]), torch.cat([group.sizes for group in chosen])
 
 
 def _all_weights(groups: Groups) -> Tensor | int:
@@ -309,7 +309,7 @@ def _all_weights(groups: Groups) -> Tensor | int:
 
 def _weights_below(groups: Sequence[Groups], threshold: float) -> int:
     """Number of weights in groups with scores below the threshold."""
-    return int(sum(group.weights_in(group.marked() < threshold) for group in groups))
+    return int(sum(group.weights_in(group.mark() < threshold) for group in groups))
 
 
 def rank_of(value: float) -> int:
@@ -403,16 +403,16 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
         return [run.survivors(survive) for run, survive in zip(runs, keeps, strict=True)]
     if len(groups) > 1 and sum(group.scores.numel() for group in groups) <= JOINED:
         return _keep_best_concatenated(groups, allowed)
-    pruned_count = int(sum(group.weights_in(group.marked() == -math.inf) for group in groups))
+    pruned_count = int(sum(group.weights_in(group.mark() == -math.inf) for group in groups))
     threshold, below = find_threshold(groups, pruned_count + allowed)
-    keeps = [(group.marked() >= threshold).contiguous() for group in groups]
+    keeps = [(group.mark() >= threshold).contiguous() for group in groups]
     if threshold == math.inf:  # only groups at +inf are kept
         return keeps
     left = pruned_count + allowed - below
     for group, survives in zip(reversed(groups), reversed(keeps), strict=True):
         if left == 0:  # true at once if no scores tie
             break
-        ties = (group.marked() == threshold).flatten().nonzero().flatten().flip(0)
+        ties = (group.mark() == threshold).flatten().nonzero().flatten().flip(0)
         spent = group.sizes_at(ties).cumsum(0)
         fitting = int((spent <= left).sum())
         survives.view(-1)[ties[:fitting]] = False
@@ -426,7 +426,7 @@ def _keep_best_concatenated(groups: Sequence[Groups], allowed: int) -> list[Tens
     """`keep_best` with all layers concatenated: with few groups, a GPU is limited by launches."""
     sizes = [torch.as_tensor(group.sizes, device=group.scores.device).expand(group.scores.shape) for group in groups]
     joined = Groups(
-        torch.cat([group.marked().flatten() for group in groups]), torch.cat([size.flatten() for size in sizes])
+        torch.cat([group.mark().flatten() for group in groups]), torch.cat([size.flatten() for size in sizes])
     )
     (keeps,) = keep_best([joined], allowed)
     parts = keeps.split([group.scores.numel() for group in groups])

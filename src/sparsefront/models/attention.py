@@ -102,7 +102,7 @@ class SplitAttention(nn.Module):
             query, key, value = (part.transpose(0, 1) for part in (query, key, value))
         q, k, v = self._by_head(self.q(query)), self._by_head(self.k(key)), self._by_head(self.v(value))
         causal = is_causal and key_padding_mask is None and not need_weights
-        mask = None if causal else self._added(attn_mask, key_padding_mask, q)
+        mask = None if causal else self._add_masks(attn_mask, key_padding_mask, q)
         dropout, weights = self.dropout if self.training else 0.0, None
         if need_weights:
             scores = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)
@@ -119,7 +119,7 @@ class SplitAttention(nn.Module):
     def _by_head(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, heads, T, width / heads]
         return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
 
-    def _added(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor) -> Tensor | None:
+    def _add_masks(self, attn_mask: Tensor | None, padding: Tensor | None, q: Tensor) -> Tensor | None:
         """The additive mask of the scores [B, heads, L, S]."""
         added = None
         if attn_mask is not None:
@@ -152,15 +152,15 @@ def split_multihead_attention(packed: nn.MultiheadAttention) -> SplitAttention:
     else:
         parts = list(packed.in_proj_weight.chunk(3))
     for name, weight in zip(PROJECTIONS, parts, strict=True):
-        getattr(split, name).weight = _copied(weight, packed.out_proj.weight)
+        getattr(split, name).weight = _copy_parameter(weight, packed.out_proj.weight)
     if packed.in_proj_bias is not None:
         for name, value in zip(PROJECTIONS, packed.in_proj_bias.chunk(3), strict=True):
-            getattr(split, name).bias = _copied(value, packed.in_proj_bias)
+            getattr(split, name).bias = _copy_parameter(value, packed.in_proj_bias)
     split.out.weight, split.out.bias = packed.out_proj.weight, packed.out_proj.bias
     return split.train(packed.training)
 
 
-def _copied(part: Tensor, like: Tensor) -> nn.Parameter:
+def _copy_parameter(part: Tensor, like: Tensor) -> nn.Parameter:
     return nn.Parameter(part.detach().clone(), requires_grad=like.requires_grad)
 
 
@@ -239,14 +239,14 @@ class WindowAttention(nn.Module):
         ]
         if any(shift):
             x = x.roll((-shift[0], -shift[1]), (1, 2))
-        y = self._mixed(self._windows(x), self._hidden(x, shift) if any(shift) else None)
+        y = self._attend_windows(self._windows(x), self._hide_opposite(x, shift) if any(shift) else None)
         y = y.view(batch, sizes[0] // rows, sizes[1] // columns, rows, columns, -1).transpose(2, 3)
         y = y.reshape(batch, *sizes, -1)
         if any(shift):
             y = y.roll((shift[0], shift[1]), (1, 2))
         return y[:, :height, :width].contiguous()
 
-    def _mixed(self, windows: Tensor, hidden: Tensor | None) -> Tensor:  # [B * windows, L, width], the same
+    def _attend_windows(self, windows: Tensor, hidden: Tensor | None) -> Tensor:  # [B * windows, L, width], the same
         q, k, v = self.qkv(windows).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         tokens = windows.shape[1]
         bias = self.relative_position_bias_table[self.relative_position_index].view(tokens, tokens, -1).permute(2, 0, 1)
@@ -262,7 +262,7 @@ class WindowAttention(nn.Module):
         cut = x.unflatten(2, (-1, columns)).unflatten(1, (-1, rows)).transpose(2, 3)
         return cut.reshape(-1, rows * columns, x.shape[-1])
 
-    def _hidden(self, x: Tensor, shift: Sequence[int]) -> Tensor:
+    def _hide_opposite(self, x: Tensor, shift: Sequence[int]) -> Tensor:
         """[windows, L, L], additive mask: after the shift, pixels from opposite sides do not attend to each other."""
         sides = []
         for size, window, by in zip(x.shape[1:3], self.window_size, shift, strict=True):
@@ -279,7 +279,7 @@ class WindowAttention(nn.Module):
 
 
 @contextmanager
-def fused_attention(net: nn.Module, *, wanted: bool = True) -> Iterator[None]:
+def fuse_attention(net: nn.Module, *, wanted: bool = True) -> Iterator[None]:
     """Context in which the attention of MPNet runs in one kernel, in training and evaluation.
 
     transformers adds relative positions and mask to the scores of each layer, in several passes over [B, heads, L, L] in

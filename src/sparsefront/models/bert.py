@@ -43,7 +43,7 @@ def train_wordpiece(texts: Iterable[str], *, vocabulary_size: int, max_length: i
     from transformers import BertTokenizer
 
     texts = list(texts)
-    tokenizer = _untrained()
+    tokenizer = _make_untrained()
     alphabet = _alphabet(texts, tokenizer)
     # The trainer numbers the inner pieces ("##a") in the order of a hash table that differs from run to run, and breaks
     # ties between merges by these numbers. Handing them over as special tokens fixes the numbers beforehand; only the
@@ -62,7 +62,7 @@ def train_wordpiece(texts: Iterable[str], *, vocabulary_size: int, max_length: i
     return BertTokenizer(vocab=vocabulary, do_lower_case=True, model_max_length=max_length)
 
 
-def _untrained() -> "Tokenizer":
+def _make_untrained() -> "Tokenizer":
     """BERT's cleaning and splitting of text, without a vocabulary."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 

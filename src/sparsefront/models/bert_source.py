@@ -44,7 +44,7 @@ def hub_folder(name: str, revision: str, *, needed: tuple[tuple[str, ...], ...],
 
     try:
         cached = [
-            next(filter(None, (_cached(name, revision, file) for file in alternatives)), None)
+            next(filter(None, (_find_cached(name, revision, file) for file in alternatives)), None)
             for alternatives in needed
         ]
     except HFValidationError as error:
@@ -66,7 +66,7 @@ def hub_folder(name: str, revision: str, *, needed: tuple[tuple[str, ...], ...],
     return files[-1].parent
 
 
-def _cached(name: str, revision: str, file: str) -> Path | None:
+def _find_cached(name: str, revision: str, file: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     entry = try_to_load_from_cache(name, file, revision=revision)  # a path, None, or a marker for "does not exist"

@@ -87,7 +87,7 @@ class SplitExperts(nn.Module):
             total.index_add_(0, tokens, y.to(total.dtype))
         return total
 
-    def removed(self, block: nn.Module, stays: Sequence[bool]) -> None:
+    def forget_experts(self, block: nn.Module, stays: Sequence[bool]) -> None:
         """After experts were removed: forget them in the router of the block, which has a row for each, and in its settings.
 
         Args:

@@ -141,7 +141,7 @@ class _Translating:
         return DecoderState(self._memory(source, source_mask), source_mask)
 
     def step(self, tokens: Tensor, state: "DecoderState") -> tuple[Tensor, "DecoderState"]:
-        caches = _empty() if state.caches is None else _copied(state.caches)
+        caches = _empty() if state.caches is None else _copy_caches(state.caches)
         seen = torch.ones(1, 1, 1, caches.get_seq_length() + 1, dtype=torch.bool, device=tokens.device)
         logits, caches = self._logits(tokens[:, None], state.memory, state.mask, seen, caches)
         return logits[:, 0], replace(state, caches=caches)
@@ -150,7 +150,7 @@ class _Translating:
         mask = state.mask[indices]
         if state.caches is None:
             return replace(state, memory=state.memory[indices], mask=mask)
-        caches = _copied(state.caches)
+        caches = _copy_caches(state.caches)
         caches.batch_select_indices(indices)
         # keys and values are cached: only the shape of the memory is used
         return DecoderState(state.memory[:1].expand(len(indices), -1, -1), mask, caches)
@@ -200,7 +200,7 @@ def _empty() -> Any:
     return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
 
-def _copied(caches: Any) -> Any:
+def _copy_caches(caches: Any) -> Any:
     """A shallow copy: a step replaces its tensors."""
     from transformers import EncoderDecoderCache
 

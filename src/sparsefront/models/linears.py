@@ -72,7 +72,7 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies:
         for attention in encoder.modules()
     }
 
-    def made(name: str, module: nn.Module) -> nn.Module | None:
+    def convert(name: str, module: nn.Module) -> nn.Module | None:
         if _is_conv1d(module) and (layers is None or name in layers):
             return _linear_of(module, copies)
         if _is_window_attention(module):
@@ -88,7 +88,7 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies:
         parts = [f"{name}.{part}" for part in (*PROJECTIONS, "out")]
         return split_multihead_attention(module) if layers is None or any(part in layers for part in parts) else None
 
-    return replace_modules(net, made)
+    return replace_modules(net, convert)
 
 
 def conv1d_layers(net: nn.Module) -> list[str]:

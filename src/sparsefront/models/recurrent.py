@@ -101,7 +101,7 @@ class SplitLSTM(nn.Module):
             hx = zeros, zeros
         elif packed is not None and packed.sorted_indices is not None:
             hx = _in_order(hx, packed.sorted_indices)
-        run = self._fused if all(map(_is_plain, self.children())) else self._by_steps
+        run = self._run_fused if all(map(_is_plain, self.children())) else self._by_steps
         y, *state = run(x, None if packed is None else packed.batch_sizes, hx)
         h, c = state
         if packed is not None:
@@ -112,7 +112,7 @@ class SplitLSTM(nn.Module):
             return y[0] if self.batch_first else y[:, 0], (h[:, 0], c[:, 0])
         return y, (h, c)
 
-    def _fused(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
+    def _run_fused(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
         """Run the operator of nn.LSTM, on a GPU cuDNN's."""
         kinds = ("weight", "bias") if self.bias else ("weight",)
         parts = [[getattr(self, f"{part}{suffix}") for part in ("ih", "hh")] for suffix in self.suffixes]
@@ -145,7 +145,7 @@ class SplitLSTM(nn.Module):
                 x = F.dropout(x, self.dropout, self.training)
         if sizes is not None:
             x, _ = operator._VF._pack_padded_sequence(x, lengths, self.batch_first)
-        return x, _stacked([h for h, _ in states]), _stacked([c for _, c in states])
+        return x, _stack([h for h, _ in states]), _stack([c for _, c in states])
 
     def _direction(self, x: Tensor, real: Tensor | None, state: State, suffix: str) -> tuple[Tensor, State]:
         """One layer in one direction.
@@ -176,7 +176,7 @@ class SplitLSTM(nn.Module):
                 new_h, new_c = torch.where(rows, new_h, h), torch.where(rows, new_c, c)
             h, c = new_h, new_c
             outputs[step] = h
-        return _stacked(outputs, 1 if self.batch_first else 0), (h, c)
+        return _stack(outputs, 1 if self.batch_first else 0), (h, c)
 
     def flatten_parameters(self) -> None:
         """Compact all weights into one allocation if cuDNN is used, which would otherwise do so at every call."""
@@ -242,7 +242,7 @@ def _second_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def _stacked(parts: list[Tensor], dim: int = 0) -> Tensor:
+def _stack(parts: list[Tensor], dim: int = 0) -> Tensor:
     """Stack tensors; a single one is not copied."""
     return parts[0].unsqueeze(dim) if len(parts) == 1 else torch.stack(parts, dim)
 

@@ -96,7 +96,7 @@ class TimmClassifier(Model):
         with torch.random.fork_rng(devices=[]):  # not built on meta: some timm networks compute with tensors meanwhile
             net = self._net(info).to("meta")
         try:
-            _called(net)
+            _find_called(net)
         except (RuntimeError, ValueError, AssertionError) as error:
             why = f"cannot take images of {info.image_size} pixels ({first_line(error)})"
             raise InvalidSetting("name", self.name, why) from error
@@ -111,7 +111,7 @@ class TimmClassifier(Model):
         Some attentions (EVA) read the weight of a layer without calling it, so no kernel could run there.
         """
         dense = {net.pretrained_cfg["first_conv"]} | (set() if self.prune_head else {_head(net)})
-        called = _called(net)
+        called = _find_called(net)
         return [name for name in linear_and_conv_layers(net, inside=("",)) if name in called and name not in dense]
 
     def _net(self, info: "DataInfo", *, pretrained: bool = False) -> nn.Module:
@@ -135,7 +135,7 @@ def _head(net: nn.Module) -> str:
     return name if isinstance(name, str) else name[0]
 
 
-def _called(net: nn.Module) -> set[str]:
+def _find_called(net: nn.Module) -> set[str]:
     """Names of the modules that a forward calls, found on the meta device."""
     copy, called = deepcopy(net).to("meta"), set()
     for name, module in copy.named_modules():

@@ -55,7 +55,7 @@ class TorchvisionSource:
         if self.weights is not None and self.path is not None:
             raise InvalidSetting("weights", self.weights, "path and weights exclude each other; set one to null")
         if self.weights is not None:
-            self._named()
+            self._find()
         if self.path is not None:
             weights_file(self.path)
 
@@ -63,7 +63,7 @@ class TorchvisionSource:
         """JSON-able; named weights are identified by their file name, which contains torchvision's digest."""
         if self.path is not None:
             return weights_fingerprint(self.path)
-        return "random" if self.weights is None else self._named().url.rpartition("/")[2]
+        return "random" if self.weights is None else self._find().url.rpartition("/")[2]
 
     def state_dict(self) -> dict[str, Tensor] | None:
         """The weights on the CPU, downloaded once to torch.hub's cache; None = random.
@@ -76,7 +76,7 @@ class TorchvisionSource:
         if self.weights is None:
             return None
         try:
-            return dict(self._named().get_state_dict(progress=progress.shown(), check_hash=True, weights_only=True))
+            return dict(self._find().get_state_dict(progress=progress.shown(), check_hash=True, weights_only=True))
         except (URLError, TimeoutError, ConnectionError, RuntimeError) as error:  # RuntimeError: digest mismatch
             raise InvalidSetting(
                 "weights", self.weights, f"could not be downloaded ({error}); set model.path to a local checkpoint"
@@ -94,7 +94,7 @@ class TorchvisionSource:
         """How messages about unsuitable weights name them."""
         return self.path or f"torchvision's {self.weights}"
 
-    def _named(self) -> Any:
+    def _find(self) -> Any:
         """The member of torchvision's weights enum."""
         from torchvision.models import get_model_weights
 
@@ -123,7 +123,7 @@ class TorchvisionModel(Model):
     def network(self, info: "DataInfo") -> nn.Module:
         """Build the network with random weights."""
 
-    def fitted(self, weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    def fit(self, weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         """Adapt the source's weights to the names and shapes of the network."""
         return weights
 
@@ -139,7 +139,7 @@ class TorchvisionModel(Model):
         net = self.network(info)
         weights = self.source.state_dict()
         if weights is not None:
-            load_weights(net, self.fitted(weights, net), head=self.head, path=self.source.misfit_name)
+            load_weights(net, self.fit(weights, net), head=self.head, path=self.source.misfit_name)
             if self.source.weights is not None:
                 warn_of_unnamed_classes(info.class_names, self.source.misfit_name)
         return net
@@ -226,7 +226,7 @@ class TorchvisionClassifier(Model):
         no kernel could run there.
         """
         layers = linear_and_conv_layers(net, inside=("",))
-        dense = {next(name for name in layers if isinstance(net.get_submodule(name), nn.Conv2d)), *_uncalled(net)}
+        dense = {next(name for name in layers if isinstance(net.get_submodule(name), nn.Conv2d)), *_find_uncalled(net)}
         dense |= set() if self.prune_head else {_head(net)}
         return [name for name in layers if name not in dense]
 
@@ -268,7 +268,7 @@ def _head(net: nn.Module) -> str:
     return (linears or layers)[-1]
 
 
-def _uncalled(net: nn.Module) -> set[str]:
+def _find_uncalled(net: nn.Module) -> set[str]:
     """The packed query-key-value Linear and output projection of attentions that torchvision runs without calling them."""
     from torchvision.models.swin_transformer import ShiftedWindowAttention
 

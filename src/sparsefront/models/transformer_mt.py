@@ -101,22 +101,22 @@ class TranslationTransformer(TranslationNetwork):
         self.apply(_initialize)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        memory = self.encoded(source, source_mask)
-        x = self._embedded(target, 0)
+        memory = self.run_encoder(source, source_mask)
+        x = self._embed(target, 0)
         for block in self.decoder:
             x = block(x, memory, source_mask[:, None, None, :])
         return self._logits(x)
 
-    def encoded(self, source: Tensor, source_mask: Tensor) -> Tensor:
+    def run_encoder(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """The encoder output, read by the decoder: [B, S, width]."""
-        return self.encoder(self._embedded(source, 0), source_mask[:, None, None, :])
+        return self.encoder(self._embed(source, 0), source_mask[:, None, None, :])
 
     def encode(self, source: Tensor, source_mask: Tensor) -> "DecoderState":
-        memory = self.encoded(source, source_mask)
+        memory = self.run_encoder(source, source_mask)
         return DecoderState(source_mask[:, None, None, :], [BlockCache(memory) for _ in self.decoder])
 
     def step(self, tokens: Tensor, state: "DecoderState") -> tuple[Tensor, "DecoderState"]:
-        x = self._embedded(tokens[:, None], state.length)
+        x = self._embed(tokens[:, None], state.length)
         caches = [cache.copy() for cache in state.caches]
         for block, cache in zip(self.decoder, caches, strict=True):
             x = block(x, None, state.mask, cache)
@@ -125,7 +125,7 @@ class TranslationTransformer(TranslationNetwork):
     def reorder(self, state: "DecoderState", indices: Tensor) -> "DecoderState":
         return DecoderState(state.mask[indices], [cache.at(indices) for cache in state.caches], state.length)
 
-    def _embedded(self, tokens: Tensor, first: int) -> Tensor:
+    def _embed(self, tokens: Tensor, first: int) -> Tensor:
         """Embed tokens that start at position `first`: [B, T, width]."""
         x = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
         return self.dropout(x + self.positions[first : first + tokens.shape[1]])
@@ -210,7 +210,7 @@ class Attention(nn.Module):
             x: [B, T, width], queries; memory: [B, S, width], keys and values.
             mask: bool, broadcastable to [B, heads, T, S], True = attend; None: to all.
         """
-        return self.mixed(self.queries(x), *self.keys_and_values(memory), mask, causal)
+        return self.attend(self.queries(x), *self.keys_and_values(memory), mask, causal)
 
     def queries(self, x: Tensor) -> Tensor:
         return self._by_head(self.q(x))
@@ -218,7 +218,7 @@ class Attention(nn.Module):
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         return self._by_head(self.k(memory)), self._by_head(self.v(memory))
 
-    def mixed(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
         attended = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
         return self.out(attended.transpose(1, 2).flatten(2))
 
@@ -290,26 +290,26 @@ class DecoderBlock(nn.Module):
             cache: x is then one more token [B, 1, width] after those in the cache, and is appended to it.
         """
         if self.pre:
-            x = x + self.dropout(self._looked_back(self.norm1(x), cache))
-            x = x + self.dropout(self._looked_over(self.norm2(x), memory, mask, cache))
+            x = x + self.dropout(self._attend_back(self.norm1(x), cache))
+            x = x + self.dropout(self._attend_source(self.norm2(x), memory, mask, cache))
             return x + self.dropout(self.mlp(self.norm3(x)))
-        x = self.norm1(x + self.dropout(self._looked_back(x, cache)))
-        x = self.norm2(x + self.dropout(self._looked_over(x, memory, mask, cache)))
+        x = self.norm1(x + self.dropout(self._attend_back(x, cache)))
+        x = self.norm2(x + self.dropout(self._attend_source(x, memory, mask, cache)))
         return self.norm3(x + self.dropout(self.mlp(x)))
 
-    def _looked_back(self, x: Tensor, cache: BlockCache | None) -> Tensor:
+    def _attend_back(self, x: Tensor, cache: BlockCache | None) -> Tensor:
         if cache is None:
             return self.attention(x, x, None, True)
         keys, values = cache.append(*self.attention.keys_and_values(x))
-        return self.attention.mixed(self.attention.queries(x), keys, values, None)
+        return self.attention.attend(self.attention.queries(x), keys, values, None)
 
-    def _looked_over(self, x: Tensor, memory: Tensor | None, mask: Tensor, cache: BlockCache | None) -> Tensor:
+    def _attend_source(self, x: Tensor, memory: Tensor | None, mask: Tensor, cache: BlockCache | None) -> Tensor:
         if cache is None:
             return self.cross(x, memory, mask)
         if cache.of_source is None:
             cache.of_source = self.cross.keys_and_values(cache.memory)
             cache.memory = None
-        return self.cross.mixed(self.cross.queries(x), *cache.of_source, mask)
+        return self.cross.attend(self.cross.queries(x), *cache.of_source, mask)
 
 
 def _initialize(module: nn.Module) -> None:

@@ -48,7 +48,7 @@ class Vit(TorchvisionModel):
     def head(self) -> str:
         return "heads"
 
-    def fitted(self, weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    def fit(self, weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         return _fit_positions(split_packed_projections(weights), net, path=self.source.misfit_name)
 
     def prunable(self, net: nn.Module) -> list[str]:

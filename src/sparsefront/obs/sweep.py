@@ -20,7 +20,7 @@ def input_hessian(inputs: Tensor) -> Tensor:
     return 2 * (inputs.t() @ inputs)
 
 
-def damped_hessian(hessian: Tensor, damping: float, layer: str = "the layer") -> tuple[Tensor, Tensor]:
+def damp_hessian(hessian: Tensor, damping: float, layer: str = "the layer") -> tuple[Tensor, Tensor]:
     """Return an invertible Hessian and the dead inputs.
 
     An input that was zero in every row (dead) has an empty row and column. Its diagonal is set to the mean of the others, so

@@ -16,7 +16,7 @@ from sparsefront.masks.weight_view import Permutation
 from sparsefront.networks import require_finite
 from sparsefront.options import TARGET as CLASS
 from sparsefront.options import class_named, option_classes, target_values
-from sparsefront.settings_class import checked_arguments
+from sparsefront.settings_class import validate_arguments
 
 # `granularity`: the size of a group of weights that is kept or pruned together.
 
@@ -95,11 +95,11 @@ def check_window_sparsity(sparsity: float, *, n: int | None, m: int | None) -> N
     if m is None:
         if not any(nearest_window(size, sparsity).expresses(sparsity) for size in range(SMALLEST_M, LARGEST_M + 1)):
             nearest = Window(1, LARGEST_M)
-            raise InvalidSetting("m", m, f"no m up to {LARGEST_M} expresses sparsity {sparsity:g}; {_named(nearest)}")
+            raise InvalidSetting("m", m, f"no m up to {LARGEST_M} expresses sparsity {sparsity:g}; {_join(nearest)}")
     elif not nearest_window(m, sparsity).expresses(sparsity):
         around = (Window(kept_count, m) for kept_count in range(m, 0, -1))
         nearest = sorted(sorted(around, key=lambda window: abs(window.sparsity - sparsity))[:2], reverse=True)
-        raise InvalidSetting("m", m, f"cannot express sparsity {sparsity:g}; {_named(*nearest)}")
+        raise InvalidSetting("m", m, f"cannot express sparsity {sparsity:g}; {_join(*nearest)}")
     elif n is not None and not Window(n, m).expresses(sparsity):
         agreeing = nearest_window(m, sparsity)
         raise InvalidSetting(
@@ -125,7 +125,7 @@ def window_unsupported_reason(
     return f"windows of m {m} cannot express sparsity {sparsity:g}"
 
 
-def _named(*windows: Window) -> str:
+def _join(*windows: Window) -> str:
     """Format the nearest sparsities for an error message."""
     listed = " and ".join(f"{window.sparsity:.4g} ({window.n}:{window.m})" for window in windows)
     return f"the nearest {'sparsities are' if len(windows) > 1 else 'sparsity is'} {listed}"
@@ -401,7 +401,7 @@ def from_record(record: Mapping[str, Any], *, trust: Iterable[str] = ()) -> Patt
     kind = class_named(record.get(CLASS), Pattern, trust=trusted)
     for nested in target_values(settings):
         class_named(nested, Pattern, trust=trusted)
-    made: Pattern = kind(**checked_arguments(kind, settings))
+    made: Pattern = kind(**validate_arguments(kind, settings))
     return made
 
 
@@ -410,7 +410,7 @@ def modules_of(pattern: Pattern) -> set[str]:
     return {type(part).__module__ for part in (pattern, *pattern.parts)}
 
 
-def named_pattern(name: str, **settings: Any) -> Pattern:
+def make_pattern(name: str, **settings: Any) -> Pattern:
     """Build a pattern by name, such as tile_wise.
 
     Raises:

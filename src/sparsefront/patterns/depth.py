@@ -62,7 +62,7 @@ class Depth(Pattern):
             )
         return removed
 
-    def dropped(self, blocks: Sequence[str], count: int, influence: Sequence[float] | None = None) -> list[str]:
+    def select(self, blocks: Sequence[str], count: int, influence: Sequence[float] | None = None) -> list[str]:
         """Select the blocks to remove, in network order.
 
         Args:

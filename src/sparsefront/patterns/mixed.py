@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.options import option_classes
-from sparsefront.patterns.base import CLASS, Pattern, Step, from_record, label, named_pattern
+from sparsefront.patterns.base import CLASS, Pattern, Step, from_record, label, make_pattern
 from sparsefront.settings_class import Fraction, OneOrMore, settings_class
 
 Candidate = str | dict[str, str | int | float | bool | None]
@@ -47,10 +47,10 @@ class Mixed(Pattern):
     def __post_init__(self) -> None:
         if 0 in self.sparsities or len(set(self.sparsities)) < len(self.sparsities):
             allowed = "levels above 0, each once: dense is a choice beside them"
-            raise InvalidSetting("sparsities", _listed(self.sparsities), allowed)
+            raise InvalidSetting("sparsities", _format(self.sparsities), allowed)
         labels = [label(pattern) for pattern in self.patterns]
         if len(set(labels)) < len(labels):
-            raise InvalidSetting("candidates", _listed(labels), "names a candidate twice")
+            raise InvalidSetting("candidates", _format(labels), "names a candidate twice")
 
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:
@@ -90,7 +90,7 @@ class Mixed(Pattern):
 
     def check_sparsity(self, sparsity: float) -> None:
         if sparsity + 1e-9 < min(self.sparsities):
-            allowed = f"is the ceiling of pattern.sparsities={_listed(self.sparsities)}: at least the lowest of them"
+            allowed = f"is the ceiling of pattern.sparsities={_format(self.sparsities)}: at least the lowest of them"
             raise InvalidSetting("sparsity", sparsity, allowed)
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
@@ -114,7 +114,7 @@ class Mixed(Pattern):
 
     def _pattern(self, candidate: Candidate) -> Pattern:
         try:
-            pattern = self._built(candidate)
+            pattern = self._build(candidate)
         except InvalidSetting as error:
             allowed = f"{error.key}={error.value}: {error.allowed}"
             raise InvalidSetting("candidates", candidate, allowed) from error
@@ -134,7 +134,7 @@ class Mixed(Pattern):
             raise InvalidSetting("candidates", candidate, allowed)
         return pattern
 
-    def _built(self, candidate: Candidate) -> Any:
+    def _build(self, candidate: Candidate) -> Any:
         if isinstance(candidate, str):
             name, _, unit = candidate.partition(":")
             settings: Mapping[str, Any] = {"granularity": int(unit) if unit.isdigit() else unit} if unit else {}
@@ -146,7 +146,7 @@ class Mixed(Pattern):
             name = str(candidate.get("name"))
         if self.granularity is not None and "granularity" in _settings_of(name):
             settings = {"granularity": self.granularity, **settings}
-        return named_pattern(name, **settings)
+        return make_pattern(name, **settings)
 
 
 def _settings_of(name: str) -> Mapping[str, Any]:
@@ -155,5 +155,5 @@ def _settings_of(name: str) -> Mapping[str, Any]:
     return {} if pattern_class is None else inspect.signature(pattern_class).parameters
 
 
-def _listed(values: Any) -> str:
+def _format(values: Any) -> str:
     return f"[{','.join(map(str, values))}]"

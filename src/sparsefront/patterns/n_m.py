@@ -104,7 +104,7 @@ SMALLEST_GAIN = 1e-5  # of the layer's importance per swap; smaller gains are fl
 SEED = 0
 
 
-def permuted_inputs(importance: Tensor, window: Window, rounds: int) -> Tensor | None:
+def permute_inputs(importance: Tensor, window: Window, rounds: int) -> Tensor | None:
     """Permute the inputs of a layer so that the best n of every m consecutive ones hold more importance.
 
     Each round computes the exact gain of every swap of two inputs in different windows and applies the best swaps between
@@ -132,22 +132,22 @@ def permuted_inputs(importance: Tensor, window: Window, rounds: int) -> Tensor |
     if window.n == window.m or window.m == inputs:
         return None
     order = torch.arange(inputs, device=importance.device)
-    best, most = None, kept_importance(importance, order, window)
+    best, most = None, sum_kept(importance, order, window)
     generator = torch.Generator().manual_seed(SEED)
     search = _Swaps(importance, order, window)
     for _ in range(rounds):
         if search.improve():
             continue
-        retained = kept_importance(importance, search.order, window)
+        retained = sum_kept(importance, search.order, window)
         if retained > most:
             best, most = search.order.clone(), retained
-        search.move_to(_escaped(order if best is None else best, window, generator))
-    retained = kept_importance(importance, search.order, window)
+        search.move_to(_escape(order if best is None else best, window, generator))
+    retained = sum_kept(importance, search.order, window)
     best = search.order if retained > most else best
     return None if best is None else _ascending(best, window)
 
 
-def kept_importance(importance: Tensor, order: Tensor, window: Window) -> float:
+def sum_kept(importance: Tensor, order: Tensor, window: Window) -> float:
     """Importance [N, K] kept by the best n of every m inputs in this order (int64 [K]), summed in float64."""
     windows = importance[:, order].unflatten(1, (-1, window.m))
     return float(windows.topk(window.n, dim=2).values.sum(dtype=torch.float64))
@@ -236,7 +236,7 @@ def _disjoint_pairs(gains: Tensor, least: float) -> tuple[Tensor, Tensor]:
     return torch.cat([first for first, _ in pairs]), torch.cat([second for _, second in pairs])
 
 
-def _escaped(order: Tensor, window: Window, generator: torch.Generator) -> Tensor:
+def _escape(order: Tensor, window: Window, generator: torch.Generator) -> Tensor:
     """Move one random input of every window to another window, along a random cycle."""
     windows = len(order) // window.m
     moved = torch.randperm(windows, generator=generator)
@@ -268,7 +268,7 @@ class NM(BlockPattern):
         n: kept per window; None derives it from the sparsity.
         m: window; None takes the smallest from 4 to 64 that divides K and brings n/m within 0.01 of the density.
         permutation: "search" forms the windows after a permutation of the inputs that keeps more importance (see
-            `permuted_inputs`); "none" keeps the original order. The permutation is part of the storage, so no other layer
+            `permute_inputs`); "none" keeps the original order. The permutation is part of the storage, so no other layer
             changes; kernels read X through it.
         permutation_rounds: maximum number of search rounds.
         transposable: 2:4 in both directions: 4x4 tiles keep two weights in every row and column, so that W and its
@@ -345,7 +345,7 @@ class NM(BlockPattern):
     def find_permutation(self, importance: Tensor, sparsity: float) -> Permutation | None:
         if self.permutation == "none":
             return None
-        order = permuted_inputs(importance, self.window(tuple(importance.shape), sparsity), self.permutation_rounds)
+        order = permute_inputs(importance, self.window(tuple(importance.shape), sparsity), self.permutation_rounds)
         return None if order is None else Permutation(inputs=order)
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:

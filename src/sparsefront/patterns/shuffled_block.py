@@ -15,7 +15,7 @@ from sparsefront.settings_class import settings_class
 # Find an order of the outputs in which vectors keep more importance.
 
 
-def shuffled_outputs(importance: Tensor, length: int, sparsity: float, rounds: int) -> Tensor | None:
+def shuffle_outputs(importance: Tensor, length: int, sparsity: float, rounds: int) -> Tensor | None:
     """Group the outputs of a layer so that vector-wise pruning inside the groups keeps more importance.
 
     1. Prune element-wise to the sparsity and compare outputs by the cosine similarity of their masks. Starting from the
@@ -43,25 +43,25 @@ def shuffled_outputs(importance: Tensor, length: int, sparsity: float, rounds: i
     if length in (1, importance.shape[0]):
         return None
     own = torch.arange(importance.shape[0], device=importance.device).view(-1, length)
-    neighbors = _kept_importance(importance, own, sparsity)[0]
+    neighbors = _sum_kept(importance, own, sparsity)[0]
     starts = _alike(_element_wise(importance, sparsity), length), own
-    most, best = max((_searched(importance, start, sparsity, rounds) for start in starts), key=lambda found: found[0])
+    most, best = max((_search(importance, start, sparsity, rounds) for start in starts), key=lambda found: found[0])
     return _ascending(best) if most > neighbors else None
 
 
-def _searched(importance: Tensor, groups: Tensor, sparsity: float, rounds: int) -> tuple[float, Tensor]:
+def _search(importance: Tensor, groups: Tensor, sparsity: float, rounds: int) -> tuple[float, Tensor]:
     """Run step 2 from these groups (int64 [G, v]); returns the kept importance and the final groups."""
-    most, inputs = _kept_importance(importance, groups, sparsity)
+    most, inputs = _sum_kept(importance, groups, sparsity)
     for _ in range(rounds):
-        moved = _redistributed(groups, importance @ inputs.to(importance.dtype).t())
-        retained, inputs = _kept_importance(importance, moved, sparsity)
+        moved = _redistribute(groups, importance @ inputs.to(importance.dtype).t())
+        retained, inputs = _sum_kept(importance, moved, sparsity)
         if retained <= most:
             break
         most, groups = retained, moved
     return most, groups
 
 
-def _kept_importance(importance: Tensor, groups: Tensor, sparsity: float) -> tuple[float, Tensor]:
+def _sum_kept(importance: Tensor, groups: Tensor, sparsity: float) -> tuple[float, Tensor]:
     """The importance that vector-wise pruning keeps in these groups (int64 [G, v]), and their kept inputs (bool [G, K])."""
     permuted = importance[groups.flatten()]
     step = BlockStep(sparsity, (groups.shape[1], 1))
@@ -92,7 +92,7 @@ def _alike(mask: Tensor, length: int) -> Tensor:
     return torch.stack(groups)
 
 
-def _redistributed(groups: Tensor, worth: Tensor) -> Tensor:
+def _redistribute(groups: Tensor, worth: Tensor) -> Tensor:
     """Move outputs to the group where they keep more, one pair of groups at a time.
 
     Args:
@@ -135,7 +135,7 @@ class ShuffledBlock(BlockPattern):
     """Keep the best vectors of v outputs at one input k, with outputs grouped so that more importance is kept.
 
     The groups are found once, from the first scores and at the final sparsity (the layer's own if the allocation assigns
-    one); see `shuffled_outputs`. The tiles of the gathered format store the output indices, so the function of the network
+    one); see `shuffle_outputs`. The tiles of the gathered format store the output indices, so the function of the network
     is unchanged. A layer keeps its original order if no grouping keeps more importance.
 
     Args:
@@ -163,7 +163,7 @@ class ShuffledBlock(BlockPattern):
         return "pattern"
 
     def find_permutation(self, importance: Tensor, sparsity: float) -> Permutation | None:
-        order = shuffled_outputs(importance, self.granularity, sparsity, self.search_rounds)
+        order = shuffle_outputs(importance, self.granularity, sparsity, self.search_rounds)
         return None if order is None else Permutation(outputs=order)
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:

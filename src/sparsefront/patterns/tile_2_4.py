@@ -62,13 +62,13 @@ class TileWindowStep:
         scores, places = self._windows(importance[rows], mask[rows])
         if self.between:
             alive = scores > -math.inf
-            kept = self._covered(keep_best_of_last(scores, WINDOW.n) | (kept[..., 1:] & alive), alive, scores)
+            kept = self._cover(keep_best_of_last(scores, WINDOW.n) | (kept[..., 1:] & alive), alive, scores)
         nowhere = kept.new_zeros(len(rows), 1)
         result = torch.zeros_like(mask)
         result[rows] = torch.cat([kept.flatten(1), nowhere], dim=1).gather(1, places)
         return result
 
-    def _covered(self, kept: Tensor, alive: Tensor, scores: Tensor) -> Tensor:
+    def _cover(self, kept: Tensor, alive: Tensor, scores: Tensor) -> Tensor:
         """Let the first output that can keep what all others of its tile drop, without keeping more inputs of a window.
 
         kept, alive, scores: [surviving outputs, windows, 4].

@@ -122,7 +122,7 @@ class OverlayStep:
 # Shapes: N outputs, K inputs, tiles of g surviving outputs.
 
 
-def tuned(steps: tuple[OutputStep | TileInputStep, ...], share: float, element_sparsity: float) -> tuple[Step, ...]:
+def guide(steps: tuple[OutputStep | TileInputStep, ...], share: float, element_sparsity: float) -> tuple[Step, ...]:
     """Wrap the steps of tile_wise with the guidance of an element-wise mask.
 
     Args:
@@ -142,7 +142,7 @@ class GuidedOutputStep(OutputStep):
     """Keep or prune whole outputs, starting with those that element-wise pruning empties most.
 
     Args:
-        share: see `tuned`.
+        share: see `guide`.
         hands_on: another guided step follows and needs the element-wise mask of the remaining outputs.
     """
 
@@ -153,7 +153,7 @@ class GuidedOutputStep(OutputStep):
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
         """Scores [N]; `mask` is element-wise."""
         groups = super().groups(importance, allowed)
-        return _guided(groups, mask.sum(dim=1, dtype=torch.int32), self.share, start=0.0)
+        return _attach_guide(groups, mask.sum(dim=1, dtype=torch.int32), self.share, start=0.0)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
         left = super().to_mask(kept, importance, allowed)
@@ -169,7 +169,7 @@ class GuidedTileInputStep(TileInputStep):
     """Keep or prune whole inputs of a tile, starting with those that element-wise pruning empties most.
 
     Args:
-        share: see `tuned`.
+        share: see `guide`.
         start: target of the step before; 0: there was none, so that no output is pruned.
     """
 
@@ -179,19 +179,19 @@ class GuidedTileInputStep(TileInputStep):
 
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
         """Scores [tiles, K]; `mask` is the element-wise mask of the remaining outputs."""
-        left = self._left(mask, allowed)
+        left = self._restrict(mask, allowed)
         groups = super().groups(importance, left)
         counts = self._tiles(mask, surviving_outputs(left)).sum(dim=1, dtype=torch.int32)
-        return _guided(groups, counts, self.share, start=self.start)
+        return _attach_guide(groups, counts, self.share, start=self.start)
 
     def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
-        return super().to_mask(kept, importance, self._left(mask, allowed))
+        return super().to_mask(kept, importance, self._restrict(mask, allowed))
 
-    def _left(self, mask: Tensor, allowed: Tensor) -> Tensor:
+    def _restrict(self, mask: Tensor, allowed: Tensor) -> Tensor:
         return allowed & mask.any(dim=1, keepdim=True) if self.start > 0 else allowed
 
 
-def _guided(groups: Groups, counts: Tensor, share: float, *, start: float) -> Groups:
+def _attach_guide(groups: Groups, counts: Tensor, share: float, *, start: float) -> Groups:
     """Attach the density of the element-wise mask as the guide; groups that are pruned or must stay remain so."""
     density = counts / groups.sizes.clamp(min=1)
     density = density.where(groups.scores.abs() < math.inf, groups.scores)

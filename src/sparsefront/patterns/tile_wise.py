@@ -14,8 +14,8 @@ from sparsefront.patterns.tile_steps import (
     OutputStep,
     OverlayStep,
     TileInputStep,
+    guide,
     surviving_outputs,
-    tuned,
 )
 from sparsefront.settings_class import Fraction, Share, settings_class
 
@@ -91,7 +91,7 @@ class TileWise(Pattern):
         overlay = (OverlayStep(final),) if self.element_overlay > 0 and sparsity == final else ()
         steps = self._tile_steps(tiles_final if overlay else sparsity, tiles_final, shape[0])
         if self.apriori_tuning > 0:
-            steps = tuned(steps, self.apriori_tuning, final)
+            steps = guide(steps, self.apriori_tuning, final)
         return *steps, *overlay
 
     def _tile_steps(self, sparsity: float, final: float, outputs: int) -> tuple[OutputStep | TileInputStep, ...]:

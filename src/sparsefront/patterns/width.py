@@ -114,7 +114,7 @@ FEED_FORWARDS = (
 def find_ties(net: nn.Module, layers: Iterable[str]) -> list[Tie]:
     """Find the ties among these layers of a network; a tie counts only if it contains no other layer.
 
-    Heads of attentions first, then features of feed-forward blocks, then what the graphs of modules show (`_traced`).
+    Heads of attentions first, then features of feed-forward blocks, then what the graphs of modules show (`_trace_ties`).
 
     Args:
         net: may be on the meta device: only names and shapes are read.
@@ -127,7 +127,7 @@ def find_ties(net: nn.Module, layers: Iterable[str]) -> list[Tie]:
     makes: set[str] = set()
     reads: set[str] = set()
     by_name = (tie for name, module in modules.items() for tie in (*_heads(name, module), *_features(name, module)))
-    for tie in chain(by_name, _traced("", net)):
+    for tie in chain(by_name, _trace_ties("", net)):
         shared = any(users[id(modules[layer]._parameters.get("weight"))] > 1 for layer in tie.layers)
         if shared or not among.issuperset(tie.layers) or makes & set(tie.outputs) or reads & set(tie.inputs):
             continue
@@ -263,14 +263,14 @@ class _Component:
         self.between += other.between
 
 
-def _traced(name: str, module: nn.Module) -> Iterator[Tie]:
+def _trace_ties(name: str, module: nn.Module) -> Iterator[Tie]:
     """The ties in the graph of a module or, where it cannot be traced (data-dependent control flow), of its children."""
     if sum(isinstance(part, nn.Linear | nn.Conv2d) for part in module.modules()) < 2:
         return
     graph = _graph_of(module)
     if graph is None:
         for child, part in module.named_children():
-            yield from _traced(_below(name, child), part)
+            yield from _trace_ties(_below(name, child), part)
         return
     for component in _components(module, graph):
         if component.valid and component.inputs and component.count > 1:
@@ -308,7 +308,7 @@ def _components(module: nn.Module, graph: fx.Graph) -> list[_Component]:
             if read in of_node:
                 of_node[read].valid = False
 
-    def joined(one: _Component, other: _Component) -> _Component:
+    def unite(one: _Component, other: _Component) -> _Component:
         if one is not other:
             one.join(other)
             of_node.update({node: one for node, component in of_node.items() if component is other})
@@ -343,7 +343,7 @@ def _components(module: nn.Module, graph: fx.Graph) -> list[_Component]:
         elif kind in BINARY and numbers and all(read in of_node for read in node.all_input_nodes):
             first, *others = (of_node[read] for read in node.all_input_nodes)
             for other in others:
-                first = joined(first, other)
+                first = unite(first, other)
             of_node[node] = first
         elif (
             source is not None
@@ -408,7 +408,7 @@ def _is_layer_output(node: fx.Node, source: _Component) -> bool:
 # How many units to prune.
 
 
-def untied_reasons(ties: Iterable[Tie], layers: Iterable[str]) -> dict[str, str]:
+def explain_untied(ties: Iterable[Tie], layers: Iterable[str]) -> dict[str, str]:
     """The layers without a tie -> why they stay dense."""
     tied = {layer for tie in ties for layer in tie.layers}
     return {layer: NO_TIES for layer in layers if layer not in tied}
@@ -448,7 +448,7 @@ def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> list
     return counts
 
 
-def planned_sparsities(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> dict[str, float]:
+def plan_sparsities(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> dict[str, float]:
     """Layer -> its sparsity after `units_to_prune`."""
     return _layer_sparsities(ties, shapes, units_to_prune(ties, shapes, sparsity))
 
@@ -474,7 +474,7 @@ def _sparsity(ties: Sequence[Tie], shapes: Shapes, gone: Sequence[int]) -> float
 # Which units to prune.
 
 
-def tied_masks(
+def mask_tied(
     importance: Mapping[str, Tensor],
     pattern: Pattern,
     ties: Sequence[Tie],

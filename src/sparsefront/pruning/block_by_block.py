@@ -58,7 +58,7 @@ class BlockRun:
         """Run the block on a batch, by index."""
         self._returned[batch] = self._run(batch)
 
-    def returned(self) -> list[Any]:
+    def recompute(self) -> list[Any]:
         """The block's output for each batch, with its current weights."""
         if self.changed:
             self._returned, self.changed = [None] * len(self._returned), False
@@ -100,7 +100,7 @@ def run_blocks(
             block = BlockRun(blocks[place], partial(run, place), len(batches), last=place == len(blocks) - 1)
             yield block
             if not block.last:
-                known = block.returned()
+                known = block.recompute()
         finally:
             module.to(home)
 

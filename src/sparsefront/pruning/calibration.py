@@ -54,7 +54,7 @@ def in_encoder(net: nn.Module) -> Callable[[nn.Module], bool]:
 
 
 @contextmanager
-def given_encoder_text(net: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[Callable[[str, Tensor], bool]]:
+def match_encoder_text(net: nn.Module, modules: Mapping[str, nn.Module]) -> Iterator[Callable[[str, Tensor], bool]]:
     """Context that yields a predicate of (layer, input): does this input belong to the text of the attention mask? In a decoder
     only the encoder's output does, which cross-attention reads; lengths cannot tell, since both texts may have the same.
     """
@@ -322,7 +322,7 @@ class NetworkCalibration:
     ) -> dict[str, Tensor]:
         """`input_sums` of some layers, over batches of this rank that were already read."""
         modules = {name: self._modules[name] for name in layers}
-        with in_eval_mode(self._task.net), given_encoder_text(self._task.net, modules) as of_that_text:
+        with in_eval_mode(self._task.net), match_encoder_text(self._task.net, modules) as of_that_text:
             return sum_over_inputs(
                 self._forward,
                 batches,
@@ -347,7 +347,7 @@ class NetworkCalibration:
                 assert self._masks_of is not None, "an importance that goes from block to block needs masks"
                 block.changed = True
                 with masked(self._task.net, self._masks_of({layer: decided[layer] for layer in layers})):
-                    block.returned()
+                    block.recompute()
 
     def totals_in_order(
         self, batches: list[Batch], statistic: Callable[[Tensor], Tensor]
@@ -498,9 +498,9 @@ def open_calibration(
         allowed = "is a DataLoader, another iterable of batches, or a function that opens one"
         require_callable("calibration", batches, allowed=allowed)
         by_name = NamedBatch(forward_names(net), list, argument="calibration")
-        return Calibration(net, partial(_opened, batches, by_name))
+        return Calibration(net, partial(_open_batches, batches, by_name))
     if batches is not None:
-        most = asked_batches(importance, allocation, pattern)
+        most = count_batches(importance, allocation, pattern)
         return Calibration(net, NamedBatches(batches, net, argument="calibration", most=most).train_dataloader)
     if importance.source in ("gradients", "inputs"):
         allowed = f"importance={importance.name} comes from {importance.source}: give batches, such as a DataLoader"
@@ -508,7 +508,7 @@ def open_calibration(
     return Calibration(net, list)
 
 
-def asked_batches(importance: Importance, *others: object) -> int | None:
+def count_batches(importance: Importance, *others: object) -> int | None:
     """Number of batches that these parts ask for, at least 1; None if the importance does not say.
 
     Args:
@@ -525,7 +525,7 @@ def asked_batches(importance: Importance, *others: object) -> int | None:
     return max(asked, default=1)
 
 
-def _opened(open_loader: Callable[[], Iterable], by_name: NamedBatch) -> Iterator[Batch]:
+def _open_batches(open_loader: Callable[[], Iterable], by_name: NamedBatch) -> Iterator[Batch]:
     """The batches of a loader that a function opens, in the forms of a training loop.
 
     Raises:

@@ -20,7 +20,7 @@ ALIKE = "allocation=per_layer"
 AT_LEAST = "allocation=global_threshold allocation.min_density_share=0.2"
 
 
-def collapsed_layers(sparsities: Mapping[str, float], target: float) -> dict[str, float]:
+def find_collapsed(sparsities: Mapping[str, float], target: float) -> dict[str, float]:
     """Find layers that keep less than a tenth of the target density or less than 1 %, including empty ones.
 
     If the target density itself is near 1 %, half of it is the limit instead: not every layer can have collapsed.
@@ -40,10 +40,10 @@ def collapse_warning(sparsities: Mapping[str, float], target: float, allocation:
     """One line that lists the collapsed layers and the settings that help; None if no layer collapsed.
 
     Args:
-        sparsities, target: see `collapsed_layers`.
+        sparsities, target: see `find_collapsed`.
         allocation: name of the one in use: a global threshold needs a minimum density, the others the same sparsity everywhere.
     """
-    collapsed = collapsed_layers(sparsities, target)
+    collapsed = find_collapsed(sparsities, target)
     if not collapsed:
         return None
     helps = {"global_threshold": f"{ALIKE}, or {AT_LEAST}", "per_layer": "a lower sparsity or a smaller granularity"}
@@ -58,13 +58,13 @@ def collapse_text(collapsed: Mapping[str, float]) -> str:
     """Format the layers: `blocks.[0,1].fc2 lost every weight, blocks.2.fc2 kept at most 0.012`, or "none"."""
     lost = [layer for layer, density in collapsed.items() if density == 0]
     nearly = {layer: density for layer, density in collapsed.items() if density > 0}
-    parts = [f"{_joined(lost)} lost every weight"] if lost else []
+    parts = [f"{_merge_names(lost)} lost every weight"] if lost else []
     if nearly:
-        parts.append(f"{_joined(nearly)} kept at most {max(nearly.values()):.2g}")
+        parts.append(f"{_merge_names(nearly)} kept at most {max(nearly.values()):.2g}")
     return ", ".join(parts) or "none"
 
 
-def _joined(layers: Iterable[str]) -> str:
+def _merge_names(layers: Iterable[str]) -> str:
     """Merge names that differ only in their first number: `blocks.[0,3].fc2`."""
     numbers: dict[tuple[str, str], list[str]] = {}
     for layer in layers:

@@ -26,7 +26,7 @@ from sparsefront.networks import (
     layer_weight,
 )
 from sparsefront.patterns.base import Pattern, label
-from sparsefront.patterns.width import Tie, find_ties, units_to_prune, untied_reasons
+from sparsefront.patterns.width import Tie, explain_untied, find_ties, units_to_prune
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def plan_pruning(
         net: may be on the meta device: only shapes are read.
         prunable: names of Linear and Conv2d layers.
         ignored: prunable layers that the user keeps dense -> why.
-        reads_inputs: the option that reads layer inputs, such as "importance=wanda": see `_grouped_reason`.
+        reads_inputs: the option that reads layer inputs, such as "importance=wanda": see `_check_groups`.
     Raises:
         InvalidSetting: the pattern ties layers, and the sparsity removes nothing from any of them.
     """
@@ -81,7 +81,7 @@ def plan_pruning(
             reasons[name] = ignored[name]
         elif not has_own_weight(module):
             reasons[name] = "its weight is computed from other parameters"  # zeros would be overwritten
-        elif in_groups(module) and (reason := _grouped_reason(module, pattern, reads_inputs)) is not None:
+        elif in_groups(module) and (reason := _check_groups(module, pattern, reads_inputs)) is not None:
             reasons[name] = reason
         elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
             reasons[name] = reason
@@ -89,7 +89,7 @@ def plan_pruning(
         return PruningPlan(shapes, reasons)
     fitting = [name for name in shapes if name not in reasons]
     ties = find_ties(net, fitting)
-    plan = PruningPlan(shapes, reasons | untied_reasons(ties, fitting), tuple(ties))
+    plan = PruningPlan(shapes, reasons | explain_untied(ties, fitting), tuple(ties))
     if ties:
         units_to_prune(ties, plan.pruned_shapes, sparsity)
     return plan
@@ -100,7 +100,7 @@ def in_groups(module: nn.Module) -> bool:
     return getattr(module, "groups", 1) != 1
 
 
-def _grouped_reason(module: Any, pattern: Pattern, reads_inputs: str | None) -> str | None:
+def _check_groups(module: Any, pattern: Pattern, reads_inputs: str | None) -> str | None:
     """Why a grouped convolution stays dense; None if each of its groups [N / groups, K] can obey the pattern."""
     outputs, what = module.out_channels // module.groups, f"convolution in {module.groups} groups"
     if pattern.takes_blocks:
@@ -221,11 +221,11 @@ def require_matches(ignore: Iterable[str], net: nn.Module, prunable: list[str]) 
     layers = [name for name, module in net.named_modules() if getattr(module, "weight", None) is not None]
     for expression in ignore:
         if not any(re.search(expression, name) for name in layers):
-            allowed = f"finds no layer; there are {', '.join(numbered_alike(prunable))} (N: the number of a block)"
+            allowed = f"finds no layer; there are {', '.join(merge_numbered(prunable))} (N: the number of a block)"
             raise InvalidSetting("ignore", expression, allowed)
 
 
-def numbered_alike(names: list[str]) -> list[str]:
+def merge_numbered(names: list[str]) -> list[str]:
     """The distinct names with block numbers replaced by N: `blocks.N.attn.q`."""
     return list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name) for name in names))
 
@@ -289,7 +289,7 @@ def weight_of(net: nn.Module, name: str) -> Tensor:
     return layer_weight(net.get_submodule(name))
 
 
-def called_layers(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
+def trace_layers(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
     """The Linear and Conv2d layers in the order of their first call in one forward, without side effects."""
     modules = {name: net.get_submodule(name) for name in weighted_layers(net)}
     called: dict[str, None] = {}
@@ -307,7 +307,7 @@ def _read_layers(net: nn.Module, layers: Iterable[str], inputs: dict[str, Tensor
 
 
 def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | None) -> tuple[list[str], dict[str, str]]:
-    called = weighted if inputs is None else called_layers(net, inputs)
+    called = weighted if inputs is None else trace_layers(net, inputs)
     convolutions = [name for name in called if isinstance(net.get_submodule(name), nn.Conv1d | nn.Conv2d)]
     uncalled = [name for name in weighted if name not in called]
     read = set() if inputs is None or not uncalled else _read_layers(net, uncalled, inputs)
@@ -415,7 +415,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "") or "none"
 
 
-def ignored_layers(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+def match_ignored(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     """The chosen layers that stay dense nevertheless -> why.
 
     Args:
@@ -470,7 +470,7 @@ def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
     return None
 
 
-def nested_tensor_reason(net: nn.Module, layer: str) -> str | None:
+def explain_nested(net: nn.Module, layer: str) -> str | None:
     """Why a layer needs the fast path, the only one that reads the nested tensors of nn.TransformerEncoder; or None."""
     for name in accumulate(layer.split(".")[:-1], "{}.{}".format, initial=""):
         encoder = net.get_submodule(name.removeprefix("."))
@@ -487,12 +487,12 @@ def dense_at_swap(net: nn.Module, layers: Sequence[str], inputs: dict[str, Tenso
     """
     reasons: dict[str, str] = {}
     for name in layers:
-        why = layer_unsupported_reason(net.get_submodule(name)) or nested_tensor_reason(net, name)
+        why = layer_unsupported_reason(net.get_submodule(name)) or explain_nested(net, name)
         if why is not None:
             reasons[name] = why
     if inputs is None:
         return reasons
-    called = called_layers(net, inputs)
+    called = trace_layers(net, inputs)
     uncalled = [name for name in layers if name not in called]
     read = _read_layers(net, uncalled, inputs) if uncalled else set()
     return {name: READ if name in read else UNREACHED for name in uncalled if name not in reasons} | reasons

@@ -16,7 +16,7 @@ from sparsefront.masks.groups import Groups, select_in_layer
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
-from sparsefront.patterns.width import Tie, find_ties, tied_masks
+from sparsefront.patterns.width import Tie, find_ties, mask_tied
 from sparsefront.pruning.calibration import Accumulator, Calibration, score_weights
 from sparsefront.pruning.mask_spec import MaskSpec, fix_spec
 from sparsefront.schedule.base import Schedule
@@ -145,12 +145,12 @@ def make_masks(
     require_finite(importance)
     if spec is None:
         spec = fix_spec(importance, pattern, allocation, final, weight_shapes=weight_shapes)
-    allowed = {layer: _allowed(layer, values, previous if nested else None) for layer, values in importance.items()}
+    allowed = {layer: _allow(layer, values, previous if nested else None) for layer, values in importance.items()}
     if pattern.tied:
-        masks = tied_masks(importance, pattern, ties, sparsity, final, allowed, getattr(allocation, "select", None))
+        masks = mask_tied(importance, pattern, ties, sparsity, final, allowed, getattr(allocation, "select", None))
     elif isinstance(allocation, GlobalAllocation):
         structure = final if nested else sparsity
-        masks = _ranked_together(importance, pattern, allocation, sparsity, structure, allowed, spec)
+        masks = _rank_together(importance, pattern, allocation, sparsity, structure, allowed, spec)
     else:
         masks = {
             layer: _layer_mask(layer, values, pattern, sparsity, final, allowed[layer], spec, nested=nested)
@@ -184,7 +184,7 @@ def _layer_mask(
     return permutation.invert(own.layer_mask(scores, permutation.apply(allowed), now, structure))
 
 
-def _ranked_together(
+def _rank_together(
     importance: Mapping[str, Tensor],
     pattern: Pattern,
     allocation: GlobalAllocation,
@@ -218,7 +218,7 @@ def _ranked_together(
     return {layer: spec.permutation(layer).invert(mask) for layer, mask in masks.items()}
 
 
-def _allowed(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | None) -> Tensor:
+def _allow(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | None) -> Tensor:
     """The weights that may be kept: bool [N, K]."""
     if previous is None:
         return torch.ones_like(importance, dtype=torch.bool)

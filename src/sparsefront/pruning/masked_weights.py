@@ -157,9 +157,9 @@ class MaskedWeights:
             mask = module._buffers.get(BUFFER)
             weight = module._parameters["weight"]
             if mask is not None and weight is not None:
-                weight.masked_fill_(self._pruned(name, mask, weight), 0.0)
+                weight.masked_fill_(self._invert(name, mask, weight), 0.0)
 
-    def _pruned(self, name: str, mask: Tensor, weight: Tensor) -> Tensor:
+    def _invert(self, name: str, mask: Tensor, weight: Tensor) -> Tensor:
         """The inverse of a layer's mask in the weight's memory layout, cached until one of them changes."""
         held = self._inverses.get(name)
         if held is None or held[0] is not mask or held[1:3] != (mask._version, weight.stride()):

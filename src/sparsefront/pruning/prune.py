@@ -20,7 +20,7 @@ from sparsefront.networks import require_finite, unwrapped
 from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.depth import Depth
-from sparsefront.patterns.width import planned_sparsities
+from sparsefront.patterns.width import plan_sparsities
 from sparsefront.progress import counted
 from sparsefront.pruning.block_by_block import require_chain
 from sparsefront.pruning.calibration import Batches, open_calibration, score_weights
@@ -34,7 +34,7 @@ from sparsefront.pruning.layers import (
     count_weights,
     dense_at_swap,
     dense_weights,
-    ignored_layers,
+    match_ignored,
     narrower_than_tiles,
     nothing_fits,
     plan_pruning,
@@ -55,11 +55,11 @@ from sparsefront.tasks.plain_task import (
     Loss,
     PlainTask,
     inputs_in_words,
-    named_in_errors,
-    named_inputs_on,
+    name_inputs_on,
     require_callable,
     require_finite_weights,
     require_network,
+    translate_errors,
 )
 
 log = logging.getLogger(__name__)
@@ -128,14 +128,14 @@ def prune(
     # the result of depth is a plain network of the same classes, but for Conv1D, whose state dict stays the same
     as_linears(net, conv1d_layers(net) if type(pruning.pattern) is Depth else None)
     open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation, pruning.pattern)
-    inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
+    inputs = None if example_inputs is None else name_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:
         inputs = open_loader.first_inputs()
     argument = "calibration" if example_inputs is None else "example_inputs"
-    calling = partial(named_in_errors, argument, inputs_in_words(inputs or {}), "the network cannot be called with it")
+    calling = partial(translate_errors, argument, inputs_in_words(inputs or {}), "the network cannot be called with it")
     with calling() if layers is None else nullcontext():
         chosen, left_out = choose_layers(net, layers, inputs)
-    kept_dense = ignored_layers(chosen, ignore)
+    kept_dense = match_ignored(chosen, ignore)
     plan = check_pruning(net, chosen, pruning, kept_dense, ignore)
     ignored = left_out | plan.dense_reasons
     task = PlainTask(net, loss, argument="calibration") if task is None else task
@@ -144,7 +144,7 @@ def prune(
         return prune_blocks(task, pruning, plan.layers, list(kept_dense), ignored, batches, tell)
     with calling():
         stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
-    tell(_told(pruning, len(plan.layers), ignored, stays))
+    tell(_sum_up(pruning, len(plan.layers), ignored, stays))
     narrower = narrower_than_tiles(plan, pruning.pattern)
     if narrower is not None:
         tell(f"prune: {narrower}")
@@ -168,7 +168,7 @@ def prune(
     else:
         spec = fix_spec(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
         if plan.ties and spec.sparsities is not None:
-            spec = replace(spec, sparsities=planned_sparsities(plan.ties, plan.pruned_shapes, sparsity))
+            spec = replace(spec, sparsities=plan_sparsities(plan.ties, plan.pruned_shapes, sparsity))
         require_one_sparsity(net, plan.layers, pruning.allocation.name, spec.sparsities)
     spec = replace(spec, structure=structure_of(net))
     first = pruning.first_sparsity
@@ -194,7 +194,7 @@ def prune(
         log.warning("prune: %s", warning)  # immediately: the following steps may train for hours
     dense = dense_weights(net, {*masks, *ignored})
     whole = [name for name, rate in sparsities.items() if rate == 0 and first == sparsity]  # later masks may prune them
-    tell(_achieved(net, masks, dense, whole))
+    tell(_describe(net, masks, dense, whole))
     others = {dense_weight.name: dense_weight.why for dense_weight in dense}
     return Masks(masks, pruning=pruning, spec=spec, ignored=ignored, dense=others, search=record)
 
@@ -286,7 +286,7 @@ def check_pruning(
     return plan
 
 
-def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str], stays: Mapping[str, str]) -> str:
+def _sum_up(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str], stays: Mapping[str, str]) -> str:
     """One line: what is pruned, the layers left out by reason, and what a swap will leave dense."""
     left_out = f"; left out: {_by_reason(ignored)}" if ignored else ""
     if stays:
@@ -304,7 +304,7 @@ def _by_reason(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
 
 
-def _achieved(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight], whole: Sequence[str]) -> str:
+def _describe(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight], whole: Sequence[str]) -> str:
     """One line: the sparsity of the pruned layers and of all weights, other dense weights by kind, masks that prune nothing."""
     once = {id(weight_of(net, name)): mask for name, mask in masks.items()}  # layers may share a weight
     pruned, total = (sum(count) for count in zip(*((int((~m).sum()), m.numel()) for m in once.values()), strict=True))

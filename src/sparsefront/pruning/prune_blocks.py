@@ -75,11 +75,11 @@ class Stack:
     count: int
     first: str | None = None
 
-    def removed(self, pattern: Depth, influence: Mapping[str, float] | None = None) -> list[str]:
+    def select(self, pattern: Depth, influence: Mapping[str, float] | None = None) -> list[str]:
         """The blocks to remove; evenly without `influence`, block -> its influence."""
         if influence is None:
-            return Depth().dropped([self.first, *self.blocks] if self.first else self.blocks, self.count)
-        return pattern.dropped(self.blocks, self.count, [influence[block] for block in self.blocks])
+            return Depth().select([self.first, *self.blocks] if self.first else self.blocks, self.count)
+        return pattern.select(self.blocks, self.count, [influence[block] for block in self.blocks])
 
 
 def removable_blocks(
@@ -136,7 +136,7 @@ def _stacks_of_experts(net: nn.Module, ignored: Iterable[str], pattern: Experts,
 
 
 @torch.no_grad()
-def routed_mass(
+def measure_routing(
     task: Task, blocks: list[str], layers: list[str], open_loader: Callable[[], Iterable[Batch]], batches: int
 ) -> list[float]:
     """The share of its block's routing weights that each expert gets from calibration tokens; arguments as `block_influence`."""
@@ -247,11 +247,11 @@ def prune_blocks(
             allowed = f"pattern.choose=importance compares what is given to {pattern.unit}s: give batches, such as a DataLoader"
             raise InvalidSetting("calibration", None, allowed)
         of_experts = isinstance(pattern, Experts)
-        measure = routed_mass if of_experts else block_influence
+        measure = measure_routing if of_experts else block_influence
         influence = dict(zip(blocks, measure(task, blocks, layers, open_loader, pattern.batches), strict=True))
         influence_text = "; routed mass " if of_experts else "; influence "
         influence_text += ", ".join(f"{one:.3g}" for one in influence.values())
-    removed = [block for stack in stacks for block in stack.removed(pattern, influence)]
+    removed = [block for stack in stacks for block in stack.select(pattern, influence)]
     inside = {name: next((block for block in blocks if name.startswith(f"{block}.")), None) for name in layers}
     masks = {
         name: torch.full_like(weight_of(net, name), block not in removed, dtype=torch.bool)

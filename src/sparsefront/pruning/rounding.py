@@ -81,9 +81,9 @@ def _prunes(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
         return sparsity >= 1
     if pattern.unsupported_reason(shape, sparsity) is not None:
         return False
-    return sparsity * math.prod(shape) > pattern.rounding_unit(shape) or _kept(pattern, shape, sparsity) < math.prod(
-        shape
-    )
+    return sparsity * math.prod(shape) > pattern.rounding_unit(shape) or _count_kept(
+        pattern, shape, sparsity
+    ) < math.prod(shape)
 
 
 def _empties(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
@@ -92,10 +92,10 @@ def _empties(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> bool:
         return True
     if sparsity <= 0 or (1 - sparsity) * math.prod(shape) > pattern.rounding_unit(shape):
         return False
-    return pattern.unsupported_reason(shape, sparsity) is None and _kept(pattern, shape, sparsity) == 0
+    return pattern.unsupported_reason(shape, sparsity) is None and _count_kept(pattern, shape, sparsity) == 0
 
 
-def _kept(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> int:
+def _count_kept(pattern: Pattern, shape: tuple[int, int], sparsity: float) -> int:
     """Number of weights kept for scores that decrease with the output, so that a narrower last tile is pruned first."""
     scores = torch.arange(math.prod(shape), 0, -1, dtype=torch.float32).view(shape)
     return int(pattern.layer_mask(scores, torch.ones(shape, dtype=torch.bool), sparsity).sum())

@@ -66,7 +66,7 @@ def apply_structure(net: nn.Module, structure: Structure) -> None:
         remove_blocks(net, removal.blocks)
         module_names = set(dict(net.named_modules()))
         ties = find_ties(net, [layer for layer in removal.layers if layer in module_names]) if removal.units else []
-        tie_units = [(tie, _left(tie, removal.units[tie.reader])) for tie in ties if tie.reader in removal.units]
+        tie_units = [(tie, _mark_units(tie, removal.units[tie.reader])) for tie in ties if tie.reader in removal.units]
         if len(tie_units) < len(removal.units):
             missing = next(iter(removal.units.keys() - {tie.reader for tie, _ in tie_units}))
             raise InvalidSetting("net", type(net).__name__, f"is another network: {missing} reads no units that may go")
@@ -77,7 +77,7 @@ def apply_structure(net: nn.Module, structure: Structure) -> None:
         record_removal(net, removal)
 
 
-def _left(tie: Tie, units: Sequence[int]) -> Tensor:
+def _mark_units(tie: Tie, units: Sequence[int]) -> Tensor:
     left = torch.zeros(tie.count, dtype=torch.bool)
     if not units or min(units) < 0 or max(units) >= tie.count:
         raise InvalidSetting("net", tie.reader, f"reads {tie.count} units, and not those that are left of another")

@@ -137,7 +137,7 @@ class Recovery(ABC):
     reads_logits: ClassVar[bool] = False
     """Whether its loss compares the predictions of two networks."""
     has_teacher: ClassVar[bool] = False
-    """Whether it has a teacher network (see `taught_by`)."""
+    """Whether it has a teacher network (see `make_teaching`)."""
     store_teacher: ClassVar[bool] = False
     """Whether it takes the teacher's logits from its batches instead of running the teacher."""
 
@@ -189,7 +189,7 @@ class Recovery(ABC):
             InvalidSetting: names the full key.
         """
 
-    def taught_by(
+    def make_teaching(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
     ) -> "pl.Callback":
         """Return the callback that adds this recovery's teacher and loss to any fit of the same network (if it `has_teacher`).

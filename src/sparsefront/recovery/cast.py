@@ -13,7 +13,7 @@ from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.backend import DenseBackend
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_plan
-from sparsefront.recovery.window_masks import WindowMasks, check_window_masks, scaled_weights
+from sparsefront.recovery.window_masks import WindowMasks, check_window_masks, scale_weights
 from sparsefront.settings_class import LearningRate, Share, settings_class
 from sparsefront.training.recipe import AdamS, Optimization, Recipe
 
@@ -71,7 +71,7 @@ class Cast(TrainingRecovery):
         """A full learning-rate curve of its own."""
         return recovery_plan(self.epochs, self.lr or recipe.recovery_lr or recipe.lr, recipe, steps_per_epoch)
 
-    def taught_by(
+    def make_teaching(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
     ) -> "pl.Callback":
         from sparsefront.recovery.distillation import Distillation  # here: Lightning takes seconds to import
@@ -85,8 +85,8 @@ class Cast(TrainingRecovery):
         pruning, steps = round.setup.pruning, steps_per_epoch(round.data, round.setup.trainer)
         plan = self.plan(round.setup.recipe, steps)
         windows = WindowMasks(pruning.pattern, pruning.importance, round.spec, round.sparsity)
-        teacher = self.taught_by(round.dense_net, round.setup)
-        with scaled_weights(round.net, list(round.masks), self.scale_groups) as weights:
+        teacher = self.make_teaching(round.dense_net, round.setup)
+        with scale_weights(round.net, list(round.masks), self.scale_groups) as weights:
             masks = PeriodicMasks(weights, make_masks=windows, every=self.mask_every)
             decaying = DecayingOptimization(**vars(plan.optimization), decay=self.decay, masks=masks.by_weight)
             trained = fit_round(round, replace(plan, optimization=decaying), (masks, teacher))

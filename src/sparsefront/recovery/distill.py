@@ -65,13 +65,13 @@ class Distill(TaughtRecovery):
     def compares_hidden_states(self) -> bool:
         return self.hidden_states > 0
 
-    def taught_by(
+    def make_teaching(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
     ) -> "pl.Callback":
         from sparsefront.recovery.distillation import Distillation  # here: Lightning takes seconds to import
 
         teacher = None if self.store_teacher else self.make_teacher(dense_net)
-        taught, learnt = ([], []) if teacher is None else self.compared_pairs(teacher, setup, spec)
+        taught, learnt = ([], []) if teacher is None else self.pair_compared(teacher, setup, spec)
         return Distillation(
             teacher,
             hardness=self.hardness,

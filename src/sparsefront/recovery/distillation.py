@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.attention import fused_attention
+from sparsefront.models.attention import fuse_attention
 from sparsefront.pruning.calibration import in_encoder, real_positions
 from sparsefront.tasks.base import TEACHER_LOGITS, Batch, Task, mean_counted, with_square_mask
 from sparsefront.training.graphs import HiddenStates
@@ -56,7 +56,7 @@ class TeacherCallback(pl.Callback, ABC):
         module.objective, module.states = self.objective, self._learnt
         if self.teacher is not None:
             self._taught = HiddenStates(self.teacher.to(module.device), self.hidden_layers)
-            self._undo.enter_context(fused_attention(self.teacher, wanted=module.device.type == "cuda"))
+            self._undo.enter_context(fuse_attention(self.teacher, wanted=module.device.type == "cuda"))
             module.teacher = (self.teacher, self._taught)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:

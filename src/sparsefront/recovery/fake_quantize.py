@@ -16,14 +16,14 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return rounded(x)
+        return round_rows(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
         return gradient
 
 
-def rounded(x: Tensor) -> Tensor:
+def round_rows(x: Tensor) -> Tensor:
     """Round x to e4m3 with one scale per row (`quantize`); zeros stay zero.
 
     Args:
@@ -35,7 +35,7 @@ def rounded(x: Tensor) -> Tensor:
     return dequantize(quantize(rows, "fp8")).view(x.shape).to(x.dtype)
 
 
-def quantized_linear(layer: nn.Linear, x: Tensor) -> Tensor:
+def apply_quantized(layer: nn.Linear, x: Tensor) -> Tensor:
     """Compute a Linear in fp8, with one scale per output for weights and one per row for activations.
 
     Args:
@@ -61,7 +61,7 @@ class FakeQuantize(pl.Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         for layer in self._layers:
-            layer.forward = partial(quantized_linear, layer)  # type: ignore[method-assign]
+            layer.forward = partial(apply_quantized, layer)  # type: ignore[method-assign]
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._remove()

@@ -18,7 +18,7 @@ from sparsefront.obs.sweep import (
     InBlocks,
     InWindows,
     Selection,
-    damped_hessian,
+    damp_hessian,
     input_hessian,
     inverse_factor,
     sweep,
@@ -146,7 +146,7 @@ class ObsUpdate(LayerUpdate):
         order = torch.arange(mask.shape[1]) if inputs is None else inputs
         order = order.to(weight.device)
         try:
-            hessian, dead = damped_hessian(hessian[order][:, order], self.damping, layer)
+            hessian, dead = damp_hessian(hessian[order][:, order], self.damping, layer)
             factor = inverse_factor(hessian, layer)
         except ValueError as error:
             raise InvalidSetting("recovery.damping", self.damping, str(error)) from error

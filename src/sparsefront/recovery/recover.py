@@ -21,7 +21,7 @@ from sparsefront.networks import in_eval_mode, keep_modes, unwrapped
 from sparsefront.options import option, program_command
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.pruning.calibration import asked_batches
+from sparsefront.pruning.calibration import count_batches
 from sparsefront.pruning.layers import require_no_groups, weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.masked_weights import require_none_dense
@@ -245,7 +245,7 @@ def _data_of_round(
     pruning = setup.pruning
     rescored = pruning.schedule.in_training and pruning.importance.source in ("gradients", "inputs")
 
-    def opened(data: Iterable | pl.LightningDataModule) -> pl.LightningDataModule:
+    def open_data(data: Iterable | pl.LightningDataModule) -> pl.LightningDataModule:
         if isinstance(data, pl.LightningDataModule):
             if named:
                 return data
@@ -260,8 +260,8 @@ def _data_of_round(
         return batches
 
     if callable(given):
-        return lambda index: opened(given(index))
-    made = opened(given)
+        return lambda index: open_data(given(index))
+    made = open_data(given)
     return lambda index: made
 
 
@@ -284,7 +284,7 @@ def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataMod
         batch = task.transfer_batch_to_device(next(iter(loader)), device_of(net), 0)
         inputs = task.net_inputs(batch)
         with in_eval_mode(net), torch.no_grad():
-            evaluated = len(task.named_logits(task.call(net, inputs)))
+            evaluated = len(task.name_logits(task.call(net, inputs)))
         buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
         with keep_modes(net), torch.no_grad():
             if not net.training:
@@ -292,9 +292,9 @@ def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataMod
             output = task.call(net, inputs)
             for buffer, before in buffers:
                 buffer.copy_(before)
-            if len(task.named_logits(output)) != evaluated:
+            if len(task.name_logits(output)) != evaluated:
                 allowed = (
-                    f"returns {len(task.named_logits(output))} logits as it trains and {evaluated} in eval mode, as a teacher "
+                    f"returns {len(task.name_logits(output))} logits as it trains and {evaluated} in eval mode, as a teacher "
                     "is: recovery=distill and cast compare them one by one"
                 )
                 raise InvalidSetting("net", type(net).__name__, allowed)
@@ -311,7 +311,7 @@ def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataMod
 
 def _most_batches(recovery: Recovery, setup: RecoverySetup) -> int | None:
     """The most batches of an epoch that anything reads; None = all, or unknown."""
-    asked = asked_batches(setup.pruning.importance, recovery)
+    asked = count_batches(setup.pruning.importance, recovery)
     if recovery.training is not None:
         limit = setup.trainer.limit_batches
         return None if limit is None or asked is None else max(limit, asked)

@@ -66,15 +66,15 @@ def sparse_layers(
     Raises:
         InvalidSetting: with backend sparse, a weight is frozen or shared, or no layer can be trained.
     """
-    chosen = _chosen(backend, round, optimization, quantize=quantize)
-    with _converted(round) if chosen == "sparse" else nullcontext(round.masked) as masked:
+    chosen = _choose(backend, round, optimization, quantize=quantize)
+    with _convert(round) if chosen == "sparse" else nullcontext(round.masked) as masked:
         yield masked, masked.making(round.make_masks) if isinstance(masked, TrainedMasks) else round.make_masks
 
 
 @contextmanager
-def _converted(round: Round) -> Iterator["TrainedMasks"]:
+def _convert(round: Round) -> Iterator["TrainedMasks"]:
     net, masks = round.net, round.masked.masks()
-    trained, dense = _sorted_layers(net, masks, round)
+    trained, dense = _sort_layers(net, masks, round)
     if not trained:
         first, reason = next(iter(dense.items()))
         raise InvalidSetting(KEY, "sparse", f"trains Linear layers, and finds none: {first} {reason}; use dense")
@@ -101,7 +101,7 @@ def _first(dense: dict[str, str]) -> str:
     return f"{name} {reason}"
 
 
-def _sorted_layers(net: nn.Module, masks: dict[str, Tensor], round: Round) -> tuple[list[str], dict[str, str]]:
+def _sort_layers(net: nn.Module, masks: dict[str, Tensor], round: Round) -> tuple[list[str], dict[str, str]]:
     """Split the layers into those trained sparse and those that stay dense under masks (-> reason).
 
     Raises:
@@ -283,7 +283,7 @@ class TrainedMasks(MaskedWeights):
 WARM_UP, STEPS = 3, 5
 
 
-def _chosen(backend: Backend, round: Round, optimization: Optimization, *, quantize: bool) -> Backend:
+def _choose(backend: Backend, round: Round, optimization: Optimization, *, quantize: bool) -> Backend:
     on_gpu = _has_kernels(round)
     if backend == "dense":
         return backend
@@ -336,7 +336,7 @@ def _faster(round: Round, optimization: Optimization) -> Backend:
     try:
         batches = list(itertools.islice(loader, WARM_UP + STEPS))
         dense = _step_seconds(round, optimization, round.masked, batches, device)
-        with _converted(round) as masked:
+        with _convert(round) as masked:
             sparse = _step_seconds(round, optimization, masked, batches, device)
     except InvalidSetting as error:
         log.info("%s=auto trains dense: %s", KEY, error.allowed)

@@ -116,7 +116,7 @@ class SparseSwaps(Recovery):
         batches = list(calibration.batches(self.batches + self.held_out * distributed.world_size()))
         batches, held_out = batches[: len(batches) - self.held_out], batches[len(batches) - self.held_out :]
         undecided = dict(round.masks)
-        loss, rejected = _masked_loss(task, undecided, held_out), 0
+        loss, rejected = _measure_loss(task, undecided, held_out), 0
         previous = round.masked.masks() if round.setup.pruning.schedule.masks_nest else {}
         sharing = sharing_layers(round.net, layers)
         by_layer: dict[str, Exchanged] = {}
@@ -131,7 +131,7 @@ class SparseSwaps(Recovery):
                 by_layer |= dict.fromkeys(sharing[layer], swapped)
             round.masked.set({layer: by_layer[layer].mask for layer in seen})
             given_masks = {layer: undecided.pop(layer) for layer in seen}
-            exchanged_loss = _masked_loss(task, undecided, held_out)
+            exchanged_loss = _measure_loss(task, undecided, held_out)
             if exchanged_loss <= loss:
                 loss = exchanged_loss
                 continue
@@ -184,22 +184,22 @@ class SparseSwaps(Recovery):
             window = pattern.window((weight.shape[0], weight.shape[1]), final)
             span = None if window is None else window.m
 
-        def ordered(mask: torch.Tensor) -> torch.Tensor:
+        def reorder(mask: torch.Tensor) -> torch.Tensor:
             return as_matrix(mask).to(weight.device)[:, order]
 
         swapped = exchange_weights(
             weight[:, order],
-            ordered(round.masks[layer]),
+            reorder(round.masks[layer]),
             gram[order][:, order],
             span=span,
-            allowed=None if previous is None else ordered(previous),
+            allowed=None if previous is None else reorder(previous),
             limit=self.limit,
         )
         return replace(swapped, mask=swapped.mask[:, torch.argsort(order)])
 
 
 @torch.no_grad()
-def _masked_loss(task: Task, masks: LayerMasks, batches: Sequence[Batch]) -> float:
+def _measure_loss(task: Task, masks: LayerMasks, batches: Sequence[Batch]) -> float:
     """The mean loss of these batches on all ranks while these masks, besides those in the network, are applied; 0 of none."""
     if not batches:
         return 0.0

@@ -57,13 +57,13 @@ class SquareHead(TaughtRecovery):
     def reads_logits(self) -> bool:  # type: ignore[override]  # of the instance
         return self.soft_targets > 0
 
-    def taught_by(
+    def make_teaching(
         self, dense_net: Callable[[], nn.Module], setup: RecoverySetup, spec: MaskSpec | None = None
     ) -> "pl.Callback":
         from sparsefront.recovery.distillation import SquareHeadDistillation  # here: Lightning takes seconds to import
 
         teacher = self.make_teacher(dense_net)
-        taught, learnt = self.compared_pairs(teacher, setup, spec)
+        taught, learnt = self.pair_compared(teacher, setup, spec)
         return SquareHeadDistillation(
             teacher,
             taught,

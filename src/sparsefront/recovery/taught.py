@@ -77,7 +77,7 @@ class TaughtRecovery(TrainingRecovery):
         net = setup.architecture()
         if self.teacher is not None:
             self._teacher_weights(self.teacher, net)
-        self.compared_layers(net, setup)
+        self.list_compared(net, setup)
 
     def fingerprint(self) -> dict[str, Any]:
         return {} if self.teacher is None else {"teacher": weights_fingerprint(self.teacher)}
@@ -87,7 +87,7 @@ class TaughtRecovery(TrainingRecovery):
         return self._along.plan(recipe, steps_per_epoch)
 
     def callbacks(self, round: Round) -> "tuple[pl.Callback, ...]":
-        return (self.taught_by(round.dense_net, round.setup, round.spec),)
+        return (self.make_teaching(round.dense_net, round.setup, round.spec),)
 
     def make_teacher(self, dense_net: Callable[[], nn.Module]) -> nn.Module:
         """Load the teacher anew: it is not part of any training state."""
@@ -96,7 +96,7 @@ class TaughtRecovery(TrainingRecovery):
             load_state(teacher, self._teacher_weights(self.teacher, teacher))
         return teacher
 
-    def compared_layers(self, net: nn.Module, setup: RecoverySetup) -> list[str]:
+    def list_compared(self, net: nn.Module, setup: RecoverySetup) -> list[str]:
         """Names of the modules whose outputs are compared.
 
         Raises:
@@ -112,7 +112,7 @@ class TaughtRecovery(TrainingRecovery):
             raise InvalidSetting("recovery.hidden_layers", unknown or None, f"not in the network; {hint}")
         return names
 
-    def compared_pairs(
+    def pair_compared(
         self, teacher: nn.Module, setup: RecoverySetup, spec: MaskSpec | None
     ) -> tuple[list[str], list[str]]:
         """Names of the compared modules in the teacher and in the student, except in blocks that the student lacks.
@@ -122,7 +122,7 @@ class TaughtRecovery(TrainingRecovery):
         Raises:
             InvalidSetting: the student lacks all of these blocks.
         """
-        taught = self.compared_layers(teacher, setup)
+        taught = self.list_compared(teacher, setup)
         removed = [] if spec is None else spec.removed_blocks
         if spec is None or not removed or not has_blocks(teacher, removed[0]):
             return taught, taught

@@ -130,7 +130,7 @@ class TrainingRecovery(Recovery):
         """Modules that its results depend on beyond its imports."""
         return () if self.backend == "dense" else (SPARSE_BACKEND,)
 
-    def _trained_layers(
+    def _prepare_layers(
         self, round: Round, optimization: Optimization
     ) -> AbstractContextManager[tuple[MaskedWeights, MakeMasks]]:
         """The masked weights of the round's fit, and the function that remakes masks if they change."""
@@ -152,7 +152,7 @@ class TrainingRecovery(Recovery):
         dense_from = None if self.dense_after is None else first_dense_step(self.dense_after, total_steps)
         self.set_weights(round)
         round.masked.set(round.masks)
-        with self._trained_layers(round, plan.optimization) as (masked, make_masks):
+        with self._prepare_layers(round, plan.optimization) as (masked, make_masks):
             apply_masks = ApplyMasks(
                 masked,
                 schedule=setup.pruning.schedule,

@@ -42,14 +42,14 @@ class RowScales(nn.Module):
         return like_weight(as_matrix(weight) * self.scale[:, self.part], weight)
 
 
-def _unscaled(module: nn.Module) -> nn.Parameter:
+def _get_unscaled(module: nn.Module) -> nn.Parameter:
     parametrizations: Any = module.parametrizations
     weight: nn.Parameter = parametrizations["weight"].original
     return weight
 
 
 @contextmanager
-def scaled_weights(net: nn.Module, layers: Iterable[str], groups: int) -> Iterator[dict[str, nn.Parameter]]:
+def scale_weights(net: nn.Module, layers: Iterable[str], groups: int) -> Iterator[dict[str, nn.Parameter]]:
     """Context in which the layers compute with scaled weights; on exit the scales are multiplied into the weights and removed.
 
     Yields:
@@ -62,7 +62,7 @@ def scaled_weights(net: nn.Module, layers: Iterable[str], groups: int) -> Iterat
             module, "weight", RowScales(layer_weight(module).detach(), groups), unsafe=True
         )
     try:
-        yield {layer: _unscaled(module) for layer, module in modules.items()}
+        yield {layer: _get_unscaled(module) for layer, module in modules.items()}
     finally:
         for layer, module in modules.items():
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)

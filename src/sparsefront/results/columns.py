@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsefront.errors import InvalidSetting, closest
 from sparsefront.progress import counted
-from sparsefront.pruning.collapse import collapsed_layers
+from sparsefront.pruning.collapse import find_collapsed
 from sparsefront.results.candidates import Candidate, budget_of, metric_of, points_lost, precision_of, smaller_first
 from sparsefront.results.field_types import holds_entries
 from sparsefront.results.record import Result, result_fields
@@ -105,7 +105,7 @@ def collapsed_in(result: Result) -> dict[str, float]:
     """
     if result.choice.pattern == "depth":
         return {}
-    return collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+    return find_collapsed(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
 
 
 def _dense_share(result: Result) -> float | None:

@@ -15,7 +15,7 @@ from sparsefront.errors import InvalidSetting, first_line, keys_of
 from sparsefront.results.columns import MORE_IS_BETTER, is_quality
 from sparsefront.results.field_types import alternatives
 from sparsefront.results.record import result_fields
-from sparsefront.settings_class import checked_values, parameters_of, require_known, settings_class
+from sparsefront.settings_class import parameters_of, require_known, settings_class, validate_values
 from sparsefront.tasks.outcomes import lower_is_better
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _require_sampler(sampler: Any) -> None:
             group, sampler, f"is no sampler: choose one with {SWEEPER_KEY.replace('.', '/')}/sampler=tpe"
         )
     with keys_of(group):
-        checked_values({"seed": sampler.get("seed")}, {"seed": Seed})
+        validate_values({"seed": sampler.get("seed")}, {"seed": Seed})
     try:
         instantiate(sampler)
     except Exception as error:

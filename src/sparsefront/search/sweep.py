@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from sparsefront.artifacts.durable import full_disk, whole_file
 from sparsefront.artifacts.lease import Lease, LeaseLost, do_alone, hold_alone
 from sparsefront.errors import InvalidSetting, Obstacle, first_line, printable
-from sparsefront.options import program_command, shortened
+from sparsefront.options import program_command, shorten
 from sparsefront.results.run_folder import FRONT_FILE
 from sparsefront.search.space import (
     Objective,
@@ -245,7 +245,7 @@ class Study:
             for name, kind in ATTRIBUTES.items():
                 value = attributes.get(name, kind())
                 if type(value) is not kind or (name == RUN and not str(value).isprintable()):
-                    why = f"has {name}={printable(shortened(value))}, where a study has one {kind.__name__}: {ANOTHER}"
+                    why = f"has {name}={printable(shorten(value))}, where a study has one {kind.__name__}: {ANOTHER}"
                     raise InvalidSetting("hydra.sweeper.study", self.place.name, why)
 
     def _all_failed(self, trials: "Sequence[optuna.trial.FrozenTrial]") -> bool:

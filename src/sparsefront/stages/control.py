@@ -143,7 +143,7 @@ def train(
     reseed(recovery_stage_seed(experiment, "recover 0"))
     teacher, recovery = (), experiment.continued_recovery
     if experiment.control == DISTILLED:
-        teacher = (recovery.taught_by(partial(load_net, experiment, dense / WEIGHTS), experiment.recovery_setup()),)
+        teacher = (recovery.make_teaching(partial(load_net, experiment, dense / WEIGHTS), experiment.recovery_setup()),)
     log.info("control=%s: training the dense network on for %s", experiment.control, counted(plan.steps, "step"))
     trained = fit(
         make_task(experiment, net, plan.optimization),

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], loggers: list) -> Artifact:
     """Write weights.safetensors, training.json and, with recipe.save_epoch_weights, epoch_weights/ with one file per epoch."""
-    resume_dir = store.unfinished("dense", cache_key)
+    resume_dir = store.locate_unfinished("dense", cache_key)
     while (dense := store.get("dense", cache_key)) is None:
         with (
             store.making("dense", cache_key) as new,

@@ -17,7 +17,7 @@ from sparsefront.export.checkpoint import MANIFEST, Export, damage_as_value_erro
 from sparsefront.export.packed_layers import pack_layers
 from sparsefront.export.save import save
 from sparsefront.networks import load_state, tensors_digest
-from sparsefront.options import shortened
+from sparsefront.options import shorten
 from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, MaskSpec
 from sparsefront.pruning.narrow import save_narrower
 from sparsefront.results.field_types import differences
@@ -69,7 +69,7 @@ def find(result: Result, row: Path, checkpoint: Path | None, cache_dir: Path) ->
         if getattr(identity, field) is None:
             raise Edited("record", f"was edited: {field} is null, and pattern={result.choice.pattern} prunes a network")
     if not CHECKPOINT.fullmatch(str(identity.checkpoint)):
-        raise Edited("record", f"was edited: checkpoint is {shortened(identity.checkpoint)}, which no run is stored as")
+        raise Edited("record", f"was edited: checkpoint is {shorten(identity.checkpoint)}, which no run is stored as")
     places = [checkpoint] if checkpoint else [linked_checkpoint(row.parent), cache_dir / str(identity.checkpoint)]
     # a relative link is dangling after the run's folder was moved
     folder = next((place for place in places if place is not None and place.is_dir()), None)
@@ -137,7 +137,7 @@ def check(experiment: Experiment, export: Export, reasons: dict[str, str], trust
     if stated.pattern_class is None:  # an export of an earlier version
         made |= {"format_version": stated.format_version, "pattern_class": None}
     for path, one, other in differences((), json.loads(json.dumps(stated.to_json())), made):
-        difference = f"its {'.'.join(map(shortened, path))} is {shortened(repr(one))}, where {shortened(repr(other))}"
+        difference = f"its {'.'.join(map(shorten, path))} is {shorten(repr(one))}, where {shorten(repr(other))}"
         raise Edited(MANIFEST, f"was edited: {difference} was measured")
     for layer, (one, other) in layers.items():
         if one.keys() != other.keys() or not all(torch.equal(one[name], other[name]) for name in one):
@@ -152,7 +152,7 @@ def _require_layers(experiment: Experiment, export: Export, spec: MaskSpec) -> N
     for file, entries in by_file.items():
         more = sorted(entries.keys() - {*layers, *export.manifest.dense_layers})
         if more:
-            raise Edited(file, f"was edited: it names {shortened(more[0])}, which is no layer of {MANIFEST}")
+            raise Edited(file, f"was edited: it names {shorten(more[0])}, which is no layer of {MANIFEST}")
     for layer, mask in export.masks.items() if spec.sparsities is not None else ():
         if layer not in spec.sparsities:
             raise Edited(SPARSITIES, f"was edited: it has no sparsity for {layer}")

@@ -230,7 +230,7 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
     return {
         "model": by_content(experiment.model.fingerprint()),
         "model_settings": {key: value for key, value in model.items() if key not in experiment.model.for_pruning},
-        "dataset": by_content(experiment.dataset.labeled().fingerprint()),
+        "dataset": by_content(experiment.dataset.drop_unlabeled().fingerprint()),
         "recipe": dense_recipe(_settings(experiment, "recipe")),
         "trainer": experiment.trainer.cache_key(),
         "seed": experiment.seed,

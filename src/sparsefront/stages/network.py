@@ -65,7 +65,7 @@ def unfinished_from(store: ArtifactStore, kind: str, cache_key: dict[str, Any], 
     Stages that were removed or damaged are recomputed under the same key and may differ in bits (on a GPU or another
     processor). Trainings that started from the earlier ones are then not resumed.
     """
-    return store.unfinished(kind, cache_key) / digest([file_digest(file) for file in files])
+    return store.locate_unfinished(kind, cache_key) / digest([file_digest(file) for file in files])
 
 
 # Splits that are useless: no rows, or labels of a single class, for which any constant answer scores 100 %.
@@ -137,7 +137,7 @@ def open_data(
     """
     tokenizer = getattr(experiment.model, "tokenizer", None)
     with keys_of("dataset"):
-        dataset = experiment.dataset if unlabeled else experiment.dataset.labeled()
+        dataset = experiment.dataset if unlabeled else experiment.dataset.drop_unlabeled()
         module = dataset.data_module(
             batch_size=batch_size or experiment.recipe.batch_size,
             seed=seed,

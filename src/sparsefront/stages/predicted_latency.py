@@ -99,7 +99,7 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
         prunable,
         pattern=experiment.pattern,
         sparsity=experiment.sparsity,
-        ignored=experiment.recipe.ignored(prunable),
+        ignored=experiment.recipe.find_ignored(prunable),
     )
     # skip convolutions: their dense time is not that of a matrix product
     layers = [name for name in plan.layers if isinstance(net.get_submodule(name), nn.Linear)]

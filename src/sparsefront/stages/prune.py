@@ -73,7 +73,7 @@ def run(
                     schedule=experiment.schedule,
                     calibration=data.train_dataloader,
                     layers=prunable,
-                    ignore=experiment.recipe.ignored(prunable),
+                    ignore=experiment.recipe.find_ignored(prunable),
                     task=make_task(experiment, net),
                     search=None if keys.choice_table is None else make_search(experiment, store, keys, net),
                     device=device,

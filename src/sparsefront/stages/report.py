@@ -20,7 +20,7 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.errors import Obstacle, printable
 from sparsefront.patterns.base import modules_of
 from sparsefront.patterns.blocks import windows_text
-from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
+from sparsefront.pruning.collapse import collapse_warning, find_collapsed
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, mask_shapes
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.results.loggers import LoggedRun, close_loggers, log_result
@@ -267,7 +267,7 @@ def compose_result(
             pattern_per_layer={layer: choice["pattern"] for layer, choice in searched.get("layers", {}).items()},
             collapsed_layers={}
             if experiment.pattern.takes_blocks
-            else collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
+            else find_collapsed(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
             **found["sparsity"],
         ),
         quality=Quality(outcomes_file=OUTCOMES, val_seen=experiment.val_seen, **found["quality"]),

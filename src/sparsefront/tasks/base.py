@@ -205,7 +205,7 @@ class Task(nn.Module, ABC):
         """The output given to an evaluator: the network's own, or what is derived from it, such as a translation."""
         return net(**inputs)
 
-    def trained(self) -> nn.Module:
+    def get_trained(self) -> nn.Module:
         """The module whose parameters are trained."""
         return self.net
 
@@ -223,11 +223,11 @@ def text_inputs(batch: Batch, net: nn.Module) -> Batch:
 
     The mask is absent if `without_full_mask` dropped it.
     """
-    return {name: batch[name] for name in _taken(type(net)) if name != MASK or name in batch}
+    return {name: batch[name] for name in _list_inputs(type(net)) if name != MASK or name in batch}
 
 
 @cache
-def _taken(network: type[nn.Module]) -> tuple[str, ...]:
+def _list_inputs(network: type[nn.Module]) -> tuple[str, ...]:
     parameters = inspect.signature(network.forward).parameters
     text_arguments = tuple(name for name in TEXT_INPUTS if name in parameters)
     return text_arguments or TEXT_INPUTS  # a network that names none of them forwards all of them

@@ -101,7 +101,7 @@ class NextTokenEvaluator:
         """
         from torchmetrics import MeanMetric
 
-        sums, tokens = self._gathered()
+        sums, tokens = self._gather()
         undefined = int((~sums.isfinite()).sum())
         if undefined:
             allowed = "must be finite: look for NaN in the weights, or values too large for the dtype (measure.dtype)"
@@ -123,11 +123,11 @@ class NextTokenEvaluator:
         rows = (row.numpy().tobytes().hex() for ids in self._rows for row in ids.cpu())
         return Outcomes(metric, self._shares().cpu().numpy().astype(np.float64), None, samples_digest(rows))
 
-    def _gathered(self) -> tuple[Tensor, Tensor]:
+    def _gather(self) -> tuple[Tensor, Tensor]:
         sums, tokens = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
         return sums, tokens
 
     def _shares(self) -> Tensor:
         """Weight of each window in the mean over all tokens, float64 [windows]: proportional to its tokens."""
-        sums, tokens = self._gathered()
+        sums, tokens = self._gather()
         return sums * len(tokens) / tokens.sum()

@@ -129,7 +129,7 @@ class AnswerEvaluator:
     def update(self, output: Any, batch: Batch) -> None:
         self._device, self._values = output.start_logits.device, {}
         start, end = output.start_logits.cpu(), output.end_logits.cpu()
-        offsets = self._windows.padded("offsets", batch["window"].cpu(), width=start.shape[1], fill=-1)
+        offsets = self._windows.pad("offsets", batch["window"].cpu(), width=start.shape[1], fill=-1)
         spans = best_spans(
             start, end, offsets[:, :, 0] >= 0, n_best=self._n_best, max_answer_length=self._max_answer_length
         )
@@ -176,12 +176,12 @@ class AnswerEvaluator:
         from torchmetrics.functional.text import squad
 
         if not self._values:
-            metrics = [squad([answer], [truth]) for answer, truth in zip(*self._evaluated(), strict=True)]
+            metrics = [squad([answer], [truth]) for answer, truth in zip(*self._pair_answers(), strict=True)]
             names = ("f1", "exact_match")
             self._values = {name: [float(values[name]) / 100 for values in metrics] for name in names}
         return self._values
 
-    def _evaluated(self) -> tuple[list[dict], list[dict]]:
+    def _pair_answers(self) -> tuple[list[dict], list[dict]]:
         """The answer and the annotators' answers to each question seen, as torchmetrics takes them."""
         predicted, references = [], []
         for number in sorted(self._found):

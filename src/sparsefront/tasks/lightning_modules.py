@@ -26,7 +26,7 @@ class LightningTask(Task, LightningModule):
     def configure_optimizers(self) -> Any:
         if self.optimization is None:
             raise ValueError("this task was built to evaluate, without an optimization: it cannot be trained")
-        return self.optimization.build(self.trained())
+        return self.optimization.build(self.get_trained())
 
     def configure_gradient_clipping(
         self,
@@ -74,7 +74,7 @@ class LightningPlainTask(PlainTask, LightningTask):
         require_gradient(loss)
         if not self._looked:
             self._looked = True
-            known = {id(parameter) for parameter in self.trained().parameters()}
+            known = {id(parameter) for parameter in self.get_trained().parameters()}
             others = [tuple(leaf.shape) for leaf in leaves_of(loss) if id(leaf) not in known]
             if others:
                 message = "loss: %s that it reads, of shape %s, not trained: give a Module with them as the loss"

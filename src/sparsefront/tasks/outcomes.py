@@ -28,7 +28,7 @@ BITS = 10  # per count: words of a sentence, or its n-grams that are in the refe
 MOST_WORDS = 2**BITS - 1
 
 
-def packed_counts(words: int, matches: Sequence[int]) -> int:
+def pack_counts(words: int, matches: Sequence[int]) -> int:
     """Pack a translation's BLEU counts into one integer below 2^50.
 
     Args:
@@ -44,7 +44,7 @@ def corpus_bleu(packed: np.ndarray, reference_words: np.ndarray) -> float:
     The k-th precision without matches is 1 / (2^k * number of n-grams): sacreBLEU's `exp` smoothing.
 
     Args:
-        packed: int64 [sentences], from `packed_counts`.
+        packed: int64 [sentences], from `pack_counts`.
         reference_words: int64 [sentences].
     Source: Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine Translation", 2002; Post, "A Call for Clarity in
             Reporting BLEU Scores", 2018. A test compares it with sacreBLEU.
@@ -136,7 +136,7 @@ class Outcomes:
     Args:
         metric: name of the tracked metric.
         values: [n]; if `labels` is None, contributions to a mean (0 or 1 for accuracy, F1 of an answer), else predictions;
-            for BLEU, `packed_counts`.
+            for BLEU, `pack_counts`.
         labels: [n], for metrics that are not means over samples; for BLEU, words of the references.
         samples: digest that identifies the samples; evaluations with the same digest can be compared pairwise.
     """

@@ -78,7 +78,7 @@ Plain = bool | int | float | str | None
 """Other values that are allowed among them, such as use_cache=False."""
 
 
-def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
+def name_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
     """Convert inputs to keyword arguments of `net`.
 
     Args:
@@ -94,7 +94,7 @@ def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inp
 
 
 def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: str) -> dict[str, Any]:
-    """`named_inputs` for known `forward_names`."""
+    """`name_inputs` for known `forward_names`."""
     by_name = _by_name(names, inputs, argument)
     allowed = Tensor | Plain if any(isinstance(value, Tensor) for value in by_name.values()) else Tensor
     for name, value in by_name.items():
@@ -110,14 +110,14 @@ def tensors_first(named: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(named.items(), key=lambda item: not isinstance(item[1], Tensor)))
 
 
-def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
-    """`named_inputs`, checked to be on the device of the network's parameters.
+def name_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_inputs") -> dict[str, Any]:
+    """`name_inputs`, checked to be on the device of the network's parameters.
 
     Raises:
-        InvalidSetting: as in `named_inputs`; unknown or missing arguments; an empty batch; or tensors on another device than
+        InvalidSetting: as in `name_inputs`; unknown or missing arguments; an empty batch; or tensors on another device than
             the network.
     """
-    by_name = named_inputs(net, inputs, argument=argument)
+    by_name = name_inputs(net, inputs, argument=argument)
     _require_names(net, by_name, argument)
     device = device_of(net)
     first = next(iter(by_name.values()))
@@ -208,7 +208,7 @@ def require_callable(argument: str, given: object, *takes: str, allowed: str) ->
         allowed: description of the callable.
     """
     if not callable(given):
-        raise InvalidSetting(argument, _shown(given), allowed)
+        raise InvalidSetting(argument, _format_value(given), allowed)
     name = getattr(given, "__name__", type(given).__name__)
     if takes and isinstance(given, type) and issubclass(given, nn.Module | DataLoader):
         raise InvalidSetting(argument, name, f"is a class: give an instance of it, {name}(...)")
@@ -226,10 +226,10 @@ def require_callable(argument: str, given: object, *takes: str, allowed: str) ->
 def require_instance(argument: str, given: object, kind: type) -> None:
     """Raise InvalidSetting unless the argument is None or an instance of a settings class."""
     if given is not None and not isinstance(given, kind):
-        raise InvalidSetting(argument, _shown(given), f"is a sf.{kind.__name__}(...), or None")
+        raise InvalidSetting(argument, _format_value(given), f"is a sf.{kind.__name__}(...), or None")
 
 
-def _shown(given: object) -> str:
+def _format_value(given: object) -> str:
     """Format a value for a message of one line."""
     if isinstance(given, type):
         return given.__name__
@@ -237,7 +237,7 @@ def _shown(given: object) -> str:
 
 
 @contextmanager
-def named_in_errors(argument: str, value: str, said: str) -> Iterator[None]:
+def translate_errors(argument: str, value: str, said: str) -> Iterator[None]:
     """Context that turns errors of a user's network or function into InvalidSetting, except device errors.
 
     Args:
@@ -415,7 +415,7 @@ def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
         if len(read) == length:  # only reached if it yields more than its length
             log.warning("%s has a length of %d and gives more batches: they are left out", argument, length)
             break
-        read.append(_copied(batch))
+        read.append(_copy(batch))
         size += _bytes(batch)
         if len(read) == most:
             break
@@ -432,16 +432,16 @@ def _length(batches: Iterable) -> int | None:
         return None
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Copy a value, including its tensors and arrays."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Mapping):
-        return {key: _copied(part) for key, part in value.items()}
+        return {key: _copy(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        parts = [_copied(part) for part in value]
+        parts = [_copy(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
 
@@ -487,7 +487,7 @@ class _Iterated(Dataset):
         for batch in self._iterator:
             self._next += 1
             if self._next > index:
-                return _copied(batch)
+                return _copy(batch)
         allowed = f"has a length of {self.length} and gave {self._next} batches: each iteration must give that many"
         raise InvalidSetting(self.argument, type(self.batches).__name__, allowed)
 
@@ -574,10 +574,10 @@ class PlainTask(Task):
         argument, value = self._argument, f"a batch of {inputs_in_words(inputs) or 'nothing that the network takes'}"
         if net is not self.net:
             argument, value = "dense_net", type(net).__name__
-        with named_in_errors(argument, value, "the network cannot be called with it"):
+        with translate_errors(argument, value, "the network cannot be called with it"):
             return net(**inputs)
 
-    def trained(self) -> nn.Module:
+    def get_trained(self) -> nn.Module:
         return self.net if self.loss_module is None else nn.ModuleList([self.net, self.loss_module])
 
     def loss(self, output: Any, batch: Batch) -> Tensor:
@@ -593,7 +593,7 @@ class PlainTask(Task):
             arguments = (
                 "(output, target)" if TARGET in batch else f"(output, batch), as {self._argument} gives no targets"
             )
-            with named_in_errors("loss", name, f"fails when called with {arguments}"):
+            with translate_errors("loss", name, f"fails when called with {arguments}"):
                 return self._loss(output, batch[TARGET] if TARGET in batch else batch)
         value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if value is None:
@@ -602,11 +602,11 @@ class PlainTask(Task):
         return value
 
     def logits(self, output: Any) -> tuple[Tensor, ...]:
-        by_name = self.named_logits(output)
+        by_name = self.name_logits(output)
         dims = self._class_dims or {}
         return tuple(predictions(value, dims.get(name, usual_dim(value))) for name, value in by_name.items())
 
-    def named_logits(self, output: Any) -> dict[str, Tensor]:
+    def name_logits(self, output: Any) -> dict[str, Tensor]:
         """The tensors of an output that are logits, by name; of one tensor, the name is empty.
 
         Raises:
@@ -641,7 +641,7 @@ class PlainTask(Task):
         """
         problem = getattr(getattr(self.net, "config", None), "problem_type", None)
         dims: dict[str, int | None] = {}
-        for name, logits in self.named_logits(output).items():
+        for name, logits in self.name_logits(output).items():
             candidates = dict.fromkeys((usual_dim(logits), *((-1, 1) if logits.dim() > 2 else ())))
             if self._loss is None:  # the network's own, which Hugging Face's choose by this setting
                 plain = problem in ("regression", "multi_label_classification")
@@ -661,7 +661,7 @@ class PlainTask(Task):
         """Whether the loss is the same after adding constants along this dim; tried in both directions, since one of them changes
         any loss that is convex and not constant.
         """
-        logits = self.named_logits(output)[name]
+        logits = self.name_logits(output)[name]
         if float(logits.float().logsumexp(dim).abs().max()) < 1e-2:
             return True  # log-probabilities, of which the softmax is what they say
         shape = [1 if place == dim % logits.dim() else size for place, size in enumerate(logits.shape)]

@@ -20,7 +20,7 @@ from sparsefront.tasks.outcomes import (
     Outcomes,
     corpus_bleu,
     error_by_bootstrap,
-    packed_counts,
+    pack_counts,
     samples_digest,
 )
 
@@ -131,7 +131,7 @@ class BleuEvaluator:
                 raise InvalidSetting(
                     "dataset.max_length", longest, f"words in a sentence, at most {MOST_WORDS} are scored"
                 )
-            self._counts.append((packed_counts(scored.sys_len, scored.counts), scored.ref_len))
+            self._counts.append((pack_counts(scored.sys_len, scored.counts), scored.ref_len))
             self.texts.append(text)
 
     def compute(self) -> dict[str, float]:

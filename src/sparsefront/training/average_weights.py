@@ -33,7 +33,7 @@ class AverageWeights(pl.Callback):
         self._step = 0
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        current = dict(_averaged(module))
+        current = dict(_list_averages(module))
         if not self._averages:
             self._averages = {name: tensor.clone() for name, tensor in current.items()}
         self._averages = {name: average.to(current[name].device) for name, average in self._averages.items()}
@@ -46,12 +46,12 @@ class AverageWeights(pl.Callback):
         if trainer.global_step == self._step:
             return  # gradients were only accumulated
         self._step = trainer.global_step
-        current = dict(_averaged(module))
+        current = dict(_list_averages(module))
         torch._foreach_lerp_(list(self._averages.values()), [current[n] for n in self._averages], 1 - self.decay)
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self._averages:
-            self._set_aside = {name: tensor.clone() for name, tensor in _averaged(module)}
+            self._set_aside = {name: tensor.clone() for name, tensor in _list_averages(module)}
             self._put_in(module)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -72,7 +72,7 @@ class AverageWeights(pl.Callback):
         zero_pruned(module)
 
 
-def _averaged(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _list_averages(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The averaged tensors, by their names in the network."""
     for name, parameter in module.named_parameters():
         yield name, parameter.detach()
@@ -82,6 +82,6 @@ def _averaged(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _copy(source: dict[str, Tensor], module: nn.Module) -> None:
-    for name, tensor in _averaged(module):
+    for name, tensor in _list_averages(module):
         if name in source:
             tensor.copy_(source[name])

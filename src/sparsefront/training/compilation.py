@@ -44,7 +44,7 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    with _restored():
+    with _restore_settings():
         # by default new tensors are filled with NaN to reveal uninitialized reads, which costs a pass over each
         debugging.fill_uninitialized_memory, torch.backends.cudnn.benchmark = False, False
         torch.use_deterministic_algorithms(True)
@@ -63,13 +63,13 @@ def fastest_algorithms() -> Iterator[None]:
     In fp16 with an attention mask, the deterministic ones exclude cuDNN's attention, which costs BERT-base half a millisecond
     of seven (batch 128, 128 tokens, H200).
     """
-    with _restored():
+    with _restore_settings():
         torch.use_deterministic_algorithms(False)
         yield
 
 
 @contextmanager
-def _restored() -> Iterator[None]:
+def _restore_settings() -> Iterator[None]:
     """Context that restores torch's settings for algorithms on exit."""
     before = (
         torch.are_deterministic_algorithms_enabled(),
@@ -152,7 +152,7 @@ class CompileSteps(pl.Callback):
         limit = max(torch._dynamo.config.recompile_limit, 4 * len(modules))
         self._undo.enter_context(torch._dynamo.config.patch(recompile_limit=limit))
         for part in modules.values():
-            part.forward = _compiled_forward(part, trains=trains)
+            part.forward = _compile_forward(part, trains=trains)
             self._undo.callback(delattr, part, "forward")
 
     def _record(self, net: nn.Module, states: HiddenStates | None, *, trains: bool) -> None:
@@ -253,16 +253,16 @@ class ChooseSteps(pl.Callback):
         """Add the step that ends now, if it only ran what was compiled and captured before."""
         assert self._current is not None
         start, values, replays = self._current
-        graphed = self._graphed()
+        graphed = self._list_graphs()
         if self._replays() - replays == len(graphed) if graphed else self._begun > WARM_UP:
             self._timed.append((start, now, values))
 
-    def _graphed(self) -> list[GraphedForward]:
+    def _list_graphs(self) -> list[GraphedForward]:
         return [] if self._steps is None else [one for one in self._steps.graphed if not one.failed]
 
     def _replays(self) -> int:
         """Calls that only replayed."""
-        return sum(one.replays - one.captures for one in self._graphed())
+        return sum(one.replays - one.captures for one in self._list_graphs())
 
     def _compare(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Compare the version that runs with the fastest one so far; go on to the next, or end with the fastest."""
@@ -270,10 +270,10 @@ class ChooseSteps(pl.Callback):
         what = None if self._steps is None else self._steps.what
         if self._steps is not None:
             speedup = self._fastest[0] / per_value
-            parts = ["compiled blocks"] * (what == "blocks") + ["CUDA graphs"] * bool(self._graphed())
+            parts = ["compiled blocks"] * (what == "blocks") + ["CUDA graphs"] * bool(self._list_graphs())
             choice = "used" if speedup > 1 else "not used"
             log.info("training steps: %s give %.2fx, %s", " and ".join(parts) or "nothing captured", speedup, choice)
-            self._graphs &= bool(self._graphed())  # what cannot be captured cannot be with compiled blocks either
+            self._graphs &= bool(self._list_graphs())  # what cannot be captured cannot be with compiled blocks either
         if per_value < self._fastest[0]:
             self._fastest = per_value, per_step, what
         left_s = self._fastest[1] * (trainer.estimated_stepping_batches - trainer.global_step)
@@ -296,7 +296,7 @@ class ChooseSteps(pl.Callback):
 
     def _seconds(self) -> tuple[float, float]:
         """Seconds per value and per step of the timed steps."""
-        total = sum(_elapsed_s(start, end) for start, end, _ in self._timed)
+        total = sum(_measure_s(start, end) for start, end, _ in self._timed)
         return total / max(1, sum(values for *_, values in self._timed)), total / len(self._timed)
 
 
@@ -315,7 +315,7 @@ def _now(device: torch.device) -> Any:
     return event
 
 
-def _elapsed_s(start: Any, end: Any) -> float:
+def _measure_s(start: Any, end: Any) -> float:
     if isinstance(start, float):
         return end - start
     end.synchronize()
@@ -336,7 +336,7 @@ def why_unavailable(on_gpu: bool) -> str | None:
     return None
 
 
-def _compiled_forward(module: nn.Module, *, trains: bool) -> Callable[..., Any]:
+def _compile_forward(module: nn.Module, *, trains: bool) -> Callable[..., Any]:
     """The compiled forward in training mode, the plain one in eval mode; for a teacher, the compiled one in both."""
     plain = module.forward
     compiled = torch.compile(plain, dynamic=True, options={"fallback_random": True})

@@ -96,7 +96,7 @@ class StopAtDivergence(pl.Callback):
         bad_tensor = first_non_finite(dict(module.named_parameters()))
         if bad_tensor is not None:
             name = bad_tensor.name.removeprefix("net.")
-            raise self._diverged(self._now, f"{name} is not finite, {bad_tensor.counts} values")
+            raise self._explain_divergence(self._now, f"{name} is not finite, {bad_tensor.counts} values")
 
     def explain(self, module: nn.Module) -> None:
         """Raise `Diverged` if that explains another error, such as masks that cannot be made from non-finite weights before
@@ -117,9 +117,9 @@ class StopAtDivergence(pl.Callback):
         for moment, loss in losses:
             if not math.isfinite(loss):
                 what = f"the loss is {loss}"
-                raise self._unusable_data(moment, what) if moment.step == 1 else self._diverged(moment, what)
+                raise self._unusable_data(moment, what) if moment.step == 1 else self._explain_divergence(moment, what)
 
-    def _diverged(self, moment: _Moment, what: str) -> Diverged:
+    def _explain_divergence(self, moment: _Moment, what: str) -> Diverged:
         remedies = [f"lower {self.lr_key}"]
         if self.recipe.gradient_clip is None:
             remedies.append("set recipe.gradient_clip=1")

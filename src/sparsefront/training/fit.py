@@ -18,7 +18,7 @@ from torch import Tensor
 from sparsefront import distributed
 from sparsefront.errors import Terminated
 from sparsefront.gpu import BusyShare, shared, yield_gpu
-from sparsefront.models.attention import fused_attention
+from sparsefront.models.attention import fuse_attention
 from sparsefront.progress import TRAINING, spent_on
 from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.average_weights import AverageWeights
@@ -94,7 +94,7 @@ class CountBudget(pl.Callback):
         """Samples over all ranks; a collective."""
         return sum(distributed.all_gather(self._samples))
 
-    def unlabeled(self) -> int | None:
+    def count_unlabeled(self) -> int | None:
         """Samples without a label over all ranks, None if no batch says which have one; a collective."""
         counts = distributed.all_gather(None if self._unlabeled is None else int(self._unlabeled))
         return None if None in counts else sum(counts)
@@ -201,14 +201,14 @@ def fit(
     faster = trainer.faster_steps(tries=True)
     with (
         _quiet_lightning(),
-        _discarded_where_diverged(resume_dir),
+        _discard_diverged(resume_dir),
         preserve_interrupt(),
         spent_on(TRAINING, stage),
         shared(device),
         BusyShare(device) as busy,
         deterministic_algorithms(trainer.deterministic),
         channels_last(task.net, wanted=trainer.lays_channels_last),
-        fused_attention(task.net, wanted=trainer.on_gpu and not trainer.deterministic),
+        fuse_attention(task.net, wanted=trainer.on_gpu and not trainer.deterministic),
     ):
         lightning = trainer.build(
             epochs=epochs,
@@ -237,7 +237,7 @@ def fit(
                 finite.explain(task.net)
             raise
         finite.check_weights(task.net)
-    counts = count.epochs, count.steps, count.samples(), count.unlabeled()
+    counts = count.epochs, count.steps, count.samples(), count.count_unlabeled()
     return Trained(keep.seconds, keep.earlier_seconds, *counts, busy.value)
 
 
@@ -247,7 +247,7 @@ def _never_broadcast(task: LightningTask) -> list[str]:
 
 
 @contextmanager
-def _discarded_where_diverged(resume_dir: Path | None) -> Iterator[None]:
+def _discard_diverged(resume_dir: Path | None) -> Iterator[None]:
     """Remove the checkpoint on divergence: resuming from it would diverge again."""
     try:
         yield

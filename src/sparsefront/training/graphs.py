@@ -88,7 +88,7 @@ class HostCopies:
         self._copies: list[tuple[Tensor, Tensor]] = []  # (source, copy)
 
     @contextmanager
-    def patched(self, *, capturing: bool) -> Iterator[None]:
+    def patch(self, *, capturing: bool) -> Iterator[None]:
         """Context for the eager call, or for its capture.
 
         Raises:
@@ -195,13 +195,13 @@ class GraphedForward:
         if graph is None:
             if key not in self._seen or len(self._graphs) >= MOST_GRAPHS or not parameters:
                 self._seen[key] = HostCopies()
-                with self._seen[key].patched(capturing=False) if self._copies else nullcontext():
+                with self._seen[key].patch(capturing=False) if self._copies else nullcontext():
                     return self._forward(*values, **named)
             try:
                 first = next(iter(self._graphs.values()), None)
                 run = self._forward_with_states if listens else self._forward
                 # the copies stay in `_seen`, as the graph reads them
-                with self._seen[key].patched(capturing=True) if self._copies else nullcontext():
+                with self._seen[key].patch(capturing=True) if self._copies else nullcontext():
                     graph = _Graph(run, flat_inputs, structure, parameters, first, trains=self._trains)
             except RuntimeError as error:
                 if COPIES in str(error) and not self._copies:

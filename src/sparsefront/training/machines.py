@@ -89,13 +89,13 @@ def read_secret(shared: Path, name: bytes) -> bytes:
     return file.read_bytes()
 
 
-def signed(secret: bytes, key: str, content: bytes) -> bytes:
+def sign(secret: bytes, key: str, content: bytes) -> bytes:
     """Prepend a signature that is valid for this key only."""
     return _signature(secret, key, content) + content
 
 
 def content_of(secret: bytes, key: str, received: bytes) -> bytes | None:
-    """Verify and return the content passed to `signed`; None if secret, key or content differ."""
+    """Verify and return the content passed to `sign`; None if secret, key or content differ."""
     signature, content = received[: sha256().digest_size], received[sha256().digest_size :]
     return content if hmac.compare_digest(signature, _signature(secret, key, content)) else None
 
@@ -109,7 +109,7 @@ def _signature(secret: bytes, key: str, content: bytes) -> bytes:
 # Node 0 runs the stages. It announces each training in a store that the others read (`MASTER_ADDR`, `MASTER_PORT`): the
 # function that every rank runs, its arguments, and the rendezvous of the ranks. The others start their ranks and wait
 # for the next training until the run ends. So nothing is computed twice, and no stage waits for another node's lock.
-# Anybody on the network can write to that store, so announcements are signed: see `signed`.
+# Anybody on the network can write to that store, so announcements are signed: see `sign`.
 
 STARTS_WITHIN = timedelta(minutes=30)  # between the nodes
 HEARS_WITHIN_S = 10.0  # until the other nodes notice that a run has ended
@@ -205,7 +205,7 @@ class Announcements:
         """Announce the next training; None ends the run and waits until the other nodes have noticed."""
         self._number += 1
         key = f"announced/{self._number}"
-        self._store.set(key, signed(self._secret, key, pickle.dumps(training)))
+        self._store.set(key, sign(self._secret, key, pickle.dumps(training)))
         if training is None:
             heard = [f"heard/{self._number}/{other}" for other in range(1, self._machine.count)]
             ends = time.monotonic() + HEARS_WITHIN_S

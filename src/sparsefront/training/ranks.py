@@ -174,11 +174,11 @@ def other_ranks_running(
         numbers = ", ".join(map(str, range(1, trainer.num_nodes)))
         others_at = f"NODE_RANK={numbers} at MASTER_ADDR={host} MASTER_PORT={elsewhere.port}"
         log.info("waiting for the same command on the other machines, %s, for at most %g minutes", others_at, minutes)
-    with _started(group.ranks_here[1:], group, body, arguments) as others:
+    with _start(group.ranks_here[1:], group, body, arguments) as others:
         try:
             for other in others:
                 other.wait_until_ready(start_limit_s())
-            with member(0, group, store), _watched(others, group, elsewhere):
+            with member(0, group, store), _watch(others, group, elsewhere):
                 try:
                     yield
                 except InvalidSetting:  # every rank raises the same one
@@ -195,7 +195,7 @@ def other_ranks_running(
 
 
 @contextmanager
-def _started(ranks: Iterable[int], group: RankGroup, body: Callable, arguments: tuple) -> Iterator[list["OtherRank"]]:
+def _start(ranks: Iterable[int], group: RankGroup, body: Callable, arguments: tuple) -> Iterator[list["OtherRank"]]:
     """Context of ranks in processes of this node, which end with it."""
     scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
     started: list[OtherRank] = []
@@ -256,9 +256,9 @@ class OtherRank:
     def raise_if_failed(self) -> None:
         report = self.failure()
         if report is not None:
-            raise RankFailed(self.described(report))
+            raise RankFailed(self.describe(report))
 
-    def described(self, report: _Report) -> str:
+    def describe(self, report: _Report) -> str:
         return f"rank {self.rank} failed: {report.message}" + (f"\n{report.trace}" if report.trace else "")
 
     def end(self) -> None:
@@ -275,11 +275,11 @@ def _other_rank(
     """The main function of the other processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C rank 0 ends the others
     end_with_parent()  # otherwise the others would outlive a killed rank 0 until their timeout
-    with reports, _reported(reports):
+    with reports, _report_error(reports):
         folder.mkdir(parents=True)
         reports.send(None)
         store = dist.TCPStore(group.host, group.port, is_master=False)
-        with member(rank, group, store), _reported(reports):  # report now: others notice when it leaves
+        with member(rank, group, store), _report_error(reports):  # report now: others notice when it leaves
             body(*arguments, folder, [])
     _leave()
 
@@ -299,7 +299,7 @@ def _leave() -> NoReturn:
 
 
 @contextmanager
-def _reported(reports: Connection) -> Iterator[None]:
+def _report_error(reports: Connection) -> Iterator[None]:
     """Context that reports an error to rank 0 and ends this process."""
     try:
         yield
@@ -309,7 +309,7 @@ def _reported(reports: Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _watched(others: list[OtherRank], group: RankGroup, elsewhere: Announcements | None) -> Iterator[None]:
+def _watch(others: list[OtherRank], group: RankGroup, elsewhere: Announcements | None) -> Iterator[None]:
     """Context that aborts NCCL when a rank dies, which NCCL, unlike gloo, would only notice at its timeout."""
     if not group.on_gpu:
         yield
@@ -346,7 +346,7 @@ def _raise_if_another_failed_first(
     for other in others:
         report = other.failure(max(0.0, deadline - time.time()))
         if report is not None and report.time < failed_at:
-            raise RankFailed(other.described(report)) from error
+            raise RankFailed(other.describe(report)) from error
     while elsewhere is not None and time.time() < deadline:
         reason = elsewhere.failure()
         if reason is not None:
@@ -385,7 +385,7 @@ def _train(training: Training, machine: Machine, feed: Announcements) -> str | N
     trainer = training.trainer
     group = RankGroup(trainer.world_size, training.port, trainer.on_gpu, machine.host, machine.index, trainer.num_nodes)
     try:
-        with _started(group.ranks_here, group, training.body, training.arguments) as running:
+        with _start(group.ranks_here, group, training.body, training.arguments) as running:
             while running:
                 wait([rank.process.sentinel for rank in running], LISTEN_EVERY_S)
                 # before the processes' status: an ended one has reported everything

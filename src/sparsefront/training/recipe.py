@@ -67,13 +67,13 @@ class Recipe:
         if self.recovery_steps is not None and self.recovery_epochs is not None:
             raise InvalidSetting("recovery_steps", self.recovery_steps, "replaces recovery_epochs: set that to null")
 
-    def ignored_by(self, layer: str) -> str | None:
+    def find_ignore(self, layer: str) -> str | None:
         """The expression of `ignore` that matches this layer's name, or None."""
         return next((expression for expression in self.ignore if re.search(expression, layer)), None)
 
-    def ignored(self, layers: Iterable[str]) -> dict[str, str]:
+    def find_ignored(self, layers: Iterable[str]) -> dict[str, str]:
         """The layers that match an expression of `ignore` -> which one."""
-        expressions = {layer: self.ignored_by(layer) for layer in layers}
+        expressions = {layer: self.find_ignore(layer) for layer in layers}
         return {
             layer: f"recipe.ignore: {expression}" for layer, expression in expressions.items() if expression is not None
         }

@@ -170,7 +170,7 @@ class TrainingData(LightningDataModule):
         return without_full_mask(batch, self.trainer.lightning_module.net)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        return self._images.finished(batch) if self._images is not None and self.trainer.training else batch
+        return self._images.process(batch) if self._images is not None and self.trainer.training else batch
 
     def state_dict(self) -> dict[str, Any]:
         generators = {name: generator.get_state() for name, generator in self._generators.items()}

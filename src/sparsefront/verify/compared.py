@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from sparsefront.measure.speedup import SPEEDUP_OVER
-from sparsefront.options import shortened
+from sparsefront.options import shorten
 from sparsefront.results.field_types import differences, part_at
 from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result, ResultField, result_fields
@@ -159,13 +159,13 @@ class Comparison:
             if stated is None and topic not in OF_DEVICE:
                 yield (name,), None, None, DIFFERS, f"{name} is null, where the run fills it"
             elif self.stored is None or topic not in STORED:
-                yield (name,), stated, None, UNSEEN, f"{name}={shortened(stated)}"
+                yield (name,), stated, None, UNSEEN, f"{name}={shorten(stated)}"
             elif stated != cached:
-                text = f"{name} is {shortened(stated)} in the record, {shortened(cached)} in the cache"
+                text = f"{name} is {shorten(stated)} in the record, {shorten(cached)} in the cache"
                 yield (name,), stated, cached, DIFFERS, text
             return
         for path, one, here in differences((name,), stated, self.now.value_of(name)):
-            text = f"{'.'.join(map(str, path))} is {shortened(one)} in the record, {shortened(here)} now"
+            text = f"{'.'.join(map(str, path))} is {shorten(one)} in the record, {shorten(here)} now"
             in_cache, leaf, other = part_at(cached, path[1:]), str(path[-1]), here
             timed = item.group == "speed" and TIMED.fullmatch(leaf)
             if timed and TAIL.search(leaf):  # around the median now: the tails of a disturbed timing vary
@@ -176,7 +176,7 @@ class Comparison:
             by_cache |= self.now.identity.gpu is not None and topic in ("kernels", "memory")
             if by_cache and not timed and self.stored is not None:
                 if in_cache != one:
-                    yield path, one, here, DIFFERS, f"{text}, {shortened(in_cache)} in the cache"
+                    yield path, one, here, DIFFERS, f"{text}, {shorten(in_cache)} in the cache"
             elif (verdict := self._verdict(item, path, one, other)) != HOLDS:
                 older = one is None and self.result.identity.migrated_from is not None
                 null = None in (one, other) and not path[1:] and topic not in STORED

@@ -14,7 +14,7 @@ from sparsefront.artifacts.bounded_files import read_text_bounded
 from sparsefront.config.schema import Config
 from sparsefront.errors import Edited, InvalidSetting, printable
 from sparsefront.export.save import require_packages
-from sparsefront.options import CONF, shortened
+from sparsefront.options import CONF, shorten
 from sparsefront.provenance import code_commit
 from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.mask_spec import MaskSpec
@@ -73,7 +73,7 @@ def _verify(result: Result, row: Path, options: argparse.Namespace) -> Iterator[
     export = stage_export.find(result, row, options.checkpoint, options.cache_dir or Path(Config().cache_dir))
     if export is not None:
         print(printable(f"masks and weights: hold, in {export.directory}"))
-    others = (shortened(path.name, 60) for path in sorted(row.parent.iterdir()) if path.name not in COVERED)
+    others = (shorten(path.name, 60) for path in sorted(row.parent.iterdir()) if path.name not in COVERED)
     pictures = ", ".join(islice(others, 8))
     if pictures:
         print(printable(f"not looked at: {pictures}, which say nothing that decides"))
