@@ -5,6 +5,7 @@ import os
 import pwd
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -120,6 +121,7 @@ def in_units(size: int) -> str:
 
 # Files and folders that are whole or not there.
 
+LEFT_OVER_S = 86_400  # age of what no process writes any more
 PARTIAL = ".partial-"  # in names of what is being written, before a text that no other process uses
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # for folders on some network file systems
 
@@ -159,8 +161,10 @@ def whole_folder(folder: Path, *, replaces: Collection[str], first: str) -> Iter
     """
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    for left_over in folder.glob(f"{PARTIAL}*"):  # of a killed process
-        shutil.rmtree(left_over, ignore_errors=True)
+    for left_over in folder.glob(f"{PARTIAL}*"):
+        with suppress(FileNotFoundError):  # younger ones may be of another process, which just ends
+            if time.time() - left_over.stat().st_mtime > LEFT_OVER_S:
+                shutil.rmtree(left_over, ignore_errors=True)
     temporary = folder / f"{PARTIAL}{unique()}"
     try:
         with naming_full_disk(folder):
