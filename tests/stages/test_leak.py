@@ -6,7 +6,7 @@ from hydra.core.hydra_config import HydraConfig
 from quick_settings import QUICK
 
 from sparsefront.data import digits
-from sparsefront.data.base import held_out
+from sparsefront.data.base import hold_out
 from sparsefront.data.digits import TEST_FRACTION
 from sparsefront.pipeline import run_experiment
 from sparsefront.results.candidates import candidates_of
@@ -29,13 +29,13 @@ SETTINGS += ["importance=taylor", "trainer.limit_batches=10", "dataset.shift=1",
 def points(composed, monkeypatch, tmp_path):
     """points(shuffled) -> results and returned values of a small sweep, on the digits or with shuffled test labels."""
     images, labels = digits._all_digits()
-    _, test = held_out(labels, TEST_FRACTION)
+    _, test = hold_out(labels, TEST_FRACTION)
     mixed = labels.copy()
     mixed[test] = np.random.RandomState(0).permutation(labels[test])
 
     def divided(self, *_: np.ndarray) -> dict[str, np.ndarray]:  # by the true classes: the rows stay the same
-        rest, test = held_out(labels, TEST_FRACTION)
-        train, val = held_out(labels[rest], self.valid_fraction)
+        rest, test = hold_out(labels, TEST_FRACTION)
+        train, val = hold_out(labels[rest], self.valid_fraction)
         return {"train": rest[train], "val": rest[val], "test": test}
 
     def sweep(shuffled: bool) -> tuple[list[Result], list[float]]:

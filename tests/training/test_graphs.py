@@ -199,11 +199,11 @@ def test_copied_masks_are_the_captured(monkeypatch, full):
 
     monkeypatch.setattr(transformers.models.mpnet.modeling_mpnet, "create_bidirectional_mask", noted)
     asks = import_utils.is_cuda_stream_capturing
-    with copies.patched(capturing=False):
+    with copies.patch(capturing=False):
         expected = net(ids, attention_mask=mask).last_hidden_state
     assert import_utils.is_cuda_stream_capturing is asks
     monkeypatch.setattr(import_utils, "is_cuda_stream_capturing", lambda: True)  # as in a capture
-    with copies.patched(capturing=True):
+    with copies.patch(capturing=True):
         torch.testing.assert_close(net(ids, attention_mask=mask).last_hidden_state, expected)
     assert [one is None for one in masks] == [False, False]
 
