@@ -42,3 +42,13 @@ def test_names_of_tests_are_short():
     assert len(functions) > 1000
     places = [f"{file.relative_to(ROOT)} {name}" for file, name in functions if len(name.split("_")) > 7]
     assert not places, "at most six words after test_: " + ", ".join(places)
+
+
+def test_assignments_in_expressions_are_few():
+    """At most 1.5 in a thousand lines: only where one saves a line and a thought."""
+    texts = [
+        file.read_text("utf-8") for part in ("src", "kernels", "experiments") for file in (ROOT / part).rglob("*.py")
+    ]
+    count = sum(isinstance(node, ast.NamedExpr) for text in texts for node in ast.walk(ast.parse(text)))
+    lines = sum(text.count("\n") for text in texts)
+    assert lines > 50_000 and 1000 * count <= 1.5 * lines, f"{count} := in {lines} lines: assign before"

@@ -154,7 +154,8 @@ def tables(lines: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()
 
 
 def _ms(step: dict[str, Any], part: str) -> str:
-    return "–" if (value := step.get(f"{part}_ms") or "") == "" else f"{float(value):.1f}"
+    value = step.get(f"{part}_ms") or ""
+    return "–" if value == "" else f"{float(value):.1f}"
 
 
 def _way(line: dict[str, Any]) -> list[str]:

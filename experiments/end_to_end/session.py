@@ -249,7 +249,8 @@ class Session:
             taken = timed_in_turn(calls, self._of_dtype(self.options.sparse, point))
         if self.device.type == "cuda" and point.kernel_mode == "auto" and sparse.report.sparse_flops_share:
             dense_ms, sparse_ms = (summarize(sum(taken[side], [])).median_ms for side in ("dense", "sparse"))
-            if (why := why_dense(sparse_ms, dense_ms)) is not None:
+            why = why_dense(sparse_ms, dense_ms)
+            if why is not None:
                 log.info("%s: every layer stays dense: %s", point, why)
                 self._time(point, masks, dense, without_kernels(dense, masks, sparse, why), steps)
                 return

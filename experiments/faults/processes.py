@@ -215,7 +215,8 @@ def _sleeps(folder: Path, tries: int, draw: random.Random) -> int:
         ends = [_finish(place, *OTHERS[other], program=_on("awake_0"))]
         sleeper.send_signal(signal.SIGCONT)
         ends.append(sleeper.wait())
-        if why := _what_is_wrong(place, ends, expected):
+        why = _what_is_wrong(place, ends, expected)
+        if why:
             lost += 1
             print(f"lost, beside a run with {other}: {why}; see {place}.log")
         else:
@@ -255,7 +256,8 @@ def _what_is_wrong(folder: Path, ends: list[int], expected: dict) -> str:
     with (folder / "results" / "rows.csv").open(newline="", encoding="utf-8") as file:
         if len(list(csv.DictReader(file))) != 2:
             return "rows.csv lacks a line"
-    if failures := list(folder.rglob("failure.json")):
+    failures = list(folder.rglob("failure.json"))
+    if failures:
         return f"{failures[0]} says that it failed"
     return "a stack trace" if "Traceback" in log_of(folder) else ""
 
@@ -300,7 +302,8 @@ def _search_on(disk: Path, folder: Path, tries: int, draw: random.Random) -> int
         search.wait()
         (disk / "filler").unlink()
         after = _points_of(disk)
-        if missing := [point for point in before if before[point] != after.get(point)]:
+        missing = [point for point in before if before[point] != after.get(point)]
+        if missing:
             lost += 1
             print(f"lost: points {missing}")
     (disk / "ballast").unlink()

@@ -54,7 +54,8 @@ def try_fault(row: dict[str, str], folder: Path) -> str:
     """Apply one fault to a copy, run its tests and undo it."""
     file = folder / row["file"]
     before = file.read_text(encoding="utf-8") if file.exists() else ""
-    if (times := before.count(row["line"])) != 1:
+    times = before.count(row["line"])
+    if times != 1:
         return f"not applied: the line is there {times} times"
     file.write_text(before.replace(row["line"], row["fault"]), encoding="utf-8")
     try:

@@ -47,7 +47,8 @@ def groups_of(records: Sequence[Path]) -> list[ComparableResults]:
 def tables(groups: Sequence[ComparableResults]) -> Iterator[str]:
     """Lines of Markdown: the table of candidates of each group."""
     for group in groups:
-        if lines := candidate_table(group.candidates):
+        lines = candidate_table(group.candidates)
+        if lines:
             yield from (f"{group.title}:", "", *page.table(list(lines[0]), [line.values() for line in lines]), "")
 
 

@@ -85,7 +85,8 @@ def overhang(figure: "Figure") -> float:
 
 def save_svg(figure: "Figure", path: Path) -> Path:
     """Write the figure of a `paper_style` function. Raises ValueError if a text or anything else leaves the canvas."""
-    if (inches := overhang(figure)) > LEAST_OVERHANG:
+    inches = overhang(figure)
+    if inches > LEAST_OVERHANG:
         raise ValueError(f"{path.name}: {inches:.2f} inches of what is drawn leave the canvas")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="svg", metadata={"Date": None})

@@ -118,7 +118,8 @@ def _int8(
     dense: nn.Module, step: Any, inputs: dict[str, Tensor], settings: sf.Measure
 ) -> tuple[Execution | None, float | None]:
     """The fastest way of the network with weights in int8; none where torchao is missing, which is said."""
-    if (why := int8_unavailable_reason()) is not None:
+    why = int8_unavailable_reason()
+    if why is not None:
         say(f"int8_weight_only {why}")
         return None, None
     execution = find_execution(step(int8_weight_only(dense)), inputs, settings)
@@ -136,7 +137,8 @@ def page(rows: Sequence[Mapping[str, str]]) -> str:
     for row in sorted(rows, key=lambda row: (int(row["batch"]), row["point"])):
         times = [_ms(row, name) for name in ("graphed_ms", "dense_ms", "int8_ms", "sparse_ms")]
         over = [f"{float(row[name]):.2f}" if row[name] else "" for name in ("over_graphed", "over_dense", "over_int8")]
-        if (bar := BARS.get((row["batch"], row["point"]))) is not None:
+        bar = BARS.get((row["batch"], row["point"]))
+        if bar is not None:
             over[0] += f" (bar {bar:g})"
         lines.append([row["batch"], row["point"], *times, *over, f"{float(row['tokens_per_s']):,.0f}"])
     head = (

@@ -77,7 +77,8 @@ def compare(what: str, found: object, expected: object, allowed: float) -> None:
     """Raises:
     RuntimeError: the relative error of two outputs exceeds `allowed`.
     """
-    if not (error := output_error(found, expected)) <= allowed:
+    error = output_error(found, expected)
+    if not error <= allowed:
         raise RuntimeError(f"{what}: relative error {error:.1e} against the masked network, more than {allowed:.0e}")
 
 

@@ -45,7 +45,8 @@ def write_all(results: Results, folder: Path) -> list[Path]:
     crossovers = crossover.crossovers(results.measurements)
     tables = [crossover.write_csv(crossovers, folder / "crossover.csv")]
     print(*crossover.markdown(crossovers, "fp16"), sep="\n")
-    if by_m := kernels_by_m.times_by_m(results.measurements):
+    by_m = kernels_by_m.times_by_m(results.measurements)
+    if by_m:
         tables.append(kernels_by_m.write_by_m_csv(by_m, folder / "kernels_by_m.csv"))
     return [*filter(None, figures), *tables]
 

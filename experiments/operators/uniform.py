@@ -237,7 +237,8 @@ def _draw(axes: "Axes", picture: Picture, speedups: Speedups, newer: Speedups) -
         points = [(x, speedups[cell]) for x, cell in line.points.items() if cell in speedups]
         if points:
             axes.plot(*zip(*points, strict=True), color=color, marker="o", label=line.label)
-        if again := [(x, newer[cell]) for x, cell in line.points.items() if cell in newer]:
+        again = [(x, newer[cell]) for x, cell in line.points.items() if cell in newer]
+        if again:
             marks = {"marker": "D", "linestyle": "", "markersize": 4, "label": f"{line.label}, newer kernel"}
             axes.plot(*zip(*again, strict=True), color=color, markeredgecolor="black", **marks)
         if line.paper:

@@ -170,7 +170,9 @@ def _dense(cells: Sequence[Measured], lines: Sequence[Line], letters: dict[str, 
         yield ["dense", "", letter, len(group), val, "", "", test, *[""] * 5]
     ranges = []
     for prefix in SPLITS.values():
-        values = [100 * value for line in lines if (value := number(line, f"{prefix}dense_continued")) is not None]
+        values = [
+            100 * value for value in (number(line, f"{prefix}dense_continued") for line in lines) if value is not None
+        ]
         ranges.append(" to ".join(dict.fromkeys(f"{end(values):.2f}" for end in (min, max))) if values else "")
     if all(ranges):
         yield ["continued dense", "", "", "", ranges[0], "", "", ranges[1], *[""] * 5]

@@ -108,7 +108,8 @@ def unavailable_reason(name: str) -> str | None:
         return None
     if built(name) is not None:
         return None
-    if (reason := _missing_tool() or _toolchain_reason()) is not None:
+    reason = _missing_tool() or _toolchain_reason()
+    if reason is not None:
         _warn_once(f"no CUDA library can be built, other kernels run instead: {reason}")
     elif (reason := _failures.get(name)) is not None:
         _warn_once(f"the CUDA library {name} is not used, other kernels run instead: {reason}")
@@ -117,7 +118,8 @@ def unavailable_reason(name: str) -> str | None:
 
 def availability() -> str:
     """What decides which libraries can be used: the compiler, or without one those that are built."""
-    if (reason := _missing_tool()) is None:
+    reason = _missing_tool()
+    if reason is None:
         return f"compiled by {compiler()}"
     return f"{reason}; there are {[name for name in SOURCES if built(name) is not None]}"
 
@@ -142,7 +144,8 @@ def recording_needs() -> Iterator[set[str]]:
 
 def built(name: str) -> Path | None:
     """The library of these sources: from the package, or built by the current compiler (by any, if there is none)."""
-    if (library := _prebuilt(name)) is not None:
+    library = _prebuilt(name)
+    if library is not None:
         return library
     key = f"{name}-{_fingerprint(_source(name))}-{'*' if compiler() is None else _compiler_key(compiler())}"
     caches = [_cache()] + ([Path(_own_cache().name)] if _own_cache.cache_info().currsize else [])
@@ -160,9 +163,11 @@ def build(name: str) -> Path:
     Raises:
         BuildFailed: nvcc or ninja is missing, the compiler rejected the source, or no folder is writable.
     """
-    if (library := built(name)) is not None:
+    library = built(name)
+    if library is not None:
         return library
-    if reason := _failures.get(name) or _missing_tool():
+    reason = _failures.get(name) or _missing_tool()
+    if reason:
         raise BuildFailed(f"{name}: {reason}")
     with _reported([name]):
         return _build_once(name)
@@ -177,9 +182,11 @@ def build_missing(names: Iterable[str]) -> dict[str, str]:
     missing = [name for name in dict.fromkeys([TOOLCHAIN, *names]) if built(name) is None]
     if missing == [TOOLCHAIN]:
         return {}
-    if (reason := _missing_tool()) is not None:
+    reason = _missing_tool()
+    if reason is not None:
         return dict.fromkeys(missing[1:], reason)
-    if to_build := [name for name in missing if name not in _failures]:
+    to_build = [name for name in missing if name not in _failures]
+    if to_build:
         with _reported(to_build), ThreadPoolExecutor(len(to_build)) as pool:
             list(pool.map(_try_to_build, to_build))
     return {name: _failures[name] for name in missing if name in _failures}
@@ -229,7 +236,8 @@ def _build_once(name: str) -> Path:
 
 def report_unwritable_cache(error: OSError) -> None:
     """Log once that nothing is kept in the cache's folder."""
-    if (folder := _cache()) not in _unwritable:
+    folder = _cache()
+    if folder not in _unwritable:
         _unwritable.add(folder)
         what = "CUDA libraries, launches and times are for this process alone"
         log.warning("%s, $SPARSEFRONT_KERNELS_CACHE=%s cannot be written: %s", what, folder, error.strerror)
@@ -241,7 +249,8 @@ def _build_in(cache: Path, name: str) -> Path:
     lock = home.with_name(f"{home.name}.lock")
     home.parent.mkdir(parents=True, exist_ok=True)
     with held_alone(lock, lambda: _tell(f"another process builds {name}: waiting for it")) as waited:
-        if (library := built(name)) is not None:
+        library = built(name)
+        if library is not None:
             return library
         failure = lock.read_text(encoding="utf-8") if waited else ""
         if not failure:
@@ -277,7 +286,8 @@ def build_for_wheel(name: str) -> Path:
     Raises:
         BuildFailed: nvcc is missing, or rejected the source.
     """
-    if (nvcc := compiler()) is None:
+    nvcc = compiler()
+    if nvcc is None:
         raise BuildFailed(f"{name}: {_missing_tool()}")
     PREBUILT.mkdir(exist_ok=True)
     library = PREBUILT / _prebuilt_name(name, _compiler_version(nvcc))

@@ -46,9 +46,11 @@ def hopper_unsupported_reason(problem: Problem, library: str) -> str | None:
     Args:
         library: a name of `cuda_library.SOURCES`.
     """
-    if reason := cuda_unsupported_reason(problem, minimum_capability=(9, 0)):
+    reason = cuda_unsupported_reason(problem, minimum_capability=(9, 0))
+    if reason:
         return reason
-    if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):
+    capability = torch.cuda.get_device_capability(problem.device)
+    if capability != (9, 0):
         return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
     return cuda_library.unavailable_reason(library)
 
@@ -58,9 +60,11 @@ def unloadable_reason(device: torch.device, library: str) -> str | None:
     """Why a library for compute capability 9.0 cannot run on the device, or None; builds it, so that later calls do not fail."""
     if device.type != "cuda":
         return f"needs a CUDA device, not {device.type}"
-    if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
+    capability = torch.cuda.get_device_capability(device)
+    if capability != (9, 0):
         return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
-    if (reason := cuda_library.unavailable_reason(library)) is not None:
+    reason = cuda_library.unavailable_reason(library)
+    if reason is not None:
         return reason
     try:
         cuda_library.load(library)

@@ -80,7 +80,8 @@ def held_alone(lock: Path, on_wait: Callable[[], object] = bool) -> Iterator[boo
     file, waited = FileLock(lock), False
     try:
         with suppress(OSError):
-            if waited := not file.take(wait=False):
+            waited = not file.take(wait=False)
+            if waited:
                 on_wait()
                 file.take()
         yield waited

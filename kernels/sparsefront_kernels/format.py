@@ -91,7 +91,8 @@ class SparseFormat(ABC):
             ValueError: the format has more than one tensor of values.
         """
         tensors = self.tensors()
-        if len(floats := [name for name, part in tensors.items() if part.is_floating_point()]) != 1:
+        floats = [name for name, part in tensors.items() if part.is_floating_point()]
+        if len(floats) != 1:
             raise ValueError(f"{self.family}: weights lie in several tensors: {', '.join(floats)}")
         values = tensors["values"]
         # numbers instead of the weights show where each of them is; other stored values are not changed

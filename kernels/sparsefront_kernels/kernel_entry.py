@@ -153,7 +153,8 @@ class KernelEntry:
 
     def require_supported(self, stored: SparseFormat, problem: Problem) -> None:
         """Raise UnsupportedProblem with the kernel's name and the reason unless it supports the problem."""
-        if reason := self.unsupported_reason(stored, problem):
+        reason = self.unsupported_reason(stored, problem)
+        if reason:
             raise UnsupportedProblem(f"{self.name}: {reason}")
 
     def _other_layouts(self, layout: str) -> str:

@@ -147,7 +147,8 @@ class _Op:
             w = dense(self._weight_of(by_name))
             rows = dy.t() if by_name["y_feature_major"] else dy  # [M, N]
             gradients = {"residual": dy} if needs_gradient.get("residual") else {}
-            if (activation := by_name.get("activation", "none")) != "none":
+            activation = by_name.get("activation", "none")
+            if activation != "none":
                 x = by_name["x"].t() if by_name["x_feature_major"] else by_name["x"]
                 rows = activation_gradient(rows, x, w, by_name.get("bias"), activation)
             if needs_gradient["bias"]:

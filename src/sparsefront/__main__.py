@@ -83,7 +83,8 @@ def compare(arguments: Sequence[str]) -> int:
         print(denied(error, otherwise=ANOTHER_FOLDER), file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
-        if (complaint := missing_package(error)) is None:
+        complaint = missing_package(error)
+        if complaint is None:
             raise
         print(complaint, file=sys.stderr)
         return 1

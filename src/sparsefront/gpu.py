@@ -96,7 +96,8 @@ class BusyShare:
 
     def __exit__(self, *_: object) -> None:
         percents = [] if self._query is None else [line for line in self._query.stop() if line.isdigit()]
-        if percents := percents[1:]:  # the first one is of the time before
+        percents = percents[1:]
+        if percents:  # the first one is of the time before
             self.value = sum(map(int, percents)) / len(percents) / 100
 
 
@@ -309,7 +310,8 @@ def _uuid(index: int) -> str:
 
 def _access_to(device: torch.device) -> _Access | None:
     """This process's access to a device; None where nothing is locked."""
-    if (name := lock_name(device)) is None:
+    name = lock_name(device)
+    if name is None:
         return None
     if name not in _accesses:
         _accesses[name] = _make_access(name, device)
@@ -333,7 +335,8 @@ if hasattr(os, "register_at_fork"):
 
 def lock_folder() -> Path:
     """Folder of this host's locks: `SPARSEFRONT_GPU_LOCKS`, else a folder for all users in the temporary directory."""
-    if override := os.environ.get(FOLDER):
+    override = os.environ.get(FOLDER)
+    if override:
         return Path(override)
     folder = Path(tempfile.gettempdir()) / "sparsefront-gpu-locks"
     try:

@@ -96,7 +96,8 @@ def require_finite(scores: Mapping[str, Tensor]) -> None:
 
     A NaN compares false with every threshold, so that weights would silently be pruned or kept at random.
     """
-    if (bad_tensor := first_non_finite(scores)) is not None:
+    bad_tensor = first_non_finite(scores)
+    if bad_tensor is not None:
         raise ValueError(f"the importance of {bad_tensor.name} is not finite: {bad_tensor.counts} scores")
 
 
@@ -301,7 +302,8 @@ def remove_blocks(net: nn.Module, blocks: Mapping[str, str | None]) -> None:
                 moved[left.rpartition(".")[2]] = block
         owner._modules.clear()
         owner._modules.update(moved)
-        if (removed := getattr(owner, "removed", None)) is not None:  # experts, which a router counts
+        removed = getattr(owner, "removed", None)
+        if removed is not None:  # experts, which a router counts
             experts = [
                 stay for (name, block), stay in zip(members.items(), stays, strict=True) if any(block.children())
             ]
@@ -351,16 +353,19 @@ NUMBERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth")
 
 def _update_counts(net: nn.Module, names: Collection[str], before: int, now: int) -> None:
     """Update numbers in the network's configuration of transformers, which is copied: networks may share it."""
-    if not hasattr(config := getattr(net, "config", None), "save_pretrained"):
+    config = getattr(net, "config", None)
+    if not hasattr(config, "save_pretrained"):
         return
     for name in names:
         if getattr(config, name, None) == before:
             memo: dict[int, Any] = {}
             for module in net.modules():
-                if hasattr(own := vars(module).get("config"), "save_pretrained"):
+                own = vars(module).get("config")
+                if hasattr(own, "save_pretrained"):
                     module.config = copy.deepcopy(own, memo)
             setattr(net.config, name, now)
-            if isinstance(top := getattr(net.config, "num_experts_per_tok", None), int):
+            top = getattr(net.config, "num_experts_per_tok", None)
+            if isinstance(top, int):
                 net.config.num_experts_per_tok = min(top, now)
 
 
@@ -381,7 +386,8 @@ def _update_block_counts(net: nn.Module, owner: nn.Module, stays: list[bool]) ->
         return
     memo: dict[int, Any] = {}
     for module in net.modules():
-        if hasattr(config := vars(module).get("config"), "save_pretrained"):
+        config = vars(module).get("config")
+        if hasattr(config, "save_pretrained"):
             module.config = copy.deepcopy(config, memo)
     config: Any = memo.get(id(owner_config), owner_config)
     if getattr(config, "num_hidden_layers", None) == before:
@@ -409,7 +415,8 @@ class AlwaysClamped(TorchFunctionMode):
         if func is Tensor.__bool__ and asked in ("isfinite.all", "isinf.any"):
             return asked == "isinf.any"
         result = func(*args, **(kwargs or {}))
-        if (name := getattr(func, "__name__", "")) in ("isfinite", "isinf"):
+        name = getattr(func, "__name__", "")
+        if name in ("isfinite", "isinf"):
             result._finite_test = name
         elif (asked, name) in (("isfinite", "all"), ("isinf", "any")):
             result._finite_test = f"{asked}.{name}"

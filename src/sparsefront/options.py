@@ -38,7 +38,8 @@ def option_classes(package: str) -> dict[str, type]:
         for value in vars(module).values():
             if not inspect.isclass(value) or inspect.isabstract(value) or value.__module__ != module.__name__:
                 continue
-            if isinstance(option := vars(value).get("name"), str):
+            option = vars(value).get("name")
+            if isinstance(option, str):
                 classes[option] = value
     return classes
 
@@ -99,7 +100,8 @@ def class_named(
         raise InvalidSetting(key, shown, f"cannot be imported ({failure_reason(error)}); {remedy}") from error
     if not isinstance(target, type):
         raise InvalidSetting(key, shown, f"is no class; {how} is expected")
-    if missing := [*sorted(getattr(target, "__abstractmethods__", ())), *_unset_class_variables(target)]:
+    missing = [*sorted(getattr(target, "__abstractmethods__", ())), *_unset_class_variables(target)]
+    if missing:
         raise InvalidSetting(key, shown, f"does not define {', '.join(missing)}, which {taker or base.__name__} needs")
     if not issubclass(target, base):
         raise InvalidSetting(key, shown, f"must derive from {base.__module__}.{base.__name__}")

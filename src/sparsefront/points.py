@@ -284,7 +284,8 @@ class _Processes:
 
 def visible_gpus() -> list[str]:
     """GPUs as `CUDA_VISIBLE_DEVICES` names them; all of the machine where it is not set."""
-    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip()]
     with suppress(OSError, subprocess.CalledProcessError):
         text = subprocess.run(["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", check=True).stdout

@@ -46,7 +46,8 @@ def __getattr__(name: str) -> object:
         try:
             value = getattr(importlib.import_module(ORIGINS[name]), name)
         except ModuleNotFoundError as error:
-            if (complaint := missing_package(error)) is None:
+            complaint = missing_package(error)
+            if complaint is None:
                 raise
             raise ImportError(f"sf.{name}: {complaint}", name=error.name) from error
     elif name in PACKAGES:

@@ -161,7 +161,8 @@ def stored_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:
         outcomes = load_outcomes(file)
     except Exception as error:  # NumPy and zipfile can fail in any way on edited bytes
         raise Edited(file.name, f"cannot be read: {error}") from error
-    if unknown := [side for side in outcomes if not hasattr(result.quality, side)]:
+    unknown = [side for side in outcomes if not hasattr(result.quality, side)]
+    if unknown:
         raise Edited(
             file.name, f"was edited: it holds outcomes of {shortened(unknown[0])}, which is no network of a result"
         )

@@ -168,9 +168,11 @@ def other_configuration(
     hydra, config = (_yaml_in(folder, file) for file in (HYDRA_FILE, CONFIG_FILE))
     if part_at(hydra, ("hydra", "overrides", "task")) not in (None, recorded_overrides(folder)):
         raise Edited(str(HYDRA_FILE), "was edited: its overrides.task is not what overrides.yaml holds")
+    pair = f"{choices['model']}_{choices['dataset']}"  # what Hydra writes as the recipe even where there is none
     for group, ran in choices.items():
         chosen = part_at(hydra, ("hydra", "runtime", "choices", group))
-        if group not in free and chosen not in (None, ran, "default"):
+        missing = (group, ran, chosen) == ("recipe", "default", pair)
+        if group not in free and chosen not in (None, ran, "default") and not missing:
             raise Edited(str(HYDRA_FILE), f"was edited: it chose {group}={shortened(chosen)}, where {ran} was run")
     for path, stated, here in differences((), config, configuration):
         key = ".".join(map(str, path))
@@ -296,7 +298,8 @@ class FinishedRun:
                 note = "" if error is None else f"± {error:.4f}"
                 rows.append((f"{quality.metric_name}, {network}", f"{value:.4f}", note))
         for network in ("dense", "sparse"):
-            if (milliseconds := getattr(speed, f"latency_{network}_ms")) is not None:
+            milliseconds = getattr(speed, f"latency_{network}_ms")
+            if milliseconds is not None:
                 where = filter(None, (speed.latency_device, getattr(speed, f"execution_mode_{network}")))
                 rows.append((f"latency, {network}", f"{milliseconds:.3f} ms", ", ".join(where)))
         if speed.speedup is not None:
@@ -373,7 +376,8 @@ def run(*overrides: str, config_dir: Path | str = CONF) -> FinishedRun:
 
 
 def _require_texts(overrides: Sequence[object]) -> None:
-    if odd := [override for override in overrides if not isinstance(override, str)]:
+    odd = [override for override in overrides if not isinstance(override, str)]
+    if odd:
         raise InvalidSetting("overrides", odd[0], 'are texts such as "pattern=n_m"')
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,16 @@ def test_failed_save_leaves_the_old_one(cnn, tmp_path, monkeypatch, beside, file
     assert kept is None or kept.read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["pruned"]
     assert not any(".partial-" in path.name for path in folder.iterdir())
+
+
+def test_save_leaves_files_of_another_save(cnn, tmp_path):
+    (net, masks), _ = two_networks(cnn)
+    young, old = tmp_path / ".partial-young", tmp_path / ".partial-old"
+    for folder in (young, old):
+        folder.mkdir()
+    os.utime(old, (0, 0))
+    sf.save(tmp_path, net, masks)
+    assert young.is_dir() and not old.exists()
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

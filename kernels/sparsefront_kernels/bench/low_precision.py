@@ -111,7 +111,8 @@ def _of_entry(name: str, problem: Problem) -> LowPrecisionProduct:
 
 def tune(entry: KernelEntry, product: LowPrecisionProduct, problem: Problem) -> None:
     """Record the fastest launch of a kernel for the problem of its product."""
-    if (tunable := entry.tunable_in(problem.layout)) is None:
+    tunable = entry.tunable_in(problem.layout)
+    if tunable is None:
         return
     calls, (_, packed) = product.calls(1), product._made[0]
     if tunable.measured(packed, problem):

@@ -38,10 +38,12 @@ def our_providers(
     providers = []
     for entry, layout in wanted:
         label = entry.label(layout)
-        if (stored := drawn.stored.get(entry.family)) is None:
+        stored = drawn.stored.get(entry.family)
+        if stored is None:
             report_unsupported(f"{label} is left out: {drawn.pattern} is not stored as {entry.family}")
             continue
-        if reason := entry.unsupported_reason(stored, drawn.setting.problem(layout)):
+        reason = entry.unsupported_reason(stored, drawn.setting.problem(layout))
+        if reason:
             report_unsupported(f"{label} is left out: {reason}")
             continue
         key = entry.family, entry.pack
@@ -88,7 +90,8 @@ def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) ->
     tuned: dict[str, TunedLaunches] = {}
     # feature-major first: the kernel without transposes
     for one in sorted(found, key=lambda one: one.provider.layout != "feature_major"):
-        if (tunable := one.tunable) is None:
+        tunable = one.tunable
+        if tunable is None:
             continue
         if tunable.kernel in tuned and tunable.measured(one.packed, setting.problem(one.provider.layout)):
             continue

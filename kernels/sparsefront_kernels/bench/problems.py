@@ -96,7 +96,8 @@ def chosen_shapes(
     if sized and not (names or m or k or n or batch):
         return sized
     shapes = all_shapes()
-    if unknown := [name for name in names if not any(fnmatchcase(shape.name, name) for shape in shapes)]:
+    unknown = [name for name in names if not any(fnmatchcase(shape.name, name) for shape in shapes)]
+    if unknown:
         raise ValueError(f"no shape is called {', '.join(unknown)}; there are {', '.join(s.name for s in shapes)}")
     if batch:
         candidates = [shape for shape in batch_shapes() if shape.m // SEQUENCE_LENGTH in batch]

@@ -115,7 +115,8 @@ def write_texts(path: Path, rows: Iterable[dict[str, str]]) -> None:
     writer = csv.DictWriter(text, COLUMNS)
     writer.writeheader()
     for row in rows:
-        if others := [str(name) for name in row if name not in COLUMNS]:
+        others = [str(name) for name in row if name not in COLUMNS]
+        if others:
             raise ValueError(f"{path} would lose the columns {', '.join(others)}, which are none of a results file")
         writer.writerow(row)
     path.write_text(text.getvalue(), encoding="utf-8", newline="")
@@ -130,7 +131,8 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     text = _table_text(path)
     separator = max(",;\t", key=text.partition("\n")[0].count)  # it may have been saved by a spreadsheet
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
-    if missing := [name for name in COLUMNS if name not in (*LATER, *(reader.fieldnames or ()))]:
+    missing = [name for name in COLUMNS if name not in (*LATER, *(reader.fieldnames or ()))]
+    if missing:
         raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
     return [dict.fromkeys(LATER, "") | row for row in reader]
 

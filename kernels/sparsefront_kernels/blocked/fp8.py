@@ -96,7 +96,8 @@ def _multiplied(x: Tensor | Quantized, packed: QuantizedBlocks) -> tuple[Tensor,
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    if reason := weight_unsupported_reason(stored):  # type: ignore[arg-type]
+    reason = weight_unsupported_reason(stored)
+    if reason:  # type: ignore[arg-type]
         return reason
     if problem.dtype not in OUT_TYPES:
         return f"takes float16 or bfloat16, not {problem.dtype}"

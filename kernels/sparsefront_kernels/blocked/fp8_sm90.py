@@ -103,7 +103,8 @@ def pack_for_blocked_fp8_sm90(stored: BlockedFormat, *, adjacent_halves: bool = 
     Raises:
         ValueError: `weight_unsupported_reason` rejects the weight, or a half has no neighbor.
     """
-    if reason := weight_unsupported_reason(stored):
+    reason = weight_unsupported_reason(stored)
+    if reason:
         raise ValueError(f"blocked: {reason}")
     n, k = stored.shape
     if adjacent_halves and n % OUTPUTS:

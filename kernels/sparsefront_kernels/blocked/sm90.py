@@ -165,7 +165,8 @@ def cut_tensors(
     Raises:
         ValueError: the number of rows does not fit into a word of `work`.
     """
-    if reason := columns_unsupported_reason(m):
+    reason = columns_unsupported_reason(m)
+    if reason:
         raise ValueError(f"a schedule {reason}")
     columns = _columns_of_tiles(m, launch)
     work_shares = shares(lengths, columns, clusters, _costs(launch, panels, halved, clusters * launch.cluster))
@@ -417,7 +418,8 @@ def blocked_sm90_unsupported_reason(stored: SparseFormat, problem: Problem) -> s
     """Why the kernel is unsupported: it needs instructions of compute capability 9.0."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
-    if reason := block_unsupported_reason(stored.block) or columns_unsupported_reason(problem.m):
+    reason = block_unsupported_reason(stored.block) or columns_unsupported_reason(problem.m)
+    if reason:
         return reason
     if problem.layout in X_FEATURE_MAJOR and (box := box_of(stored.block[1])) < K_BLOCK:
         return (

@@ -72,7 +72,8 @@ def pack_for_blocked_sm90(stored: BlockedFormat) -> BlockedSm90Weight:
     Raises:
         ValueError: `block_unsupported_reason` rejects the block.
     """
-    if reason := block_unsupported_reason(stored.block):
+    reason = block_unsupported_reason(stored.block)
+    if reason:
         raise ValueError(f"blocked: {reason}")
     (n, k), box = stored.shape, box_of(stored.block[1])
     outputs, keeps = _cta_tiles(stored, box)  # [CTA tiles, 2], bool [CTA tiles, 2, K / box]

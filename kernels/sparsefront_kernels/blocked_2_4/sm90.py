@@ -20,7 +20,8 @@ def pack_for_blocked_2_4_sm90(stored: Blocked24Format) -> BlockedSm90Weight:
     Raises:
         ValueError: blocks are not multiples of 64 outputs by 64 inputs.
     """
-    if reason := _block_unsupported_reason(stored.block):
+    reason = _block_unsupported_reason(stored.block)
+    if reason:
         raise ValueError(f"blocked_2_4: {reason}")
     packed = pack_for_blocked_sm90(stored.filled())
     return replace(packed, panels=halved_panels(whole_panels(packed.panels)))

@@ -36,7 +36,8 @@ def _padded(chunks: int) -> int:
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     """Why the kernel is unsupported: it needs all inputs at once."""
-    if reason := dtype_unsupported_reason(problem):
+    reason = dtype_unsupported_reason(problem)
+    if reason:
         return reason
     ell, (m, n, k) = cast(ELLFormat, stored), (problem.m, problem.n, problem.k)
     entries = _padded(-(-ell.count * ell.block // CHUNK))

@@ -181,7 +181,8 @@ def cut_into_cta_tiles(stored: GatheredFormat, width: int) -> tuple[Tensor, Tens
     Raises:
         ValueError: `width_unsupported_reason` rejects the width.
     """
-    if reason := width_unsupported_reason(stored.tile, width):
+    reason = width_unsupported_reason(stored.tile, width)
+    if reason:
         raise ValueError(f"gathered: {reason}")
     outputs, keeps = in_rows(stored.output_index, width), stored.keeps
     if stored.tile >= width:

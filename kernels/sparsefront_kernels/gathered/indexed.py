@@ -87,7 +87,8 @@ def pack_for_indexed(stored: GatheredFormat) -> IndexedPackedWeight:
     Raises:
         ValueError: `tile_unsupported_reason` rejects the tile width.
     """
-    if reason := tile_unsupported_reason(stored.tile):
+    reason = tile_unsupported_reason(stored.tile)
+    if reason:
         raise ValueError(f"gathered: {reason}")
     outputs, keeps = cut_into_cta_tiles(stored, LIST_OUTPUTS)
     (n, k), device = stored.shape, stored.device

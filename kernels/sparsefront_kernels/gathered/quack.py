@@ -79,7 +79,8 @@ def pack_for_quack(stored: GatheredFormat) -> QuackPackedWeight:
     Raises:
         ValueError: `tile_unsupported_reason` rejects the tiles.
     """
-    if reason := tile_unsupported_reason(stored.tile):
+    reason = tile_unsupported_reason(stored.tile)
+    if reason:
         raise ValueError(f"gathered: {reason}")
     (n, k), tile, device = stored.shape, stored.tile, stored.device
     panels, lists = [stored.values.new_empty(0, tile)], [stored.kept_inputs[:0]]
@@ -278,9 +279,11 @@ def problem_unsupported_reason(problem: Problem) -> str | None:
     """Why QuACK does not support a problem's dtype and device, or None."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
-    if reason := cuda_unsupported_reason(problem, minimum_capability=CAPABILITY):
+    reason = cuda_unsupported_reason(problem, minimum_capability=CAPABILITY)
+    if reason:
         return reason
-    if (capability := torch.cuda.get_device_capability(problem.device)) != CAPABILITY:
+    capability = torch.cuda.get_device_capability(problem.device)
+    if capability != CAPABILITY:
         return "was tried on compute capability 9.0 alone, this GPU has {}.{}".format(*capability)
     return package_unavailable_reason()
 

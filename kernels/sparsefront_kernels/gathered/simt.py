@@ -76,7 +76,8 @@ def pack_for_simt(stored: GatheredFormat) -> SimtPackedWeight:
     Raises:
         ValueError: `tile_unsupported_reason` rejects the tile width.
     """
-    if reason := tile_unsupported_reason(stored.tile):
+    reason = tile_unsupported_reason(stored.tile)
+    if reason:
         raise ValueError(f"gathered: {reason}")
     width = next((width for width in WIDTHS if stored.tile % width == 0), WIDTHS[-1])
     outputs, keeps = cut_into_cta_tiles(stored, width)

@@ -133,7 +133,8 @@ def multiply_sm90(
     launch, quick_schedule = launches.launch_for(problem, x.device), not launches.timed_alike(problem, x.device)
     if not y_feature_major and not packed.whole_runs:
         sums = x.new_empty(packed.compact.numel(), padded_m)
-        if nonempty := len(packed.compact):
+        nonempty = len(packed.compact)
+        if nonempty:
             computed = replace(
                 packed,
                 n=packed.compact.numel(),

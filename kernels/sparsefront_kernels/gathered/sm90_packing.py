@@ -72,7 +72,8 @@ def pack_for_sm90(stored: GatheredFormat) -> Sm90PackedWeight:
     Raises:
         ValueError: `tile_unsupported_reason` rejects the tile width.
     """
-    if reason := tile_unsupported_reason(stored.tile):
+    reason = tile_unsupported_reason(stored.tile)
+    if reason:
         raise ValueError(f"gathered: {reason}")
     outputs, keeps = _half_tiles(stored)
     outputs, keeps = outputs.view(-1, 2 * HALF), keeps.view(-1, 2, keeps.shape[1])

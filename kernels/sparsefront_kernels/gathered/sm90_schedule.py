@@ -327,7 +327,8 @@ def schedule_tensors(
     Raises:
         ValueError: the number of columns does not fit into a word.
     """
-    if reason := columns_unsupported_reason(m):
+    reason = columns_unsupported_reason(m)
+    if reason:
         raise ValueError(f"a schedule {reason}")
     work_schedule = schedule(lengths, m, blocks, raster_swizzle, quick=quick)
     return tables_on_device(work_schedule.work, work_schedule.first_tiles, device)

@@ -219,7 +219,8 @@ def shared_tables(lengths: tuple[int, ...], m: int, blocks: int, widest: int, de
     Raises:
         ValueError: the number of columns does not fit into a word.
     """
-    if reason := columns_unsupported_reason(m):
+    reason = columns_unsupported_reason(m)
+    if reason:
         raise ValueError(f"a schedule {reason}")
     schedule = shared_schedule(lengths, m, blocks, widest)
     rows = (schedule.work.flatten(), schedule.shared.flatten(), schedule.first_tiles)  # rows of 16 bytes first

@@ -93,7 +93,8 @@ def pack_for_small_m(stored: GatheredFormat) -> SmallMPackedWeight:
         ValueError: another dtype, or more inputs.
     """
     (n, k), device = stored.shape, stored.device
-    if reason := dtype_unsupported_reason(stored.dtype) or inputs_unsupported_reason(k):
+    reason = dtype_unsupported_reason(stored.dtype) or inputs_unsupported_reason(k)
+    if reason:
         raise ValueError(f"gathered: {reason}")
     outputs, keeps = _row_tiles(stored)
     width = outputs.shape[1]

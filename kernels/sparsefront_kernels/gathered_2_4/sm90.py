@@ -37,7 +37,8 @@ def pack_for_sm90(stored: Gathered24Format) -> Sm90PackedWeight:
     Raises:
         ValueError: the tile width is not a multiple of 64.
     """
-    if reason := _tile_unsupported_reason(stored.tile):
+    reason = _tile_unsupported_reason(stored.tile)
+    if reason:
         raise ValueError(f"gathered_2_4: {reason}")
     inputs, panels, begins = _k_blocks_of_tiles(stored)
     parts = stored.tile // HALF

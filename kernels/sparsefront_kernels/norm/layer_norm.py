@@ -200,7 +200,8 @@ def unsupported_reason(launch: NormLaunch, x: Tensor, **operands: Tensor | None)
     (d, m), residual = x.shape, operands.get("residual")
     if x.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {x.dtype}"
-    if (most_features := CUDA_DIVISIONS.get(launch)) is None:
+    most_features = CUDA_DIVISIONS.get(launch)
+    if most_features is None:
         return f"has no division {launch}"
     if d > most_features:
         return f"takes up to {most_features} features, not {d}"
@@ -209,7 +210,8 @@ def unsupported_reason(launch: NormLaunch, x: Tensor, **operands: Tensor | None)
     if residual is None and any(operands.get(name) is not None for name in ("x_bias", "sums")):
         return "adds x_bias and keeps sums only where there is a residual"
     for name in ("weight", "bias", "x_bias"):
-        if (vector := operands.get(name)) is not None and vector.dtype not in TYPE_CODES:
+        vector = operands.get(name)
+        if vector is not None and vector.dtype not in TYPE_CODES:
             return f"takes no {name} of {vector.dtype}"
     for name, matrix in (("x", x), ("residual", residual)):
         if matrix is not None and not has_aligned_rows(matrix):

@@ -111,7 +111,8 @@ def fitted(samples: Sequence[Sample], rates: DeviceRates) -> DeviceRates:
         groups[constants_key(sample.kernel, sample.product.dtype)].append(sample)
     constants, errors = {}, {}
     for key, group in sorted(groups.items()):
-        if not (works := _works(group, rates)):
+        works = _works(group, rates)
+        if not works:
             continue
         fittable = set.union(*(work.constants for work, _ in works))  # the others cannot be fitted
         constants[key] = {name: round(value, 5) for name, value in _fit(works).items() if name in fittable}
@@ -151,7 +152,8 @@ def _fit(works: Sequence[tuple[Work, float]]) -> dict[str, float]:
     def try_out(moved: Mapping[str, float]) -> None:
         nonlocal constants, best
         tried = {name: min(max(value, CONSTANTS[name][1]), CONSTANTS[name][2]) for name, value in moved.items()}
-        if (trial_loss := loss(tried)) < best:
+        trial_loss = loss(tried)
+        if trial_loss < best:
             constants, best = tried, trial_loss
 
     for _ in range(ROUNDS):

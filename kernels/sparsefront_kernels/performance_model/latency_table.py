@@ -159,9 +159,11 @@ def _interpolated(measured: Iterable[Measured], m: int, size: int, sparsity: flo
     for at_m, shapes in curves.items():
         by_size: dict[float, list[Values]] = defaultdict(list)
         for (k, n), curve in shapes.items():
-            if (logs := between(curve, sparsity, slack=SPARSITY_SLACK)) is not None:
+            logs = between(curve, sparsity, slack=SPARSITY_SLACK)
+            if logs is not None:
                 by_size[log(k * n)].append(logs)
         means = {at: tuple(sum(one) / len(rows) for one in zip(*rows, strict=True)) for at, rows in by_size.items()}
-        if (logs := between(means, log(size))) is not None:
+        logs = between(means, log(size))
+        if logs is not None:
             by_m[log(at_m)] = logs
     return between(by_m, log(m))

@@ -58,8 +58,10 @@ class PerformanceModel:
         if self.table is not None and (measured := self.table.interpolated(product, family)) is not None:
             return PredictedSpeedup(*measured)
         kernels = [name for name in FAMILIES if name.startswith(f"{family}_")]
-        sparse = [predicted for name in kernels if (predicted := self.predict(product, name)) is not None]
-        dense = [predicted for name in DENSE if (predicted := self.predict(product.dense, name)) is not None]
+        sparse = [predicted for predicted in (self.predict(product, name) for name in kernels) if predicted is not None]
+        dense = [
+            predicted for predicted in (self.predict(product.dense, name) for name in DENSE) if predicted is not None
+        ]
         if not sparse or len(dense) < len(DENSE):
             return None
         best, best_dense = (min(predicted, key=attrgetter("latency_us")) for predicted in (sparse, dense))

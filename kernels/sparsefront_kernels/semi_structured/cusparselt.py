@@ -77,7 +77,8 @@ def unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
         return f"cuSPARSELt takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements"
     if problem.layout == "feature_to_row" and problem.dtype == torch.float16:
         return "cuSPARSELt's transposed store keeps the processor busy for 0.25 s a call in float16, and is slower than dense"
-    if reason := cuda_unsupported_reason(problem, minimum_capability=(8, 0)):
+    reason = cuda_unsupported_reason(problem, minimum_capability=(8, 0))
+    if reason:
         return reason
     if not torch.backends.cusparselt.is_available():
         return "this PyTorch was built without cuSPARSELt"

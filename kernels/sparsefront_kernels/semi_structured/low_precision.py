@@ -330,9 +330,11 @@ def _unsupported(stored: SparseFormat, problem: Problem, precision: str) -> str 
         return f"cuSPARSELt needs N and K in multiples of {WEIGHT_MULTIPLE} in 8 bits, the weight is {shape}"
     if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
         return f"cuSPARSELt takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements"
-    if reason := dtype_unsupported_reason(problem):
+    reason = dtype_unsupported_reason(problem)
+    if reason:
         return reason
-    if reason := cuda_unsupported_reason(problem, minimum_capability=CAPABILITY[precision]):
+    reason = cuda_unsupported_reason(problem, minimum_capability=CAPABILITY[precision])
+    if reason:
         return reason
     return None if torch.backends.cusparselt.is_available() else "this PyTorch was built without cuSPARSELt"
 

@@ -67,7 +67,8 @@ def pack_for_torchao(stored: SemiStructuredFormat) -> TorchaoWeight:
     """
     if stored.device.type != "cuda":
         raise UnsupportedProblem(f"{KERNEL}: packs on a CUDA device, the weight is on {stored.device}")
-    if reason := package_unavailable_reason():
+    reason = package_unavailable_reason()
+    if reason:
         raise UnsupportedProblem(f"{KERNEL}: {reason}")
     weight = pack_quantized(stored, "fp8")
     values = in_order(weight.values, stored.input_order)
@@ -111,9 +112,11 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
         return f"takes N in multiples of {N_MULTIPLE} and K of {K_MULTIPLE}, the weight is {[problem.n, problem.k]}"
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
-    if reason := cuda_unsupported_reason(problem, minimum_capability=CAPABILITY):
+    reason = cuda_unsupported_reason(problem, minimum_capability=CAPABILITY)
+    if reason:
         return reason
-    if (capability := torch.cuda.get_device_capability(problem.device)) != CAPABILITY:
+    capability = torch.cuda.get_device_capability(problem.device)
+    if capability != CAPABILITY:
         return "is compiled for compute capability 9.0 alone, this GPU has {}.{}".format(*capability)
     return package_unavailable_reason()
 

@@ -179,9 +179,11 @@ def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str
     shapes = [described.shape] if launches.similar is None else [described.shape, launches.similar(described)]
     for entries in (table.entries | table.trials, table.stand_ins):
         for shape in shapes:
-            if measured := _measured(entries, shape, launches.launch_type):
+            measured = _measured(entries, shape, launches.launch_type)
+            if measured:
                 return measured[min(measured, key=lambda amount: abs(amount - described.amount))]
-    if (launch := _of_other_rows(launches, described, gpu)) is not None:
+    launch = _of_other_rows(launches, described, gpu)
+    if launch is not None:
         return launch
     return (
         launches.worth_timing(described, num_sms)[0]
@@ -207,7 +209,8 @@ def _by_weight(launches: TunedLaunches, gpu: str) -> dict[str, dict[int, Any]]:
     by_weight: dict[str, dict[int, Any]] = {}
     for key, entry in (table.stand_ins | table.entries | table.trials).items():
         with suppress(ValueError, TypeError):  # as in `_measured`
-            if parts := _ROWS.fullmatch(key):
+            parts = _ROWS.fullmatch(key)
+            if parts:
                 by_weight.setdefault(parts["weight"], {})[int(parts["m"])] = _launch(entry, launches.launch_type)
     return by_weight
 

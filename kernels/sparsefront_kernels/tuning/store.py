@@ -156,7 +156,8 @@ def stand_in(gpu: str) -> str | None:
 
 def own_or_stand_in(gpu: str, lookup: Callable[[str], Content | None]) -> Content | None:
     """What a lookup has for a GPU model, or else for its `stand_in`."""
-    if (content := lookup(gpu)) is not None or (other := stand_in(gpu)) is None:
+    content = lookup(gpu)
+    if content is not None or (other := stand_in(gpu)) is None:
         return content
     return lookup(other)
 

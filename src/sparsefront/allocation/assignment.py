@@ -256,7 +256,8 @@ def _extended(
     own_times = np.asarray([way.time for way in ways], np.int64)
     own_losses = np.asarray([way.loss for way in ways], np.float64)
     for earlier, total in totals.items():
-        if (change := changes.get((earlier, state))) is None:
+        change = changes.get((earlier, state))
+        if change is None:
             continue
         times.append((total.time[:, None] + own_times + change).ravel())
         losses.append((total.loss[:, None] + own_losses).ravel())
@@ -443,7 +444,8 @@ def refine(
             children = sorted(children, key=lambda child: loss(child, on_batches))[: math.ceil(len(children) / 2)]
             on_batches *= 2
         for child in children:
-            if (child_loss := loss(child, batches)) < best_loss:
+            child_loss = loss(child, batches)
+            if child_loss < best_loss:
                 best, best_loss = child, child_loss
     if math.isnan(first):
         return Refined(start)
@@ -459,7 +461,8 @@ def within(table: ChoiceTable, assignment: Assignment, budget_us: float) -> Assi
         for place, item in enumerate(table.items):
             layout, now = assignment.layout_of(item), item.options[assignment.options[place]]
             for number, option in enumerate(item.options):
-                if (gained := now.times_us[layout] - option.times_us[layout]) > 0:
+                gained = now.times_us[layout] - option.times_us[layout]
+                if gained > 0:
                     steps.append(((option.error - now.error) / gained, place, number))
         if not steps:
             return None

@@ -44,7 +44,8 @@ class Allocation(ABC):
                 return None if allocation.same_everywhere else BLOCKS
             return allocation.mismatch(pattern)
 
-        if (why := mismatch(self)) is None:
+        why = mismatch(self)
+        if why is None:
             return
         met = options_where("sparsefront.allocation", lambda allocation: mismatch(allocation) is None)
         allowed = f"pattern {pattern.name} can meet {', '.join(met)}; {self.name} {why}"

@@ -49,7 +49,8 @@ class GlobalThreshold(GlobalAllocation):
                 allowed = f"{expression} finds no layer that is pruned; there are {', '.join(shapes)}"
                 raise InvalidSetting("layer_groups", self.layer_groups, allowed)
         for layer in shapes:
-            if len(matches := [one for one in self.layer_groups if re.search(one, layer)]) > 1:
+            matches = [one for one in self.layer_groups if re.search(one, layer)]
+            if len(matches) > 1:
                 raise InvalidSetting(
                     "layer_groups", self.layer_groups, f"{' and '.join(matches)} both find layer {layer}"
                 )

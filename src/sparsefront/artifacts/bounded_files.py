@@ -91,7 +91,8 @@ def decode_text(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if (other := _OTHER_ENCODINGS.get(content[:2])) is not None:
+        other = _OTHER_ENCODINGS.get(content[:2])
+        if other is not None:
             raise Unreadable(f"is {other} text; save it as UTF-8") from None
         raise Unreadable(f"is not UTF-8 text (byte 0x{content[error.start]:02x} at position {error.start})") from None
 

@@ -59,7 +59,8 @@ def remembering(file: Path) -> Iterator[None]:
         yield
     finally:
         _active.reset(token)
-        if added := {key: value for key, value in known.items() if key not in before}:
+        added = {key: value for key, value in known.items() if key not in before}
+        if added:
             entries = _read_memo(file) | added  # other processes may have added some
             with suppress(OSError):  # a full or read-only disk
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +109,8 @@ def path_digest(path: Path) -> str:
     facts = [file for listing in listings.values() for file in listing.values()]
 
     def read() -> str:
-        if (size := sum(file[0] for file in facts)) >= LONG:
+        size = sum(file[0] for file in facts)
+        if size >= LONG:
             log.info("%s: reading %.0f GB once, to recognize these files later", path, size / 1e9)
         parts = [[folder, _folder_digest(path / folder, sorted(listing))] for folder, listing in listings.items()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -223,7 +225,8 @@ def find_damage(folder: Path, expected: Checksums) -> str | None:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if (size := path.stat().st_size) != stored["bytes"]:
+        size = path.stat().st_size
+        if size != stored["bytes"]:
             return f"{name} has {size} bytes instead of {stored['bytes']}"
         try:
             content = file_digest(path)

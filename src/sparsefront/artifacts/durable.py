@@ -5,6 +5,7 @@ import os
 import pwd
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -66,7 +67,8 @@ def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | N
     errors = list(filter(_says_full, errors))
     if not errors:
         return None
-    if (file := next(filter(None, map(_written_file, errors)), None)) is not None:
+    file = next(filter(None, map(_written_file, errors)), None)
+    if file is not None:
         folder = _existing(file if file.is_dir() else file.parent)
         inside = [known for known in folders if known in (file, *file.parents)]
         return _full(folder, folders[max(inside, key=lambda known: len(known.parts))] if inside else "")
@@ -119,6 +121,7 @@ def in_units(size: int) -> str:
 
 # Files and folders that are whole or not there.
 
+LEFT_OVER_S = 86_400  # age of what no process writes any more
 PARTIAL = ".partial-"  # in names of what is being written, before a text that no other process uses
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # for folders on some network file systems
 
@@ -158,8 +161,10 @@ def whole_folder(folder: Path, *, replaces: Collection[str], first: str) -> Iter
     """
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    for left_over in folder.glob(f"{PARTIAL}*"):  # of a killed process
-        shutil.rmtree(left_over, ignore_errors=True)
+    for left_over in folder.glob(f"{PARTIAL}*"):
+        with suppress(FileNotFoundError):  # younger ones may be of another process, which just ends
+            if time.time() - left_over.stat().st_mtime > LEFT_OVER_S:
+                shutil.rmtree(left_over, ignore_errors=True)
     temporary = folder / f"{PARTIAL}{unique()}"
     try:
         with naming_full_disk(folder):
@@ -292,7 +297,8 @@ def below_with_links(
     waiting = [str(folder)]
     for start in waiting:
         for parent, folders, files in os.walk(start, onerror=told):
-            if (place := _place(parent)) is None or place in seen:
+            place = _place(parent)
+            if place is None or place in seen:
                 folders.clear()  # os.walk does not descend then
                 continue
             seen.add(place)
@@ -321,7 +327,8 @@ def require_readable(folder: Path, *, otherwise: str) -> None:
     Raises:
         Obstacle: see `unreadable`.
     """
-    if (obstacle := unreadable(folder, otherwise=otherwise)) is not None:
+    obstacle = unreadable(folder, otherwise=otherwise)
+    if obstacle is not None:
         raise obstacle
 
 
@@ -331,7 +338,8 @@ def unreadable(path: Path, *, otherwise: str) -> Obstacle | None:
     Args:
         otherwise: a remedy that does not need its owner: "name another cache_dir".
     """
-    if (part := _first_denied(path)) is None:
+    part = _first_denied(path)
+    if part is None:
         return None
     whose, mode = "another user", ""
     with suppress(OSError):  # vanished meanwhile

@@ -245,7 +245,8 @@ def do_alone(path: Path, do: Callable[[Lease], Found]) -> Found:
 
 def hold_when_free(path: Path, waiting: Callable[[], None] = lambda: None) -> Lease:
     """Like `hold_alone`, but waits for other holders. `waiting`: called once if it has to wait."""
-    if (lease := hold_alone(path)) is not None:
+    lease = hold_alone(path)
+    if lease is not None:
         return lease
     pause, announced = 0.01, False
     with spent_on(WAITING):
@@ -267,7 +268,8 @@ def require_all() -> None:
 
 def remove_dead(folder: Path) -> None:
     """Remove the leases of dead processes in a folder, unless a live or possibly suspended one holds something."""
-    if (lease := hold_in(folder, ALONE, create=False, lapses_s=GONE_S)) is not None:
+    lease = hold_in(folder, ALONE, create=False, lapses_s=GONE_S)
+    if lease is not None:
         lease.release()
 
 

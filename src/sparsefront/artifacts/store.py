@@ -158,7 +158,8 @@ def put(partial: Path, folder: Path) -> Held:
         remove_unused(old)
     # The name without a number is the oldest.
     if target != folder and _generations(folder) == [target]:
-        if (hold := hold_alone(target, lapses_s=GONE_S)) is not None:
+        hold = hold_alone(target, lapses_s=GONE_S)
+        if hold is not None:
             rename_synced(target, folder)
             hold.release()
     held = hold_newest(folder)
@@ -169,7 +170,8 @@ def put(partial: Path, folder: Path) -> Held:
 def newest(folder: Path) -> Path | None:
     """The newest stage of that name, which may vanish at any time; None if there is none."""
     for _ in range(5):  # a maker may add one and remove another during a listing
-        if generations := _generations(folder):
+        generations = _generations(folder)
+        if generations:
             return generations[-1]
     return None
 
@@ -189,7 +191,8 @@ def remove_unused(folder: Path) -> bool:
     """Remove a stage unless a process reads it, or may wake up and read it; returns whether it did. It is renamed first, so that
     no process finds half of it, and the next run cleans up after a kill.
     """
-    if (hold := hold_alone(folder, lapses_s=GONE_S)) is None:
+    hold = hold_alone(folder, lapses_s=GONE_S)
+    if hold is None:
         return False
     aside = folder.with_name(f"{folder.name}{REMOVED}{unique()}")
     try:
@@ -217,7 +220,8 @@ def remove_leftovers(root: Path) -> list[Path]:
     removed = []
     for path, target in _half_done(root):
         try:
-            if (lease := hold_alone(target, lapses_s=GONE_S)) is None:  # in use, or its process may wake up
+            lease = hold_alone(target, lapses_s=GONE_S)
+            if lease is None:  # in use, or its process may wake up
                 continue
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             lease.release()
@@ -336,10 +340,12 @@ class ArtifactStore:
         """
         key = digest(cache_key)
         folder = self.root / kind / key
-        if (made := self._made.pop(folder, None)) is not None:
+        made = self._made.pop(folder, None)
+        if made is not None:
             return made
         stage = stage or kind
-        if (artifact := self.find(kind, cache_key, stage=stage)) is not None:
+        artifact = self.find(kind, cache_key, stage=stage)
+        if artifact is not None:
             return artifact
         if stage not in self.runnable:
             raise InvalidSetting(
@@ -350,7 +356,8 @@ class ArtifactStore:
         lease = hold_when_free(maker_of(folder), lambda: log.info("waiting for another run that makes %s", what))
         self._held_to_make[folder] = lease
         # Another process may have finished it meanwhile.
-        if (artifact := self.find(kind, cache_key, stage=stage)) is not None:
+        artifact = self.find(kind, cache_key, stage=stage)
+        if artifact is not None:
             self._held_to_make.pop(folder).release()
             return artifact
         if folder in self._damaged:
@@ -359,7 +366,8 @@ class ArtifactStore:
 
     def is_made_elsewhere(self, kind: str, cache_key: dict[str, Any]) -> bool:
         """Whether another process is making the stage, so that `get` would wait."""
-        if (free := hold_alone(maker_of(self.root / kind / digest(cache_key)))) is None:
+        free = hold_alone(maker_of(self.root / kind / digest(cache_key)))
+        if free is None:
             return True
         free.release()
         return False
@@ -418,11 +426,13 @@ class ArtifactStore:
             Obstacle: another user made it and this user may not read it: it is neither damaged nor ours to replace.
         """
         require_readable(folder, otherwise=ANOTHER_CACHE)
-        if (held := hold_newest(folder)) is None:
+        held = hold_newest(folder)
+        if held is None:
             return None
         path, lease = held
         require_readable(path, otherwise=ANOTHER_CACHE)
-        if (damage := damage_of(path)) is not None:
+        damage = damage_of(path)
+        if damage is not None:
             if folder not in self._damaged:
                 log.warning("damaged, and not used: %s: %s", path, damage)
             self._damaged[folder] = f"{path}: {damage}"

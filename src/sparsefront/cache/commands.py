@@ -42,7 +42,8 @@ def select(options: argparse.Namespace, inventory: Inventory, usage: Usage, resu
         InvalidSetting: an unknown run or stage.
     """
     known = {item.stage for item in inventory.stored}
-    if missing := [stage for stage in options.stage if stage not in known]:
+    missing = [stage for stage in options.stage if stage not in known]
+    if missing:
         raise InvalidSetting("--stage", missing[0], f"is not in the cache; there are {', '.join(sorted(known))}")
     runs: list[Run] = []
     for name in options.run:
@@ -149,7 +150,8 @@ def _check(options: argparse.Namespace) -> int:
     items, unknown, damaged = list(inventory.by_key.values()), 0, []
     terminal = Console(stderr=True)
     for item in track(items, "check", console=terminal, transient=True, disable=not terminal.is_terminal):
-        if (damage := damage_of(item.path)) is not None:
+        damage = damage_of(item.path)
+        if damage is not None:
             damaged.append(item)
             print(printable(f"{item.path}: {damage}"))
         elif "files" not in read_record(item.path):
@@ -200,7 +202,8 @@ def _inventory(options: argparse.Namespace) -> Inventory:
 def _results(options: argparse.Namespace) -> Results:
     """The results of all folders known to use the cache, with a line for each missing folder."""
     requested = [folder.resolve() for folder in options.results_dir]
-    if missing := [folder for folder in requested if not folder.is_dir()]:
+    missing = [folder for folder in requested if not folder.is_dir()]
+    if missing:
         raise InvalidSetting("--results-dir", missing[0], "no such folder")
     remembered, problems = remembered_results(options.cache_dir)
     for folder in dict.fromkeys(remembered):

@@ -190,7 +190,8 @@ def read_inventory(root: Path) -> Inventory:
         readable = os.access(folder, os.R_OK | os.X_OK)
         paths = _folders(folder) if readable else [folder]
         for path in sorted(paths, key=lambda path: (path.name.partition(".")[0], generation_number(path))):
-            if (obstacle := unreadable(path, otherwise="look into another cache")) is not None:
+            obstacle = unreadable(path, otherwise="look into another cache")
+            if obstacle is not None:
                 inventory.unreadable.append(obstacle)
             elif PARTIAL in path.name or REMOVED in path.name:
                 inventory.half_written += _files(path)

@@ -88,7 +88,8 @@ def _require_plugins(arguments: Sequence[str]) -> None:
     key, launcher = "hydra/launcher", "submitit_slurm"
     if f"{key}={launcher}" not in arguments or not {"-m", "--multirun"} & set(arguments):
         return
-    if absent := [command for command in SLURM_COMMANDS if shutil.which(command) is None]:
+    absent = [command for command in SLURM_COMMANDS if shutil.which(command) is None]
+    if absent:
         remedy = "start the sweep on a machine of the cluster (Debian's package slurm-client brings the commands)"
         without = "hydra/launcher=submitit_local and hydra/launcher=joblib need no Slurm"
         raise InvalidSetting(key, launcher, f"Slurm's {' and '.join(absent)} are not found here: {remedy}; {without}")

@@ -94,7 +94,8 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
         return Obstacle(error.full_key or "configuration", None, first_line(error))
     if isinstance(error, LeaseLost):
         return PassingObstacle("this run", None, f"{error}; the same command shows what that one finished")
-    if (full := full_disk(error, _written_folders(config, output_dir))) is not None:
+    full = full_disk(error, _written_folders(config, output_dir))
+    if full is not None:
         return PassingObstacle(full.key, full.value, full.allowed)
     if isinstance(error, ModuleNotFoundError):
         return missing_package(error)

@@ -43,7 +43,8 @@ def check_declared(config: DictConfig, choices: Mapping[str, str], folders: Sequ
             raise nothing_chosen(group, node)
         if not OmegaConf.is_dict(node) or not isinstance(name := node.get(TARGET), str):
             continue
-        if (declared := declared_types(name)) is None:
+        declared = declared_types(name)
+        if declared is None:
             continue
         try:
             values = OmegaConf.to_container(node, resolve=True)
@@ -108,7 +109,8 @@ class _Source(Mapping[str, Any]):
             module, name = self._imports[kind]
             source = _source(module)
             return None if source is None else source.fields(name)
-        if (definition := self._classes.get(kind)) is None:
+        definition = self._classes.get(kind)
+        if definition is None:
             return None
         by_position: dict[str, Any] = {}
         by_keyword: dict[str, Any] = {}

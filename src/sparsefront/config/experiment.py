@@ -93,7 +93,8 @@ class Experiment:
     @property
     def shrinking(self) -> "Experiment | None":
         """The experiment whose stage prune makes the network smaller before `pattern` prunes it; None if it stays as it is."""
-        if (pattern := self.structured.pattern) is None:
+        pattern = self.structured.pattern
+        if pattern is None:
             return None
         parts = {"structured": Structured(), "pattern": pattern, "allocation": PerLayer(), "schedule": OneShot()}
         settings = {group: to_record(part) for group, part in parts.items()}  # type: ignore[arg-type]  # of any dataclass

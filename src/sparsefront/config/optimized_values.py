@@ -51,7 +51,8 @@ def require_optimized_values(experiment: Experiment) -> None:
     Raises:
         InvalidSetting: names the value and why it will be missing, or that nothing is held out.
     """
-    if (sweeper := optimizing_sweeper()) is None:
+    sweeper = optimizing_sweeper()
+    if sweeper is None:
         return
     if experiment.val_seen:
         seen = f"{experiment.model.checkpoint} may have been trained on the held-out part of {experiment.dataset.name}"
@@ -64,13 +65,15 @@ def require_optimized_values(experiment: Experiment) -> None:
         )
         raise InvalidSetting("dataset.valid_fraction", experiment.dataset.valid_fraction, allowed)
     for name in experiment.optimize:
-        if (why := _why_absent(name, experiment)) is not None:
+        why = _why_absent(name, experiment)
+        if why is not None:
             raise InvalidSetting("optimize", name, f"{why}, so {sweeper} would have nothing to optimize")
 
 
 def require_found(result: Result, names: tuple[str, ...]) -> None:
     """The same check for a finished record: some values (such as the fused graph's latency) cannot be predicted."""
-    if (sweeper := optimizing_sweeper()) is None:
+    sweeper = optimizing_sweeper()
+    if sweeper is None:
         return
     for name in names:
         if result.value_of(name) is None:
@@ -91,7 +94,8 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
     unswapped = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
     unswapped = "recovery.dense_after, which leaves a dense network," if leaves_dense else unswapped
     measured = OF_DECODE.get(name, name)
-    control = match[1] if (match := re.fullmatch(OF_CONTROL, measured)) else experiment.control
+    match = re.fullmatch(OF_CONTROL, measured)
+    control = match[1] if match else experiment.control
     idle = "trains nothing" if control == "dense_continued" else "has no teacher"
     rules = (  # whether a run lacks these values, and what sort of run it is
         (not pattern.prunes, of_dense, f"with pattern={pattern.name}"),

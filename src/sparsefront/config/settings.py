@@ -140,7 +140,8 @@ def say_where(error: UnknownKey, choices: Mapping[str, str], folders: Iterable[P
 
 
 def _each_once(stages: list[str]) -> list[str]:
-    if again := [stage for stage in dict.fromkeys(stages) if stages.count(stage) > 1]:
+    again = [stage for stage in dict.fromkeys(stages) if stages.count(stage) > 1]
+    if again:
         raise ValueError(f"names {', '.join(again)} more than once; a run goes through each stage once")
     return stages
 

@@ -226,7 +226,8 @@ def _with_possible_control(experiment: Experiment) -> Experiment:
     """
     if experiment.control is None:
         return experiment
-    if (recovery := experiment.continued_recovery) is not None:
+    recovery = experiment.continued_recovery
+    if recovery is not None:
         if experiment.control != "dense_distilled" or recovery.has_teacher:
             return experiment
         log.info("control=dense_distilled: recovery=%s has no teacher, so that this is dense_continued", recovery.name)

@@ -117,7 +117,8 @@ class Cifar10(Dataset):
         npz = path if path.suffix == ".npz" else path / SUBSET
         if npz.is_file():
             return [npz]
-        if (edition := [path / name for name in JPEG if (path / name).is_file()]) and not (path / BATCHES).is_dir():
+        edition = [path / name for name in JPEG if (path / name).is_file()]
+        if edition and not (path / BATCHES).is_dir():
             if len(edition) < len(JPEG):
                 raise InvalidSetting("path", self.path, f"has {edition[0].name} alone of {' and '.join(JPEG)}")
             return edition
@@ -183,7 +184,8 @@ def _decode_jpegs(file: Path) -> Arrays:
 def _read_npz(file: Path, split: str) -> Arrays:
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            if missing := [name for name in ARRAYS if name not in arrays]:
+            missing = [name for name in ARRAYS if name not in arrays]
+            if missing:
                 raise InvalidSetting("path", file, f"has no {', '.join(missing)}; set dataset.path to {EXPECTED}")
             images, labels = arrays[f"x_{split}"], arrays[f"y_{split}"]
     except InvalidSetting:

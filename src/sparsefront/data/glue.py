@@ -151,7 +151,8 @@ def columns_of(file: Path, task: GlueTask) -> dict[str | int, int]:
         header: list[str] | range = next(lines, "").rstrip("\r\n").split("\t")
     if not task.has_header:
         header = range(len(header))
-    if missing := [str(column) for column in needed if column not in header]:
+    missing = [str(column) for column in needed if column not in header]
+    if missing:
         raise InvalidSetting(
             "path",
             file,

@@ -215,7 +215,8 @@ def require_same_classes(folders: dict[str, Path], *, path: str | None, expected
     """Raise InvalidSetting unless every split has the same class folders, at least two."""
     train = class_names(folders["train"])
     for folder in list(folders.values())[1:]:
-        if differing := sorted(set(train) ^ set(class_names(folder))):
+        differing = sorted(set(train) ^ set(class_names(folder)))
+        if differing:
             which = f"train/ and {folder.name}/ hold different classes ({', '.join(differing[:3])} ...)"
             raise InvalidSetting("path", path, f"{which}: expected {expected}")
     if len(train) < 2:

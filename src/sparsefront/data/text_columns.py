@@ -147,13 +147,15 @@ class TextRows:
         """
         settings = self._settings
         labels = dict.fromkeys(self.read(settings.train_split)[settings.label])
-        if names := self._declared.get(settings.train_split):
+        names = self._declared.get(settings.train_split)
+        if names:
             return tuple(names)
         numbers = {label: _number(label) for label in labels}
         if all(number is None or number.is_integer() for number in numbers.values()):
             by_value = None not in numbers.values()
             return tuple(sorted(labels, key=lambda label: (numbers[label], label) if by_value else label))
-        if (other := next((label for label, number in numbers.items() if number is None), None)) is not None:
+        other = next((label for label, number in numbers.items() if number is None), None)
+        if other is not None:
             score = next(label for label, number in numbers.items() if number is not None and not number.is_integer())
             allowed = (
                 f"holds {other!r} and {score!r}: all labels are numbers in a regression, and none is fractional else"
@@ -166,7 +168,8 @@ class TextRows:
         """The reporting split."""
         if self._settings.test_split is not None:
             return self._settings.test_split
-        if (reporting_split := next((split for split in REPORTED if split in self._split_names), None)) is None:
+        reporting_split = next((split for split in REPORTED if split in self._split_names), None)
+        if reporting_split is None:
             allowed = f"there is none of {', '.join(REPORTED)}; name one of {', '.join(self._split_names)}"
             raise InvalidSetting("test_split", None, allowed)
         return reporting_split
@@ -238,11 +241,14 @@ class TextRows:
                     kinds, expected = LABELS, "not one class or number per row"
                 if not values:
                     raise InvalidSetting("path", settings.path or settings.hub, f"{split} has no rows")
-                if empty := sum(value is None or value != value for value in values):  # JSON's NaN
+                empty = sum(value is None or value != value for value in values)
+                if empty:  # JSON's NaN
                     raise InvalidSetting(key, column, f"{empty} of {len(values)} rows of {split} have no value")
-                if (other := next((value for value in values if not isinstance(value, kinds)), None)) is not None:
+                other = next((value for value in values if not isinstance(value, kinds)), None)
+                if other is not None:
                     raise InvalidSetting(key, column, f"holds {type(other).__name__}, {expected}")
-            if names := table.class_names.get(settings.label):
+            names = table.class_names.get(settings.label)
+            if names:
                 self._declared[split] = names
             rows[settings.label] = _as_texts(rows[settings.label], settings.label, names)
             self._tables[split], self._digests[split] = rows, digests
@@ -305,7 +311,8 @@ class TextRows:
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        if not (splits := table_files(self._folder)):
+        splits = table_files(self._folder)
+        if not splits:
             raise InvalidSetting("path", self._folder, f"has no {', '.join(SUFFIXES)}; set dataset.path to {EXPECTED}")
         return splits
 

@@ -140,13 +140,15 @@ def _csv_rows(text: TextIO, file: Path) -> Iterator[tuple[int, list[str]]]:
 def _tsv_rows(text: TextIO) -> Iterator[tuple[int, list[str]]]:
     """Line numbers and fields; quotation marks are text, as in GLUE."""
     for number, line in enumerate(text, start=1):
-        if line := line.rstrip("\r\n"):
+        line = line.rstrip("\r\n")
+        if line:
             yield number, line.split("\t")
 
 
 def _of_fields(file: Path, rows: Iterator[tuple[int, list[str]]], wanted: Collection[str]) -> Table:
     names = next(rows, (0, []))[1]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
         raise InvalidSetting("path", file, f"has several columns {', '.join(repeated)}")
     places = {name: names.index(name) for name in wanted if name in names}
     columns: dict[str, list[str | None]] = {name: [] for name in places}

@@ -100,7 +100,8 @@ def write_export(
         link_or_copy(weights, directory / MODEL)
     save_masks(shaped, directory / MASKS)
     _save(compressed, directory / COMPRESSED)
-    if (why := unlike_config(net)) is not None:
+    why = unlike_config(net)
+    if why is not None:
         if is_of_transformers(net):
             save_config(net, directory, ORIGINAL_CONFIG)
         log.warning(
@@ -150,7 +151,8 @@ class Export:
             ValueError: the masks' layers differ from the manifest's.
         """
         stored = load_masks(self.directory / MASKS)
-        if differ := stored.keys() ^ self.manifest.layers.keys():
+        differ = stored.keys() ^ self.manifest.layers.keys()
+        if differ:
             raise ValueError(f"{MASKS} and {MANIFEST} name other layers: {', '.join(sorted(differ)[:3])}")
         return {name: as_matrix(stored[name]) for name in self.manifest.layers}
 

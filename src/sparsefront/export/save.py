@@ -258,7 +258,8 @@ def _masks_for(net: nn.Module, export: Export, weights: Mapping[str, Tensor], sp
     Raises:
         InvalidSetting: weights or masks of another network (key `path`).
     """
-    if complaint := misfit_of(weights, _left(net, spec)):
+    complaint = misfit_of(weights, _left(net, spec))
+    if complaint:
         raise InvalidSetting("path", export.directory, complaint)
     masks = {}
     if spec.blocks is not None:

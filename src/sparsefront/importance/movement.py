@@ -47,7 +47,8 @@ class Movement(Importance):
                 "training; choose schedule=gradual schedule.initial_sparsity=0, or schedule=iterative with "
                 "schedule.levels that begin at 0",
             )
-        if (fixed := _fixed_by_first_scores(pruning)) is not None:
+        fixed = _fixed_by_first_scores(pruning)
+        if fixed is not None:
             raise InvalidSetting(
                 *fixed, "is fixed by scores before any training, and importance=movement has none then"
             )
@@ -58,7 +59,8 @@ def _fixed_by_first_scores(pruning: PruningParts) -> tuple[str, str] | None:
     if pruning.allocation.fixed_by_first_scores:
         return "allocation", pruning.allocation.name
     pattern = pruning.pattern
-    if (key := pattern.order_searched_by) is None:
+    key = pattern.order_searched_by
+    if key is None:
         return None
     _, _, setting = key.partition(".")
     return key, getattr(pattern, setting) if setting else pattern.name

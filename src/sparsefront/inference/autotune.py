@@ -79,7 +79,8 @@ def without_slower(usable: Sequence[Candidate], unsupported: dict[str, str]) -> 
     names = {candidate.entry.name for candidate in usable}
     best = []
     for candidate in usable:
-        if (faster := SLOWER_THAN.get(candidate.entry.name)) in names:
+        faster = SLOWER_THAN.get(candidate.entry.name)
+        if faster in names:
             unsupported[candidate.label] = f"not tried: {faster} can run and was faster wherever both were measured"
         else:
             best.append(candidate)
@@ -173,7 +174,8 @@ def collect_candidates(
         for layouts in groups:
             before = len(usable)
             for layout in layouts:
-                if (why := why_not(kernel.label(layout))) is None:
+                why = why_not(kernel.label(layout))
+                if why is None:
                     stored = make_format(kernel.family)
                     if not isinstance(stored, str):
                         why = reason(kernel, stored, replace(problem, layout=layout))

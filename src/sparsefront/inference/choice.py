@@ -201,12 +201,14 @@ def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
 
 def is_dense(label: str) -> bool:
     """Whether this is a dense kernel, of any precision."""
-    return (kernel := _kernel_of(label)) is not None and kernel.family == "dense"
+    kernel = _kernel_of(label)
+    return kernel is not None and kernel.family == "dense"
 
 
 def is_low(label: str) -> bool:
     """Whether this is a low-precision kernel."""
-    return (kernel := _kernel_of(label)) is not None and kernel.precision != "none"
+    kernel = _kernel_of(label)
+    return kernel is not None and kernel.precision != "none"
 
 
 def _kernel_of(label: str) -> KernelEntry | None:

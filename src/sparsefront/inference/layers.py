@@ -69,7 +69,8 @@ def quantize_linears(
     for name, received in linears.items():
         if name in known:
             continue
-        if (reason := stays_in_16_bits(net, name, last, precision)) is None:
+        reason = stays_in_16_bits(net, name, last, precision)
+        if reason is None:
             layer = net.get_submodule(name)
             assert isinstance(layer, nn.Linear)  # by `observe_called_linears`
             plain = not layer.weight.is_cuda
@@ -97,7 +98,8 @@ def stays_dense(
         return KEEPS_ALL
     if export.manifest.layers[name].family == "dense":
         return f"pattern {export.manifest.pattern} is stored dense"
-    if (reason := layer_unsupported_reason(layer)) is not None:
+    reason = layer_unsupported_reason(layer)
+    if reason is not None:
         return reason
     return None if called else UNREACHED
 
@@ -273,7 +275,8 @@ def quantize_others(
     for name in linears:
         if name in pruned:
             continue
-        if (product := fusion.product_of.get(name)) is not None:
+        product = fusion.product_of.get(name)
+        if product is not None:
             precisions[name] = fused_precision(product, precision)
         elif name in unchanged:
             precisions[name] = "its block stays as it is, which is faster"

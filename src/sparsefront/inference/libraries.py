@@ -59,7 +59,8 @@ def needed_libraries(
                 continue
             problem = received.problem
             in_block = isinstance(layer, nn.Linear) and name.startswith(blocks)
-            if (key := (in_block, problem, record.family, repr(record.parameters))) in checked:
+            key = (in_block, problem, record.family, repr(record.parameters))
+            if key in checked:
                 continue
             checked[key] = in_block
             weight: Tensor = layer.weight  # type: ignore[assignment]  # Linears and convolutions are pruned

@@ -61,7 +61,8 @@ class SparseConv2d(SparseLayer):
     """
 
     def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d, layout: str | None = None) -> None:
-        if (reason := conv_unsupported_reason(layer)) is not None:
+        reason = conv_unsupported_reason(layer)
+        if reason is not None:
             raise ValueError(reason)
         super().__init__(entry, format, layer.bias, layout)
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels

@@ -105,7 +105,8 @@ def unsupported_reason(precision: str, device: torch.device, dtype: torch.dtype)
     if dtype not in (torch.float16, torch.bfloat16):
         return f"runs beside fp16 or bf16 on a GPU, not {str(dtype).removeprefix('torch.')}: set measure.dtype"
     needed = CAPABILITY[Precision(precision).of_kernels]
-    if (there := torch.cuda.get_device_capability(device)) < needed:
+    there = torch.cuda.get_device_capability(device)
+    if there < needed:
         has, least = (".".join(map(str, version)) for version in (there, needed))
         return f"needs a GPU of compute capability {least} or more, not {has} of {torch.cuda.get_device_name(device)}"
     return None
@@ -113,7 +114,8 @@ def unsupported_reason(precision: str, device: torch.device, dtype: torch.dtype)
 
 def require_supported(precision: Precision, device: torch.device, dtype: torch.dtype) -> None:
     """Raise InvalidSetting with key `precision` if `unsupported_reason` gives a reason."""
-    if (reason := unsupported_reason(precision.name, device, dtype)) is not None:
+    reason = unsupported_reason(precision.name, device, dtype)
+    if reason is not None:
         raise InvalidSetting("precision", precision.name, reason)
 
 
@@ -151,7 +153,8 @@ class PrecisionChoice:
         Raises:
             InvalidSetting: a GPU without such tensor cores, or weights in fp32 on a GPU.
         """
-        if (why := unsupported_reason(self.mode, device, dtype)) is not None:
+        why = unsupported_reason(self.mode, device, dtype)
+        if why is not None:
             raise InvalidSetting("precision", self.mode, why)
 
 

@@ -147,7 +147,8 @@ def swap_layers(
     for name in bar(sorted(masked, key=lambda name: -flops.get(name, 0)), description="swap", unit="layer"):
         layer: Any = masked[name]
         density = export.manifest.layers[name].density
-        if (fused := fused_layer(fusion, name, density)) is not None:
+        fused = fused_layer(fusion, name, density)
+        if fused is not None:
             layers[name], reason = fused
             if reason is not None:
                 dense_layers[name] = reason
@@ -406,7 +407,8 @@ def _require_swappable(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     require_masks_of(net, left)
     for name, mask in left.items():
         weight = layer_weight(net.get_submodule(name)).detach()
-        if revived := int(weight.masked_fill(like_weight(mask, weight).to(weight.device), 0.0).count_nonzero()):
+        revived = int(weight.masked_fill(like_weight(mask, weight).to(weight.device), 0.0).count_nonzero())
+        if revived:
             raise ValueError(f"{name}: {revived} pruned weights are not zero; apply the masks first")
 
 

@@ -232,7 +232,8 @@ def fused_layer(fusion: FusionReport, name: str, density: float) -> tuple[LayerS
         reason = None if product.family != "dense" else _why_dense(product)
         return _swap(product, density, product.kernel), reason
     for block, reason in fusion.faster_dense.items():
-        if (product := fusion.layers_of(block).get(name)) is not None:
+        product = fusion.layers_of(block).get(name)
+        if product is not None:
             return _swap(product, density, DENSE), f"its block {block} stays as it is: {reason}"
     return None
 
@@ -277,7 +278,8 @@ def why_16_bits(chosen: ProductReport | LayerSwap | Trial, precision: Precision)
         kernel, family, times = chosen.dense, "dense", chosen.latencies_us
     else:
         kernel, family, times = chosen.kernel, chosen.family, chosen.candidates
-    if low := {name for name in times if is_low(name)}:
+    low = {name for name in times if is_low(name)}
+    if low:
         best = min(low, key=times.__getitem__)
         return f"{kernel} was chosen, {best} takes {times[best]:.1f} us"
     reasons = {name: why for name, why in chosen.unsupported.items() if is_low(name)}

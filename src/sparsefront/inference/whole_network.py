@@ -209,7 +209,8 @@ class StoredSwap:
     @classmethod
     def of(cls, key: str, device: torch.device) -> Self | None:
         """The stored result, or None."""
-        if (record := known_swaps.get(key, device)) is None:
+        record = known_swaps.get(key, device)
+        if record is None:
             return None
         decision = None if record["decision"] is None else Decision(**record["decision"])
         return cls(FusionPlan.from_json(record["plan"]), decision, tuple(record["left_out"]))

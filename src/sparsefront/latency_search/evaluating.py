@@ -59,7 +59,8 @@ class CandidateMasks:
         order = self.permutation(layer, pattern, sparsity) or Permutation()
         own = self.patterns[pattern]
         made = order.invert(own.layer_mask(order.apply(scores), everything, sparsity))
-        if (key := (layer, pattern, sparsity)) not in self._checked:
+        key = (layer, pattern, sparsity)
+        if key not in self._checked:
             require_structure(layer, made, own, sparsity, order)
             self._checked.add(key)
         return made

@@ -83,7 +83,8 @@ class SearchedNetwork:
             if option.pattern is None:
                 continue
             patterns[layer] = self._masks.patterns[option.pattern]
-            if (order := self._masks.permutation(layer, option.pattern, option.sparsity)) is not None:
+            order = self._masks.permutation(layer, option.pattern, option.sparsity)
+            if order is not None:
                 orders[layer] = order
         sparsities = {layer: options[layer].sparsity if layer in options else 0.0 for layer in layers}
         return MaskSpec(orders, sparsities, patterns)

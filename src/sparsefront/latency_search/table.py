@@ -358,7 +358,8 @@ class _Measuring:
                 times = self._block_times(products, example)
                 for block in members:
                     for group, own in zip(products.products[example], products.products[block], strict=True):
-                        if options := times.get(group):
+                        options = times.get(group)
+                        if options:
                             pruned = tuple(layer for layer in own if layer in self.choices)
                             entries.append(Item(pruned, chain, options))
         return entries

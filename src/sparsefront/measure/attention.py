@@ -173,7 +173,8 @@ class _Attention:
 
     def describe(self) -> str:
         words = f"{str(self.query.dtype).removeprefix('torch.')} {list(self.query.shape)}"
-        if (mask := self.attn_mask) is None:
+        mask = self.attn_mask
+        if mask is None:
             return words
         return f"{words} with a {str(mask.dtype).removeprefix('torch.')} mask {list(mask.shape)} of strides {list(mask.stride())}"
 

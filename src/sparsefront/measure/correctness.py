@@ -137,7 +137,8 @@ def error_in_chunks(y: Tensor, expected: Callable[[Any], Tensor], chunk: int, mo
     of y has to be finite then.
     """
     parts: Sequence[Any] = [slice(first, first + chunk) for first in range(0, len(y), chunk)]
-    if (some := rows_to_compare(y, most)) is not None:
+    some = rows_to_compare(y, most)
+    if some is not None:
         if not y.isfinite().all():
             return math.inf
         parts = some.split(chunk)

@@ -175,7 +175,8 @@ def int8_weight_only(net: nn.Module) -> nn.Module:
     Raises:
         InvalidSetting: torchao cannot be used.
     """
-    if (why := int8_unavailable_reason()) is not None:
+    why = int8_unavailable_reason()
+    if why is not None:
         raise InvalidSetting("dense_low", INT8_WEIGHT_ONLY, why)
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 

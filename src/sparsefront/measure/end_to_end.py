@@ -284,7 +284,8 @@ def _find_executions(
                 continue
             with _part_of(side):
                 known = _known_search(net, keys[side], inputs, settings, fuse)
-                if (rebuilt := _rebuild(net, inputs, settings, fuse, known)) is not None:
+                rebuilt = _rebuild(net, inputs, settings, fuse, known)
+                if rebuilt is not None:
                     executions[side] = rebuilt
                     continue
                 searches[side] = ExecutionSearch(
@@ -333,7 +334,8 @@ def _known_search(
 ) -> dict[str, Any] | None:
     """What was decided for this network (`set_decided_versions`), or found by an earlier search that had as much time."""
     decided: Mapping[str, Sequence[str]] = vars(net).get(DECIDED, {})
-    if (versions := decided.get(_conditions(inputs, settings, fuse))) is not None:
+    versions = decided.get(_conditions(inputs, settings, fuse))
+    if versions is not None:
         return {"versions": versions, "not_timed": {}}
     known = known_searches.get(key, _device(inputs))
     budget = current()
@@ -366,7 +368,8 @@ def _rebuild(
     except (DoesNotApply, NothingRuns) as error:
         why = f"the fastest before, fails now: {failure_reason(error)}"
         log.warning("%s as %s: %s; it is searched again", type(net).__name__, versions[0], why)
-        if (budget := current()) is not None:
+        budget = current()
+        if budget is not None:
             budget.skip(versions[0], why)
         return None
     log.info("%s runs as %s, as found before", type(net).__name__, execution.name)
@@ -400,7 +403,8 @@ def was_left_dense(net: nn.Module, dense: nn.Module) -> str | None:
     """The precision in which this network, or the one that it is a part of, runs what the dense one does; None: it does not."""
     others = dict(dense.named_modules())
     for name, module in net.named_modules():
-        if (left := vars(module).get(LEFT_DENSE)) is not None and name in others:
+        left = vars(module).get(LEFT_DENSE)
+        if left is not None and name in others:
             return left[1] if left[0] == pruned_architecture(others[name]) else None
     return None
 

@@ -212,7 +212,8 @@ class ExecutionSearch:
     def attempt(self, form: _Form, modes: Sequence[str]) -> FastestMode | None:
         """The fastest of these modes for this form; None where none works or too little time is left."""
         kind = AUTOTUNE if modes is self.slowest else COMPILE if any(map(is_compiled, modes)) else VARIANT
-        if (late := self._too_late(candidate_name(modes[0], form.variants), kind)) is not None:
+        late = self._too_late(candidate_name(modes[0], form.variants), kind)
+        if late is not None:
             self.not_timed |= {candidate_name(mode, form.variants): late for mode in modes}
             return None
         try:
@@ -225,7 +226,8 @@ class ExecutionSearch:
         """Apply one more variant; None where that fails, with its reason recorded."""
         yield_gpu(self.device)
         name = SEPARATOR.join((*form.variants, variant))
-        if (late := self._too_late(name, VARIANT)) is not None:
+        late = self._too_late(name, VARIANT)
+        if late is not None:
             self.not_timed[variant] = late
             return None
         try:

@@ -57,7 +57,8 @@ class CopiedBefore(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if (parts := self._parts(func, args, kwargs)) is not NotImplemented:
+        parts = self._parts(func, args, kwargs)
+        if parts is not NotImplemented:
             return parts
         if func is torch.ops.aten._to_copy.default:
             target = torch.device(kwargs.get("device") or args[0].device)

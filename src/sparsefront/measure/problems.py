@@ -162,7 +162,8 @@ class WeightProducts(TorchDispatchMode):
             return output
         names = set() if kind in flop_registry else set().union(*constants)
         for made in (leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)):
-            if (storage := storage_of(made)) is not None and storage not in map(storage_of, tensors):
+            storage = storage_of(made)
+            if storage is not None and storage not in map(storage_of, tensors):
                 self._computed[storage] = made, names
         return output
 

@@ -69,7 +69,8 @@ class SearchTime:
         if not self.left_out:
             return taken
         shown = [f"{what} ({why})" for what, why in list(self.left_out.items())[:MOST_SHOWN]]
-        if (more := len(self.left_out) - MOST_SHOWN) > 0:
+        more = len(self.left_out) - MOST_SHOWN
+        if more > 0:
             shown.append(f"{more} more")
         left_out = counted(len(self.left_out), "thing")
         return f"{taken}; {left_out} left out, seconds={self.seconds:g}: {'; '.join(shown)}"

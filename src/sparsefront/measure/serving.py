@@ -116,7 +116,8 @@ def serve(
     thread = threading.Thread(target=server, daemon=True)
     thread.start()
     for request in requests:
-        if (early := request.arrival_s - now()) > 0:
+        early = request.arrival_s - now()
+        if early > 0:
             time.sleep(early)
         if not thread.is_alive():
             break

@@ -96,7 +96,8 @@ def adds_shortcut(net: nn.Module) -> dict[str, bool]:
         last = node
         while len(last.users) == 1 and _is_norm(after := next(iter(last.users)), modules):
             last = after
-        if (epilogue := find_epilogue(last, modules)) is not None and epilogue.relu not in taken:
+        epilogue = find_epilogue(last, modules)
+        if epilogue is not None and epilogue.relu not in taken:
             taken.add(epilogue.relu)
             shortcuts[called(node)] = epilogue.shortcut is not None
     return shortcuts
@@ -211,7 +212,8 @@ def fuse_epilogues(net: nn.Module) -> nn.Module:
     for node in list(graph.nodes):
         if node.op != "call_module" or targets.count(node.target) != 1 or len(node.users) != 1:
             continue
-        if isinstance(module := modules[node.target], TakesEpilogue) and _fuse(graph, node, module, modules):
+        module = modules[node.target]
+        if isinstance(module, TakesEpilogue) and _fuse(graph, node, module, modules):
             fused += 1
     if not fused:
         raise DoesNotApply("no sparse convolution is followed by ReLU")
@@ -468,7 +470,8 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
     if name in BACKENDS:
         if next(iter(inputs.values())).device.type != "cuda":
             raise DoesNotApply("needs a CUDA device")
-        if (reason := unsupported_reason(net, inputs, name)) is not None:
+        reason = unsupported_reason(net, inputs, name)
+        if reason is not None:
             raise DoesNotApply(reason)
         return WithAttentionBackend(net, BACKENDS[name]).eval()
     if name in _REWRITTEN:

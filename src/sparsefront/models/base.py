@@ -171,7 +171,8 @@ def save_config(net: nn.Module, directory: Path, name: str = CONFIG) -> None:
     config.dtype = next((weight.dtype for weight in net.parameters() if weight.is_floating_point()), None)
     directory.mkdir(parents=True, exist_ok=True)
     config.to_json_file(directory / name)
-    if hasattr(generation := getattr(net, "generation_config", None), "save_pretrained"):
+    generation = getattr(net, "generation_config", None)
+    if hasattr(generation, "save_pretrained"):
         generation.save_pretrained(directory)
 
 

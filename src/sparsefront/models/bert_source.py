@@ -239,7 +239,8 @@ class BertSource:
             raise self.invalid(f"its weights cannot be read: {why_unreadable(error)}") from error
         new = self._require_fit(net, report, head)
         note_new_layers(net, new)
-        if complaint := non_finite(dict(net.named_parameters()), _weights_in(folder)):
+        complaint = non_finite(dict(net.named_parameters()), _weights_in(folder))
+        if complaint:
             raise self.invalid(complaint)
         self._order_classes(net, head, new, classes)
         name_classes(net, classes)
@@ -297,7 +298,8 @@ class BertSource:
             raise self.invalid("does not exist")
         if not (folder / "config.json").is_file():
             raise self.invalid("must be a folder with config.json, as save_pretrained writes it")
-        if odd := [path.name for path in folder.iterdir() if path.exists() and not (path.is_file() or path.is_dir())]:
+        odd = [path.name for path in folder.iterdir() if path.exists() and not (path.is_file() or path.is_dir())]
+        if odd:
             raise self.invalid(f"its {odd[0]} is no file")  # a pipe, for which a reader would wait
         return folder
 

@@ -72,7 +72,8 @@ def read_weights(path: str) -> dict[str, Tensor]:
         content = {key: value for key, value in content.items() if key != COUNTER}
     while prefix := next((prefix for prefix in PREFIXES if all(key.startswith(prefix) for key in content)), None):
         content = {key.removeprefix(prefix): value for key, value in content.items()}
-    if complaint := non_finite(content, file.name):
+    complaint = non_finite(content, file.name)
+    if complaint:
         raise InvalidSetting("path", path, complaint)
     return dict(content)
 

@@ -106,7 +106,8 @@ class SplitExperts(nn.Module):
             for name in ("num_experts", "num_local_experts"):
                 if vars(module).get(name) == before:
                     setattr(module, name, len(left))
-            if isinstance(top := vars(module).get("top_k"), int):
+            top = vars(module).get("top_k")
+            if isinstance(top, int):
                 module.top_k = min(top, len(left))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

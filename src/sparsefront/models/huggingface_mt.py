@@ -98,7 +98,8 @@ class HuggingFaceMT(HuggingFaceLM):
         names = getattr(config, "architectures", None) or [CLASSES.get(config.model_type, config.model_type)]
         if names != [CLASSES.get(config.model_type)]:
             raise source.invalid(f"holds a {' or '.join(names)}, which does not translate: take a {known}")
-        if missing := [name for name in SPECIAL if not isinstance(getattr(config, name, None), int)]:
+        missing = [name for name in SPECIAL if not isinstance(getattr(config, name, None), int)]
+        if missing:
             raise source.invalid(f"its config.json names no {missing[0]}, without which no sentence can be written")
         longest = config.max_position_embeddings
         if info.sequence_length is not None and info.sequence_length > longest:

@@ -30,7 +30,8 @@ class Conv1DLinear(nn.Linear):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if (name := f"{prefix}weight") in destination:  # absent if the weight is computed
+        name = f"{prefix}weight"
+        if name in destination:  # absent if the weight is computed
             destination[name] = destination[name].t()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

@@ -215,7 +215,8 @@ class Tile24(Pattern):
         if (windows.diff() < 0).any():
             raise ValueError(f"tile_2_4: windows of tile {index} overlap")
         widths = windows.bincount(minlength=1)
-        if (widest := int(widths.max())) > WINDOW.m:
+        widest = int(widths.max())
+        if widest > WINDOW.m:
             widest_at = int(widths.argmax())
             raise ValueError(f"tile_2_4: window {widest_at} of tile {index} needs {widest} inputs, not {WINDOW.m}")
 

@@ -267,7 +267,8 @@ def _traced(name: str, module: nn.Module) -> Iterator[Tie]:
     """The ties in the graph of a module or, where it cannot be traced (data-dependent control flow), of its children."""
     if sum(isinstance(part, nn.Linear | nn.Conv2d) for part in module.modules()) < 2:
         return
-    if (graph := _graph_of(module)) is None:
+    graph = _graph_of(module)
+    if graph is None:
         for child, part in module.named_children():
             yield from _traced(_below(name, child), part)
         return

@@ -200,7 +200,8 @@ def in_order_of_use(forward: Callable[[Any], Any], batch: Any, modules: dict[str
 
 
 def _require_reached(modules: dict[str, nn.Module], reached: set[str]) -> None:
-    if unreached := [name for name in modules if name not in reached]:
+    unreached = [name for name in modules if name not in reached]
+    if unreached:
         raise ValueError(f"the network never calls {', '.join(unreached)}: what it is given cannot be seen")
 
 

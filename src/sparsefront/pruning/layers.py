@@ -109,7 +109,8 @@ def _grouped_reason(module: Any, pattern: Pattern, reads_inputs: str | None) -> 
         return f"{what} of one input channel"
     if reads_inputs is not None:
         return f"{what}, whose inputs {reads_inputs} does not tell apart"
-    if (together := pattern.outputs_together) is None:
+    together = pattern.outputs_together
+    if together is None:
         return f"{what}, whose outputs read different inputs and cannot go together in pattern {pattern.name}"
     return f"{what} of {outputs} outputs, which {together} do not divide" if outputs % together else None
 
@@ -159,7 +160,8 @@ def nothing_fits(plan: PruningPlan, pattern: Pattern, ignored: Mapping[str, str]
     key: str
     value: object
     key, value = "pattern", pattern.name
-    if (granularity := getattr(pattern, "granularity", None)) is not None:
+    granularity = getattr(pattern, "granularity", None)
+    if granularity is not None:
         key, value = "granularity", granularity
     elif (m := getattr(pattern, "m", None)) is not None:
         key, value = "pattern.m", m
@@ -546,7 +548,8 @@ def _why_no_kernel(name: str, module: nn.Module, kind: str) -> str:
     if isinstance(module, nn.LSTM):
         if not name:
             return "an LSTM that is the whole network is not split into Linears: put it into a module"
-        if why := unsplit_reason(module):
+        why = unsplit_reason(module)
+        if why:
             return why
     return f"no kernel is there for a module of its kind, {kind}"
 

@@ -157,7 +157,8 @@ class MaskSpec:
         orders = {}
         for layer, permutation in self.permutations.items():
             for side in ("outputs", "inputs"):
-                if (order := getattr(permutation, side)) is not None:
+                order = getattr(permutation, side)
+                if order is not None:
                     orders[f"{layer}.{side}"] = order.cpu().contiguous()
         save_tensors(folder / PERMUTATIONS, orders)
 

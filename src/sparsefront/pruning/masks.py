@@ -145,7 +145,8 @@ def _join(merged: Masks, *parts: Masks) -> None:
         raise InvalidSetting("masks", "given", "are of two networks: one of them was made smaller before it was pruned")
     known = [part.pruning for part in parts if part.pruning is not None]
     if any(one != known[0] for one in known) or len(known) < len(parts):
-        if (going_on := next((one for one in known if one.schedule != OneShot()), None)) is not None:
+        going_on = next((one for one in known if one.schedule != OneShot()), None)
+        if going_on is not None:
             allowed = "goes on in recover, which masks of another pruning cannot join: recover each by itself first"
             raise InvalidSetting("masks", f"schedule={going_on.schedule.name}", allowed)
     if len(known) < len(parts):
@@ -346,7 +347,8 @@ class HeldMasks:
             return
         known = set().union(*self._stepped.values())
         weights = {name: layer_weight(layer) for name, layer in self._layers.items()}
-        if orphans := [name for name, one in weights.items() if one.grad is not None and id(one) not in known]:
+        orphans = [name for name, one in weights.items() if one.grad is not None and id(one) not in known]
+        if orphans:
             note = "the optimizer (%s) does not hold the weights of %s, which are not trained: make it after sf.prune"
             log.warning(note, type(optimizer).__name__, ", ".join(orphans))
         self._stepped = None

@@ -74,7 +74,8 @@ def narrow_layers(net: nn.Module, masks: Mapping[str, Tensor]) -> dict[str, str]
 
 def save_narrower(folder: Path, net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """`narrow`, then `save_pretrained` into the folder if transformers can load the result; logs which is the case."""
-    if (why := narrow(net, masks).not_in_config) is not None:
+    why = narrow(net, masks).not_in_config
+    if why is not None:
         log.info("export: sf.load makes the narrower network; transformers cannot open it: %s", why)
         return
     net.save_pretrained(folder)  # type: ignore[operator]  # it is of transformers

@@ -172,7 +172,8 @@ def pattern_masks(
         InvalidSetting: no such pattern or setting, or an invalid value.
     """
     patterns = option_classes("sparsefront.patterns")
-    if (kind := patterns.get(pattern)) is None:
+    kind = patterns.get(pattern)
+    if kind is None:
         raise InvalidSetting("pattern", pattern, f"is one of {', '.join(patterns)}")
     allowed = [part.name for part in dataclasses.fields(kind)]
     for key, value in settings.items():

@@ -145,7 +145,8 @@ def prune(
     with calling():
         stays = dense_at_swap(net, plan.layers, None if layers is None else inputs)
     tell(_told(pruning, len(plan.layers), ignored, stays))
-    if (narrower := narrower_than_tiles(plan, pruning.pattern)) is not None:
+    narrower = narrower_than_tiles(plan, pruning.pattern)
+    if narrower is not None:
         tell(f"prune: {narrower}")
     scores = score_weights(
         task,
@@ -188,7 +189,8 @@ def prune(
     if pruning.pattern.tied:
         record_zeros(net, masks)
     sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
-    if warning := collapse_warning(sparsities, first, pruning.allocation.name):
+    warning = collapse_warning(sparsities, first, pruning.allocation.name)
+    if warning:
         log.warning("prune: %s", warning)  # immediately: the following steps may train for hours
     dense = dense_weights(net, {*masks, *ignored})
     whole = [name for name, rate in sparsities.items() if rate == 0 and first == sparsity]  # later masks may prune them

@@ -124,7 +124,8 @@ def _stacks_of_experts(net: nn.Module, ignored: Iterable[str], pattern: Experts,
         if not isinstance(module, SplitExperts):
             continue
         experts = [f"{name}.{number}" for number in range(module.num_experts)]
-        if exempt := next((layer for layer in ignored if layer.startswith(f"{name}.")), None):
+        exempt = next((layer for layer in ignored if layer.startswith(f"{name}.")), None)
+        if exempt:
             allowed = f"keeps a layer of an expert ({exempt}), and pattern=experts removes as many in every block"
             raise InvalidSetting("ignore", "given", allowed)
         stacks.append(Stack(experts, pattern.count(len(experts), sparsity)))

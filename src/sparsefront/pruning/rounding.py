@@ -55,7 +55,8 @@ def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: Weig
         nearest = "and no sparsity changes that" if least is None else f"the nearest that prunes is {least:g}"
         why = f"{pattern.name} would prune no weight of any layer"
         raise InvalidSetting("sparsity", sparsity, f"rounds to no change: {why}; {nearest}")
-    if empty := empty_layers(sparsity):
+    empty = empty_layers(sparsity)
+    if empty:
         smallest = min(map(math.prod, weight_shapes.values()))
         most = next(at for k in range(smallest.bit_length()) if not empty_layers(at := 1 - 2**k / smallest))
         shape = list(_matrix(weight_shapes[empty[0]]))

@@ -22,7 +22,8 @@ def require_storable(pattern: Pattern, shapes: Iterable[tuple[int, int]], sparsi
     """
     for shape in dict.fromkeys(shapes):
         for own, level in pattern.choices(shape, sparsity):
-            if (wrong := _complaint(own.storage(shape, level))) is not None:
+            wrong = _complaint(own.storage(shape, level))
+            if wrong is not None:
                 families = ", ".join(FORMATS)
                 allowed = f"its storage names {wrong}, for a layer of {list(shape)}; families are {families}"
                 raise InvalidSetting("pattern", own.name, allowed)

@@ -227,7 +227,8 @@ def describe_units(net: nn.Module, removed: Sequence[tuple[Tie, Tensor]]) -> str
     described = copy.deepcopy(config)
     for name, value in changes.items():
         setattr(described, name, value)
-    if (why := _unlike(net, described)) is not None:
+    why = _unlike(net, described)
+    if why is not None:
         what = "the width of a head follows from the number of heads" if "head_dim" in changes else "blocks differ"
         return why if "allow" in why else f"{why}: {what}"
     net.config = described  # type: ignore[assignment]  # another network may share the old one

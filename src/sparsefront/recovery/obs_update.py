@@ -152,7 +152,8 @@ class ObsUpdate(LayerUpdate):
             raise InvalidSetting("recovery.damping", self.damping, str(error)) from error
         selection = self._selection(round, layer, mask, order)
         updated, new_mask = sweep(as_matrix(weight).float()[:, order], factor, selection, dead=dead, block=self.block)
-        if (non_finite := first_non_finite({layer: updated})) is not None:
+        non_finite = first_non_finite({layer: updated})
+        if non_finite is not None:
             too_large = f"the update of {layer} is not finite, {non_finite.counts} values; raise it"
             raise InvalidSetting("recovery.damping", self.damping, too_large)
         back = torch.argsort(order)

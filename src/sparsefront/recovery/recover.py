@@ -302,7 +302,8 @@ def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataMod
     finally:
         loader.generator.set_state(drawn)
         set_random_state(state)
-    if scores := [name or "the output" for name, dim in dims.items() if dim is None]:
+    scores = [name or "the output" for name, dim in dims.items() if dim is None]
+    if scores:
         text = "recovery=%s compares %s with the teacher's by squared difference: the loss is no softmax over one of its dims"
         log.info(text, recovery.name, " and ".join(scores))
     return dims
@@ -350,7 +351,8 @@ def _require_same(given: nn.Module, net: nn.Module, argument: str) -> StateDict:
     """The weights of a given network; raises InvalidSetting if its architecture differs from `net`."""
     as_linears(given, dict(net.named_modules()))
     weights = given.state_dict()
-    if complaint := misfit_of(weights, net.state_dict()):
+    complaint = misfit_of(weights, net.state_dict())
+    if complaint:
         raise InvalidSetting(argument, type(given).__name__, complaint)
     return weights
 

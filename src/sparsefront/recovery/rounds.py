@@ -157,7 +157,8 @@ class FinishedRounds:
         if not folders:
             return []
         last = folders[-1]
-        if (damage := _damage(last, self.net)) is not None:
+        damage = _damage(last, self.net)
+        if damage is not None:
             if distributed.rank() == 0:
                 log.warning("not used, so the rounds start again: %s: %s", last, damage)
             return []
@@ -344,7 +345,8 @@ def run_rounds(
                 )
             )
             masked.check()
-            if (non_finite := first_non_finite(dict(net.named_parameters()))) is not None:
+            non_finite = first_non_finite(dict(net.named_parameters()))
+            if non_finite is not None:
                 raise InvalidSetting(
                     "recovery", recovery.name, f"left {non_finite.name} with {non_finite.counts} values"
                 )
@@ -360,7 +362,8 @@ def run_rounds(
 
 def _require_contract(recovery: Recovery, done: object, masks: LayerMasks, layers: Sequence[str]) -> None:
     """Check what `Recovery.recover` promises; user classes may break it."""
-    if without := [layer for layer in layers if layer not in masks]:
+    without = [layer for layer in layers if layer not in masks]
+    if without:
         allowed = f"left {without[0]} without a mask: `recover` passes the round's masks to round.masked.set"
         raise InvalidSetting("recovery", recovery.name, allowed)
     if not isinstance(done, RoundRecord):

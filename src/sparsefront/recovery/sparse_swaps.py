@@ -88,7 +88,8 @@ class SparseSwaps(Recovery):
                 self.name,
                 f"exchanges single weights of a row, which goes with pattern={swapped}, not with {pattern.name} as it is set",
             )
-        if (training := self.training) is not None:
+        training = self.training
+        if training is not None:
             training.check(setup)
         elif importance.accumulates:
             raise InvalidSetting(
@@ -98,7 +99,8 @@ class SparseSwaps(Recovery):
     def recover(self, round: Round) -> RoundRecord:
         start = working_time()
         masks = self._swap(round)
-        if (training := self.training) is not None:
+        training = self.training
+        if training is not None:
             seconds = working_time() - start
             trained = training.recover(replace(round, masks=masks))
             return replace(trained, seconds=trained.seconds + seconds)
@@ -313,7 +315,8 @@ class _Pairs:
             wanted: [rows]; larger changes need not be resolved.
         """
         rows, columns = weight.shape
-        if (span := self.span) is not None and span < columns:
+        span = self.span
+        if span is not None and span < columns:
             return _in_parts(
                 lambda part: self._in_windows(weight[part], prune[part], restore[part], span), rows, columns * span
             )

@@ -64,6 +64,7 @@ class WeightRewind(TrainingRecovery):
             there = f"of epochs {', '.join(map(str, round.epoch_weights))}"
             allowed = f"lacks the weights at the start of epoch {epoch}, counted from 0, where this recovery begins"
             raise InvalidSetting("epoch_weights", there, allowed) from error
-        if complaint := misfit_of(weights, round.net.state_dict()):
+        complaint = misfit_of(weights, round.net.state_dict())
+        if complaint:
             raise InvalidSetting(f"epoch_weights[{epoch}]", "given", complaint)
         load_state(round.net, weights)

@@ -206,7 +206,9 @@ class Candidate:
     @cached_property
     def achieved(self) -> float | None:
         """Mean achieved sparsity of the runs that record it; None if none does."""
-        sparsities = [value for result in self.results if (value := result.sparsity.sparsity_achieved) is not None]
+        sparsities = [
+            value for value in (result.sparsity.sparsity_achieved for result in self.results) if value is not None
+        ]
         return fmean(sparsities) if sparsities else None
 
     @cached_property
@@ -260,7 +262,7 @@ class Candidate:
     @cached_property
     def val(self) -> list[float]:
         """Held-out metrics, fractions, of the runs that have them."""
-        return [value for result in self.results if (value := val_quality(result)) is not None]
+        return [value for value in (val_quality(result) for result in self.results) if value is not None]
 
     @cached_property
     def test(self) -> list[float]:
@@ -317,7 +319,8 @@ def seeds_of(result: Result) -> tuple[int, int | None]:
 
 def asked_of(result: Result) -> str:
     """The target of its allocation: a sparsity, or a speedup or latency with the sparsity as ceiling."""
-    if budget := budget_of(result):
+    budget = budget_of(result)
+    if budget:
         return f"with {budget}"
     return f"at sparsity {result.sparsity.sparsity_target:g}"
 
@@ -449,7 +452,8 @@ def conditions(result: Result) -> dict[str, str]:
         "evaluation": "evaluated samples not recorded" if quality.evaluated_samples is None else samples,
         "held out": _held_out(result),
     }
-    if (split := split_of(result)) is not None:
+    split = split_of(result)
+    if split is not None:
         descriptions[SPLIT] = f"split {split}"
     if result.choice.recovery is not None:
         descriptions[BUDGET] = _budget(result)
@@ -476,7 +480,8 @@ def splits_apart(results: Iterable[Result]) -> list[str]:
     """A line per data set whose held-out rows differ: choices based on them are not comparable."""
     by_subject: dict[str, Counter[str]] = {}
     for result in results:
-        if (split := split_of(result)) is not None:
+        split = split_of(result)
+        if split is not None:
             subject = " ".join(filter(None, (result.choice.dataset, result.choice.dataset_task)))
             by_subject.setdefault(subject, Counter())[split] += 1
     return [

@@ -192,7 +192,8 @@ def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, st
         if all(column.value(result) == first for result in results)
     }
     shown = [column for column in COLUMNS if column.field not in aside]
-    if keys := _differing_settings(results):
+    keys = _differing_settings(results)
+    if keys:
 
         def settings(result: Result) -> str | None:
             """The parameters that differ between results with the same parts: `recovery.hardness=1.0`."""

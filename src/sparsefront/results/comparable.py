@@ -173,8 +173,10 @@ def point_of(candidate: Candidate, axis: Axis) -> Point:
     """The point of a candidate."""
     results = candidate.results
     quality, spread = mean_and_deviation(candidate.test)
-    errors = [value for run in results if (value := run.value_of(f"{side_of(run)}_standard_error")) is not None]
-    values = [value for run in results if (value := axis.value(run)) is not None]
+    errors = [
+        value for value in (run.value_of(f"{side_of(run)}_standard_error") for run in results) if value is not None
+    ]
+    values = [value for value in (axis.value(run) for run in results) if value is not None]
     scale = candidate.metric.scale
     return Point(
         candidate,
@@ -198,7 +200,7 @@ def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:
 
 def _interval(results: Sequence[Result], axis: Axis) -> tuple[float, float] | None:
     """The interval of a single run; for several, the hull of all."""
-    intervals = [interval for result in results if (interval := axis.interval(result)) is not None]
+    intervals = [interval for interval in (axis.interval(result) for result in results) if interval is not None]
     if not intervals:
         return None
     return min(low for low, _ in intervals), max(high for _, high in intervals)
@@ -256,7 +258,7 @@ class ComparableResults:
 
     def median_quality(self, side: str) -> float | None:
         """Median of one field of `quality`, as displayed; None if none was measured."""
-        measured = [value for result in self.results if (value := result.value_of(side)) is not None]
+        measured = [value for value in (result.value_of(side) for result in self.results) if value is not None]
         return self.metric.scale * median(measured) if measured else None
 
     def dense_point(self, side: str = "dense") -> tuple[float, float] | None:
@@ -308,7 +310,8 @@ class ComparableResults:
             return []
         known = [(point.x, point.quality, self.pick(point)) for point in self.timed_points]
         for side in ("dense", "dense_continued", "dense_distilled", "dense_low"):
-            if (dense := self.dense_point(side)) is not None:
+            dense = self.dense_point(side)
+            if dense is not None:
                 known.append((*dense, dense[1] if self.picked_by == "test" else self.median_quality(f"val_{side}")))
         known = [one for one in known if one[2] is not None]
         chosen = pareto_front([(self.axis.cost(x), self.metric.sign * pick) for x, _, pick in known])

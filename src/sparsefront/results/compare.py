@@ -174,9 +174,11 @@ def _read_published(file: Path, reading: Reading, *, alone: bool) -> bool:
             raise InvalidSetting("results", file, other)
         reading.problems.append(f"{file}: {other}")
         return True
-    if ignored := [name for name in header if field_of[name] is None and name not in _READ_APART]:
+    ignored = [name for name in header if field_of[name] is None and name not in _READ_APART]
+    if ignored:
         print(printable(f"{file}: columns that are ignored: {', '.join(ignored)}"), file=sys.stderr)
-    if refused := sum(bool(line.get("unsupported")) for line in lines):
+    refused = sum(bool(line.get("unsupported")) for line in lines)
+    if refused:
         reading.problems.append(f"{file}: {counted(refused, 'point')} refused before a run (column unsupported)")
     for number, line in enumerate(lines, start=1):
         if not line.get("unsupported"):
@@ -210,7 +212,8 @@ def _cells(line: Mapping[str, str], field_of: Mapping[str, str | None], *, numbe
             cells.setdefault(_FIELDS_OF_OVERRIDES.get(name, name), value)
         elif value and part in _PARTS:
             parameters.setdefault(part, {})[key] = _value(value)
-    if choice := line.get("choice"):
+    choice = line.get("choice")
+    if choice:
         level = line.get("level", "")
         # "tile_wise:128" has a granularity; "n:m" and "2:4" are labels
         name, granularity = choice.split(":") if re.fullmatch(r"[a-z_]{2,}:\w+", choice) else (choice, "")

@@ -58,7 +58,8 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
     of_samples = float(sum(side.mean(0) for side in sides).var(ddof=1)) / n if n > 1 else 0.0
     parts, of_runs = [(of_samples, n - 1)], 0.0
     for side in sides:
-        if (runs := len(side)) > 1 and n > 1:
+        runs = len(side)
+        if runs > 1 and n > 1:
             between = float(side.mean(1).var(ddof=1)) / runs
             rest = side - side.mean(0) - side.mean(1, keepdims=True) + side.mean()
             interaction = float((rest**2).sum()) / ((runs - 1) * (n - 1) * runs * n)

@@ -76,7 +76,8 @@ def wins_text(result: Result) -> str:
     """`length 128: at batch 32, 128; length 384: at no batch size`."""
     if result.speed.latency_device == "cpu":
         return f"not decided: {CPU_NOTE}"
-    if few := too_few_repeats(result):
+    few = too_few_repeats(result)
+    if few:
         return f"not decided, n={few}: no interval"
     texts = []
     for length, batch_sizes in won_batch_sizes(result).items():
@@ -212,7 +213,8 @@ def _make(request: argparse.Namespace) -> None:
     usable = []
     for result in reading.results:
         if all(_text(result, field) == value for field, value in filters):
-            if (why := unusable(result)) is None:
+            why = unusable(result)
+            if why is None:
                 usable.append(result)
             else:
                 problems.append(f"run {result.identity.run_id}: {why}")

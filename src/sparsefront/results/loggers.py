@@ -219,7 +219,8 @@ def log_result(loggers: "Sequence[Logger]", result: Result, *, again: bool = Fal
     `compare.py source=wandb` reads.
     """
     for logger in loggers:
-        if (run := _wandb_run(logger)) is None:
+        run = _wandb_run(logger)
+        if run is None:
             numbers = {name: value for name, value in result.flat().items() if isinstance(value, (int, float))}
             logger.log_metrics(numbers)
             logger.save()
@@ -266,7 +267,8 @@ def _log_to_wandb(run: Any, result: Result, again: bool, files: Sequence[Path]) 
 def close_loggers(loggers: "Sequence[Logger]", *, failed: bool = False) -> None:
     """Finish the W&B runs; other loggers need nothing. Pass `failed` if a run ends without a result."""
     for logger in loggers:
-        if (run := _wandb_run(logger)) is not None:
+        run = _wandb_run(logger)
+        if run is not None:
             run.finish(exit_code=1 if failed else 0)
 
 

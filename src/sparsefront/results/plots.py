@@ -306,7 +306,8 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
             x, quality = [point.x for point in own], [point.quality for point in own]
             axes.plot(x, quality, color=pattern_color(pattern), linewidth=1, alpha=0.7, zorder=1)
     for side, (label, marker, size) in DENSE_MARKS.items():
-        if (dense := group.dense_point(side)) is not None:
+        dense = group.dense_point(side)
+        if dense is not None:
             color = {"color": DENSE_COLOR} if side == "dense" else {"color": "none", "edgecolors": DENSE_COLOR}
             axes.scatter(*dense, **color, marker=marker, s=size, zorder=4, label=label or group.low_label)
     if len(front) > 1:
@@ -333,7 +334,8 @@ def _span(low: float, high: float) -> tuple[float, float]:
 def _draw_sparsity(axes: "Axes", group: ComparableResults) -> None:
     draw_points(axes, group.points, x=lambda point: point.sparsity)
     for side, style in {"dense": ":", "dense_continued": "--", "dense_distilled": "-."}.items():
-        if (quality := group.median_quality(side)) is not None:
+        quality = group.median_quality(side)
+        if quality is not None:
             label = "dense" if side == "dense" else DENSE_MARKS[side][0]
             axes.axhline(quality, color=DENSE_COLOR, linewidth=1, linestyle=style, label=label)
     _finish(axes, len(group.points), group, title=group.title, x_label="achieved sparsity, fraction of zeros")

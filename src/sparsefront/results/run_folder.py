@@ -48,7 +48,8 @@ def make_writable(results_dir: str, folder: Path) -> None:
     if not results_dir:  # runs would be written to the root of the disk
         raise InvalidSetting("results_dir", "", "names no folder; the folder you stand in is .")
     try:
-        if (free := free_bytes(folder)) < LEAST_FREE_BYTES:
+        free = free_bytes(folder)
+        if free < LEAST_FREE_BYTES:
             raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, {in_units(free)} free")
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):

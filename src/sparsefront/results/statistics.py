@@ -74,7 +74,9 @@ def against_dense(point: Point) -> str:
 
 def repeats_text(point: Point) -> str:
     """`n=3` instead of an interval if a run has too few repeats for one; else empty."""
-    few = [repeats for result in point.candidate.results if (repeats := too_few_repeats(result)) is not None]
+    few = [
+        repeats for repeats in (too_few_repeats(result) for result in point.candidate.results) if repeats is not None
+    ]
     return f"n={min(few)}" if few else ""
 
 
@@ -344,7 +346,7 @@ def _fastest_cells(point: Point, group: ComparableResults) -> dict[str, str]:
     runs, metric = point.candidate.results, group.metric
     recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""
     lengths = ", own lengths" if group.speedup_axis is DATASET_SPEEDUP else ""
-    low = [value for result in runs if (value := result.speed.speedup_low_precision) is not None]
+    low = [value for value in (result.speed.speedup_low_precision for result in runs) if value is not None]
     over_low = (
         f"{times(fmean(low))}, {runs[0].speed.dense_low_precision}" if any(map(low_baseline_is_faster, runs)) else ""
     )
@@ -423,7 +425,8 @@ def _areas(group: ComparableResults, series: dict[str, list[Point]], dense: floa
     draw = np.random.default_rng(0)
     areas = {}
     for pattern, points in series.items():
-        if own := group.own_front(points):
+        own = group.own_front(points)
+        if own:
             drawn = [_draws(point, group, draw) for point in own]
             costs, qualities = (np.stack(side, axis=1) for side in zip(*drawn))
             areas[pattern] = dominated_areas(group.axis.cost(costs), sign * qualities, corner)

@@ -319,7 +319,8 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
         result = unedited(Result.from_json(read_text_in(place, name, max_bytes=MOST_TEXT_BYTES)))
         return file, [result], []
     except ValueError as error:
-        if (closed := unreadable(file, otherwise=ANOTHER_FOLDER)) is not None:
+        closed = unreadable(file, otherwise=ANOTHER_FOLDER)
+        if closed is not None:
             return file, [], [str(closed)]
         what = NO_RESULTS if str(error).startswith("not JSON") and file.suffix not in (".json", ".zip") else str(error)
         hint = f"; take {STORE_FILE} of a results folder, or that folder" if what.startswith(NO_TABLE) else ""

@@ -190,7 +190,8 @@ def _quality_lines(result: Result) -> _Lines:
         if side in ("dense", "masked", "sparse") or result.value_of(side) is not None:
             name = dense_low_text(result) if side == "dense_low" else words
             yield f"{metric.words}, {name}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}"
-    if (lost := points_lost(result)) is not None:
+    lost = points_lost(result)
+    if lost is not None:
         text = metric.lost_text(lost) if metric.less_is_better else points(lost)
         fields = "dense, dense_continued, dense_distilled, sparse"
         yield "points lost", f"{text}, against {QUALITIES[baseline_side(result)]}", fields
@@ -262,7 +263,8 @@ def _other_lines(result: Result, brief: bool) -> _Lines:
     yield "weights", weights, "weight_bytes_sparse"
     if size.resident_bytes_sparse is not None:
         text = f"{_megabytes(size.resident_bytes_dense)} dense, {_megabytes(size.resident_bytes_sparse)} sparse"
-        if held := size.dense_bytes_per_layer:
+        held = size.dense_bytes_per_layer
+        if held:
             text += f" ({_megabytes(sum(held.values()))} in {counted(len(held), 'prunable layer')} left dense)"
         if not (brief and text == weights):
             yield "on the device", text, "resident_bytes_sparse"
@@ -340,7 +342,8 @@ def _verdict(result: Result, field: str) -> str:
     """
     if result.speed.latency_device == "cpu":
         return f" ({CPU_NOTE})"
-    if few := too_few_repeats(result):
+    few = too_few_repeats(result)
+    if few:
         return f", n={few}: no interval"
     interval = speedup_interval(result, field)
     return "" if interval is None else f", {speed_verdict(*interval, result.kernels.sparse_flops_share)}"
@@ -431,7 +434,7 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
         # settings that distinguish it are shown below the name they belong to
         of_recovery = [text.removeprefix("recovery.") for key, text in settings if key.startswith("recovery.")]
         others = [text.removeprefix("pattern.") for key, text in settings if not key.startswith("recovery.")]
-        lost = [value for result in candidate.results if (value := points_lost(result)) is not None]
+        lost = [value for value in (points_lost(result) for result in candidate.results) if value is not None]
         add_row(
             table,
             "\n".join((candidate.pattern, *others)),
@@ -443,7 +446,8 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
             times(fmean(candidate.speedups) if candidate.speedups else None),
             picked.get(candidate.runs, ""),
         )
-    if (dense := group.median_quality("dense")) is not None:
+    dense = group.median_quality("dense")
+    if dense is not None:
         add_row(table, "dense", "0", "", "", f"{dense:.2f}", "", "", "")
     return table
 
@@ -470,10 +474,12 @@ def print_run(result: Result, paths: Sequence[Path], *, checkpoint: str | None =
         return
     print_table(console, run_table(result))
     print(printable(outcome_text(result)), where, sep="\n")
-    if folder := next((path.parent for path in paths if path.name == RESULT_FILE), None):
+    folder = next((path.parent for path in paths if path.name == RESULT_FILE), None)
+    if folder:
         steps = [f"{program_command('compare')} {_short(folder.parent)}"]
         steps += [f"{program_command('verify')} {_short(folder / RESULT_FILE)}"]
-        if command := overrides_command(folder):
+        command = overrides_command(folder)
+        if command:
             run = program_command("run")
             steps += [re.sub(r" seed=\S+", "", command).replace(run, f"{run} -m seed=0,1,2", 1)]
         print(f"next: {printable('  |  '.join(steps))}")
@@ -514,7 +520,8 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
         console = table_console(table)
         print_table(console, table)
         _print_left_out(len(group.results), most, "run")
-        if chosen := candidate_table(group.candidates):
+        chosen = candidate_table(group.candidates)
+        if chosen:
             print_table(console, records_table(chosen[:most], CHOICES, verdicts))
             _print_left_out(len(chosen), most, "candidate")
         if budgets:

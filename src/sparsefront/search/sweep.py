@@ -286,7 +286,8 @@ class Study:
         number = trial.user_attrs.get(NUMBER)
         number = number if isinstance(number, int) and 0 <= number < self.n_trials else taken
         trial.set_user_attr(NUMBER, number)
-        if (lease := self._hold(trial.number)) is None:  # this process was suspended, and another one took the point
+        lease = self._hold(trial.number)
+        if lease is None:  # this process was suspended, and another one took the point
             self._held.require()
             raise LeaseLost(f"{self.place}: point {number} was taken back")
         return Asked(trial, number, {key: trial.params[key] for key in self.space}, lease)
@@ -360,7 +361,8 @@ class Study:
         trials = self._study.get_trials(deepcopy=False)
         asked_again = {trial.user_attrs[AGAIN] for trial in trials if AGAIN in trial.user_attrs}
         for trial in [trial for trial in trials if trial.state == TrialState.RUNNING]:
-            if (lease := self._hold(trial.number)) is None:
+            lease = self._hold(trial.number)
+            if lease is None:
                 continue
             # A trial without a number never began and is the last one: the next process draws the same point.
             began = NUMBER in trial.user_attrs and trial.number not in asked_again

@@ -150,7 +150,8 @@ def _require_layers(experiment: Experiment, export: Export, spec: MaskSpec) -> N
     layers = export.manifest.layers
     by_file = {SPARSITIES: spec.sparsities or {}, PERMUTATIONS: spec.permutations, PATTERNS: spec.patterns or {}}
     for file, entries in by_file.items():
-        if more := sorted(entries.keys() - {*layers, *export.manifest.dense_layers}):
+        more = sorted(entries.keys() - {*layers, *export.manifest.dense_layers})
+        if more:
             raise Edited(file, f"was edited: it names {shortened(more[0])}, which is no layer of {MANIFEST}")
     for layer, mask in export.masks.items() if spec.sparsities is not None else ():
         if layer not in spec.sparsities:

@@ -62,7 +62,8 @@ def _roots(experiment: Experiment, group: str) -> list[str]:
 
 def _targets(settings: Any) -> Iterator[str]:
     if isinstance(settings, dict):
-        if isinstance(target := settings.get("_target_"), str):
+        target = settings.get("_target_")
+        if isinstance(target, str):
             yield target
         settings = list(settings.values())
     if isinstance(settings, list | tuple):
@@ -241,7 +242,8 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
 
 
 def _teacher(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | None:
-    if (recovery := experiment.continued_recovery) is None or not recovery.store_teacher:
+    recovery = experiment.continued_recovery
+    if recovery is None or not recovery.store_teacher:
         return None
     return {
         "dense": digest(dense),

@@ -280,7 +280,8 @@ def untimed_fields(timed: DenseTiming) -> dict[str, Any]:
         "dense_variant": timed.execution.name,
         "gpu_clock_mhz": timed.clock_mhz,
     }
-    if (low := timed.low) is not None:
+    low = timed.low
+    if low is not None:
         fields["execution_mode_dense_low"] = low.execution.fastest.name
         fields |= {"dense_low_variant": low.execution.name, "dense_low_precision": low.precision}
     return fields

@@ -336,7 +336,8 @@ def measure_networks(
             groups, samples_ms = _dense_alone(bench, dense_net)
         if experiment.leaves_dense:  # no kernel is missing: the network runs as it was evaluated
             qualities["sparse"] = qualities["masked"]
-    if (precision := _dense_low_precision(bench, dense_net, groups["speed"])) is not None:
+    precision = _dense_low_precision(bench, dense_net, groups["speed"])
+    if precision is not None:
         groups["speed"]["dense_low_precision"] = precision
         qualities["dense_low"] = evaluate_dense(bench, partial(dense_in, bench, dense_net, precision), precision)
     clock = groups["speed"].pop("gpu_clock_mhz")
@@ -433,7 +434,8 @@ def _side_by_side(
     ways: Ways = {}
     sparse, speed, samples_ms = measure_swap(bench, dense_net, make_net, export, ways)
     save_choices(sparse.report, folder)
-    if dense := sparse.report.dense_layers:  # the report has other weights, which are never pruned
+    dense = sparse.report.dense_layers
+    if dense:  # the report has other weights, which are never pruned
         log.info("swap: left dense, %d: %s", len(dense), reasons_text(dense))
     if bench.experiment.precision.is_low and not has_low_precision(sparse.net):
         reasons = reasons_text(sparse.report.low_precision_layers)

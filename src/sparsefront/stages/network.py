@@ -98,7 +98,8 @@ def require_rows_and_classes(experiment: Experiment, data: pl.LightningDataModul
     if info.kind not in KINDS or info.num_classes < 2 or labels is None or len(labels) == 0:
         return
     labels = torch.as_tensor(labels)
-    if len(classes := labels.unique()) < 2:
+    classes = labels.unique()
+    if len(classes) < 2:
         if split == "val":
             return
         alone = _alone(int(classes[0]), f"{split} holds", len(labels), info.num_classes)
@@ -379,7 +380,8 @@ def _initial_net(experiment: Experiment) -> nn.Module:
         net = experiment.model.build(experiment.dataset.info)
     except InvalidSetting as error:
         raise error.within("model") from error
-    if (bad_tensor := first_non_finite(dict(net.named_parameters()))) is not None:
+    bad_tensor = first_non_finite(dict(net.named_parameters()))
+    if bad_tensor is not None:
         allowed = f"cannot be used: its initial {bad_tensor.name} holds {bad_tensor.counts} values"
         raise InvalidSetting("model", experiment.choices["model"], allowed)
     return net

@@ -50,7 +50,8 @@ def run(
             it depends on kernels, whose code must not affect masks made without a search.
     """
     smaller = None
-    if (shrinking := experiment.shrinking) is not None:
+    shrinking = experiment.shrinking
+    if shrinking is not None:
         smaller = run(shrinking, store, replace(keys, prune=keys.structure, structure=None), dense, make_search)
     while (pruned := store.get("prune", keys.prune)) is None:
         with store.making("prune", keys.prune) as new, spent_on(PRUNING):
@@ -78,7 +79,8 @@ def run(
                     device=device,
                     tell=log.info,
                 )
-            if warning := missed_target(experiment, net, masks, prunable):
+            warning = missed_target(experiment, net, masks, prunable)
+            if warning:
                 log.warning("%s", warning)  # immediately: the following steps may train for hours
             save_masks(masks, new.folder / MASKS)
             masks.spec.save(new.folder)

@@ -102,7 +102,8 @@ def run(
             result = _compose(experiment, dense, pruned, recovered, exported, measured).with_values(control[0])
             for file in (measured.path / SAMPLES, *measured.path.glob(TEXTS)):
                 shutil.copy(file, new.folder / file.name)
-            if (served := measured.read_json(MEASUREMENTS).get("serving")) is not None:
+            served = measured.read_json(MEASUREMENTS).get("serving")
+            if served is not None:
                 (new.folder / SERVING).write_text(json.dumps(served, indent=2), encoding="utf-8")
             save_outcomes(new.folder / OUTCOMES, load_outcomes(measured.path / OUTCOMES) | control[1])
             write_result_json(new.folder / RESULT_FILE, _sealed(result, new.folder))

@@ -102,7 +102,8 @@ class NextTokenEvaluator:
         from torchmetrics import MeanMetric
 
         sums, tokens = self._gathered()
-        if undefined := int((~sums.isfinite()).sum()):
+        undefined = int((~sums.isfinite()).sum())
+        if undefined:
             allowed = "must be finite: look for NaN in the weights, or values too large for the dtype (measure.dtype)"
             raise InvalidSetting("outputs", f"not finite in {undefined} of {self.samples} windows", allowed)
         mean = MeanMetric().to(sums.device).set_dtype(torch.float64)  # in this order: `to` resets the dtype to fp32

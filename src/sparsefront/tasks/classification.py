@@ -57,7 +57,8 @@ class LabelEvaluator:
         Raises:
             InvalidSetting: outputs are NaN.
         """
-        if undefined := sum(map(int, self._undefined)):
+        undefined = sum(map(int, self._undefined))
+        if undefined:
             nan_share = f"NaN for {undefined} of {self.samples} inputs"
             allowed = (
                 "must be numbers: look for NaN in weights and data, or values too large for the dtype (measure.dtype)"

@@ -75,7 +75,8 @@ class LightningPlainTask(PlainTask, LightningTask):
         if not self._looked:
             self._looked = True
             known = {id(parameter) for parameter in self.trained().parameters()}
-            if others := [tuple(leaf.shape) for leaf in leaves_of(loss) if id(leaf) not in known]:
+            others = [tuple(leaf.shape) for leaf in leaves_of(loss) if id(leaf) not in known]
+            if others:
                 message = "loss: %s that it reads, of shape %s, not trained: give a Module with them as the loss"
                 log.warning(message, counted(len(others), "parameter"), ", ".join(map(str, others[:3])))
         return loss

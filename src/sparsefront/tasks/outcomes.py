@@ -243,7 +243,8 @@ def parse_outcomes(content: bytes, *, samples: int | None = None) -> dict[str, O
     labels = arrays.pop(LABELS, None)
     outcomes = {side: Outcomes(metric, values, labels, digest) for side, values in arrays.items()}
     for name, values in (arrays if labels is None else arrays | {LABELS: labels}).items():
-        if (fault := _fault(values, samples, labels, counts=metric == BLEU)) is not None:
+        fault = _fault(values, samples, labels, counts=metric == BLEU)
+        if fault is not None:
             raise Unreadable(f"{printable(name)} {fault}")
     return outcomes
 

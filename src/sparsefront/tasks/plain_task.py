@@ -143,7 +143,8 @@ def _require_names(net: nn.Module, named: Mapping[str, Any], argument: str) -> N
                 allowed = f"is no argument of {type(net).__name__}.forward, which {takes}"
                 raise InvalidSetting(f"{argument}[{name!r}]", "given", allowed)
     needed = [one.name for one in parameters if one.name in names and one.default is one.empty]
-    if lacking := [name for name in needed if name not in named]:
+    lacking = [name for name in needed if name not in named]
+    if lacking:
         allowed = f"lacks {', '.join(lacking)}, which {type(net).__name__}.forward needs"
         raise InvalidSetting(argument, inputs_in_words(named), allowed)
 
@@ -182,7 +183,8 @@ def require_network(net: object, *, argument: str = "net") -> None:
 
 def require_finite_weights(net: nn.Module, *, argument: str = "net") -> None:
     """Raise InvalidSetting for a parameter with NaN or infinity; names it."""
-    if (bad_tensor := first_non_finite(dict(net.named_parameters()))) is not None:
+    bad_tensor = first_non_finite(dict(net.named_parameters()))
+    if bad_tensor is not None:
         raise InvalidSetting(
             argument, type(net).__name__, f"must have finite weights: {bad_tensor.name} holds {bad_tensor.counts}"
         )
@@ -191,7 +193,8 @@ def require_finite_weights(net: nn.Module, *, argument: str = "net") -> None:
 def require_finite_inputs(inputs: Mapping[str, Any], argument: str) -> None:
     """Raise InvalidSetting for an input with NaN or infinity; names it. Masks may have infinities, which attention adds."""
     tensors = {name: one for name, one in inputs.items() if isinstance(one, Tensor) and "mask" not in name}
-    if (bad_tensor := first_non_finite(tensors)) is not None:
+    bad_tensor = first_non_finite(tensors)
+    if bad_tensor is not None:
         words = inputs_in_words({name: one for name, one in inputs.items() if name != TARGET})
         name = "the target" if bad_tensor.name == TARGET else bad_tensor.name
         raise InvalidSetting(argument, words, f"must be finite: {name} holds {bad_tensor.counts}")
@@ -519,7 +522,8 @@ def leaves_of(loss: Tensor) -> list[Tensor]:
             continue
         seen.add(node)
         ahead += [before for before, _ in node.next_functions]
-        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
             leaves.append(leaf)
     return leaves
 

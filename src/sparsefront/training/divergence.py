@@ -93,7 +93,8 @@ class StopAtDivergence(pl.Callback):
 
     def check_weights(self, module: nn.Module) -> None:
         """Raise `Diverged` if a parameter is not finite. Not a collective: all ranks have the same weights."""
-        if (bad_tensor := first_non_finite(dict(module.named_parameters()))) is not None:
+        bad_tensor = first_non_finite(dict(module.named_parameters()))
+        if bad_tensor is not None:
             name = bad_tensor.name.removeprefix("net.")
             raise self._diverged(self._now, f"{name} is not finite, {bad_tensor.counts} values")
 

@@ -108,7 +108,8 @@ def _parts(together: Tensor, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _require_equal(names: list[str], others: list[str], where: str) -> None:
-    if differ := sorted(set(names) ^ set(others)):
+    differ = sorted(set(names) ^ set(others))
+    if differ:
         raise RuntimeError(
             f"trainer.exchange_gradients=after_backward: parameter {differ[0]} has a gradient, but not {where}; "
             "use during_backward"

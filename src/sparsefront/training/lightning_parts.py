@@ -64,7 +64,8 @@ class EpochBar(TQDMProgressBar):
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         metrics = super().get_metrics(trainer, pl_module)
-        if (loss := trainer.callback_metrics.get(TRAIN_LOSS)) is not None:
+        loss = trainer.callback_metrics.get(TRAIN_LOSS)
+        if loss is not None:
             metrics = {TRAIN_LOSS: float(loss)} | metrics  # read only when the bar is refreshed
         return {name: value for name, value in metrics.items() if name != "v_num"}
 

@@ -136,7 +136,8 @@ def this_machine(trainer: TrainerSettings) -> Machine | None:
     if trainer.num_nodes == 1:
         return None
     variables = _from_slurm() | {name: os.environ[name] for name in _NAMES if name in os.environ}
-    if missing := [name for name in _NAMES if name not in variables]:
+    missing = [name for name in _NAMES if name not in variables]
+    if missing:
         allowed = f"needs {', '.join(missing)} in the environment: start the same command on every machine, each with its number"
         raise InvalidSetting("trainer.num_nodes", trainer.num_nodes, allowed)
     machine = Machine(

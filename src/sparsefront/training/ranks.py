@@ -243,7 +243,8 @@ class OtherRank:
         """Why it failed, waiting this long for its report; None if it did not."""
         try:
             while self._reports.poll(within_s):
-                if (report := self._reports.recv()) is not None:  # None = the ready message, possibly still unread
+                report = self._reports.recv()
+                if report is not None:  # None = the ready message, possibly still unread
                     return report
             return None
         except EOFError:
@@ -253,7 +254,8 @@ class OtherRank:
             return _Report(f"it ended with exit code {self.process.exitcode}", "", 0.0)
 
     def raise_if_failed(self) -> None:
-        if (report := self.failure()) is not None:
+        report = self.failure()
+        if report is not None:
             raise RankFailed(self.described(report))
 
     def described(self, report: _Report) -> str:
@@ -346,7 +348,8 @@ def _raise_if_another_failed_first(
         if report is not None and report.time < failed_at:
             raise RankFailed(other.described(report)) from error
     while elsewhere is not None and time.time() < deadline:
-        if (reason := elsewhere.failure()) is not None:
+        reason = elsewhere.failure()
+        if reason is not None:
             raise RankFailed(reason) from error
         time.sleep(0.1)
 

@@ -193,7 +193,8 @@ def checkpoint_of(folder: Path | None, task: pl.LightningModule) -> Path | None:
     if folder is None or not (folder / CHECKPOINT).exists():
         return None
     checkpoint = folder / CHECKPOINT
-    if (why := _why_unusable(checkpoint, task)) is None:
+    why = _why_unusable(checkpoint, task)
+    if why is None:
         return checkpoint
     if distributed.rank() == 0:
         log.warning("not used, so the training starts at its beginning: %s: %s", checkpoint, why)
@@ -206,7 +207,8 @@ def _why_unusable(checkpoint: Path, task: pl.LightningModule) -> str | None:
     """Why a file is not the checkpoint that these versions wrote of such a training; None if it is."""
     try:
         with zipfile.ZipFile(checkpoint) as archive:
-            if (broken := archive.testzip()) is not None:
+            broken = archive.testzip()
+            if broken is not None:
                 return f"{broken} does not hold what was written"
             if archive.comment != _seal_of(archive):
                 return "other versions wrote it, or it was changed"

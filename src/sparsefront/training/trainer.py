@@ -134,7 +134,8 @@ class TrainerSettings:
         if self.compile not in ("auto", "none"):
             from sparsefront.training.compilation import why_unavailable
 
-            if (why := why_unavailable(self.on_gpu)) is not None:
+            why = why_unavailable(self.on_gpu)
+            if why is not None:
                 raise InvalidSetting("compile", self.compile, f"{why}; use none")
         if self.cuda_graphs is True and not (self.on_gpu and self.world_size == 1):
             raise InvalidSetting("cuda_graphs", True, "is for trainings on one GPU; use false")

@@ -192,7 +192,8 @@ def measure_again(
     unknown |= {name for name, value in budgets.items() if value is None}
     seals = ("record_sha256", "samples_sha256", "outcomes_sha256")
     changes: dict[str, Any] = {name: result.value_of(name) or "" for name in seals}  # checked before
-    if (kind := experiment.control) is not None:
+    kind = experiment.control
+    if kind is not None:
         unknown.add(f"{kind}_seconds")
         net = _stored_net(experiment, kind, keys.control, result.value_of(f"{kind}_weights_sha256"))
         if net is not None:

@@ -129,7 +129,8 @@ class Comparison:
                 verdicts += ((verdict, details) for _, _, _, verdict, details in self.differing(item))
         for topic, (seen, verdicts) in topics.items():
             for verdict in (DIFFERS, UNSEEN):
-                if details := [details for one, details in verdicts if one == verdict]:
+                details = [details for one, details in verdicts if one == verdict]
+                if details:
                     count = f"{len(details)} fields: " if len(details) > 3 else ""
                     yield Finding(topic, verdict, count + "; ".join(details[:3]))
                     break

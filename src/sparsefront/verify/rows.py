@@ -74,7 +74,8 @@ def _verify(result: Result, row: Path, options: argparse.Namespace) -> Iterator[
     if export is not None:
         print(printable(f"masks and weights: hold, in {export.directory}"))
     others = (shortened(path.name, 60) for path in sorted(row.parent.iterdir()) if path.name not in COVERED)
-    if pictures := ", ".join(islice(others, 8)):
+    pictures = ", ".join(islice(others, 8))
+    if pictures:
         print(printable(f"not looked at: {pictures}, which say nothing that decides"))
     if options.record_only:
         return
@@ -111,10 +112,12 @@ def _retrain(result: Result, row: Path, options: argparse.Namespace) -> Iterator
         plan = again.planned(experiment, result) | {"initial_weights": experiment.model.fingerprint()}
         plan = {name: value for name, value in plan.items() if value is not None}
         planned_now = Comparison(result, result.with_values(plan))
-        if other := [finding for finding in planned_now.findings(plan) if finding.verdict == DIFFERS]:
+        other = [finding for finding in planned_now.findings(plan) if finding.verdict == DIFFERS]
+        if other:
             yield from other  # it would be another training
             return
-        if (own := find_result(cache := Path(Config().cache_dir), result)) is None:
+        own = find_result(cache := Path(Config().cache_dir), result)
+        if own is None:
             print(f"seconds, environment: the record's word, since {cache} does not have the result of the run itself")
         again.tell("training again ...")
         began = time.time()

@@ -141,7 +141,8 @@ def unavailable_reason() -> str | None:
     folder = os.environ.get(CHECKOUT)
     if not folder:
         return f"${CHECKOUT} does not name a checkout of M-H482/NM-SpMM"
-    if missing := [name for name in READ if not (Path(folder) / name).is_file()]:
+    missing = [name for name in READ if not (Path(folder) / name).is_file()]
+    if missing:
         return f"${CHECKOUT}={folder} is no checkout of M-H482/NM-SpMM: it lacks {', '.join(missing)}"
     if cuda_library.compiler() is None:
         return "CUDA's compiler nvcc is missing (neither in $CUDA_HOME/bin, in /usr/local/cuda/bin, nor on the PATH)"
@@ -155,7 +156,8 @@ def load(capability: tuple[int, int]) -> ctypes.CDLL:
     Raises:
         RuntimeError: it cannot be built (gives the missing part, or the compiler's message), or the GPU is too old.
     """
-    if reason := unavailable_reason():
+    reason = unavailable_reason()
+    if reason:
         raise RuntimeError(reason)
     if capability < OLDEST:
         raise RuntimeError("needs compute capability {}.{}, this GPU has {}.{}".format(*OLDEST, *capability))

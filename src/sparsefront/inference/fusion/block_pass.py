@@ -157,7 +157,8 @@ def plain_time_ms(
 def _plain_block_time_ms(block: nn.Module, call: BlockCall) -> float | None:
     """Time a block and its variant with joined Linears; only the faster of them in eager mode is compiled."""
     forms = [block]
-    if (fused := fuse_linears(block, *call.args, **call.kwargs)) is not None:
+    fused = fuse_linears(block, *call.args, **call.kwargs)
+    if fused is not None:
         forms.append(fused)
     eager = {form: time for form in forms if (time := block_time_ms(form, call)) is not None}
     compiled = _compiled_time_ms(min(eager, key=eager.__getitem__, default=block), call)
@@ -324,7 +325,8 @@ class BlockPass:
             modules = {name: self.net.get_submodule(name) for name in prepared}
             times[UNCHANGED] = plain_time_ms(modules, calls, self._captures.groups)
             self._keep_faster_dense(chosen, times)
-        if known := {name: time for name, time in times.items() if time is not None}:
+        known = {name: time for name, time in times.items() if time is not None}
+        if known:
             self.report.variants_ms[chain] = known
         return chosen
 
@@ -423,7 +425,8 @@ class BlockPass:
                 self.report.faster_dense.pop(name, None)
                 return
             error = quantized = output_error(output, original(*call.args, **call.kwargs))
-            if low := has_low_precision(block):
+            low = has_low_precision(block)
+            if low:
                 with emulation(block):
                     error = output_error(output, block(*call.args, **call.kwargs))
         dtype = torch.bfloat16 if low else next(iter(block.product_of.values())).format.dtype

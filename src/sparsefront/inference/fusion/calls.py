@@ -43,7 +43,8 @@ def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     Raises:
         Unfusable: an argument is neither a tensor, a plain constant nor a container of them, or is a nested tensor.
     """
-    if (kind := unsupported_type(args, kwargs)) is not None:
+    kind = unsupported_type(args, kwargs)
+    if kind is not None:
         raise Unfusable(f"is called with a {kind}")
     tensors = call_tensors(args, kwargs)
     if any(tensor.is_nested for tensor in tensors):

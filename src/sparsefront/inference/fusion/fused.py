@@ -141,7 +141,8 @@ class FusedBlock(nn.Module):
         return self._graph_for(call_key(args, kwargs), call_tensors(args, kwargs)) is not None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if (kind := unsupported_type(args, kwargs)) is not None:
+        kind = unsupported_type(args, kwargs)
+        if kind is not None:
             return self._run_original_code(f"is called with a {kind}", args, kwargs)
         key = call_key(args, kwargs)
         tensors = call_tensors(args, kwargs)

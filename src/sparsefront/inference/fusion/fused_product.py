@@ -163,7 +163,8 @@ class FusedProduct(SparseLayer):
 
     def _row_major_then_epilogue(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
         """[M, K] -> [M, N], row-major: the kernel adds the bias, the rest of the epilogue runs after it."""
-        if (weight := self._plain_weight) is not None:
+        weight = self._plain_weight
+        if weight is not None:
             y = linear(rows, weight, None if self.bias is None else self.bias.to(rows.dtype))
         else:
             y = in_layout(self._kernel(rows, self.bias), feature_major=False)

@@ -153,7 +153,8 @@ def observed_norms(block: nn.Module) -> Iterator[list[SeenNorm]]:
     norms = {name: part for name, part in block.named_modules() if isinstance(part, FusedNorm)}
 
     def note(name: str, args: tuple, kwargs: dict) -> None:
-        if (operands := norms[name].kernel_operands(*args, **kwargs)) is not None:
+        operands = norms[name].kernel_operands(*args, **kwargs)
+        if operands is not None:
             problem = NormProblem.of(operands["x"], operands["residual"], operands["sums"] is not None)
             seen.append(SeenNorm(norms[name], problem, layer_norm.launch_in_use(**operands)))
 

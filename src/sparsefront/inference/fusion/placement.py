@@ -68,7 +68,8 @@ class FusedResidualNorm(FusedNorm):
         return y.t().view(x.shape), sums.t().view(x.shape) if self.keep_sums else sums
 
     def kernel_operands(self, x: Tensor, residual: Tensor) -> dict[str, Any] | None:  # type: ignore[override]
-        if (alone := super().kernel_operands(x)) is None:
+        alone = super().kernel_operands(x)
+        if alone is None:
             return None
         added = {"x_bias": self.x_bias, "residual": _columns(residual.to(x.dtype))}
         return alone | added | {"sums": alone["x"] if self.keep_sums else None}
@@ -291,7 +292,8 @@ _ROW_NORMS = {aten.layer_norm.default: "layer_norm", aten.rms_norm.default: "rms
 
 def _over_features(node: fx.Node) -> bool:
     """Whether a norm is over the last dimension only."""
-    return isinstance(shape := node.args[1], Sequence) and len(shape) == 1 and "val" in node.meta
+    shape = node.args[1]
+    return isinstance(shape, Sequence) and len(shape) == 1 and "val" in node.meta
 
 
 def _norm_arguments(

@@ -62,7 +62,8 @@ class FusionPlan:
         if not file.is_file():
             raise InvalidSetting("plan", file, "no such file")
         content = json.loads(file.read_text(encoding="utf-8"))
-        if (version := content.pop("format_version", None)) != FORMAT_VERSION:
+        version = content.pop("format_version", None)
+        if version != FORMAT_VERSION:
             raise InvalidSetting("plan", file, f"has format version {version}, this program reads {FORMAT_VERSION}")
         return cls.from_json(content)
 

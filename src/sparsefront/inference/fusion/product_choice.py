@@ -326,7 +326,8 @@ class ProductTuning:
             y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
             x_scale=self.x_scale if candidate.entry.precision != "none" else None,
         )
-        if launches := self.launches.get(candidate.label, ()):
+        launches = self.launches.get(candidate.label, ())
+        if launches:
             assume_launch(self._made, self.problem, launches[0])
         return self._made
 
@@ -481,7 +482,8 @@ class ProductChooser:
         if low:
             ordered.sort(key=lambda candidate: candidate.entry.precision == "none")
         for candidate in ordered:
-            if (product := tuning.product(candidate)) is not None:
+            product = tuning.product(candidate)
+            if product is not None:
                 return ChosenProduct(product, tuning.report(product, times))
         reasons = "; ".join(f"{name}: {why}" for name, why in tuning.unsupported.items()) or "none may run"
         raise Unfusable(f"has no kernel for {tuning.name}: {reasons}")

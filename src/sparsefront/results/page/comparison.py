@@ -134,7 +134,8 @@ def headline(group: ComparableResults) -> str:
         return "Nothing here was timed."
     if group.device == "cpu":
         return f"No network is called faster: {CPU_NOTE}."
-    if not (lines := budget_table(group, [HEADLINE_POINTS])):
+    lines = budget_table(group, [HEADLINE_POINTS])
+    if not lines:
         return "Nothing here may be picked: no held-out data decides."
     verdict, overlapping = lines[0]["verdict"], lines[0].get("its interval overlaps")
     if verdict.startswith(CANNOT_TELL):

@@ -103,7 +103,8 @@ def _pictures(folders: dict[int, Path | None]) -> dict[int, list[dict[str, str]]
         left -= sum(len(one["base64"]) for one in embedded)
         if left < 0:
             break
-        if embedded := [one for one in embedded if one["base64"]]:
+        embedded = [one for one in embedded if one["base64"]]
+        if embedded:
             pictures[place] = embedded
     return pictures
 
