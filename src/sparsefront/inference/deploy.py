@@ -72,7 +72,9 @@ def _dims(
             continue
         if place >= first.dim() or (key == "length" and first.dim() > 3):
             raise InvalidSetting(key, limits, f"has no dimension {place} in {inputs_in_words(inputs)}; give None")
-        size, (low, high) = first.shape[place], limits
+        size = first.shape[place]
+        pair = isinstance(limits, tuple | list) and [*map(type, limits)] == [int, int]
+        low, high = limits if pair else (0, 0)
         if not 1 <= low <= size <= high or size < 2:
             allowed = "is (least, most), and the example lies between them and has at least 2"
             raise InvalidSetting(key, limits, f"{allowed}, not {size}")
