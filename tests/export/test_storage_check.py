@@ -14,7 +14,7 @@ class Own(ElementWise):
     def storage(self, shape, sparsity):
         return {returned}
 """
-THERE = r"families are dense, gathered, .*, ell, csr$"
+THERE = r"families are blocked, .*, semi_structured$"
 WRONG = {
     "unknown family": ('"csrr", {}', "'csrr', which is no storage family, for a layer of "),
     "no parameters": ('"csr"', "'csr', not a family and its parameters"),

@@ -189,7 +189,7 @@ def shared(net):
         ({"change": shared}, r"recovery\.backend=sparse: trains each layer by itself, and 0, 3 share a weight"),
         ({"edit": split}, r"recovery\.backend=sparse: trains whole blocks, and the mask of 0 has others \(blocked:"),
         ({"recovery": Finetune(quantize=True)}, r"recovery\.backend=sparse: .*quantize"),
-        ({"recovery": "sr_ste"}, r"backend=sparse: must be dense \(its update needs gradients of pruned weights"),
+        ({"recovery": "sr_ste"}, r"backend=sparse: must be 'dense' \(its update needs gradients of pruned weights"),
         ({"recovery": "none"}, r"backend=sparse: is a setting of recoveries that train"),
         ({"backend": "fast"}, "backend=fast: must be 'dense', 'sparse' or 'auto'"),
     ],
