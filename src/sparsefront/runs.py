@@ -168,9 +168,11 @@ def other_configuration(
     hydra, config = (_yaml_in(folder, file) for file in (HYDRA_FILE, CONFIG_FILE))
     if part_at(hydra, ("hydra", "overrides", "task")) not in (None, read_overrides(folder)):
         raise Edited(str(HYDRA_FILE), "was edited: its overrides.task is not what overrides.yaml holds")
+    pair = f"{choices['model']}_{choices['dataset']}"  # what Hydra writes as the recipe even where there is none
     for group, ran in choices.items():
         chosen = part_at(hydra, ("hydra", "runtime", "choices", group))
-        if group not in free and chosen not in (None, ran, "default"):
+        missing = (group, ran, chosen) == ("recipe", "default", pair)
+        if group not in free and chosen not in (None, ran, "default") and not missing:
             raise Edited(str(HYDRA_FILE), f"was edited: it chose {group}={shortened(chosen)}, where {ran} was run")
     for path, stated, here in differences((), config, configuration):
         key = ".".join(map(str, path))

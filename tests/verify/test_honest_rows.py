@@ -3,6 +3,8 @@
 import math
 
 import pytest
+import yaml
+from tiny_files import write_tiny_imagenet
 
 import sparsefront as sf
 from sparsefront.verify.__main__ import main
@@ -80,3 +82,12 @@ def test_honest_row_is_verified(places, capsys, monkeypatch, overrides, device):
     folder = sf.run(*TINY, blocks, *PLAIN, *on, *places, *overrides).folder
     assert main([str(folder), places[0]]) == 0, capsys.readouterr()
     assert capsys.readouterr().out.endswith("\nverified\n")
+
+
+def test_honest_row_of_default_recipe(places, tmp_path, capsys):
+    data = ("dataset=tiny_imagenet", f"dataset.path={write_tiny_imagenet(tmp_path)}", "dataset.complete=false")
+    cpu = ("trainer=cpu", "measure.device=cpu", "measure.latency=false", "kernel=none")
+    folder = sf.run(*TINY, "model.depth=1", *PLAIN, *cpu, *places, *data, "pattern=n_m", "sparsity=0.5").folder
+    choices = {"recipe": "vit_small_tiny_imagenet"}  # as the command line stores it, though there is no such recipe
+    (folder / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump({"hydra": {"runtime": {"choices": choices}}}))
+    assert main([str(folder), places[0], data[1]]) == 0, capsys.readouterr()
