@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.latency_search.evaluating import pruned_loss
+from sparsefront.latency_search.evaluating import evaluate_pruned
 from sparsefront.networks import in_eval_mode, keep_modes
 from sparsefront.tasks.plain_task import PlainTask
 
@@ -56,7 +56,7 @@ WAYS = {
     "scores of inputs": lambda net: prune(net, importance="wanda", calibration=DATA),
     "recover": recover,
     "no recovery": lambda net: recover(net, "none"),
-    "loss of a search": lambda net: pruned_loss(
+    "loss of a search": lambda net: evaluate_pruned(
         PlainTask(net, lambda output, batch: output.sum()),
         {"3": torch.ones(8, 8, dtype=torch.bool)},
         [{"input": DATA[0][0]}],

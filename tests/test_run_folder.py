@@ -15,13 +15,13 @@ from waiting import wait_until
 from sparsefront.artifacts import lease
 from sparsefront.artifacts.lease import GONE_S, require_all
 from sparsefront.results import run_folder
-from sparsefront.results.run_folder import close_killed_runs, discard_if_empty, occupied, record_failure
+from sparsefront.results.run_folder import close_killed_runs, discard_if_empty, mark_in_use, record_failure
 
 CHILD = """
 import sys, time
 from pathlib import Path
-from sparsefront.results.run_folder import occupied
-with occupied(Path(sys.argv[1])):
+from sparsefront.results.run_folder import mark_in_use
+with mark_in_use(Path(sys.argv[1])):
     time.sleep(600)
 """
 
@@ -89,7 +89,7 @@ def test_discarded_run_stays_away(tmp_path, monkeypatch):
 def test_silent_run_elsewhere_is_closed(tmp_path, monkeypatch):
     folder = begin(tmp_path / "run", "dense: training")
     monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
-    with occupied(folder):
+    with mark_in_use(folder):
         monkeypatch.undo()
         close_killed_runs(tmp_path)
         assert not (folder / "failure.json").exists()
@@ -109,7 +109,7 @@ def sleep(folder: Path, seconds: float) -> None:
 def test_waking_run_has_its_folder(tmp_path, monkeypatch, log):
     folder = begin(tmp_path / "results" / "run", log)
     monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
-    with occupied(folder):
+    with mark_in_use(folder):
         monkeypatch.undo()
         sleep(folder, GONE_S + 60)
         close_killed_runs(tmp_path / "results")

@@ -3,13 +3,13 @@
 import time
 from itertools import pairwise
 
-from sparsefront.progress import EVALUATION, TIMING, WAITING, recorded, spent_on, working_time
+from sparsefront.progress import EVALUATION, TIMING, WAITING, record_spans, track_time, working_time
 
 
 def test_inner_block_counts_for_itself():
-    with recorded() as spans, spent_on(TIMING, "layers"):
+    with record_spans() as spans, track_time(TIMING, "layers"):
         time.sleep(0.02)
-        with spent_on(WAITING):
+        with track_time(WAITING):
             time.sleep(0.05)
         time.sleep(0.01)
     assert [(span.kind, span.detail) for span in spans] == [(TIMING, "layers"), (WAITING, ""), (TIMING, "layers")]
@@ -20,21 +20,21 @@ def test_inner_block_counts_for_itself():
 
 def test_clock_stands_still_while_waiting():
     wall, start = time.perf_counter(), working_time()  # in this order, so that a pause in between lengthens `passed`
-    with spent_on(EVALUATION):
+    with track_time(EVALUATION):
         time.sleep(0.01)
-        with spent_on(WAITING), spent_on(WAITING):
+        with track_time(WAITING), track_time(WAITING):
             time.sleep(0.1)
     worked, passed = working_time() - start, time.perf_counter() - wall
     assert 0.01 <= worked < passed - 0.09
 
 
 def test_a_failure_ends_its_block():
-    with recorded() as spans:
+    with record_spans() as spans:
         try:
-            with spent_on(TIMING):
+            with track_time(TIMING):
                 raise KeyError
         except KeyError:
             pass
-        with spent_on(EVALUATION):
+        with track_time(EVALUATION):
             pass
     assert [span.kind for span in spans] == [TIMING, EVALUATION]

@@ -35,7 +35,7 @@ from experiments.harness import runs
 from experiments.harness.measure import timed_in_turn
 from experiments.harness.rows import append_line, read_lines, values_of, where_and_when
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import shared
+from sparsefront.gpu import share_gpu
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
@@ -120,7 +120,7 @@ def shipped_launches_only() -> Iterator[None]:
     forget_choices()
     try:
         with (
-            patch.object(timers, "untried_launches", lambda *given: None),
+            patch.object(timers, "find_untried", lambda *given: None),
             patch.object(product_choice, "assume_launch", lambda *given: None),
         ):
             yield
@@ -151,7 +151,7 @@ class Ablation:
                     log.warning("out of time: call again for the lines that are left")
                     return
                 try:
-                    with shared(self.session.device):
+                    with share_gpu(self.session.device):
                         self.measure(point, line)
                 except Exception as error:  # one line must not take the others with it
                     log.error("%s %s failed: %s", point, line.name, failure_reason(error), exc_info=error)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from experiments.end_to_end.networks import Network, inputs_of
 from experiments.end_to_end.points import Point
 from experiments.harness.measure import timed_in_turn
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.fusion.block_pass import make_dense_graph
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.timers import summarize
@@ -57,7 +57,7 @@ def without_timing(network: Network, point: Point, device: torch.device, dtype: 
 def find_dense(network: Network, point: Point, settings: Measure) -> Dense:
     """The fastest dense version, as an earlier search found or by a new one, timed beside the fused graph."""
     plain = without_timing(network, point, settings.torch_device, settings.torch_dtype)
-    execution = find_execution(plain.net, plain.inputs, settings, fused_dense_graph)
+    execution = find_execution(plain.net, plain.inputs, settings, make_dense_graph)
     log.info("dense candidates: %s", ", ".join(f"{name} {ms:.3f} ms" for name, ms in execution.medians_ms.items()))
     for name, why in execution.not_timed.items():
         log.info("dense candidate %s: %s", name, why)

@@ -22,14 +22,14 @@ from experiments.harness.measure import Steps, kernel_times_us, timed_in_turn
 from experiments.harness.rows import append_line, read_lines, replace_lines, where_and_when
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import exclusive, shared
+from sparsefront.gpu import exclusive, share_gpu
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.product_choice import TimedProducts
 from sparsefront.inference.whole_network import why_dense
 from sparsefront.measure.settings import DTYPES, Measure
 from sparsefront.measure.speedup import speedup_of
 from sparsefront.measure.timers import summarize
-from sparsefront.progress import recorded
+from sparsefront.progress import record_spans
 
 log = logging.getLogger(__name__)
 ALL_SPARSE = 0.999  # of the flops: then forcing sparse kernels changes nothing
@@ -174,7 +174,7 @@ class Session:
         Raises:
             Exception: whatever fails on the way.
         """
-        with recorded() as spans, shared(self.device):
+        with record_spans() as spans, share_gpu(self.device):
             self._measure(point)
         kinds: dict[str, float] = defaultdict(float)
         for span in spans:

@@ -19,7 +19,7 @@ from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.inference.swap import swap_layers
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.inference.whole_network import kept_dense
+from sparsefront.inference.whole_network import keep_dense
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error, relative_error
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.problems import observe_problems
@@ -176,5 +176,5 @@ def make_sparse(
 def without_kernels(dense: Dense, masks: Masks, sparse: Sparse, why: str) -> Sparse:
     """The dense version, with zeros among its weights, instead of a swapped network that is slower as a whole."""
     errors = Errors(*(2 * [sparse.errors.dense_outputs]), *(2 * [sparse.errors.dense_logits]))
-    report = kept_dense(sparse.report, masked_net(dense, masks), why)
+    report = keep_dense(sparse.report, masked_net(dense, masks), why)
     return Sparse(report, errors, dense.call, f"dense: {dense.variant}")

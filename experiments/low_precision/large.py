@@ -21,7 +21,7 @@ from experiments.harness import runs
 from experiments.harness.measure import timed_in_turn
 from experiments.harness.rows import where_and_when
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.fusion.block_pass import make_dense_graph
 from sparsefront.inference.precision import Precision
 from sparsefront.measure.correctness import LOW_PRECISION_ERROR_LIMIT, relative_error
 from sparsefront.measure.end_to_end import find_execution
@@ -54,7 +54,7 @@ def measure(session: Session, point: Point) -> None:
     body, inputs = dense.network.body, dense.inputs
     masked = masked_net(dense, masks)
     net, report = swapped_net(dense, masked, masks, KernelChoice(), precision=Precision(PRECISION))
-    low = fused_dense_graph(copy.deepcopy(dense.net), inputs, PRECISION)
+    low = make_dense_graph(copy.deepcopy(dense.net), inputs, PRECISION)
     errors, logits = {}, {}
     for side, one, other in (("sparse", net, masked), ("dense_low", low, dense.net)):
         states, ends = zip(*(outputs_of(body, made, inputs) for made in (one, other)), strict=True)

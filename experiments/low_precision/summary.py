@@ -15,7 +15,7 @@ from sparsefront_kernels.semi_structured import torchao
 from experiments.harness import page
 from experiments.harness.rows import Row, read_lines
 from experiments.low_precision import operators
-from sparsefront.results.run_folder import recorded_overrides
+from sparsefront.results.run_folder import read_overrides
 from sparsefront.results.store import read_results
 
 HERE = Path(__file__).parent
@@ -43,7 +43,7 @@ def network_table(records: Sequence[Path]) -> list[str]:
     lines = []
     for result, place in (entry for entries in reading.places.values() for entry in entries):
         pattern, level = result.choice.pattern, result.sparsity.sparsity_target
-        asked = f"precision={FP8_NETWORK}" in (recorded_overrides(place) or [])
+        asked = f"precision={FP8_NETWORK}" in (read_overrides(place) or [])
         flat = {name: "" if value is None else str(value) for name, value in result.flat().items()}
         cells = [
             NAMES[pattern].format(result.choice.granularity),

@@ -16,7 +16,7 @@ from statistics import mean, stdev
 from experiments.harness import page
 from experiments.harness.figures import new_figure, paper_style, save_svg, small_axes
 from experiments.harness.rows import Row, read_lines, text, write
-from sparsefront.results.intervals import paired_difference
+from sparsefront.results.intervals import compare_paired
 from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, pattern_color
 from sparsefront.results.store import read_results
 from sparsefront.tasks.outcomes import Outcomes
@@ -209,7 +209,7 @@ def pairs(rows: Sequence[Row], outcomes_of: Callable[[str], Outcomes | None]) ->
         ours, theirs = ([outcomes_of(row["run_id"]) for row in side] for side in (searched, singles))
         if any(outcomes is None for outcomes in (*ours, *theirs)):
             continue
-        difference = paired_difference(ours, theirs, same_seeds=True)
+        difference = compare_paired(ours, theirs, same_seeds=True)
         values = (
             level,
             len(searched),

@@ -24,7 +24,7 @@ import yaml
 
 from experiments.harness import rows, runs
 from experiments.harness.rows import append_line, read_lines
-from sparsefront.results.run_folder import recorded_overrides
+from sparsefront.results.run_folder import read_overrides
 from sparsefront.results.store import read_results
 
 EXPERIMENTS = Path(__file__).resolve().parents[1]
@@ -181,7 +181,7 @@ def rows_of(study: Study, records: Sequence[Path]) -> Iterator[Line]:
     runs_with_row = {(line["run_id"], line["table"], line["row"]) for line in read_lines(study.points_file)}
     for entries in read_results(records).places.values():
         for result, place in entries:
-            flat, overrides = result.flat(), recorded_overrides(place) or []
+            flat, overrides = result.flat(), read_overrides(place) or []
             seed = next((int(text.partition("=")[2]) for text in overrides if text.startswith(f"{study.seed_key}=")), 0)
             asked = settings(text for text in runs.without_places(overrides) if not text.startswith(HOW))
             for cell in study.cells:

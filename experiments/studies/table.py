@@ -71,7 +71,7 @@ class Measured:
         return next(iter(self.of_seed.values()))
 
 
-def measured_cells(study: Study, file: Path | None = None) -> list[Measured]:
+def tabulate_seeds(study: Study, file: Path | None = None) -> list[Measured]:
     """Every cell with its rows, in the order of the tables."""
     rows: dict[tuple[str, ...], list[Line]] = {}
     for line in read_lines(file or study.points_file):
@@ -381,7 +381,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.studies:
         study = Study.read(name)
-        cells = measured_cells(study)
+        cells = tabulate_seeds(study)
         text = "\n".join(tables(study, cells))
         print(text)
         if arguments.write:

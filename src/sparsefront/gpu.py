@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from sparsefront_kernels.file_lock import FileLock
 
-from sparsefront.progress import ALONE, WAITING, innermost_kind, spent_on
+from sparsefront.progress import ALONE, WAITING, innermost_kind, track_time
 
 # Driver queries through `nvidia-smi`.
 
@@ -199,10 +199,10 @@ TELL_AFTER_S = 3.0
 
 
 @contextmanager
-def shared(device: torch.device) -> Iterator[None]:
+def share_gpu(device: torch.device) -> Iterator[None]:
     """Use a GPU shared with other processes, none of which times meanwhile; long work should call `yield_gpu` now and then.
 
-    Also a decorator. No effect inside `shared` or `exclusive`.
+    Also a decorator. No effect inside `share_gpu` or `exclusive`.
 
     Args:
         device: of type cuda; without an index, the current one. A CPU is not locked.
@@ -222,13 +222,13 @@ def exclusive(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def released(device: torch.device) -> Iterator[None]:
+def release_gpu(device: torch.device) -> Iterator[None]:
     """Release a shared lock meanwhile, for work that does not need the GPU or waits for a process that may need it."""
     access = _access_to(device)
     if access is None or access.mode != "shared":
         yield
         return
-    with access.switched_to(None):
+    with access.hold_mode(None):
         yield
 
 
@@ -246,7 +246,7 @@ def _in_mode(device: torch.device, mode: str) -> Iterator[None]:
     if access is None or access.mode in (mode, "exclusive"):
         yield
         return
-    with access.switched_to(mode):
+    with access.hold_mode(mode):
         yield
 
 
@@ -258,12 +258,12 @@ class _Access:
         self.mode: str | None = None
 
     @contextmanager
-    def switched_to(self, mode: str | None) -> Iterator[None]:
+    def hold_mode(self, mode: str | None) -> Iterator[None]:
         before = self.mode
         self.switch_to(mode)
         try:
             if mode == "exclusive":
-                with spent_on(ALONE, innermost_kind()):
+                with track_time(ALONE, innermost_kind()):
                     yield
             else:
                 yield
@@ -354,7 +354,7 @@ def _log_long_wait() -> Iterator[None]:
     line.daemon = True
     line.start()
     try:
-        with spent_on(WAITING):
+        with track_time(WAITING):
             yield
     finally:
         line.cancel()

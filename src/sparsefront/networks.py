@@ -28,7 +28,7 @@ def layer_weight(layer: nn.Module) -> Tensor:
     return weight
 
 
-def unwrapped(net: Any) -> Any:
+def unwrap(net: Any) -> Any:
     """Unwrap `torch.compile`, DataParallel and DistributedDataParallel, in any nesting; anything else is returned unchanged."""
     while isinstance(net, nn.Module):
         if isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -135,7 +135,7 @@ def before_forward(
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         see(name, args, kwargs)
 
-    with _removed(
+    with _remove_after(
         module.register_forward_pre_hook(partial(hook, name), with_kwargs=True) for name, module in modules.items()
     ):
         yield
@@ -150,7 +150,7 @@ def after_forward(
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         see(name, args, kwargs, output)
 
-    with _removed(
+    with _remove_after(
         module.register_forward_hook(partial(hook, name), with_kwargs=True) for name, module in modules.items()
     ):
         yield
@@ -162,7 +162,7 @@ def first_argument(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 
 @contextmanager
-def _removed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+def _remove_after(handles: Iterable[RemovableHandle]) -> Iterator[None]:
     held = list(handles)
     try:
         yield
@@ -423,7 +423,7 @@ class AlwaysClamped(TorchFunctionMode):
         return result
 
 
-def decomposed(function: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def decompose(function: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a composite operator through its parts; NotImplemented for other operators.
 
     Inference mode does not decompose such operators. Uses the C++ kernels, which on a GPU call cuDNN for an LSTM: PyTorch's

@@ -23,7 +23,7 @@ from sparsefront.progress import counted
 from sparsefront.records import without_machine, write_record
 from sparsefront.results.packed import RECORD, SUFFIX
 from sparsefront.results.record import Cost
-from sparsefront.results.run_folder import FAILURE_FILE, record_failure, recorded_overrides
+from sparsefront.results.run_folder import FAILURE_FILE, read_overrides, record_failure
 from sparsefront.results.store import read_results
 from sparsefront.settings_class import parameters_of, require_known, settings_class
 
@@ -157,7 +157,7 @@ def run_points(
 def read_pack(pack: Path) -> tuple[dict[frozenset[str], Path], float | None]:
     """Identity -> packed record in a folder, and the seconds of the fastest of these points without its dense training."""
     files = sorted(pack.glob(f"*{SUFFIX}"))
-    places = {identity(overrides): file for file in files if (overrides := recorded_overrides(file)) is not None}
+    places = {identity(overrides): file for file in files if (overrides := read_overrides(file)) is not None}
     results = read_results(files).results if files else []
     seconds = [sum(value or 0.0 for value in _own_seconds(result.cost)) for result in results]
     return places, min(filter(None, seconds), default=None)

@@ -129,7 +129,7 @@ class Span:
 
 @dataclass(eq=False)
 class _Block:
-    """An open `spent_on` block. `resumed`: when it began, or its last inner block ended."""
+    """An open `track_time` block. `resumed`: when it began, or its last inner block ended."""
 
     kind: str
     detail: str
@@ -147,7 +147,7 @@ def working_time() -> float:
 
 
 @contextmanager
-def spent_on(kind: str, detail: str = "") -> Iterator[None]:
+def track_time(kind: str, detail: str = "") -> Iterator[None]:
     """Account the time of a block, without inner blocks; `WAITING` does not count in `working_time`. Not thread-safe."""
     global _waited_s
     begin = time.monotonic()
@@ -169,8 +169,8 @@ def spent_on(kind: str, detail: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def recorded() -> Iterator[list[Span]]:
-    """Record the spans of all `spent_on` blocks inside the context."""
+def record_spans() -> Iterator[list[Span]]:
+    """Record the spans of all `track_time` blocks inside the context."""
     spans: list[Span] = []
     _recorders.append(spans)
     try:
@@ -185,7 +185,7 @@ def seconds_of(spans: Iterable[Span], kind: str) -> float:
 
 
 def innermost_kind() -> str:
-    """The kind of the innermost open `spent_on` block; empty if there is none."""
+    """The kind of the innermost open `track_time` block; empty if there is none."""
     return _open[-1].kind if _open else ""
 
 
@@ -205,18 +205,18 @@ def bar(
     unit: str = "it",
     leave: bool = False,
 ) -> tqdm:
-    """A tqdm bar on stderr, disabled unless `shown()`.
+    """A tqdm bar on stderr, disabled unless `shows()`.
 
     Args:
         total: number of steps; None = the length of the iterable.
         leave: keep the bar when it ends.
     """
     return tqdm(
-        iterable, desc=description, total=total, unit=unit, leave=leave, disable=not shown(), dynamic_ncols=True
+        iterable, desc=description, total=total, unit=unit, leave=leave, disable=not shows(), dynamic_ncols=True
     )
 
 
-def shown() -> bool:
+def shows() -> bool:
     """Whether this process shows bars: only rank 0, on a terminal or in a notebook unless `showing` overrides that."""
     from sparsefront import distributed  # here, since it imports torch, and settings import this module
 
@@ -249,7 +249,7 @@ def sync_progress_bars(library: Any) -> Iterator[None]:
     Args:
         library: module with `are_progress_bars_disabled`, `disable_progress_bars` and `enable_progress_bars`.
     """
-    if shown() or library.are_progress_bars_disabled():
+    if shows() or library.are_progress_bars_disabled():
         yield
         return
     library.disable_progress_bars()

@@ -22,7 +22,7 @@ from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.options import shorten
-from sparsefront.results.columns import collapsed_in
+from sparsefront.results.columns import find_collapsed
 from sparsefront.results.field_types import differences
 from sparsefront.results.packed import (
     MEMBERS,
@@ -34,10 +34,10 @@ from sparsefront.results.packed import (
     SUFFIX,
     is_packed,
     pack,
-    unpacked,
+    unpack,
 )
 from sparsefront.results.record import Result, record_digest
-from sparsefront.results.run_folder import recorded_overrides
+from sparsefront.results.run_folder import read_overrides
 from sparsefront.runs import LEFT_OUT, PATHS
 from sparsefront.stages.latency import with_timings
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
@@ -109,14 +109,14 @@ def check_numbers(result: Result, row: Path) -> None:
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # not as a measurement writes them
         raise Edited("samples.json", f"was edited: no latencies follow from it ({error})") from error
     _require(speed, again, "samples.json")
-    for side, outcomes in (stored_outcomes(result, row) or {}).items():
+    for side, outcomes in (read_outcomes(result, row) or {}).items():
         recomputed = {"evaluated_samples": len(outcomes), "metric_name": outcomes.metric}
         allowed = SUMMED_EQUAL if result.choice.dataset == "squad" else METRIC_EQUAL
         recomputed[side] = outcomes.metric_over(np.arange(len(outcomes)))
         _require(vars(result.quality), recomputed, result.quality.outcomes_file or "outcomes.npz", abs_tol=allowed)
     sparsity = result.sparsity
     if sparsity.collapsed_layers is not None:
-        _require(vars(sparsity), {"collapsed_layers": collapsed_in(result)}, "sparsity_per_layer")
+        _require(vars(sparsity), {"collapsed_layers": find_collapsed(result)}, "sparsity_per_layer")
 
 
 def read_samples(result: Result, row: Path) -> dict[str, list[list[float]]] | None:
@@ -148,7 +148,7 @@ def _require(stated: Mapping[str, Any], found: Mapping[str, Any], source: str, *
             raise Edited("record", f"was edited: it states {key}={discrepancy}")
 
 
-def stored_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:
+def read_outcomes(result: Result, row: Path) -> dict[str, Outcomes] | None:
     """Per-sample outcomes of each network; None if the file is not available.
 
     Raises:
@@ -192,12 +192,12 @@ def write_record(place: Path, folder: Path) -> Path:
     Raises:
         ValueError: names a file of the run that is missing, was edited, or is too large for a record.
     """
-    members = unpacked(place) if is_packed(place) else members_of(place)
+    members = unpack(place) if is_packed(place) else members_of(place)
     run = Result.from_json(members[RECORD].decode()).identity.run_id
     if not NAME.fullmatch(run):
         raise InvalidSetting("run_id", run, f"names no file; {place} has it")
     file = folder / f"{run}{SUFFIX}"
-    if not (file.exists() and unpacked(file) == members):  # zlib versions compress equal content differently
+    if not (file.exists() and unpack(file) == members):  # zlib versions compress equal content differently
         folder.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as new:
             new.write_bytes(pack(members))
@@ -217,7 +217,7 @@ def members_of(folder: Path) -> dict[str, bytes]:
                 raise ValueError(f"{folder / name}: {error}") from None
     if SAMPLES in members and len(pack({SAMPLES: members[SAMPLES]})) > MOST_LATENCY_BYTES:
         del members[SAMPLES]
-    overrides = recorded_overrides(folder)
+    overrides = read_overrides(folder)
     if overrides is None:
         raise ValueError(f"{folder / OVERRIDES}: is missing, and nothing else tells how to make the network again")
     text = yaml.safe_dump(list(without_machine(overrides)), allow_unicode=True, width=math.inf)

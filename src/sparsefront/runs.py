@@ -40,10 +40,10 @@ from sparsefront.results.run_folder import (
     CONFIG_FILE,
     HYDRA_FILE,
     RESULT_FILE,
-    linked_checkpoint,
+    find_checkpoint,
     make_writable,
     needs_resolver,
-    recorded_overrides,
+    read_overrides,
 )
 
 # Compose the configuration that a stored run recorded, as untrusted data.
@@ -79,7 +79,7 @@ def composable_overrides(folder: Path, given: Sequence[str], *, need_paths: bool
     replaced = {_key(text) for text in given}
     folders = option_folders(given)
     taken, paths = [], []
-    for text in recorded_overrides(folder) or []:
+    for text in read_overrides(folder) or []:
         key = _key(text)
         if _first_part(key) in LEFT_OUT or key in replaced or ("trainer" in replaced and _first_part(key) == "trainer"):
             continue
@@ -166,7 +166,7 @@ def other_configuration(
     """
     free = {_key(text) for text in given} | {*LEFT_OUT, *PATHS, "trainer"}
     hydra, config = (_yaml_in(folder, file) for file in (HYDRA_FILE, CONFIG_FILE))
-    if part_at(hydra, ("hydra", "overrides", "task")) not in (None, recorded_overrides(folder)):
+    if part_at(hydra, ("hydra", "overrides", "task")) not in (None, read_overrides(folder)):
         raise Edited(str(HYDRA_FILE), "was edited: its overrides.task is not what overrides.yaml holds")
     pair = f"{choices['model']}_{choices['dataset']}"  # what Hydra writes as the recipe even where there is none
     for group, ran in choices.items():
@@ -208,7 +208,7 @@ def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
     from sparsefront.config.command_line import report_errors_briefly
     from sparsefront.pipeline import run_experiment
 
-    with configured(overrides, config_dir) as (config, directory):
+    with compose_config(overrides, config_dir) as (config, directory):
         make_writable(config.results_dir, directory)
         (directory / ".hydra").mkdir(exist_ok=True)
         OmegaConf.save(config, directory / ".hydra" / "config.yaml")
@@ -224,7 +224,7 @@ def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
 
 
 @contextmanager
-def configured(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[DictConfig, Path]]:
+def compose_config(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[DictConfig, Path]]:
     """Compose the configuration of one run, and set HydraConfig to it inside the context.
 
     Yields it with the folder that the run would write to, which is not created.
@@ -235,7 +235,7 @@ def configured(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[Dic
     import sparsefront.config.schema  # noqa: F401  (registers the schema and the resolvers)
 
     hydra, before = HydraConfig.instance(), HydraConfig.instance().cfg
-    config, directory = _composed(overrides, config_dir)
+    config, directory = _compose(overrides, config_dir)
     try:
         with open_dict(config):
             config.hydra.runtime.output_dir = str(directory)
@@ -246,7 +246,7 @@ def configured(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[Dic
         hydra.cfg = before
 
 
-def _composed(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, Path]:
+def _compose(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, Path]:
     """The configuration, including Hydra's own part, and the folder of the run."""
     plain = normalize_arguments(overrides)
     try:
@@ -330,11 +330,11 @@ class FinishedRun:
     @cached_property
     def _loaded(self) -> tuple[nn.Module, Masks]:
 
-        checkpoint = linked_checkpoint(self.folder)
+        checkpoint = find_checkpoint(self.folder)
         if checkpoint is None:
             allowed = "holds no checkpoint: the run pruned nothing, or its checkpoint was removed since"
             raise InvalidSetting("run_folder", self.folder, allowed)
-        with configured(self._loading_overrides(), CONF) as (config, _):
+        with compose_config(self._loading_overrides(), CONF) as (config, _):
             model = build_settings("model", config.model, base=Model, trust=self.trust)
             dataset = build_settings("dataset", config.dataset, base=Dataset, trust=self.trust)
             pattern = build_settings("pattern", config.pattern, base=Pattern, trust=self.trust)

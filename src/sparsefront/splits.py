@@ -13,7 +13,7 @@ from sparsefront.data.base import DROPPED, Dataset, Division
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.options import CONF
 from sparsefront.progress import exit_quietly_on_broken_pipe
-from sparsefront.runs import configured
+from sparsefront.runs import compose_config
 
 HELP = """\
 Which rows of a data set's train part are held out for choices, as JSON. KEY=VALUE are those of run.py; all but those of the data
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     try:
-        with configured(arguments, CONF) as (config, _):
+        with compose_config(arguments, CONF) as (config, _):
             dataset, cache_dir = (
                 build_settings("dataset", config.dataset, base=Dataset),
                 Path(config.cache_dir) / "data",

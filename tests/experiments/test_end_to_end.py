@@ -225,12 +225,12 @@ def test_recent_launches_do_not_count(modules):
 
     from sparsefront.measure import timers
 
-    table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), timers.untried_launches
+    table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), timers.find_untried
     table.record("own", {})
     try:
         with modules["ablation"].shipped_launches_only():
-            assert "own" not in table.entries and timers.untried_launches(None, None) is None
-        assert "own" in table.entries and timers.untried_launches is untried
+            assert "own" not in table.entries and timers.find_untried(None, None) is None
+        assert "own" in table.entries and timers.find_untried is untried
     finally:
         del table.entries["own"]
 

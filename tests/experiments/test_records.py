@@ -14,7 +14,7 @@ from experiments.harness.rows import difference, rows_by_run
 from sparsefront.__main__ import compare
 from sparsefront.artifacts.bounded_files import Unreadable
 from sparsefront.records import without_machine, write_record
-from sparsefront.results.packed import MEMBERS, OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack, unpacked
+from sparsefront.results.packed import MEMBERS, OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack, unpack
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import overrides_command
 from sparsefront.results.store import read_results
@@ -65,14 +65,14 @@ def test_equal_runs_give_equal_bytes(results, packed, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(run_folder(results), again / "run")
     other = write_record(again / "run", tmp_path / "others")
-    assert other.read_bytes() == packed.read_bytes() == pack(unpacked(packed))
+    assert other.read_bytes() == packed.read_bytes() == pack(unpack(packed))
     repacked = write_record(packed, tmp_path / "repacked")
     assert repacked.read_bytes() == packed.read_bytes(), "records may be packed anew from records"
     assert packed.stat().st_size < 16_000
 
 
 def test_record_names_no_place(packed, results):
-    members = unpacked(packed)
+    members = unpack(packed)
     assert set(members) == set(MEMBERS)
     assert str(results.parent).encode() not in b"".join(members.values())
     assert overrides_command(packed) == (
@@ -102,15 +102,15 @@ def test_run_without_a_file(results, tmp_path, name):
 
 def test_large_latencies_are_left_out(results, tmp_path, monkeypatch):
     monkeypatch.setattr("sparsefront.records.MOST_LATENCY_BYTES", 10)
-    assert set(unpacked(write_record(run_folder(results), tmp_path))) == {*MEMBERS} - {SAMPLES}
+    assert set(unpack(write_record(run_folder(results), tmp_path))) == {*MEMBERS} - {SAMPLES}
 
 
 def test_records_are_compared_and_rebuilt(results, packed, tmp_path, capsys):
-    other = json.loads(unpacked(packed)[RECORD])
+    other = json.loads(unpack(packed)[RECORD])
     other["identity"] |= {"run_id": "another", "record_sha256": None}
     other["choice"]["pattern"] = "uniform"
     second = packed.with_name("another.record.zip")
-    second.write_bytes(pack(unpacked(packed) | {RECORD: json.dumps(other).encode()}))
+    second.write_bytes(pack(unpack(packed) | {RECORD: json.dumps(other).encode()}))
     assert compare([str(packed.parents[1]), f"out={tmp_path / 'page'}"]) == 0
     said = capsys.readouterr()
     assert "left out" not in said.err and "n_m" in said.out
@@ -124,7 +124,7 @@ def test_records_are_compared_and_rebuilt(results, packed, tmp_path, capsys):
 
 
 def test_an_edited_record_is_left_out(packed, capsys):
-    members = unpacked(packed)
+    members = unpack(packed)
     text = members[RECORD].decode()
     result = Result.from_json(text)
     edited = text.replace(f'"sparse": {result.quality.sparse}', '"sparse": 0.99')
@@ -145,7 +145,7 @@ def zip_of(*members: tuple[str, bytes], method: int = ZIP_DEFLATED) -> bytes:
 
 
 def test_foreign_record_is_one_line(packed):
-    members = unpacked(packed)
+    members = unpack(packed)
     row, good = (RECORD, members[RECORD]), packed.read_bytes()
     bomb = zip_of((RECORD, b" " * (MEMBERS[RECORD] + 1)))
     understated = bomb.replace((MEMBERS[RECORD] + 1).to_bytes(4, "little"), (100).to_bytes(4, "little"))
@@ -182,12 +182,12 @@ def test_foreign_record_is_one_line(packed):
     with pytest.warns(UserWarning, match="Duplicate"):
         packed.write_bytes(zip_of(row, row))
     with pytest.raises(Unreadable, match="two files of one name"):
-        unpacked(packed)
+        unpack(packed)
 
 
 def test_overrides_that_are_no_list(packed):
     for content in (b"", b"{", b"a: 1", b"\xff"):
-        packed.write_bytes(pack(unpacked(packed) | {OVERRIDES: content}))
+        packed.write_bytes(pack(unpack(packed) | {OVERRIDES: content}))
         assert only(packed) and overrides_command(packed) is None
 
 

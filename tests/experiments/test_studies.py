@@ -23,13 +23,13 @@ MEASURED = [name for name in NAMES if (EXPERIMENTS / name / "points.csv").exists
 def test_page_shows_the_published_rows(name):
     of_study = Study.read(name)
     page = (EXPERIMENTS / name / "README.md").read_text()
-    text = "\n".join(table.tables(of_study, table.measured_cells(of_study)))
+    text = "\n".join(table.tables(of_study, table.tabulate_seeds(of_study)))
     assert text.strip() == page.partition(table.MARKS[0])[2].partition(table.MARKS[1])[0].strip()
 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_figure_is_as_published(name, tmp_path):
-    drawn = table.draw(table.measured_cells(Study.read(name)), tmp_path / table.PLOT)
+    drawn = table.draw(table.tabulate_seeds(Study.read(name)), tmp_path / table.PLOT)
     assert drawn == (EXPERIMENTS / name / table.PLOT).exists()
 
 
@@ -89,7 +89,7 @@ def test_row_of_other_settings(tmp_path):
     of_study, file = Study.read("uniform_mt"), tmp_path / "points.csv"
     shutil.copy(of_study.points_file, file)
     file.write_text(Path(file).read_text().replace("sparsity=0.7", "sparsity=0.71"))
-    found = [one.cell.column for one in table.measured_cells(of_study, file) if one.of_seed]
+    found = [one.cell.column for one in table.tabulate_seeds(of_study, file) if one.of_seed]
     assert found == ["50 %"]
 
 

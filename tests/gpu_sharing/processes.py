@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from sparsefront import gpu
-from sparsefront.gpu import exclusive, shared, yield_gpu
+from sparsefront.gpu import exclusive, share_gpu, yield_gpu
 
 CPU = torch.device("cpu")
 BATCH_S, TIMING_S = 0.004, 0.04
@@ -24,7 +24,7 @@ def enough(file: Path) -> Path:
 
 def train(file: Path) -> None:
     """Batch after batch, as a training does it."""
-    with shared(CPU), file.open("w") as out:
+    with share_gpu(CPU), file.open("w") as out:
         while not enough(file).exists():
             yield_gpu(CPU)
             _work(out, BATCH_S)
@@ -32,7 +32,7 @@ def train(file: Path) -> None:
 
 def measure(file: Path) -> None:
     """Five timings from within work that is shared."""
-    with shared(CPU), file.open("w") as out:
+    with share_gpu(CPU), file.open("w") as out:
         for _ in range(5):
             with exclusive(CPU):
                 _work(out, TIMING_S)
@@ -47,7 +47,7 @@ def hold_alone(file: Path) -> None:
 
 def hold_shared(file: Path) -> None:
     """Without giving way."""
-    with shared(CPU):
+    with share_gpu(CPU):
         file.write_text("held")
         _wait(file)
 

@@ -13,9 +13,9 @@ from sparsefront.measure.timers import time_interleaved
 
 pytestmark = pytest.mark.gpu
 WORK = (
-    "import sys, time, pathlib, torch; from sparsefront.gpu import shared, yield_gpu\n"
+    "import sys, time, pathlib, torch; from sparsefront.gpu import share_gpu, yield_gpu\n"
     "device = torch.device('cuda'); x = torch.randn(4096, 4096, device=device); file = pathlib.Path(sys.argv[1])\n"
-    "with shared(device):\n"
+    "with share_gpu(device):\n"
     "    ends = time.monotonic() + 600\n"
     "    while time.monotonic() < ends:\n"
     "        yield_gpu(device); torch.mm(x, x); torch.cuda.synchronize(); file.touch()\n"

@@ -10,8 +10,8 @@ from program_server import Program
 from waiting import wait_until
 
 from sparsefront import gpu
-from sparsefront.gpu import exclusive, released, shared, yield_gpu
-from sparsefront.progress import TRAINING, WAITING, recorded
+from sparsefront.gpu import exclusive, release_gpu, share_gpu, yield_gpu
+from sparsefront.progress import TRAINING, WAITING, record_spans
 
 pytest.importorskip("fcntl", reason="locks of POSIX systems")
 SCRIPT = Path(__file__).with_name("processes.py")
@@ -108,13 +108,13 @@ def mode() -> str | None:
 
 
 def test_blocks_inside_each_other(start):
-    with shared(CPU):
-        with shared(CPU), exclusive(CPU), exclusive(CPU), shared(CPU), released(CPU):
+    with share_gpu(CPU):
+        with share_gpu(CPU), exclusive(CPU), exclusive(CPU), share_gpu(CPU), release_gpu(CPU):
             assert mode() == "exclusive"
         assert mode() == "shared"
-        with released(CPU):
+        with release_gpu(CPU):
             assert mode() is None
-            with shared(CPU):
+            with share_gpu(CPU):
                 assert mode() == "shared"
             assert mode() is None
         with pytest.raises(KeyError), exclusive(CPU):
@@ -127,7 +127,7 @@ def test_folder_without_locks_warns(start, tmp_path, caplog):
     (tmp_path / "locks").write_text("no folder")
     with exclusive(CPU):
         pass
-    with shared(CPU):
+    with share_gpu(CPU):
         yield_gpu(CPU)
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "no lock for this GPU, so that other processes may disturb its timings"
@@ -172,7 +172,7 @@ def test_training_gives_way(start, tmp_path, monkeypatch):
     task = ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=2))
     trainer = TrainerSettings(accelerator="cpu", limit_batches=2, progress_bar=False)
     began = time.perf_counter()
-    with recorded() as spans:
+    with record_spans() as spans:
         trained = fit(
             task,
             data,

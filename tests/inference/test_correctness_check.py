@@ -11,7 +11,7 @@ from torch import nn
 from sparsefront.inference import autotune
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.swap import swap_layers
-from sparsefront.measure.correctness import CPU_ROWS, CorrectnessCheck, checked_before, rows_to_compare
+from sparsefront.measure.correctness import CPU_ROWS, CorrectnessCheck, assume_checked, rows_to_compare
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -102,7 +102,7 @@ def swap_with(kernel, monkeypatch, mlp, exported):
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_cheating_kernel_is_never_timed(cheat, again, monkeypatch, mlp, exported):
     kernel = KernelEntry(name="fake", family="gathered", product=CHEATS[cheat](), is_reference=True)
-    with checked_before() if again else nullcontext():
+    with assume_checked() if again else nullcontext():
         report, timed = swap_with(kernel, monkeypatch, mlp, exported)
         assert (rows_to_compare(torch.empty(CPU_ROWS, 1)) is None) != again
     assert report.layers["first"].kernel == "dense_linear"

@@ -58,7 +58,7 @@ def needed(monkeypatch):
             name: replace(one, problem=replace(one.problem, dtype=torch.float16, device="cuda"))
             for name, one in seen.items()
         }
-        return libraries.needed_libraries(net, packed, on_gpu, KernelChoice(choice), plan, Precision(precision))
+        return libraries.find_libraries(net, packed, on_gpu, KernelChoice(choice), plan, Precision(precision))
 
     return find
 

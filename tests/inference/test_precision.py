@@ -11,14 +11,14 @@ from torch.nn import functional
 
 import sparsefront as sf
 from sparsefront.data.base import DataInfo
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.fusion.block_pass import make_dense_graph
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.placement import Quantizes, QuantizesOutput
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
-from sparsefront.inference.precision import LAST, Precision, activation_amax, unsupported_reason
+from sparsefront.inference.precision import LAST, Precision, activation_amax, explain_refusal
 from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.variants import DoesNotApply
@@ -115,7 +115,7 @@ def apart(one, other, inputs):
 @pytest.mark.parametrize("precision", LOW)
 def test_the_dense_graph_multiplies_quantised_operands(precision, bert):
     ranges = ranges_of(bert, TOKENS, precision)
-    fused = fused_dense_graph(bert, TOKENS, precision, ranges)
+    fused = make_dense_graph(bert, TOKENS, precision, ranges)
     kernels = {part.kernel_name for part in fused.modules() if isinstance(part, FusedProduct)}
     assert kernels == {f"dense_{precision.removesuffix('_static')}_reference"}
     assert not any(block.feature_major for block in fused.modules() if isinstance(block, FusedBlock))
@@ -130,11 +130,11 @@ def test_the_dense_graph_multiplies_quantised_operands(precision, bert):
 def test_network_without_blocks_is_quantized(precision, mlp):
     net, inputs = mlp
     ranges = ranges_of(net, inputs, precision)
-    fused = fused_dense_graph(net, inputs, precision, ranges)
+    fused = make_dense_graph(net, inputs, precision, ranges)
     assert apart(fused, emulation(net, ["first", "wide"], precision, ranges), inputs) < CLOSE
     for given in (nn.Conv2d(3, 8, 3).eval(), nn.Sequential(nn.Linear(16, 16)).eval()):
         with pytest.raises(DoesNotApply):
-            fused_dense_graph(given, {"input": torch.randn(2, 3, 16, 16)}, precision)
+            make_dense_graph(given, {"input": torch.randn(2, 3, 16, 16)}, precision)
 
 
 def test_blocks_run_in_fp8(bert):
@@ -209,7 +209,7 @@ def test_ranges_of_all_batches(mlp):
     ranges = activation_amax(net, [inputs, {"x": torch.full((1, 256), 9.0)}])
     assert ranges["first"] == 9.0 and set(ranges) == {"first", "narrow", "wide", "last"}
     assert "no finite range for first" in str(
-        Precision("fp8_static", {"first": float("inf")}).unsupported_layer(["first"], (128, 256), torch.float32)
+        Precision("fp8_static", {"first": float("inf")}).explain_16_bits(["first"], (128, 256), torch.float32)
     )
 
 
@@ -246,8 +246,8 @@ def test_gpu_needs_16_bits(monkeypatch):
     gpu = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A100")
-    assert unsupported_reason("fp8", torch.device("cpu"), torch.float32) is None
-    assert unsupported_reason("none", gpu, torch.float32) is None
-    assert "fp16 or bf16" in str(unsupported_reason("int8", gpu, torch.float32))
-    assert unsupported_reason("int8", gpu, torch.float16) is None
-    assert "8.9 or more, not 8.0 of A100" in str(unsupported_reason("fp8_static", gpu, torch.float16))
+    assert explain_refusal("fp8", torch.device("cpu"), torch.float32) is None
+    assert explain_refusal("none", gpu, torch.float32) is None
+    assert "fp16 or bf16" in str(explain_refusal("int8", gpu, torch.float32))
+    assert explain_refusal("int8", gpu, torch.float16) is None
+    assert "8.9 or more, not 8.0 of A100" in str(explain_refusal("fp8_static", gpu, torch.float16))

@@ -8,7 +8,7 @@ import torch
 import sparsefront as sf
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.fusion.block_pass import make_dense_graph
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.placement import QuantizesOutput
 from sparsefront.inference.precision import activation_amax, emulation
@@ -39,7 +39,7 @@ def apart(one, other, inputs):
 def test_dense_graph_in_every_mode(precision, case):
     net, inputs = case
     ranges = activation_amax(net, [inputs]) if precision == "fp8_static" else None
-    fused = fused_dense_graph(net, inputs, precision, ranges)
+    fused = make_dense_graph(net, inputs, precision, ranges)
     kernels = {part.kernel_name for part in fused.modules() if isinstance(part, FusedProduct)}
     assert kernels == {f"dense_{precision.removesuffix('_static')}"}
     assert apart(fused, net, inputs) < 0.1

@@ -21,7 +21,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import read_export, write_export
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.swap import load_sparse, save_choices, swap_layers
-from sparsefront.inference.whole_network import kept_dense, why_dense
+from sparsefront.inference.whole_network import keep_dense, why_dense
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
@@ -371,7 +371,7 @@ def test_undone_swap_reports_every_layer(mlp, exported, tmp_path):
     masked.load_state_dict(net.state_dict())
     report = swapped(net, export, inputs)
     assert report.sparse_flops_share == 1
-    kept = kept_dense(report, masked, "it is slower")
+    kept = keep_dense(report, masked, "it is slower")
     assert kept.kernels == {"dense_linear": 2} and kept.sparse_layer_share == kept.sparse_flops_share == 0
     assert kept.dense_layers == {"first": "it is slower", "second": "it is slower"}
     assert kept.layers["first"].weight_bytes == 64 * 96 * 4

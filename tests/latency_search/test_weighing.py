@@ -14,7 +14,7 @@ from torch import nn
 
 from sparsefront.allocation.assignment import Item, Option
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.latency_search.evaluating import FLOOR, CandidateMasks, masked, output_error, weighted
+from sparsefront.latency_search.evaluating import FLOOR, CandidateMasks, masked, output_error, weigh
 from sparsefront.latency_search.table import Timing, layer_time
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.problems import LayerInput
@@ -42,7 +42,7 @@ def loss(made: dict[str, torch.Tensor]) -> float:
 
 
 def test_errors_count_by_the_loss():
-    found = weighted(items(), masks(), loss)
+    found = weigh(items(), masks(), loss)
     matters, little, helps = ([option.error for option in item.options] for item in found)
     weight = (0.5 + 0.75) / (0.3 + 0.6)  # of the options that are tried
     assert little == pytest.approx([0.0, *(weight * error for error in ERRORS.values())])
@@ -52,7 +52,7 @@ def test_errors_count_by_the_loss():
 
 
 def test_constant_loss_leaves_errors():
-    assert weighted(items(), masks(), lambda made: 1.0) == items()
+    assert weigh(items(), masks(), lambda made: 1.0) == items()
 
 
 def test_error_is_a_share_of_outputs():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.inference.benchmark import measured_dtype
+from sparsefront.inference.benchmark import find_dtype
 
 benchmark = importlib.import_module("sparsefront.inference.benchmark")  # the package has a function of that name
 QUICK = {"warmup": 1, "samples": 5, "repeats": 1, "execution_modes": ["eager"], "variants": []}
@@ -31,10 +31,10 @@ def plain() -> nn.Module:
 
 
 def test_coarsest_dtype_of_the_weights():
-    assert measured_dtype(Normed()) == "bf16" and measured_dtype(Normed(torch.float16)) == "fp16"
-    assert measured_dtype(nn.Linear(4, 4)) == measured_dtype(nn.ReLU()) == "fp32"
+    assert find_dtype(Normed()) == "bf16" and find_dtype(Normed(torch.float16)) == "fp16"
+    assert find_dtype(nn.Linear(4, 4)) == find_dtype(nn.ReLU()) == "fp32"
     with pytest.raises(sf.InvalidSetting, match="net=torch.float64: is timed in fp32, fp16, bf16"):
-        measured_dtype(nn.Linear(4, 4).double())
+        find_dtype(nn.Linear(4, 4).double())
 
 
 @pytest.mark.parametrize("build", [Normed, plain])

@@ -97,7 +97,7 @@ def test_slower_network_is_dense_again(net, gpu, sparse_ms, kept):
     assert f"the whole network takes {sparse_ms:.3f} ms with kernels, 1.000 ms dense" in "".join(seen.told)
     assert str(report).splitlines()[-1].startswith(f"  the whole network takes {sparse_ms:.3f} ms")
     assert not net.training and not net[2].training
-    decided = end_to_end._known_search(net, "", {"input": X}, whole_network._settings(net, None), None)
+    decided = end_to_end._recall_search(net, "", {"input": X}, whole_network._settings(net, None), None)
     assert (decided and decided["versions"]) == (("compile_cuda_graph",) if kept else None), "what won is what runs"
     if kept:
         assert "SparseLinear" in str(net)

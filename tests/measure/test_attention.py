@@ -16,8 +16,8 @@ from sparsefront.measure.attention import (
     BACKENDS,
     SUPPORT_CHECKS,
     WithAttentionBackend,
+    explain_refusal,
     math_path_report,
-    unsupported_reason,
     without_full_masks,
 )
 from sparsefront.measure.execution_mode import FastestMode, fastest_execution_mode
@@ -152,7 +152,7 @@ def test_slow_attention_is_named(monkeypatch, caplog):
     )
     for device, told in ((CPU, 0), (torch.device("cuda"), 1)):
         monkeypatch.setattr(end_to_end, "_device", lambda inputs, device=device: device)
-        monkeypatch.setattr(end_to_end, "shared", lambda device: nullcontext())
+        monkeypatch.setattr(end_to_end, "share_gpu", lambda device: nullcontext())
         way = Execution(FastestMode("eager", net, lambda: None))
         search = SimpleNamespace(slowest=[], try_likely=list, try_others=list, result=lambda way=way: way)
         monkeypatch.setattr(end_to_end, "ExecutionSearch", lambda *given, search=search, **more: search)
@@ -172,14 +172,14 @@ class Masked(nn.Module):
 
 
 def test_attentions_that_a_backend_takes(monkeypatch):
-    without = unsupported_reason(nn.Linear(4, 4), {"input": torch.randn(1, 4)}, "sdpa_flash")
+    without = explain_refusal(nn.Linear(4, 4), {"input": torch.randn(1, 4)}, "sdpa_flash")
     assert without == "the network calls no scaled_dot_product_attention"
     inputs = {"x": torch.randn(1, 2, 4, 8), "mask": torch.ones(1, 1, 4, 4, dtype=torch.bool)}
     answers = {"no masks": lambda call: call.attn_mask is None, "all": lambda call: True, "none": lambda call: False}
     reasons = {}
     for name, takes in answers.items():
         monkeypatch.setitem(SUPPORT_CHECKS, "sdpa_flash", takes)
-        reasons[name] = unsupported_reason(Masked(), inputs, "sdpa_flash")
+        reasons[name] = explain_refusal(Masked(), inputs, "sdpa_flash")
     none = "takes no float32 attention of [1, 2, 4, 8] on this device"
     assert reasons == {"no masks": "takes no attention masks", "all": None, "none": none}
     assert SUPPORT_CHECKS.keys() == BACKENDS.keys()

@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from sparsefront import gpu
-from sparsefront.gpu import exclusive, shared
+from sparsefront.gpu import exclusive, share_gpu
 from sparsefront.inference.fusion import block_pass
 from sparsefront.inference.fusion.calls import find_chains, observe_calls
 from sparsefront.measure import execution_mode, timers
@@ -47,7 +47,7 @@ def modes(tmp_path, monkeypatch) -> list:
 def test_first_run_takes_the_lock(modes):
     net, x = nn.Linear(4, 3), torch.randn(2, 4)
     compiled = compile_unshared(net)
-    with torch.inference_mode(), shared(CPU):
+    with torch.inference_mode(), share_gpu(CPU):
         first_call(lambda: compiled(x), CPU)
         with exclusive(CPU):
             torch.testing.assert_close(compiled(x), net(x))
@@ -98,7 +98,7 @@ def test_networks_and_blocks_compile_once(make, monkeypatch):
             calls = observe_calls(form, names, inputs)
             for name in (names[0], names[-1]):
                 counters.clear()
-                assert block_pass._compiled_time_ms(form.get_submodule(name), calls[name]) is not None
+                assert block_pass._time_compiled(form.get_submodule(name), calls[name]) is not None
                 assert counters["stats"]["unique_graphs"] == 1, name
         static = {name: value.clone() for name, value in inputs.items()}
         for form in (net, fuse_linears(net, **inputs), rewritten):

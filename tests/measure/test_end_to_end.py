@@ -9,8 +9,8 @@ from torch._dynamo.utils import counters
 
 from sparsefront.measure import end_to_end, execution_mode, fastest
 from sparsefront.measure.end_to_end import (
+    describe_pruned,
     find_dense,
-    pruned_architecture,
     set_decided_versions,
     set_left_dense,
     time_against_dense,
@@ -94,7 +94,7 @@ def test_network_left_dense(precision, runs):
     """In the precision that it runs in, if that is the one that is reported: int8 is not the fastest here."""
     settings, dense = Measure(device="cpu", samples=6, repeats=2, warmup=1), Layers(12).eval()
     low, left = {"int8": Layers(40).eval(), "fp8": Layers(6).eval()}, Layers(3).eval()
-    set_left_dense(left, pruned_architecture(dense), precision)
+    set_left_dense(left, describe_pruned(dense), precision)
     pair = time_pair(dense, left, {"x": torch.randn(256, 128)}, settings, low=low)
     assert pair.samples_ms["sparse"] == pair.samples_ms[runs] and pair.left_dense == (runs != "sparse")
     expected = {"dense": 12.0, "dense_low": 6.0, "sparse": 3.0}[runs]

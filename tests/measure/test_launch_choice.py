@@ -14,7 +14,7 @@ from sparsefront_kernels.tuning.store import tuned_kernel
 from sparsefront.inference.autotune import Trial
 from sparsefront.inference.layers import record_layer
 from sparsefront.measure.problems import LayerInput
-from sparsefront.measure.timers import MOST, assume_launch, launch_in_use, launch_of, untried_launches
+from sparsefront.measure.timers import MOST, assume_launch, find_untried, launch_in_use, launch_of
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ def layer_with(tunable):
 
 def test_most_promising_are_tried(tunable):
     layer = layer_with(tunable)
-    choice = untried_launches(layer, layer(torch.randn(2, 5, 6)))
+    choice = find_untried(layer, layer(torch.randn(2, 5, 6)))
     assert choice.problem.m == 10 and list(choice.candidates) == [Launch(size) for size in range(MOST)]
     choice.use(Launch(2))
     assert tunable.launch_for(Described(10, "m=10 amount="), torch.device("cpu")) == Launch(2)
     choice.keep(Launch(3), 1.5)
-    assert untried_launches(layer, layer(torch.randn(10, 6))) is None
-    assert untried_launches(layer, layer(torch.randn(11, 6))) is not None
+    assert find_untried(layer, layer(torch.randn(10, 6))) is None
+    assert find_untried(layer, layer(torch.randn(11, 6))) is not None
     tuned_kernel.cache_clear()  # as in a later process
     launches.forget_choices()
     assert tunable.launch_for(Described(10, "m=10 amount="), torch.device("cpu")) == Launch(3)
@@ -71,7 +71,7 @@ def test_most_promising_are_tried(tunable):
 def test_clearly_slower_predictions_are_not_tried(tunable):
     predicted = replace(tunable, predicted_us=lambda problem, launch, num_sms: 10.0 + launch.size * 0.6)
     layer = layer_with(predicted)
-    choice = untried_launches(layer, layer(torch.randn(10, 6)))
+    choice = find_untried(layer, layer(torch.randn(10, 6)))
     assert list(choice.candidates) == [Launch(0), Launch(1)], "the third is predicted to take 1.12 times as long"
 
 
@@ -80,10 +80,10 @@ def test_trials_are_in_no_file(tunable):
     layer = layer_with(tunable)
     assumed, slow, kept = (Problem(m, 6, 8, torch.float32, torch.device("cpu")) for m in (7, 8, 9))
     assume_launch(layer, assumed, Launch(5))
-    untried_launches(layer, layer(torch.randn(8, 6))).use(Launch(6))
-    untried_launches(layer, layer(torch.randn(9, 6))).keep(Launch(7), 1.5)
+    find_untried(layer, layer(torch.randn(8, 6))).use(Launch(6))
+    find_untried(layer, layer(torch.randn(9, 6))).keep(Launch(7), 1.5)
     assert [launch_of(layer, one).size for one in (assumed, slow, kept)] == [5, 6, 7]
-    assert untried_launches(layer, layer(torch.randn(8, 6))) is None, "it is not tried again in this process"
+    assert find_untried(layer, layer(torch.randn(8, 6))) is None, "it is not tried again in this process"
     entries = json.loads(store.user_file("Some GPU").read_text())["kernels"]["some_kernel"]["entries"]
     assert list(entries.values()) == [{"size": 7, "latency_us": 1.5}]
     tuned_kernel.cache_clear()  # as in a later process
@@ -93,7 +93,7 @@ def test_trials_are_in_no_file(tunable):
 
 def test_unwritable_table_is_a_warning(tunable, monkeypatch, caplog):
     layer = layer_with(tunable)
-    choice = untried_launches(layer, layer(torch.randn(10, 6)))
+    choice = find_untried(layer, layer(torch.randn(10, 6)))
     monkeypatch.setattr(store, "user_file", lambda gpu: Path("/proc/no/such/folder/gpu.json"))
     choice.keep(Launch(3), 1.5)
     assert "are for this process alone, $SPARSEFRONT_KERNELS_CACHE=" in caplog.text
@@ -106,7 +106,7 @@ def test_record_holds_the_running_launch(tunable):
     received = LayerInput(Problem(10, 6, 8, torch.float32, torch.device("cpu")), (2, 5, 6))
     tuned = Trial("dense_linear", modules={"some_kernel": layer}, errors={"some_kernel": 0.0})
     assert record_layer(layer, tuned, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 0}
-    untried_launches(layer, layer(torch.randn(10, 6))).keep(Launch(3), 1.5)
+    find_untried(layer, layer(torch.randn(10, 6))).keep(Launch(3), 1.5)
     assert record_layer(layer, tuned, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 3}
     assert launch_in_use(layer_with(None), received.problem) == {}
 
@@ -120,7 +120,7 @@ def test_launches_of_a_like_product(tunable):
     layer = layer_with(quiet)
     assume_launch(layer, problem, Launch(5))
     assert launch_of(layer, problem) == Launch(5)
-    choice = untried_launches(layer, layer(torch.randn(10, 6)), [Launch(5), Launch(6)])
+    choice = find_untried(layer, layer(torch.randn(10, 6)), [Launch(5), Launch(6)])
     assert list(choice.candidates) == [Launch(5), Launch(6)] and not predicted
     choice.keep(Launch(6), 1.5)
     assume_launch(layer, problem, Launch(5))

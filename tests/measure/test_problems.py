@@ -11,19 +11,19 @@ from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.measure.memory import (
-    achieved_sparsity,
     dense_layer_bytes,
+    measure_sparsity,
     peak_memory_bytes,
     resident_bytes,
     weight_bytes,
 )
 from sparsefront.measure.problems import (
     MeasuredRates,
+    make_inputs,
     observe_problems,
     roofline_bound_us,
     roofline_fraction,
     theoretical_dense_flops,
-    timed_inputs,
     weight_flops,
 )
 
@@ -71,7 +71,7 @@ TASK = SimpleNamespace(net_inputs=lambda batch: {name: value for name, value in 
 
 
 def build(batches, **size):
-    return timed_inputs(TASK, batches, **{"sequence_length": None, "device": "cpu", "dtype": torch.float32} | size)
+    return make_inputs(TASK, batches, **{"sequence_length": None, "device": "cpu", "dtype": torch.float32} | size)
 
 
 def images(*rows):
@@ -284,7 +284,7 @@ def net():
 
 def test_dense_layers_count_in_the_sparsity(net):
     mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
-    found = achieved_sparsity(net, {"a": mask}, ["a", "b"])
+    found = measure_sparsity(net, {"a": mask}, ["a", "b"])
     assert found.layers == {"a": 0.625, "b": 0.0}
     assert found.weight_shares == {"a": 0.5, "b": 0.5}
     assert found.sparsity_achieved == 5 / 16
@@ -293,9 +293,9 @@ def test_dense_layers_count_in_the_sparsity(net):
 
 def test_masks_must_fit(net):
     with pytest.raises(ValueError, match="mask of b has 4 elements, its weight 8"):
-        achieved_sparsity(net, {"b": torch.ones(4, dtype=torch.bool)}, ["a", "b"])
+        measure_sparsity(net, {"b": torch.ones(4, dtype=torch.bool)}, ["a", "b"])
     with pytest.raises(ValueError, match="not prunable: head"):
-        achieved_sparsity(net, {"head": torch.ones(2, dtype=torch.bool)}, ["a"])
+        measure_sparsity(net, {"head": torch.ones(2, dtype=torch.bool)}, ["a"])
 
 
 RATES = MeasuredRates(copy_gb_per_s=1000.0, dense_tflop_per_s=100.0)

@@ -10,7 +10,7 @@ from torch import nn
 
 import sparsefront as sf
 from sparsefront.measure import end_to_end, fastest, search_cache, search_time
-from sparsefront.measure.search_time import SearchTime, part, searching, spending, timed_work, too_late
+from sparsefront.measure.search_time import SearchTime, part, searching, spending, time_work, too_late
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -31,7 +31,7 @@ def test_nothing_begins_too_late(clock):
     assert too_late("anything", "compile") is None, "without a search there is no limit"
     with searching(SearchTime(60.0)) as search:
         assert too_late("first", "compile") is None
-        with timed_work("compile"):
+        with time_work("compile"):
             clock(25.0)
         with part(0.5, "dense"):
             assert too_late("variant", "variant") is None, "of another kind, of which none was seen"
@@ -51,13 +51,13 @@ def test_nothing_begins_too_late(clock):
 def test_shortest_one_predicts_the_next(clock):
     """The first of a kind may be slow once per process or machine."""
     with searching(SearchTime(60.0)):
-        with timed_work("layer"):
+        with time_work("layer"):
             clock(20.0)
-            with timed_work("block"):
+            with time_work("block"):
                 clock(25.0)
         assert too_late("second", "layer").startswith("not tried: about 20 s are needed, 15 s")
         for seconds, late in ((4.0, False), (8.0, True)):
-            with timed_work("layer"):
+            with time_work("layer"):
                 clock(seconds)
             assert (too_late("next", "layer") is not None) == late
 
@@ -75,7 +75,7 @@ def test_builds_are_no_search(clock, monkeypatch, tmp_path):
         searching(SearchTime(60.0, lines.append)) as search,
         part(0.5, "kernels"),
         spending("whole"),
-        timed_work("layer"),
+        time_work("layer"),
     ):
         clock(2.0)
         with spending("checks"):

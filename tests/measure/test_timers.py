@@ -21,11 +21,11 @@ from sparsefront.measure.timers import (
     TRIES,
     WARMUP,
     KernelTime,
-    balanced_orders,
+    balance_orders,
     require_short_host_time,
+    skip_check,
     summarize,
     time_interleaved,
-    unchecked,
 )
 
 CPU = torch.device("cpu")
@@ -72,13 +72,13 @@ def test_cuda_timer_waits_for_the_device():
 
 @pytest.mark.parametrize("names", ["ab", "abc", "abcd", "abcde", "abcdef", "abcdefghi", "abcdefghij"])
 def test_each_follows_each_other_equally(names: str):
-    orders = balanced_orders(names)
+    orders = balance_orders(names)
     assert all(sorted(order) == sorted(names) for order in orders), "a round has every name once"
     stream = [name for order in (*orders, orders[0][:1]) for name in order]  # the first follows the last round again
     followed = Counter(pairwise(stream))
     assert len(followed) == len(names) * (len(names) - 1) and len(set(followed.values())) == 1
     assert all(one != other for one, other in followed)
-    assert balanced_orders("a") == [["a"]]
+    assert balance_orders("a") == [["a"]]
 
 
 def test_best_calls_are_short(clock):
@@ -215,7 +215,7 @@ def test_copies_read_their_own_tensors(monkeypatch):
 
 def test_kernel_timer_needs_a_gpu():
     with pytest.raises(RuntimeError, match="on a CUDA device, not on cpu"):
-        timers.time_layer(nn.Identity(), torch.zeros(1), check=unchecked)
+        timers.time_layer(nn.Identity(), torch.zeros(1), check=skip_check)
 
 
 class OnGpu(torch.Tensor):
@@ -230,7 +230,7 @@ def layer(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(timers, "_rotation", lambda layer, args, keywords: [lambda: layer(*args)])
     monkeypatch.setattr(timers, "_time", lambda calls, device, at_most_us: KernelTime(3.0))
-    monkeypatch.setattr(timers, "untried_launches", lambda *given: None)
+    monkeypatch.setattr(timers, "find_untried", lambda *given: None)
     plain = entry("gathered_reference")
     kernel = KernelEntry(name="some", family="gathered", product=plain.run, tunable=object())
     return SparseLinear(kernel, FORMATS["gathered"].from_dense(torch.ones(8, 8), torch.ones(8, 8) > 0, tile=4), None)

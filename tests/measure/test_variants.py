@@ -21,9 +21,9 @@ from sparsefront.measure.variants import (
     fold_batch_norm,
     fuse_epilogues,
     fuse_linears,
+    group_linears,
     make_variant,
     patch_products,
-    shared_input_linears,
 )
 from sparsefront.models.attention import SelfAttention
 from sparsefront.models.bert import Bert
@@ -315,7 +315,7 @@ def test_attentions_of_the_models_are_joined(name):
     model, info, query = NETWORKS[name]
     net = model.build(info).eval()
     inputs = {"x": torch.randn(2, 3, 32, 32)} if info.image_size else {"input_ids": torch.randint(0, 99, (2, 16))}
-    groups = shared_input_linears(net, **inputs)
+    groups = group_linears(net, **inputs)
     layers = [layer for layer in model.prunable(net) if layer.endswith(query)]
     assert [group[0] for group in groups] == layers and {len(group) for group in groups} == {3}
 
@@ -336,7 +336,7 @@ class Changed(nn.Module):
 
 def test_changed_tensor_is_another_input():
     net, x = Changed().eval(), torch.randn(3, 5, 16)
-    assert shared_input_linears(net, x=x) == [["one", "three"]]
+    assert group_linears(net, x=x) == [["one", "three"]]
     fused = fuse_linears(net, x=x)
     for swap in (False, True):  # the second is not the order that was watched
         torch.testing.assert_close(fused(x, swap=swap), net(x, swap=swap))

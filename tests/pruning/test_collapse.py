@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.pruning.collapse import collapse_warning, find_collapsed
+from sparsefront.pruning.collapse import collapse_warning, select_collapsed
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from sparsefront.pruning.collapse import collapse_warning, find_collapsed
     ],
 )
 def test_collapsed_layers_by_density(sparsity, target, collapsed):
-    found = find_collapsed({"fc1": 0.3, "fc2": sparsity}, target)
+    found = select_collapsed({"fc1": 0.3, "fc2": sparsity}, target)
     assert found == ({"fc2": pytest.approx(1 - sparsity)} if collapsed else {})
 
 

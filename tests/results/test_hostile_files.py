@@ -16,7 +16,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.compare import _read
 from sparsefront.results.compare_arguments import parse
-from sparsefront.results.run_folder import _tell, overrides_command, recorded_overrides
+from sparsefront.results.run_folder import _tell, overrides_command, read_overrides
 from sparsefront.results.store import read_results, write_result_json
 from sparsefront.tasks.outcomes import Outcomes, save_outcomes
 
@@ -130,7 +130,7 @@ def test_unreadable_overrides_are_named(folder, capsys, caplog, make_result, tex
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1 and told[0].startswith(f"results/bad/.hydra/overrides.yaml: {complaint}")
     assert told[0].endswith("; the run's command is taken from its record")
-    assert recorded_overrides(folder / "bad") is None and overrides_command(folder / "bad") is None
+    assert read_overrides(folder / "bad") is None and overrides_command(folder / "bad") is None
     assert "2 runs compared" in (folder / "compare" / "compare.html").read_text()
 
 

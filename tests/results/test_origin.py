@@ -7,7 +7,7 @@ import yaml
 
 from sparsefront.__main__ import compare as main
 from sparsefront.results.candidates import candidates_of
-from sparsefront.results.columns import measured_cells
+from sparsefront.results.columns import tabulate_seeds
 from sparsefront.results.run_folder import override_text, run_command
 from sparsefront.results.store import write_result_json
 
@@ -51,13 +51,13 @@ def test_missing_cells_are_named(make_result):
         return make_result(**held | {"pattern_parameters": {"distribution": distribution}} | changes)
 
     runs = [run(0.5), run(0.75), run(0.5, "balanced"), run(0.75, pattern="tile_wise", pattern_parameters={})]
-    rows = measured_cells(candidates_of(runs))
+    rows = tabulate_seeds(candidates_of(runs))
     assert [line["distribution"] for line in rows] == ["", "balanced", "free"]
     names = ("pattern", "distribution", "recovery", "sparsity 0.5", "sparsity 0.75")
     assert list(rows[1].items()) == list(zip(names, ("vector_wise 32", "balanced", "finetune", "1 seed", "missing")))
     several = [run(sparsity, schedule="one_shot") for sparsity in (0.5, 0.75)]
     several += [run(0.75, importance="taylor", schedule="gradual", allocation="erk")]
-    apart = measured_cells(candidates_of(several))
+    apart = tabulate_seeds(candidates_of(several))
     assert list(apart[0]) == ["pattern", "importance", "schedule", "recovery", "sparsity 0.5", "sparsity 0.75"], (
         "an allocation that only one of them records is no difference"
     )

@@ -3,7 +3,7 @@
 from headless_browser import CLICK, needs_browser
 
 from sparsefront.results.comparable import split_comparable
-from sparsefront.results.statistics import picked_as
+from sparsefront.results.statistics import label_picks
 
 pytestmark = needs_browser
 
@@ -23,7 +23,7 @@ def test_the_script_picks_what_python_picks(shown, mixed):
     found = page.evaluate(
         "now.view.points.map((point) => [point.runs.map((run) => valueOf('run_id', run)), point.picked])"
     )
-    picked = picked_as(group.candidates)
+    picked = label_picks(group.candidates)
     assert {tuple(runs): told for runs, told in found if told is not None} == picked
     assert {"winner", "recipe", "0.31 achieved", "has a budget"} == set(picked.values())
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from sparsefront.results.comparable import dominated_areas, pareto_front
+from sparsefront.results.comparable import compute_areas, pareto_front
 
 SIDE = 7
 
@@ -39,7 +39,7 @@ def test_area_counts_the_dominated_unit_squares(seed):
     if points:
         both = [points, [(cost, -9) for cost, _ in points]]
         costs, qualities = np.moveaxis(np.array(both, dtype=float), 2, 0)
-        assert list(dominated_areas(costs, qualities, reference)) == [squares, 0]
+        assert list(compute_areas(costs, qualities, reference)) == [squares, 0]
 
 
 def test_first_of_equal_points_stands():

@@ -11,8 +11,8 @@ from sparsefront.results.page.comparison import headline
 from sparsefront.results.statistics import (
     FEW_SEEDS,
     budget_table,
-    needed_in_words,
-    paired_difference,
+    compare_paired,
+    describe_needs,
     pattern_ranking,
     verdicts,
 )
@@ -134,22 +134,22 @@ def test_samples_to_tell_two_apart():
     theirs = np.tile([1.0, 0.0], 500)
     ours = theirs.copy()
     ours[1:10:2], ours[[0, 2]] = 1, 0
-    one = paired_difference([outcomes(ours)], [outcomes(theirs)], same_seeds=True)
+    one = compare_paired([outcomes(ours)], [outcomes(theirs)], same_seeds=True)
     assert not one.clear and one.sample_error == pytest.approx(0.0026, rel=0.1)
-    words = needed_in_words(one)
+    words = describe_needs(one)
     samples = int(re.search(r"about (\d+) samples with at least 3 seeds", words)[1])
     assert samples == pytest.approx(1000 * (2.8 * one.sample_error / 0.003) ** 2, rel=0.01), "with a power of 80 %"
     more = [outcomes(np.tile(side, samples // 1000 + 2)) for side in (ours, theirs)]
-    assert paired_difference([more[0]], [more[1]], same_seeds=True).clear, "with so many samples it is told"
+    assert compare_paired([more[0]], [more[1]], same_seeds=True).clear, "with so many samples it is told"
 
 
 def test_differing_seeds_are_missing():
     spread = [outcomes([1] * right + [0] * (10_000 - right)) for right in (8000, 8200, 8700)]
-    found = paired_difference(spread, [outcomes([1] * 8000 + [0] * 2000)] * 3, same_seeds=False)
+    found = compare_paired(spread, [outcomes([1] * 8000 + [0] * 2000)] * 3, same_seeds=False)
     assert not found.clear and found.run_error > found.sample_error
-    assert re.search(r"would take about \d+ seeds", needed_in_words(found))
-    equal = paired_difference(spread, spread, same_seeds=True)
-    assert needed_in_words(equal).startswith("no 1,000,000 samples")
+    assert re.search(r"would take about \d+ seeds", describe_needs(found))
+    equal = compare_paired(spread, spread, same_seeds=True)
+    assert describe_needs(equal).startswith("no 1,000,000 samples")
 
 
 def test_few_repeats_have_no_interval(runs):

@@ -25,7 +25,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks
-from sparsefront.results.columns import shown_columns, sort_results
+from sparsefront.results.columns import choose_columns, sort_results
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.run import write_run_page
 from sparsefront.results.tables import (
@@ -40,7 +40,7 @@ from sparsefront.results.tables import (
 )
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.one_shot import OneShot
-from sparsefront.stages.prune import missed_target
+from sparsefront.stages.prune import describe_miss
 
 
 def text_of(table: Table, width: int = 200) -> str:
@@ -111,7 +111,7 @@ def test_results_table_has_promised_columns(make_result):
 def test_results_table_adds_gpu_minutes(make_result, changes, text):
     cost = {"gpu": "NVIDIA H200", "recover_seconds": 180.0, "prune_seconds": 20.0, "measure_seconds": 100.0}
     results = [make_result(**cost | changes, seed=seed) for seed in (0, 1)]
-    assert shown_columns(results)[1].get("GPU minutes") == text
+    assert choose_columns(results)[1].get("GPU minutes") == text
 
 
 def test_dense_layers_are_counted_by_reason(make_result):
@@ -243,7 +243,7 @@ def told(
     settings = {"allocation": SimpleNamespace(**allocation), "pattern": ElementWise(), "schedule": schedule}
     experiment = SimpleNamespace(sparsity=0.75, **settings)
     found = Masks(masks, spec=MaskSpec(sparsities=sparsities), ignored=ignored)
-    return missed_target(experiment, net, found, [str(number) for number in range(len(kept))])
+    return describe_miss(experiment, net, found, [str(number) for number in range(len(kept))])
 
 
 def test_near_budget_is_not_told():

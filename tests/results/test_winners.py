@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparsefront.results.candidates import candidates_of, mean_and_deviation, why_not_picked
-from sparsefront.results.statistics import candidate_table, paired_difference, verdicts, winners
+from sparsefront.results.statistics import candidate_table, compare_paired, verdicts, winners
 from sparsefront.tasks.outcomes import Outcomes
 
 
@@ -126,7 +126,7 @@ def test_intervals_cover_the_truth(seeds, seed_sd, same_seeds):
     for _ in range(400):
         shared = generator.normal(0, 3, 300)
         ours, theirs = (drawn(shared + generator.normal(0, 2, 300), own) for own in (0.5, 0.0))
-        found = paired_difference(ours, theirs, same_seeds=same_seeds)
+        found = compare_paired(ours, theirs, same_seeds=same_seeds)
         covered += found.low <= 0.5 <= found.high
     # with three seeds of large spread it covers 92.6 % (of 1,200 pairs); 400 pairs have a standard error of 1.3 %
     assert covered >= 0.905 * 400

@@ -100,7 +100,7 @@ def test_nothing_held_out_chooses_nothing(swept, composed):
 
 
 def test_unforeseen_value_is_rejected_last(swept, monkeypatch):
-    monkeypatch.setattr("sparsefront.stages.measure.fused_dense_graph", None)
+    monkeypatch.setattr("sparsefront.stages.measure.make_dense_graph", None)
     config = swept("debug=tiny", "pattern=dense", "optimize=[fused_dense_latency_ms]")
     for _ in range(2):  # also where the point is shown again
         with pytest.raises(InvalidSetting, match="^optimize=fused_dense_latency_ms: this run's record has none"):

@@ -12,7 +12,7 @@ from sparsefront.measure.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.stages import predicted_latency
 from sparsefront.stages.predicted_latency import (
-    expected_loss,
+    predict_loss,
     shape_inputs,
     storage_granularity,
     warn_where_nothing_wins,
@@ -46,7 +46,7 @@ def experiment(composed):
 
 
 def test_prediction_says_what_it_is(experiment):
-    text = expected_loss(experiment(), table(0.8))
+    text = predict_loss(experiment(), table(0.8))
     assert "\n" not in text and text.startswith("prediction, not measurement: ")
     assert "pattern vector_wise at sparsity 0.5" in text and "(0.80x)" in text
     assert "none of 24 pruned layers is expected to beat dense" in text
@@ -54,9 +54,9 @@ def test_prediction_says_what_it_is(experiment):
 
 
 def test_silent_where_one_layer_may_win(experiment):
-    assert expected_loss(experiment(), table(1.01)) is None
-    assert expected_loss(experiment(), table(0.5, largest=256 * 1024, large_speedup=1.01)) is None, "the MLP wins"
-    assert expected_loss(experiment(), table(1.0)) is not None, "as fast as dense is no win"
+    assert predict_loss(experiment(), table(1.01)) is None
+    assert predict_loss(experiment(), table(0.5, largest=256 * 1024, large_speedup=1.01)) is None, "the MLP wins"
+    assert predict_loss(experiment(), table(1.0)) is not None, "as fast as dense is no win"
 
 
 SILENT = {
@@ -74,12 +74,12 @@ SILENT = {
 
 @pytest.mark.parametrize("overrides", SILENT.values(), ids=SILENT.keys())
 def test_nothing_known_says_nothing(experiment, overrides):
-    assert expected_loss(experiment(*overrides), table(0.1)) is None
+    assert predict_loss(experiment(*overrides), table(0.1)) is None
 
 
 def test_sparse_kernels_are_asked_too(experiment):
-    assert expected_loss(experiment("kernel=sparse"), table(0.8)) is not None
-    assert expected_loss(experiment("pattern=tile_wise"), table(0.8)) is not None
+    assert predict_loss(experiment("kernel=sparse"), table(0.8)) is not None
+    assert predict_loss(experiment("pattern=tile_wise"), table(0.8)) is not None
 
 
 def test_units_of_storage():
@@ -91,7 +91,7 @@ def test_units_of_storage():
 
 
 def test_convolutions_are_left_out(experiment):
-    assert expected_loss(experiment("model=resnet50", "recipe=default"), table(0.1)) is None
+    assert predict_loss(experiment("model=resnet50", "recipe=default"), table(0.1)) is None
 
 
 def test_text_is_followed_without_data():

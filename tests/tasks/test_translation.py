@@ -13,7 +13,7 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.distillation import prediction_loss, soft_target_loss
-from sparsefront.results.statistics import paired_difference
+from sparsefront.results.statistics import compare_paired
 from sparsefront.stages.network import TASKS
 from sparsefront.tasks.causal_lm import IGNORED
 from sparsefront.tasks.decoding import Decoding
@@ -76,7 +76,7 @@ def test_outcomes_of_any_sentences(tmp_path: Path) -> None:
     assert 0.01 < error < 0.1
     backwards = evaluated(references, found[::-1]).outcomes("bleu")
     worse = Outcomes("bleu", backwards.values, outcomes.labels, outcomes.samples)
-    difference = paired_difference([outcomes], [worse], same_seeds=True)
+    difference = compare_paired([outcomes], [worse], same_seeds=True)
     assert difference.clear and difference.low > 0
 
 

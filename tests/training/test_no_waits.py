@@ -71,7 +71,7 @@ class WatchSteps(pl.Callback):
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("bar", [True, False])
 def test_no_step_reads_a_value(tmp_path: Path, monkeypatch, padded: bool, bar: bool):
-    monkeypatch.setattr("sparsefront.progress.shown", lambda: bar)
+    monkeypatch.setattr("sparsefront.progress.shows", lambda: bar)
     moves = partial(EpochBar, refresh_rate=EVERY)  # as on a GPU, where it moves every few batches
     monkeypatch.setattr("sparsefront.training.lightning_parts.EpochBar", lambda **_: moves())
     net, reads = bert(), Reads()

@@ -76,7 +76,7 @@ def once(finished) -> Iterator[None]:
             return content, samples, qualities
 
         @contextmanager
-        def compose_once(trust, overrides, compose=again._composed):
+        def compose_once(trust, overrides, compose=again._compose):
             key = tuple(overrides)
             if key not in composed:
                 with compose(trust, overrides) as made:
@@ -84,7 +84,7 @@ def once(finished) -> Iterator[None]:
             yield composed[key]
 
         patch.setattr(again, "measure_networks", measure_once)
-        patch.setattr(again, "_composed", compose_once)
+        patch.setattr(again, "_compose", compose_once)
         yield
 
 

@@ -20,7 +20,7 @@ import sparsefront as sf
 from sparsefront.__main__ import compare
 from sparsefront.results.packed import MEMBERS, pack
 from sparsefront.results.page.run import run_details
-from sparsefront.results.run_folder import linked_checkpoint, overrides_command
+from sparsefront.results.run_folder import find_checkpoint, overrides_command
 from sparsefront.verify import rows
 from sparsefront.verify.__main__ import main
 
@@ -207,12 +207,12 @@ def test_checkpoint_leads_to_exports(run, tmp_path, capsys, link):
         (run / "checkpoint").symlink_to(other)
     else:
         (run / "checkpoint.txt").write_text(f"{other}\n")
-    assert linked_checkpoint(run) is None
+    assert find_checkpoint(run) is None
     assert main([str(run), f"--cache-dir={tmp_path}"]) == 2
     assert "checkpoint=export/" in capsys.readouterr().err
     (run / "checkpoint.txt").unlink(missing_ok=True)
     (run / "checkpoint.txt").symlink_to("/dev/zero")
-    assert linked_checkpoint(run) is None
+    assert find_checkpoint(run) is None
 
 
 def test_copied_command_sets_data_alone(run, tmp_path):

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
-from sparsefront.progress import WAITING, spent_on
+from sparsefront.progress import WAITING, track_time
 
 # File names identify the owning process, and whether it is alive.
 #
@@ -249,7 +249,7 @@ def hold_when_free(path: Path, waiting: Callable[[], None] = lambda: None) -> Le
     if lease is not None:
         return lease
     pause, announced = 0.01, False
-    with spent_on(WAITING):
+    with track_time(WAITING):
         while (lease := hold_alone(path)) is None:
             if pause > 0.1 and not announced:
                 waiting()

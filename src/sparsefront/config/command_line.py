@@ -53,7 +53,7 @@ from sparsefront.interrupts import interruptible
 from sparsefront.options import missing_package
 from sparsefront.processes import end_with_parent
 from sparsefront.progress import ignore_output_errors
-from sparsefront.results.run_folder import discard_if_empty, make_writable, occupied, record_failure
+from sparsefront.results.run_folder import discard_if_empty, make_writable, mark_in_use, record_failure
 
 # External failures (a full disk, a missing package, too little memory), reported in one line.
 
@@ -258,7 +258,7 @@ def job() -> Iterator[Path]:
     swept = hydra.mode is RunMode.MULTIRUN
     try:
         counted = point_of_sweep(Path(hydra.sweep.dir), hydra.job.num) if swept else nullcontext()
-        with ignore_output_errors(), occupied(directory), counted:
+        with ignore_output_errors(), mark_in_use(directory), counted:
             yield directory
     except BaseException as error:
         if not isinstance(

@@ -11,7 +11,7 @@ from sparsefront.config.schema import STAGES
 from sparsefront.data.base import Dataset
 from sparsefront.importance.base import Importance
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.precision import PrecisionChoice, unsupported_reason
+from sparsefront.inference.precision import PrecisionChoice, explain_refusal
 from sparsefront.measure.decode import int8_unavailable_reason
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, DenseLow, Measure
 from sparsefront.models.base import Model
@@ -136,7 +136,7 @@ class Experiment:
         device = measure.torch_device
         timed = measure.latency and device.type == "cuda"
         precisions: list[DenseLow] = []
-        if timed and unsupported_reason("fp8", device, measure.torch_dtype) is None:
+        if timed and explain_refusal("fp8", device, measure.torch_dtype) is None:
             precisions.append("fp8")
         return tuple(dict.fromkeys(precisions if own is None else [*precisions, own]))
 

@@ -30,7 +30,7 @@ from sparsefront.config.settings import (
 )
 from sparsefront.data.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting, did_you_mean, first_line, keys_of
-from sparsefront.inference.precision import MULTIPLE, unsupported_reason
+from sparsefront.inference.precision import MULTIPLE, explain_refusal
 from sparsefront.measure.decode import int8_unavailable_reason
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, require_cache
 from sparsefront.models.base import prunable_layers
@@ -284,7 +284,7 @@ def _check_precision(experiment: Experiment) -> None:
     device, dtype = measure.torch_device, measure.torch_dtype
     precision.check(device, dtype)
     for low in measure.dense_low or ():
-        why = int8_unavailable_reason() if low == INT8_WEIGHT_ONLY else unsupported_reason(low, device, dtype)
+        why = int8_unavailable_reason() if low == INT8_WEIGHT_ONLY else explain_refusal(low, device, dtype)
         if why is not None:
             raise InvalidSetting("measure.dense_low", measure.dense_low, why)
     if kernel.name is not None and (own := labeled(kernel.name)[0].precision) not in ("none", precision.of_dense):

@@ -228,7 +228,7 @@ def _read_torchvision(path: str | None, split: str, cache_dir: Path) -> Arrays:
             if path is None and not archive.exists() and not (root / BATCHES / "test_batch").exists():
                 require_reachable(CIFAR10.url, missing=advice)
                 # torchvision unpacks an existing archive; its own download has a progress bar that cannot be turned off
-                download_url_to_file(CIFAR10.url, str(archive), progress=progress.shown())
+                download_url_to_file(CIFAR10.url, str(archive), progress=progress.shows())
             data = CIFAR10(root, train=split == "train", download=path is None)
     except (RuntimeError, OSError) as error:
         raise InvalidSetting("path", path, f"CIFAR-10 is incomplete or damaged ({error}); {advice}") from error

@@ -31,7 +31,7 @@ from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.models.base import CONFIG, Model
 from sparsefront.models.checkpoint import misfit_of
 from sparsefront.models.linears import as_linears
-from sparsefront.networks import has_blocks, load_state, remove_blocks, unwrapped
+from sparsefront.networks import has_blocks, load_state, remove_blocks, unwrap
 from sparsefront.options import option_classes, require_package
 from sparsefront.patterns.base import CLASS, Pattern, from_record
 from sparsefront.pruning.layers import dense_weights, weight_of
@@ -69,7 +69,7 @@ def save(
         InvalidSetting: no masks, or masks that do not fit the network; or a folder that cannot be made.
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
     """
-    net, directory = unwrapped(net), folder_path("folder", folder)
+    net, directory = unwrap(net), folder_path("folder", folder)
     require_network(net)
     require_finite_weights(net)
     require_masks_of(net, masks_left(net, masks))
@@ -171,7 +171,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
         InvalidSetting: no export in the folder, a damaged one, a mixture of two, another architecture (names the first few
             differences), or a pattern of a package that is not in `trust`. The network is then unchanged.
     """
-    net = unwrapped(net)
+    net = unwrap(net)
     require_network(net)
     require_packages(trust)
     directory = folder_path("folder", folder)

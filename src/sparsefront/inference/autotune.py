@@ -23,7 +23,7 @@ from sparsefront.measure.correctness import CorrectnessCheck
 from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.speedup import DENSE_CONV2D, DENSE_LINEAR
-from sparsefront.measure.timers import Check, KernelTime, time_layer, unchecked
+from sparsefront.measure.timers import Check, KernelTime, skip_check, time_layer
 
 # Candidates of a layer: every family that can store its mask, every kernel that supports its problem.
 
@@ -87,7 +87,7 @@ def without_slower(usable: Sequence[Candidate], unsupported: dict[str, str]) -> 
     return best
 
 
-def untimed_rank(candidate: Candidate, density: float) -> int:
+def rank_untimed(candidate: Candidate, density: float) -> int:
     """Place in the order of candidates that there is no time to time: those that are usually faster than dense, dense, others."""
     name = candidate.entry.name
     if name in USUALLY_FASTER and density <= SPARSE_ENOUGH:
@@ -97,9 +97,9 @@ def untimed_rank(candidate: Candidate, density: float) -> int:
 
 def most_promising(candidates: Candidates, density: float, late: str, *, dense_allowed: bool) -> Candidates:
     """The candidate to take untimed, none if that is the dense layer; `late` is why none is timed."""
-    best = sorted(candidates.usable, key=partial(untimed_rank, density=density))[:1]
+    best = sorted(candidates.usable, key=partial(rank_untimed, density=density))[:1]
     if dense_allowed:
-        best = [candidate for candidate in best if untimed_rank(candidate, density) < len(USUALLY_FASTER)]
+        best = [candidate for candidate in best if rank_untimed(candidate, density) < len(USUALLY_FASTER)]
     others = {candidate.label: late for candidate in candidates.usable if candidate not in best}
     return Candidates(best, candidates.unsupported | others)
 
@@ -378,7 +378,7 @@ def autotune_layer(
     return tuned
 
 
-def time_candidates(tuned: Trial, layer: nn.Linear | nn.Conv2d, x: Tensor, check: Check = unchecked) -> None:
+def time_candidates(tuned: Trial, layer: nn.Linear | nn.Conv2d, x: Tensor, check: Check = skip_check) -> None:
     """Time the dense layer and the correct kernels, and record their times in `tuned`.
 
     Convolutions are timed with channels-last images, as in the swapped network; for the dense one the faster of both memory

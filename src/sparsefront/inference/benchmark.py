@@ -10,7 +10,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.fusion.block_pass import make_dense_graph
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, floating_tensors
 from sparsefront.measure.decode import (
     Prefilled,
@@ -27,7 +27,7 @@ from sparsefront.measure.settings import DTYPES, INT8_WEIGHT_ONLY, Measure
 from sparsefront.measure.speedup import FEWEST_REPEATS, ratio_apart
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse
-from sparsefront.networks import restore_modes_on_error, unwrapped
+from sparsefront.networks import restore_modes_on_error, unwrap
 from sparsefront.progress import counted
 from sparsefront.settings_class import Dtype
 from sparsefront.tasks.plain_task import (
@@ -42,7 +42,7 @@ from sparsefront.tasks.plain_task import (
 )
 
 
-def measured_dtype(net: nn.Module) -> Dtype:
+def find_dtype(net: nn.Module) -> Dtype:
     """The coarsest dtype of the network's weights, as `Measure.dtype` calls it.
 
     It sets the allowed error between two executions of the network; embeddings and norms may be float32.
@@ -133,7 +133,7 @@ def benchmark(
     example_inputs: object,
     *,
     settings: Measure | None = None,
-    fuse: Fuse | None = fused_dense_graph,
+    fuse: Fuse | None = make_dense_graph,
     low: Mapping[str, nn.Module] | None = None,
     prompt_net: nn.Module | None = None,
     seconds: float | None = None,
@@ -163,7 +163,7 @@ def benchmark(
             output shapes, or return no floating-point tensor.
         RuntimeError: no execution mode can run one of the networks.
     """
-    dense_net, net = unwrapped(dense_net), unwrapped(net)
+    dense_net, net = unwrap(dense_net), unwrap(net)
     require_network(dense_net, argument="dense_net")
     require_network(net)
     if dense_net is net:
@@ -179,7 +179,7 @@ def benchmark(
     if list(name_inputs_on(net, example_inputs)) != list(inputs):
         own, others = (", ".join(forward_names(one) or ()) for one in (net, dense_net))
         raise InvalidSetting("net", type(net).__name__, f"must name its inputs as dense_net does, {others}, not {own}")
-    name, other = measured_dtype(dense_net), measured_dtype(net)
+    name, other = find_dtype(dense_net), find_dtype(net)
     if name != other:
         raise InvalidSetting("net", DTYPES[other], f"must be in the dtype of dense_net, {DTYPES[name]}")
     device = device_of(dense_net)

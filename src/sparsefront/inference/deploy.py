@@ -20,7 +20,7 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
-from sparsefront.networks import restore_modes_on_error, unwrapped
+from sparsefront.networks import restore_modes_on_error, unwrap
 from sparsefront.options import require_package
 from sparsefront.tasks.plain_task import device_of, inputs_in_words, name_inputs_on, require_network
 
@@ -86,7 +86,7 @@ def _dims(
 
 
 @contextmanager
-def _named(words: str) -> Iterator[None]:
+def _blame(words: str) -> Iterator[None]:
     try:
         yield
     except InvalidSetting:
@@ -153,7 +153,7 @@ def to_pt2(
             does not take; says why.
         RuntimeError: the program's outputs differ from the network's.
     """
-    net, path = unwrapped(net), _path(path, ".pt2")
+    net, path = unwrap(net), _path(path, ".pt2")
     require_network(net)
     inputs = name_inputs_on(net, example_inputs)
     dims = _dims(inputs, batch, length)
@@ -161,7 +161,7 @@ def to_pt2(
     record = _record(net, tensors, dims)
     traced = _Traced(net.eval(), inputs)
     with restore_modes_on_error(net), torch.no_grad(), storing_products(net):
-        with _named("torch.export does not take it"):
+        with _blame("torch.export does not take it"):
             program = torch.export.export(
                 traced, (), tensors, dynamic_shapes={name: dims[name] or None for name in tensors}
             )
@@ -170,7 +170,7 @@ def to_pt2(
     text = json.dumps(record)
     with whole_file(path) as file:
         if compiled:
-            with _named("AOTInductor does not compile it"):
+            with _blame("AOTInductor does not compile it"):
                 settings = {"aot_inductor.metadata": {RECORD: text}}
                 torch._inductor.aoti_compile_and_package(program, package_path=str(file), inductor_configs=settings)
         else:
@@ -213,7 +213,7 @@ def to_onnx(
         InvalidSetting: zeros of another pattern, with the layer's name; a swapped network; or as in `to_pt2`.
         RuntimeError: onnxruntime's outputs differ by more than 1e-4.
     """
-    net, path = unwrapped(net), _path(path, ".onnx")
+    net, path = unwrap(net), _path(path, ".onnx")
     require_network(net)
     for name, layer in net.named_modules():
         if isinstance(layer, SparseLayer):
@@ -230,7 +230,7 @@ def to_onnx(
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     record = _record(net, tensors, dims) | {"opset": opset}
     traced = _Traced(net.eval(), inputs)
-    with restore_modes_on_error(net), torch.no_grad(), _named("torch.onnx does not take it"), warnings.catch_warnings():
+    with restore_modes_on_error(net), torch.no_grad(), _blame("torch.onnx does not take it"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shapes = {name: dims[name] or None for name in tensors}
         settings: dict[str, Any] = {"opset_version": opset, "dynamo": True, "verbose": False, "external_data": False}

@@ -24,9 +24,9 @@ from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.network_modules import join_groups, replace_module
 from sparsefront.inference.precision import LAST, Precision
 from sparsefront.inference.recurrent import STEPS
-from sparsefront.inference.swap_report import LayerSwap, fused_precision, why_16_bits
+from sparsefront.inference.swap_report import LayerSwap, describe_precision, why_16_bits
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.memory import count_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.networks import layer_weight
@@ -51,7 +51,7 @@ def stays_in_16_bits(net: nn.Module, name: str, last: str | None, precision: Pre
     weight = layer_weight(layer)
     reason = layer_unsupported_reason(layer) or explain_nested(net, name)
     reason = reason or (LAST if name == last else None)
-    return reason or precision.unsupported_layer([name], (weight.shape[0], weight.shape[1]), weight.dtype)
+    return reason or precision.explain_16_bits([name], (weight.shape[0], weight.shape[1]), weight.dtype)
 
 
 def quantize_linears(
@@ -145,7 +145,7 @@ def try_layer(
     reasons: dict[str, str] = {}
     if isinstance(layer, nn.Conv2d):
         low = ()
-    elif (reason := precision.unsupported_layer([name], stored.shape, stored.dtype)) is not None:
+    elif (reason := precision.explain_16_bits([name], stored.shape, stored.dtype)) is not None:
         reasons = {kernel.name: reason for kernel in low if wants(kernel, "row_major")}
         low = ()
     else:
@@ -206,7 +206,7 @@ def record_layer(
         kernel=chosen or tuned.dense,
         family=family,
         density=density,
-        weight_bytes=stored_bytes(runs),
+        weight_bytes=count_bytes(runs),
         latency_us=tuned.latencies_us.get(chosen or tuned.dense),
         candidates=tuned.latencies_us,
         unsupported=tuned.unsupported,
@@ -277,7 +277,7 @@ def quantize_others(
             continue
         product = fusion.product_of.get(name)
         if product is not None:
-            precisions[name] = fused_precision(product, precision)
+            precisions[name] = describe_precision(product, precision)
         elif name in unchanged:
             precisions[name] = "its block stays as it is, which is faster"
         else:

@@ -10,7 +10,7 @@ from sparsefront_kernels.problem import kernel_and_layout
 from torch import Tensor, nn
 
 from sparsefront.export.packed_layers import PackedWeights
-from sparsefront.gpu import released
+from sparsefront.gpu import release_gpu
 from sparsefront.inference.autotune import find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.calls import find_chains
@@ -35,12 +35,12 @@ def build_libraries(
     """
     devices = {received.problem.device for received in problems.values() if received.problem.device.type == "cuda"}
     for device in devices if not choice.swaps_nothing else ():
-        names = needed_libraries(net, export, problems, choice, plan, precision)
-        with released(device):  # others may time meanwhile
+        names = find_libraries(net, export, problems, choice, plan, precision)
+        with release_gpu(device):  # others may time meanwhile
             cuda_library.build_missing(sorted(names))
 
 
-def needed_libraries(
+def find_libraries(
     net: nn.Module,
     export: PackedWeights,
     problems: Mapping[str, LayerInput],

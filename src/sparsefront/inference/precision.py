@@ -72,7 +72,7 @@ class Precision:
             return None
         return max(self.calibration[name] for name in layers) / LARGEST["fp8"]
 
-    def unsupported_layer(self, layers: Iterable[str], shape: tuple[int, int], dtype: torch.dtype) -> str | None:
+    def explain_16_bits(self, layers: Iterable[str], shape: tuple[int, int], dtype: torch.dtype) -> str | None:
         """Why Linears that are one product must stay in 16 bits, or None.
 
         Args:
@@ -94,7 +94,7 @@ class Precision:
 IN_16_BITS = Precision()
 
 
-def unsupported_reason(precision: str, device: torch.device, dtype: torch.dtype) -> str | None:
+def explain_refusal(precision: str, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why networks of this dtype cannot run in a precision on a device, or None. A CPU runs references, for accuracy alone.
 
     Args:
@@ -113,8 +113,8 @@ def unsupported_reason(precision: str, device: torch.device, dtype: torch.dtype)
 
 
 def require_supported(precision: Precision, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise InvalidSetting with key `precision` if `unsupported_reason` gives a reason."""
-    reason = unsupported_reason(precision.name, device, dtype)
+    """Raise InvalidSetting with key `precision` if `explain_refusal` gives a reason."""
+    reason = explain_refusal(precision.name, device, dtype)
     if reason is not None:
         raise InvalidSetting("precision", precision.name, reason)
 
@@ -153,7 +153,7 @@ class PrecisionChoice:
         Raises:
             InvalidSetting: a GPU without such tensor cores, or weights in fp32 on a GPU.
         """
-        why = unsupported_reason(self.mode, device, dtype)
+        why = explain_refusal(self.mode, device, dtype)
         if why is not None:
             raise InvalidSetting("precision", self.mode, why)
 

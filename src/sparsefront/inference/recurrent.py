@@ -16,9 +16,9 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.network_modules import replace_module
 from sparsefront.inference.swap_report import LayerSwap
 from sparsefront.measure.correctness import NETWORK_ERROR_LIMIT, output_error
-from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.memory import count_bytes
 from sparsefront.measure.problems import LayerInput
-from sparsefront.measure.search_time import LAYER, timed_work, too_late
+from sparsefront.measure.search_time import LAYER, time_work, too_late
 from sparsefront.measure.speedup import DENSE_LINEAR
 from sparsefront.measure.timers import time_layer
 from sparsefront.models.recurrent import SplitLSTM, State
@@ -53,10 +53,10 @@ def swap_lstms(
         if pruned_lstm.layers and not choice.swaps_nothing:
             pruned_lstm.swap(net, problems, choice, plan, layers, dense_layers)
         if any(isinstance(part, SparseLayer) for part in lstm.children()):
-            lstm.gates = fused_gates
+            lstm.gates = run_gates
 
 
-def fused_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> State:
+def run_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> State:
     """`models.recurrent.lstm_gates` in one kernel."""
     return lstm_gates(from_input, from_state, c)
 
@@ -118,7 +118,7 @@ class _Lstm:
         if reason is None:
             forms[STEPS] = self._steps(states, weight)
         x = torch.randn(received.input_shape, device=weight.device).to(weight.dtype)
-        with timed_work(LAYER):
+        with time_work(LAYER):
             times, error, wrong = self._time_forms(forms, x)
         reason = wrong.get(STEPS, reason)
         if reason is not None:
@@ -133,7 +133,7 @@ class _Lstm:
             self._replace_parts(net, forms[OPERATOR])
             for own in self.layers:
                 name = self._full_name(own)
-                layers[name] = layers[name].as_dense(DENSE_LINEAR, stored_bytes(forms[OPERATOR][own]))
+                layers[name] = layers[name].as_dense(DENSE_LINEAR, count_bytes(forms[OPERATOR][own]))
                 dense_layers[name] = f"the whole LSTM is faster dense: {text}"
 
     def _steps(self, states: list[str], weight: Tensor) -> Parts:
@@ -177,7 +177,7 @@ class _Lstm:
         other = copy.copy(self.lstm)
         other._modules = {**self.lstm._modules, **parts}
         if any(isinstance(part, SparseLayer) for part in other.children()):
-            other.gates = fused_gates
+            other.gates = run_gates
         return other
 
     def _replace_parts(self, net: nn.Module, parts: Parts) -> None:
@@ -200,7 +200,7 @@ class _Lstm:
                 layers[name],
                 kernel=STEPS,
                 family=module.format.family,
-                weight_bytes=stored_bytes(module),
+                weight_bytes=count_bytes(module),
                 latency_us=None,
                 notes=layers[name].notes | notes,
                 launch={},

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.checkpoint import read_export
 from sparsefront.export.packed_layers import PackedWeights, masks_stored_dense, pack_layers
-from sparsefront.gpu import shared
+from sparsefront.gpu import share_gpu
 from sparsefront.inference.autotune import TimedLayers
 from sparsefront.inference.benchmark import step_inputs
 from sparsefront.inference.choice import KernelChoice, kernel_choice
@@ -49,12 +49,12 @@ from sparsefront.inference.precision import (
     require_supported,
 )
 from sparsefront.inference.recurrent import swap_lstms
-from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.swap_report import LayerSwap, SwapReport, report_layer
 from sparsefront.inference.whole_network import Decision, StoredSwap, SwapSnapshot, swap_key
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
-    checked_before,
+    assume_checked,
     floating_tensors,
     has_low_precision,
     network_error_limit,
@@ -64,12 +64,12 @@ from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, set_left_dense
 from sparsefront.measure.execution_mode import suppress_treespec_warning
 from sparsefront.measure.problems import (
     LayerInput,
-    counted_flops,
+    collect_problems,
+    count_flops,
     observe_problems,
-    observed_problems,
     theoretical_dense_flops,
 )
-from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, timed_work, too_late
+from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, time_work, too_late
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import adds_shortcut
 from sparsefront.networks import (
@@ -78,7 +78,7 @@ from sparsefront.networks import (
     layer_weight,
     load_state,
     restore_modes_on_error,
-    unwrapped,
+    unwrap,
 )
 from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import dense_weights, explain_nested
@@ -147,7 +147,7 @@ def swap_layers(
     for name in bar(sorted(masked, key=lambda name: -flops.get(name, 0)), description="swap", unit="layer"):
         layer: Any = masked[name]
         density = export.manifest.layers[name].density
-        fused = fused_layer(fusion, name, density)
+        fused = report_layer(fusion, name, density)
         if fused is not None:
             layers[name], reason = fused
             if reason is not None:
@@ -159,7 +159,7 @@ def swap_layers(
         if reason is None:
             received, adds_sum = join_problem(layer, problems[name]), relu_after.get(name)
             late = None if plan is not None else too_late(name, LAYER)
-            with timed_work(LAYER) if late is None else nullcontext():
+            with time_work(LAYER) if late is None else nullcontext():
                 tuned = try_layer(
                     layer, export, name, received, choice, plan, precision, timed_layers, late, adds_shortcut=adds_sum
                 )
@@ -342,7 +342,7 @@ def swap(
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
         RuntimeError: the network's outputs differ after the swap.
     """
-    search, choice, net = SearchTime(seconds, tell), kernel_choice(kernel), unwrapped(net)
+    search, choice, net = SearchTime(seconds, tell), kernel_choice(kernel), unwrap(net)
     _require_swappable(net, masks)
     require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")
     require_instance("settings", settings, Measure)
@@ -370,7 +370,7 @@ def swap(
                 f"swap: goes on where a search ran out of time, with {counted(len(stored.left_out), 'thing')} left out"
             )
             stored = None
-        known = nullcontext() if stored is None else checked_before()
+        known = nullcontext() if stored is None else assume_checked()
         with search.part(KERNELS_SHARE if before and compares else 1.0, "kernels"), known:
             report = _swap_network(*arguments, None if stored is None else stored.plan)
         left_out = tuple(search.left_out)
@@ -429,7 +429,7 @@ def _swap_network(
     smaller = isinstance(masks, Masks) and masks.spec.blocks is not None
     if smaller:  # without its blocks the remaining network is dense
         masks, packed = Masks(masks_left(net, masks)), None
-    with shared(next(iter(inputs.values())).device), restore_modes_on_error(net):
+    with share_gpu(next(iter(inputs.values())).device), restore_modes_on_error(net):
         report = _swap(net, Masks.of(masks), inputs, choice, packed, precision, plan)
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 
@@ -450,8 +450,8 @@ def _swap(
     read = ReadTensors({name: layer_weight(net.get_submodule(name)) for name in layers})
     with (
         translate_errors("example_inputs", inputs_in_words(inputs), "the network cannot be called with it"),
-        counted_flops(net) as flops,
-        observed_problems(net, layers) as problems,
+        count_flops(net) as flops,
+        collect_problems(net, layers) as problems,
         read,
         torch.inference_mode(),
     ):

@@ -10,7 +10,7 @@ from sparsefront.inference.choice import DENSE, is_dense, is_low
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport, ProductReport
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.problems import LayerInput
-from sparsefront.measure.search_time import taken_in_words
+from sparsefront.measure.search_time import describe_taken
 from sparsefront.progress import counted
 from sparsefront.pruning.layers import KEEPS_ALL, READ, UNREACHED
 
@@ -199,7 +199,7 @@ def swap_text(report: SwapReport) -> str:
     width = max(map(len, lines), default=0)
     table = [f"  {name:<{width}}  {line}" for name, line in lines.items()]
     blocks = (f"  {count} x {what}" for what, count in report.fusion.summary().items())
-    whole = [f"  the swap took {taken_in_words(report.seconds)}"] if report.seconds else []
+    whole = [f"  the swap took {describe_taken(report.seconds)}"] if report.seconds else []
     whole += [f"  {report.whole_network}"] if report.whole_network else []
     return "\n".join((head, *table, *blocks, *_low_precision_lines(report), *whole))
 
@@ -222,7 +222,7 @@ def _line(layer: LayerSwap, why_dense: str | None) -> str:
     return ", ".join(parts)
 
 
-def fused_layer(fusion: FusionReport, name: str, density: float) -> tuple[LayerSwap, str | None] | None:
+def report_layer(fusion: FusionReport, name: str, density: float) -> tuple[LayerSwap, str | None] | None:
     """The report of a layer of a rewritten block, and why it is dense or None; None for a layer of no such block.
 
     Times and bytes are those of the layer's product, divided by the number of Linears joined in it.
@@ -267,7 +267,7 @@ def _why_dense(product: ProductReport) -> str:
     return f"{product.kernel} is faster: {product.latency_us:.1f} us against {others[best]:.1f} us of {best}"
 
 
-def fused_precision(product: ProductReport, precision: Precision) -> str:
+def describe_precision(product: ProductReport, precision: Precision) -> str:
     """The precision of a product of a rewritten block, or why it stays in 16 bits."""
     return precision.name if is_low(product.kernel) else why_16_bits(product, precision)
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.inference.autotune import dense_name
-from sparsefront.inference.benchmark import measured_dtype, time_networks
-from sparsefront.inference.fusion.block_pass import fused_dense_graph, rewrite_dense
+from sparsefront.inference.benchmark import find_dtype, time_networks
+from sparsefront.inference.fusion.block_pass import make_dense_graph, rewrite_dense
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.precision import Precision
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, set_decided_versions, set_left_dense, was_left_dense
-from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.memory import count_bytes
 from sparsefront.measure.search_cache import SearchCache
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights
@@ -40,7 +40,7 @@ def why_dense(sparse_ms: float, dense_ms: float) -> str | None:
     return f"the whole network takes {sparse_ms:.3f} ms with kernels, {dense_ms:.3f} ms dense"
 
 
-def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
+def keep_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
     """The report of a swap that was undone; times of layers and blocks are kept.
 
     Args:
@@ -50,7 +50,7 @@ def kept_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
     """
     modules = {name: masked.get_submodule(name) for name in report.layers}
     layers = {
-        name: layer.as_dense(dense_name(modules[name]), stored_bytes(modules[name]))
+        name: layer.as_dense(dense_name(modules[name]), count_bytes(modules[name]))
         for name, layer in report.layers.items()
     }
     return replace(
@@ -92,7 +92,7 @@ class Decision:
 
 
 def _settings(net: nn.Module, settings: Measure) -> Measure:
-    return replace(settings, device="cuda", dtype=measured_dtype(net), warmup=5, samples=20, repeats=3)
+    return replace(settings, device="cuda", dtype=find_dtype(net), warmup=5, samples=20, repeats=3)
 
 
 class SwapSnapshot:
@@ -137,9 +137,9 @@ class SwapSnapshot:
             low = {}
             with suppress(DoesNotApply):
                 if precision.is_low and settings.mode != "decode":
-                    low[precision.name] = fused_dense_graph(self._dense, inputs, precision.name, precision.calibration)
+                    low[precision.name] = make_dense_graph(self._dense, inputs, precision.name, precision.calibration)
             measured = _settings(self._net, settings)
-            timed = time_networks(self._dense.eval(), self._net, inputs, measured, fuse=fused_dense_graph, low=low)
+            timed = time_networks(self._dense.eval(), self._net, inputs, measured, fuse=make_dense_graph, low=low)
         except Exception as error:  # the kernels are correct, only their gain is unknown
             torch.cuda.synchronize()
             return Decision(f"the whole network was not compared with the dense one: {failure_reason(error)}")
@@ -162,7 +162,7 @@ class SwapSnapshot:
             low: it runs in the low precision of the swap.
         """
         self._restore()
-        report = kept_dense(report, self._net, why)
+        report = keep_dense(report, self._net, why)
         set_left_dense(self._net, architecture_text(self._net), report.precision.name if low else "none")
         if low:
             precisions = report.low_precision_layers | rewrite_dense(self._net, inputs, report.precision)

@@ -65,14 +65,14 @@ class CandidateMasks:
             self._checked.add(key)
         return made
 
-    def stored(self, layer: str, weight: Tensor, mask: Tensor, pattern: int, sparsity: float) -> SparseFormat:
+    def compress(self, layer: str, weight: Tensor, mask: Tensor, pattern: int, sparsity: float) -> SparseFormat:
         """A masked weight [N, K] in the candidate's format, on the CPU."""
         storage = self.patterns[pattern].storage(self.shape(layer), sparsity)
         return store(weight.float().cpu(), mask.cpu(), storage, self.permutation(layer, pattern, sparsity))
 
 
 @torch.no_grad()
-def pruned_loss(task: Task, masks: Mapping[str, Tensor], batches: Sequence[Batch]) -> float:
+def evaluate_pruned(task: Task, masks: Mapping[str, Tensor], batches: Sequence[Batch]) -> float:
     """Mean loss over the batches with layers temporarily pruned, in eval mode; the network is restored.
 
     Args:
@@ -117,7 +117,7 @@ Loss = Callable[[Mapping[str, Tensor]], float]
 """Masks of some layers -> the loss of the network on calibration batches; the other layers are dense."""
 
 
-def weighted(items: Sequence[Item], masks: CandidateMasks, loss: Loss) -> list[Item]:
+def weigh(items: Sequence[Item], masks: CandidateMasks, loss: Loss) -> list[Item]:
     """The items with each error times the increase of the loss per error, measured with only that product pruned.
 
     Two options of each item are measured, at a third and two thirds of its ranked errors. On digits (vit_small, 60 random
@@ -134,7 +134,7 @@ def weighted(items: Sequence[Item], masks: CandidateMasks, loss: Loss) -> list[I
         return list(items)
     least = FLOOR * median(positive)
     weights = [least if weight is None else max(weight, least) for weight in raw_weights]
-    return [_scaled(item, weight) for item, weight in zip(items, weights, strict=True)]
+    return [_scale_errors(item, weight) for item, weight in zip(items, weights, strict=True)]
 
 
 def _weight(item: Item, masks: CandidateMasks, loss: Loss, base: float) -> float | None:
@@ -153,7 +153,7 @@ def _masks_of(item: Item, option: Option, masks: CandidateMasks) -> dict[str, Te
     return {layer: masks.mask(layer, option.pattern, option.sparsity) for layer in item.layers}
 
 
-def _scaled(item: Item, weight: float) -> Item:
+def _scale_errors(item: Item, weight: float) -> Item:
     return replace(item, options=[replace(option, error=weight * option.error) for option in item.options])
 
 
@@ -172,14 +172,12 @@ def with_errors(
     start = working_time()
     layers = dict.fromkeys(layer for item in times.items for layer in item.layers)
     weights = {layer: as_matrix(net.get_submodule(layer).weight.detach()).float() for layer in layers}
-    items = [_evaluated(item, weights, masks, hessians) for item in bar(times.items, description="errors", unit="item")]
-    items = weighted(items, masks, loss)
+    items = [_evaluate(item, weights, masks, hessians) for item in bar(times.items, description="errors", unit="item")]
+    items = weigh(items, masks, loss)
     return replace(times, items=items, seconds=times.seconds + working_time() - start)
 
 
-def _evaluated(
-    item: Item, weights: Mapping[str, Tensor], masks: CandidateMasks, hessians: Mapping[str, Tensor]
-) -> Item:
+def _evaluate(item: Item, weights: Mapping[str, Tensor], masks: CandidateMasks, hessians: Mapping[str, Tensor]) -> Item:
     def error(option: Option) -> float:
         if option.pattern is None:
             return 0.0

@@ -16,11 +16,11 @@ from sparsefront.allocation.assignment import Assignment, ChoiceTable, Item, Opt
 from sparsefront.allocation.base import Found, Measured, MeasuringAllocation
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.packed_layers import pack_layers
-from sparsefront.inference.benchmark import measured_dtype
+from sparsefront.inference.benchmark import find_dtype
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap_layers
-from sparsefront.latency_search.evaluating import CandidateMasks, pruned_loss, with_errors
+from sparsefront.latency_search.evaluating import CandidateMasks, evaluate_pruned, with_errors
 from sparsefront.latency_search.table import Timing, measure_times
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.measure.fastest import Execution
@@ -70,14 +70,14 @@ class SearchedNetwork:
         self._kept: dict[tuple[str, int | None, float], Tensor] = {}
         self.seconds = dict.fromkeys((DENSE, SWAP, TIMING, LOSS), 0.0)
 
-    def chosen(self, assignment: Assignment) -> dict[str, Option]:
+    def pick_options(self, assignment: Assignment) -> dict[str, Option]:
         """Layer -> its option."""
         pairs = zip(self._table.items, assignment.options, strict=True)
         return {layer: item.options[option] for item, option in pairs for layer in item.layers}
 
     def spec(self, assignment: Assignment, layers: Iterable[str]) -> MaskSpec:
         """The mask spec of an assignment for these layers; layers in no item stay dense."""
-        options, orders = self.chosen(assignment), {}
+        options, orders = self.pick_options(assignment), {}
         patterns: dict[str, Pattern] = {}
         for layer, option in options.items():
             if option.pattern is None:
@@ -92,7 +92,7 @@ class SearchedNetwork:
     @fastest_algorithms()
     def measure(self, assignment: Assignment) -> Measured:
         timing, net = self._timing, copy.deepcopy(self._task.net)
-        made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
+        made = {layer: self._mask(layer, option) for layer, option in self.pick_options(assignment).items()}
         spec = self.spec(assignment, made)
         with torch.no_grad():
             for layer, mask in made.items():
@@ -108,28 +108,28 @@ class SearchedNetwork:
             patterns=spec.patterns,
         )
         problems = observe_problems(timing.ready(net), timing.inputs, list(made))
-        with keys_of("kernel"), self._timed(SWAP):
+        with keys_of("kernel"), self._add_time(SWAP):
             swap_layers(
                 net, packed, problems, timing.kernel, device=timing.device, dtype=timing.dtype, inputs=timing.inputs
             )
         release_formats(net)
         dense = self._dense
-        with self._timed(TIMING):
+        with self._add_time(TIMING):
             return timing.in_turn(net, dense)
 
     @cached_property
     def _dense(self) -> Execution:
-        with self._timed(DENSE):
+        with self._add_time(DENSE):
             net = self._timing.ready(copy.deepcopy(self._task.net))
             return self._timing.dense_execution(net, self._table.dense_versions)
 
     def loss(self, assignment: Assignment, batches: int) -> float:
-        with self._timed(LOSS):
-            made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
-            return pruned_loss(self._task, made, self._held_out(batches))
+        with self._add_time(LOSS):
+            made = {layer: self._mask(layer, option) for layer, option in self.pick_options(assignment).items()}
+            return evaluate_pruned(self._task, made, self._take_batches(batches))
 
     @contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
+    def _add_time(self, what: str) -> Iterator[None]:
         start = working_time()
         try:
             yield
@@ -143,7 +143,7 @@ class SearchedNetwork:
             self._kept[key] = self._masks.mask(layer, option.pattern, option.sparsity).cpu()
         return self._kept[key]
 
-    def _held_out(self, count: int) -> list[Batch]:
+    def _take_batches(self, count: int) -> list[Batch]:
         if self._read < count:
             device = next(self._task.net.parameters()).device
             self._batches = [_on(batch, device) for batch in islice(self._open(), count)]
@@ -290,13 +290,13 @@ class Search:
             task.net,
             masks,
             hessians=seen.sums_over(layers, batches, input_hessian),
-            loss=lambda made: pruned_loss(task, made, batches[:WEIGHED_BY]),
+            loss=lambda made: evaluate_pruned(task, made, batches[:WEIGHED_BY]),
         )
 
 
 def _default_timing(net: nn.Module, inputs: dict[str, Tensor]) -> Timing:
     device = next(iter(inputs.values())).device
-    settings = Measure(device="cuda" if device.type == "cuda" else "cpu", dtype=measured_dtype(net))
+    settings = Measure(device="cuda" if device.type == "cuda" else "cpu", dtype=find_dtype(net))
     return Timing(inputs, None, settings, KernelChoice())
 
 

@@ -15,7 +15,7 @@ from sparsefront.allocation.assignment import ROW_MAJOR, ChoiceTable, Item, Opti
 from sparsefront.allocation.base import Measured
 from sparsefront.inference.autotune import autotune_layer, dense_name, find_candidates
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.block_pass import fuse_dense, fused_dense_graph
+from sparsefront.inference.fusion.block_pass import fuse_dense, make_dense_graph
 from sparsefront.inference.fusion.calls import Unfusable, find_chains, observe_blocks
 from sparsefront.inference.fusion.plan import LAYOUTS, ProductReport
 from sparsefront.inference.fusion.prepared_block import BlockCaptures
@@ -72,7 +72,7 @@ class Timing:
         Args:
             net: from `ready`.
         """
-        timing = time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph)
+        timing = time_alone(net, self.inputs, self.settings, fuse=make_dense_graph)
         return timing.latency.median_ms * 1e3, timing.versions
 
     def network_us(self, net: nn.Module) -> float:
@@ -100,8 +100,8 @@ class Timing:
             versions: found for it before; if empty, or if one fails here, they are searched.
         """
         if versions:
-            set_decided_versions(net, self.inputs, self._quick, versions, fused_dense_graph)
-        return find_dense(net, self.inputs, self._quick, fused_dense_graph)
+            set_decided_versions(net, self.inputs, self._quick, versions, make_dense_graph)
+        return find_dense(net, self.inputs, self._quick, make_dense_graph)
 
     @property
     def _quick(self) -> Measure:
@@ -200,7 +200,7 @@ def product_times(
     with masked(net, made):
         try:
             formats = {
-                layer: masks.stored(layer, as_matrix(net.get_submodule(layer).weight), mask, pattern, sparsity)
+                layer: masks.compress(layer, as_matrix(net.get_submodule(layer).weight), mask, pattern, sparsity)
                 for layer, mask in made.items()
                 if pattern is not None
             }
@@ -235,7 +235,7 @@ def layer_time(
         return None
     mask = masks.mask(layer, pattern, sparsity)
     with masked(net, {layer: mask}):
-        stored = masks.stored(layer, as_matrix(module.weight), mask, pattern, sparsity)
+        stored = masks.compress(layer, as_matrix(module.weight), mask, pattern, sparsity)
         stored = stored.to(device=device, dtype=module.weight.dtype)
         wants = partial(timing.products.wants, canonical=stored.family, device=device)
         candidates = find_candidates(stored, mask.to(device), received.problem, wants)

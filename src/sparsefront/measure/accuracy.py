@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from sparsefront.gpu import shared, yield_gpu
-from sparsefront.progress import EVALUATION, bar, spent_on
+from sparsefront.gpu import share_gpu, yield_gpu
+from sparsefront.progress import EVALUATION, bar, track_time
 from sparsefront.tasks.outcomes import Outcomes
 
 SPLITS = {"val": "validate", "test": "test"}  # our name -> Lightning's stage
@@ -64,7 +64,7 @@ def evaluate(
     data.setup(SPLITS[split])
     loader = data.val_dataloader() if split == "val" else data.test_dataloader()
     evaluator = task.evaluator(data, split)
-    with spent_on(EVALUATION), shared(device), torch.inference_mode():
+    with track_time(EVALUATION), share_gpu(device), torch.inference_mode():
         net.to(device=device, dtype=dtype).eval()
         for batch in bar(
             first_samples(loader, limit), description=description, total=_batches(loader, limit), unit="batch"

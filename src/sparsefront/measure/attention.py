@@ -127,7 +127,7 @@ class WithAttentionBackend(nn.Module):
             return self.net(**inputs)
 
 
-def unsupported_reason(net: nn.Module, inputs: dict[str, Tensor], name: str) -> str | None:
+def explain_refusal(net: nn.Module, inputs: dict[str, Tensor], name: str) -> str | None:
     """Why a backend cannot run all attentions of one forward pass; None where it can.
 
     Asks PyTorch beforehand: a forward pass on an unsupported backend raises, with a warning for each reason.

@@ -117,7 +117,7 @@ _most: ContextVar[int | None] = ContextVar("_most", default=None)
 
 
 @contextmanager
-def checked_before() -> Iterator[None]:
+def assume_checked() -> Iterator[None]:
     """Inside, products are compared in a few rows, and must be finite in all: all were compared when the kernel was chosen."""
     token = _most.set(ROWS_AGAIN)
     try:
@@ -127,7 +127,7 @@ def checked_before() -> Iterator[None]:
 
 
 def rows_to_compare(x: Tensor, most: int | None = None) -> Tensor | None:
-    """At most `most` rows of x, evenly spaced, int64, fewer inside `checked_before`; None for all of them."""
+    """At most `most` rows of x, evenly spaced, int64, fewer inside `assume_checked`; None for all of them."""
     fewest = min((limit for limit in (most, _most.get()) if limit is not None), default=len(x))
     return None if fewest >= len(x) else torch.linspace(0, len(x) - 1, fewest, device=x.device).round().long()
 
@@ -215,20 +215,20 @@ class CorrectnessCheck:
         if len(output) != len(x):
             return math.inf
 
-        def expected(part: Any) -> Tensor:
-            return self._expected(x[part].double()) if low is None else self._expected_quantized(low, x[part])
+        def compute_part(part: Any) -> Tensor:
+            return self._compute(x[part].double()) if low is None else self._compute_quantized(low, x[part])
 
         chunk = max(1, CHUNK_ELEMENTS * len(x) // max(1, x.numel(), output.numel()))
-        return error_in_chunks(output, expected, chunk, IMAGES if isinstance(self.layer, nn.Conv2d) else None)
+        return error_in_chunks(output, compute_part, chunk, IMAGES if isinstance(self.layer, nn.Conv2d) else None)
 
-    def _expected(self, x: Tensor) -> Tensor:
+    def _compute(self, x: Tensor) -> Tensor:
         layer = self.layer
         bias = None if layer.bias is None else layer.bias.double()
         if isinstance(layer, nn.Linear):
             return F.linear(x, layer.weight.double(), bias)
         return F.conv2d(x, layer.weight.double(), bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
-    def _expected_quantized(self, low: SparseLayer, x: Tensor) -> Tensor:
+    def _compute_quantized(self, low: SparseLayer, x: Tensor) -> Tensor:
         of_x, of_w = low.multiplied(x)
         bias = None if self.layer.bias is None else self.layer.bias.double()
         return F.linear(of_x.double(), of_w.double(), bias)

@@ -12,7 +12,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu import clock_under_load, exclusive, shared, yield_gpu
+from sparsefront.gpu import clock_under_load, exclusive, share_gpu, yield_gpu
 from sparsefront.measure.attention import math_path_report
 from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode, within_recompile_limit
 from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuild_execution
@@ -226,7 +226,7 @@ def time_size(
     _forget_compiled(inputs)
     calls: dict[str, Callable[[], Any]] = {}
     sides: dict[int, str] = {}  # of each execution, the first
-    with shared(device), within_recompile_limit(device):
+    with share_gpu(device), within_recompile_limit(device):
         for side, (net, execution) in ways.items():
             if sides.setdefault(id(execution), side) != side:
                 continue
@@ -278,12 +278,12 @@ def _find_executions(
     searches: dict[str, ExecutionSearch] = {}
     keys = {side: _search_key(net, inputs, settings, fuse) for side, (net, fuse) in networks.items()}
     alike = {key: side for side, key in reversed(keys.items())}  # networks that are built alike run alike
-    with shared(device), within_recompile_limit(device):
+    with share_gpu(device), within_recompile_limit(device):
         for side, (net, fuse) in networks.items():
             if alike[keys[side]] != side:
                 continue
             with _part_of(side):
-                known = _known_search(net, keys[side], inputs, settings, fuse)
+                known = _recall_search(net, keys[side], inputs, settings, fuse)
                 rebuilt = _rebuild(net, inputs, settings, fuse, known)
                 if rebuilt is not None:
                     executions[side] = rebuilt
@@ -329,7 +329,7 @@ def _late_modes(execution: Execution) -> dict[str, str]:
     return {name.split(SEPARATOR)[0]: why for name, why in execution.not_timed.items() if why.startswith(NOT_TRIED)}
 
 
-def _known_search(
+def _recall_search(
     net: nn.Module, key: str, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None
 ) -> dict[str, Any] | None:
     """What was decided for this network (`set_decided_versions`), or found by an earlier search that had as much time."""
@@ -405,11 +405,11 @@ def was_left_dense(net: nn.Module, dense: nn.Module) -> str | None:
     for name, module in net.named_modules():
         left = vars(module).get(LEFT_DENSE)
         if left is not None and name in others:
-            return left[1] if left[0] == pruned_architecture(others[name]) else None
+            return left[1] if left[0] == describe_pruned(others[name]) else None
     return None
 
 
-def pruned_architecture(dense: nn.Module) -> str:
+def describe_pruned(dense: nn.Module) -> str:
     """`architecture_text` of a network as it is when it was pruned."""
     as_pruned = copy_sharing_weights(dense)
     as_linears(as_pruned, copies=True)

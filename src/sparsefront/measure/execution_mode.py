@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import exclusive, released, shared, yield_gpu
+from sparsefront.gpu import exclusive, release_gpu, share_gpu, yield_gpu
 from sparsefront.measure.attention import skip_mask_creation, without_full_masks
 from sparsefront.measure.correctness import (
     LOW_PRECISION_ERROR_LIMIT,
@@ -45,7 +45,7 @@ def within_recompile_limit(device: torch.device) -> AbstractContextManager[None]
 
 def first_call(call: Callable[[], Any], device: torch.device) -> Any:
     """Make the first call of a compiled network, which compiles it; other processes may time on the GPU meanwhile."""
-    with released(device), suppress_treespec_warning():
+    with release_gpu(device), suppress_treespec_warning():
         return call()
 
 
@@ -77,7 +77,7 @@ class _FirstRunShared:
             return self._compiled(*values)
         tensors = (value for value in values if isinstance(value, Tensor))
         device = next((tensor.device for tensor in tensors if tensor.is_cuda), torch.device("cpu"))
-        with shared(device):
+        with share_gpu(device):
             output = self._compiled(*values)
         self._ran = True
         return output

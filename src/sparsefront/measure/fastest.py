@@ -15,10 +15,10 @@ from sparsefront.errors import failure_reason
 from sparsefront.gpu import yield_gpu
 from sparsefront.measure.attention import BACKENDS
 from sparsefront.measure.execution_mode import SEPARATOR, FastestMode, NothingRuns, fastest_execution_mode, is_compiled
-from sparsefront.measure.search_time import AUTOTUNE, COMPILE, VARIANT, timed_work, too_late
+from sparsefront.measure.search_time import AUTOTUNE, COMPILE, VARIANT, time_work, too_late
 from sparsefront.measure.timers import summarize, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
-from sparsefront.progress import SEARCH, spent_on
+from sparsefront.progress import SEARCH, track_time
 
 log = logging.getLogger(__name__)
 # Candidates kept for the final timing, plus the best fused graph; others are dropped at once to free their graphs' memory.
@@ -149,7 +149,7 @@ class ExecutionSearch:
         self.fused: tuple[_Form, FastestMode | None] | None = None
         self._skips = False
 
-    @spent_on(SEARCH)
+    @track_time(SEARCH)
     def try_likely(self) -> None:
         """Time the versions that are usually the fastest. Raises NothingRuns."""
         plain = self.run(_Form(self.net), self.quick)
@@ -165,7 +165,7 @@ class ExecutionSearch:
             if fastest is None or set(fastest.medians_ms) == {"eager"}:  # not recorded, it is only fast when compiled
                 self._compile(self.fused[0])
 
-    @spent_on(SEARCH)
+    @track_time(SEARCH)
     def try_others(self) -> None:
         """Time the other versions that are expected to finish within the enclosing `search_time.searching`."""
         assert self.best is not None  # `try_likely` comes first
@@ -217,7 +217,7 @@ class ExecutionSearch:
             self.not_timed |= {candidate_name(mode, form.variants): late for mode in modes}
             return None
         try:
-            with timed_work(kind):
+            with time_work(kind):
                 return self.run(form, modes)
         except NothingRuns:
             return None
@@ -231,7 +231,7 @@ class ExecutionSearch:
             self.not_timed[variant] = late
             return None
         try:
-            with timed_work(VARIANT):
+            with time_work(VARIANT):
                 net = make_variant(variant, form.net, self.inputs, fuse=self.fuse)
         except DoesNotApply as reason:
             self.not_timed[variant] = str(reason)

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsefront.gpu import end_rng_capture
-from sparsefront.networks import AlwaysClamped, decomposed
+from sparsefront.networks import AlwaysClamped, decompose
 from sparsefront.processes import gc_disabled
 from sparsefront.training.graphs import COPIES
 
@@ -71,7 +71,7 @@ class CopiedBefore(TorchDispatchMode):
     def _parts(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a composite operator, such as `to`."""
         with self:
-            return decomposed(func, args, kwargs)
+            return decompose(func, args, kwargs)
 
     def _copy(self, source: Tensor, make: Callable[[], Tensor]) -> Tensor:
         if not self.recording:

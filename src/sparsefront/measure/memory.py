@@ -92,7 +92,7 @@ def _distinct(tensors: list[Tensor]) -> Iterator[Tensor]:
             yield tensor
 
 
-def stored_bytes(module: nn.Module) -> int:
+def count_bytes(module: nn.Module) -> int:
     """Bytes of values and indices if weights are compressed, else of the weight, else of all parameters."""
     formats = [getattr(part, "format", None) for part in module.modules()]
     compressed = [layer_format for layer_format in formats if isinstance(layer_format, SparseFormat)]
@@ -123,7 +123,7 @@ class AchievedSparsity:
     weight_shares: dict[str, float]
 
 
-def achieved_sparsity(net: nn.Module, masks: Mapping[str, Tensor], prunable: Iterable[str]) -> AchievedSparsity:
+def measure_sparsity(net: nn.Module, masks: Mapping[str, Tensor], prunable: Iterable[str]) -> AchievedSparsity:
     """Count the weights that the masks remove.
 
     Args:

@@ -20,7 +20,7 @@ from sparsefront.gpu import exclusive
 from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.timers import cuda_ms
-from sparsefront.networks import after_forward, decomposed, first_argument, layer_weight, storage_of
+from sparsefront.networks import after_forward, decompose, first_argument, layer_weight, storage_of
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
         layer -> its largest call in this forward (a shared layer may be called more than once); a layer that is not
         called is absent.
     """
-    with observed_problems(net, layers) as seen, torch.inference_mode():
+    with collect_problems(net, layers) as seen, torch.inference_mode():
         net(**inputs)
     return seen
 
 
 @contextmanager
-def observed_problems(net: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, LayerInput]]:
+def collect_problems(net: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, LayerInput]]:
     """`observe_problems` of the forwards inside the context, which fill the dict."""
     seen: dict[str, LayerInput] = {}
     modules = {name: net.get_submodule(name) for name in layers}
@@ -93,13 +93,13 @@ def weight_flops(net: nn.Module, inputs: dict[str, Any]) -> dict[str, int]:
     Returns:
         parameter (by its first name) -> 2 * M * K * N of its products; one in no product, such as an embedding, is absent.
     """
-    with counted_flops(net) as flops, torch.inference_mode():
+    with count_flops(net) as flops, torch.inference_mode():
         net(**inputs)
     return dict(flops)
 
 
 @contextmanager
-def counted_flops(net: nn.Module) -> Iterator[Mapping[str, int]]:
+def count_flops(net: nn.Module) -> Iterator[Mapping[str, int]]:
     """`weight_flops` of the forwards inside the context, which fill the dict.
 
     PyTorch's attention fast path is disabled meanwhile: it is one operator that gets all weights of an encoder layer.
@@ -146,7 +146,7 @@ class WeightProducts(TorchDispatchMode):
         if not isinstance(function, torch._ops.OpOverload):  # a higher-order operator
             return function(*args, **kwargs)
         with self:
-            output = decomposed(function, args, kwargs)
+            output = decompose(function, args, kwargs)
         if output is not NotImplemented:
             return output
         output = function(*args, **kwargs)
@@ -214,7 +214,7 @@ IMAGES = "x"  # [batch, channels, height, width]
 TOKENS = ("input_ids", "attention_mask", "token_type_ids", "source", "source_mask", "target")  # [batch, tokens]
 
 
-def timed_inputs(
+def make_inputs(
     task: Any,
     batches: Iterable[dict[str, Tensor]],
     *,

@@ -65,7 +65,7 @@ class SearchTime:
 
     def summary(self) -> str:
         """The time taken, such as `12.3 s`, and what was skipped."""
-        taken = taken_in_words(self.taken)
+        taken = describe_taken(self.taken)
         if not self.left_out:
             return taken
         shown = [f"{what} ({why})" for what, why in list(self.left_out.items())[:MOST_SHOWN]]
@@ -101,7 +101,7 @@ class SearchTime:
         return reason
 
     @contextmanager
-    def timed_work(self, kind: str) -> Iterator[None]:
+    def time_work(self, kind: str) -> Iterator[None]:
         start, before, self._inside = self._now(), self._inside, 0.0
         try:
             yield
@@ -130,7 +130,7 @@ class SearchTime:
             self.spent[BUILDS] = self.spent.get(BUILDS, 0.0) + working_time() - start
 
 
-def taken_in_words(taken: Mapping[str, float]) -> str:
+def describe_taken(taken: Mapping[str, float]) -> str:
     """`SearchTime.taken` as text, such as `41.2 s (12.0 s correctness checks); before it 15.0 s builds`."""
     parts = ", ".join(f"{seconds:.1f} s {what}" for what, seconds in taken.items() if what not in ("search", BUILDS))
     shares = f" ({parts})" if parts else ""
@@ -177,9 +177,9 @@ def too_late(what: str, kind: str, before: str | None = None) -> str | None:
     return _budget().too_late(what, kind, before)
 
 
-def timed_work(kind: str) -> AbstractContextManager[None]:
+def time_work(kind: str) -> AbstractContextManager[None]:
     """Measure one piece of work; the next of its kind is expected to take as long, or shorter."""
-    return _budget().timed_work(kind)
+    return _budget().time_work(kind)
 
 
 @contextmanager

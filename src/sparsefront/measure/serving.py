@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsefront.gpu import shared
+from sparsefront.gpu import share_gpu
 from sparsefront.measure.execution_mode import call_in_mode
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import LENGTH_MULTIPLE, TOKENS
@@ -158,7 +158,7 @@ def serve_networks(
     """
     device = next(iter(inputs.values())).device
     sides: dict[str, Any] = {}
-    with shared(device):
+    with share_gpu(device):
         runs = {
             side: PaddedBatches(net, execution, inputs, lengths, settings) for side, (net, execution) in ways.items()
         }
@@ -216,7 +216,7 @@ class PaddedBatches:
         self._calls: dict[tuple[int, int | None], tuple[Callable[[], Any], dict[str, Tensor], dict[str, Tensor]]] = {}
         for rows in self.rows:
             for length in self.lengths:
-                host = {name: _resized(name, value, rows, length) for name, value in inputs.items()}
+                host = {name: _resize(name, value, rows, length) for name, value in inputs.items()}
                 static = {name: value.to(self.device) for name, value in host.items()}
                 self._calls[rows, length] = call_in_mode(self.mode, net, static), static, host
                 self._calls[rows, length][0]()
@@ -243,7 +243,7 @@ class PaddedBatches:
             torch.cuda.synchronize(self.device)
 
 
-def _resized(name: str, value: Tensor, rows: int, length: int | None) -> Tensor:
+def _resize(name: str, value: Tensor, rows: int, length: int | None) -> Tensor:
     """An input on the host for another number of rows and tokens, repeated where it is too small."""
     value = value.cpu()
     if value.dim() == 0:

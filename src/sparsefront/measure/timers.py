@@ -21,7 +21,7 @@ from sparsefront.errors import failure_reason
 from sparsefront.gpu import exclusive
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.graph_capture import record
-from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.memory import count_bytes
 from sparsefront.measure.search_time import PRODUCTS, spending
 
 ALONE.append(exclusive)  # libraries that search when a layer runs
@@ -29,7 +29,7 @@ ALONE.append(exclusive)  # libraries that search when a layer runs
 # The call order of functions that are timed in turn.
 
 
-def balanced_orders(names: Sequence[str]) -> list[list[str]]:
+def balance_orders(names: Sequence[str]) -> list[list[str]]:
     """Orders of rounds, to be cycled, in which each name follows every other one equally often.
 
     The function before determines the contents of the L2 cache and the heat of the GPU. A function that followed itself would
@@ -86,7 +86,7 @@ def time_interleaved(
 
     A sample starts on an idle device and ends when the device has finished, launches included: the latency that a waiting
     caller sees. The order changes from round to round, so that each function follows every other one equally often (see
-    `balanced_orders`). Other processes of ours do not use the GPU meanwhile.
+    `balance_orders`). Other processes of ours do not use the GPU meanwhile.
 
     Args:
         functions: name -> function without arguments.
@@ -102,7 +102,7 @@ def time_interleaved(
     timer = _timer(device)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     last_report_s = time.perf_counter()
-    rounds = islice(cycle(balanced_orders(list(functions))), warmup + samples)
+    rounds = islice(cycle(balance_orders(list(functions))), warmup + samples)
     with exclusive(device):
         for turn, order in enumerate(rounds):
             for name in order:
@@ -207,7 +207,7 @@ class LaunchChoice:
         self.tunable.end_trial(self.packed, self.problem)
 
 
-def untried_launches(layer: SparseLayer, output: Tensor, known: Sequence[Any] = ()) -> LaunchChoice | None:
+def find_untried(layer: SparseLayer, output: Tensor, known: Sequence[Any] = ()) -> LaunchChoice | None:
     """Launches to try for this layer; None where its kernel has no choice, or was measured or tried for such a product.
 
     Args:
@@ -292,7 +292,7 @@ class KernelTime:
 Check = Callable[[nn.Module], tuple[float | None, str | None]]  # layer -> relative error, and why it is wrong or None
 
 
-def unchecked(layer: nn.Module) -> tuple[None, None]:
+def skip_check(layer: nn.Module) -> tuple[None, None]:
     """A check that passes everything, for layers that need none."""
     return None, None
 
@@ -304,7 +304,7 @@ def time_layer(
     *more: Any,
     at_most_us: float = inf,
     launches: Sequence[Any] = (),
-    check: Check = unchecked,
+    check: Check = skip_check,
     **keywords: Any,
 ) -> KernelTime:
     """Time layer(x, ...), layout changes and im2col included.
@@ -333,7 +333,7 @@ def time_layer(
                 require_short_host_time(calls[0], x.device)
             with exclusive(x.device):
                 return _time(calls, x.device, at_most_us)
-        tried = untried_launches(layer, layer(x, *more, **keywords), launches)
+        tried = find_untried(layer, layer(x, *more, **keywords), launches)
         if tried is not None:
             return _time_launches(tried, layer, calls, x.device, at_most_us, check)
         # its launch may have been chosen after it was checked, in another layout of the kernel
@@ -424,7 +424,7 @@ def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any])
         layer, args, keywords
     )  # compiled code is made for clones: in inference mode it serves no other tensors
     operands = floating_tensors([*args, *keywords.values(), first()])
-    moved = stored_bytes(layer) + sum(operand.nbytes for operand in operands)
+    moved = count_bytes(layer) + sum(operand.nbytes for operand in operands)
     target_bytes = 2 * torch.cuda.get_device_properties(args[0].device).L2_cache_size
     copies = min(MOST_COPIES, -(-target_bytes // max(1, moved)))
     return [first, *(_call(copy.deepcopy(layer), args, keywords) for _ in range(copies - 1))]

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from sparsefront.errors import failure_reason
-from sparsefront.measure.attention import BACKENDS, WithAttentionBackend, unsupported_reason
+from sparsefront.measure.attention import BACKENDS, WithAttentionBackend, explain_refusal
 from sparsefront.models.recurrent import SplitLSTM
 from sparsefront.networks import before_forward, first_argument, has_forward_hooks
 
@@ -91,7 +91,7 @@ def adds_shortcut(net: nn.Module) -> dict[str, bool]:
     shortcuts: dict[str, bool] = {}
     taken = set()
     for node in nodes:
-        if node.op != "call_module" or not isinstance(modules[called(node)], nn.Conv2d):
+        if node.op != "call_module" or not isinstance(modules[name_target(node)], nn.Conv2d):
             continue
         last = node
         while len(last.users) == 1 and _is_norm(after := next(iter(last.users)), modules):
@@ -99,12 +99,12 @@ def adds_shortcut(net: nn.Module) -> dict[str, bool]:
         epilogue = find_epilogue(last, modules)
         if epilogue is not None and epilogue.relu not in taken:
             taken.add(epilogue.relu)
-            shortcuts[called(node)] = epilogue.shortcut is not None
+            shortcuts[name_target(node)] = epilogue.shortcut is not None
     return shortcuts
 
 
 def _is_norm(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
-    return node.op == "call_module" and isinstance(modules[called(node)], nn.BatchNorm2d | nn.Identity)
+    return node.op == "call_module" and isinstance(modules[name_target(node)], nn.BatchNorm2d | nn.Identity)
 
 
 def _calls(node: fx.Node, functions: tuple[Any, ...]) -> bool:
@@ -113,7 +113,7 @@ def _calls(node: fx.Node, functions: tuple[Any, ...]) -> bool:
 
 def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     if node.op == "call_module":
-        return isinstance(modules[called(node)], nn.ReLU)
+        return isinstance(modules[name_target(node)], nn.ReLU)
     return _calls(node, _RELUS) or (node.op == "call_method" and node.target in ("relu", "relu_"))
 
 
@@ -145,22 +145,22 @@ def fold_batch_norm(net: nn.Module) -> nn.Module:
 def _pairs(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[tuple[str, str]]:
     """Names of convolutions and of the BatchNorms that are their only users; each is called once."""
     calls = [node for node in graph.nodes if node.op == "call_module"]
-    targets = [called(node) for node in calls]
+    targets = [name_target(node) for node in calls]
     pairs = []
     for node in calls:
-        norm, before = modules[called(node)], node.args[0] if node.args else None
+        norm, before = modules[name_target(node)], node.args[0] if node.args else None
         if not (isinstance(norm, nn.BatchNorm2d) and norm.track_running_stats):
             continue
         if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) != 1:
             continue
-        if not isinstance(modules[called(before)], nn.Conv2d | SparseLayer):
+        if not isinstance(modules[name_target(before)], nn.Conv2d | SparseLayer):
             continue
-        if targets.count(called(node)) == targets.count(called(before)) == 1:
-            pairs.append((called(before), called(node)))
+        if targets.count(name_target(node)) == targets.count(name_target(before)) == 1:
+            pairs.append((name_target(before), name_target(node)))
     return pairs
 
 
-def called(node: fx.Node) -> str:
+def name_target(node: fx.Node) -> str:
     """The qualified name of the module or tensor that is a node's target."""
     assert isinstance(node.target, str)
     return node.target
@@ -228,11 +228,11 @@ def _fuse(graph: fx.Graph, node: fx.Node, convolution: TakesEpilogue, modules: d
     if epilogue is None or (with_relu := convolution.with_relu()) is None:
         return False
     assert isinstance(with_relu, nn.Module)
-    modules[""].set_submodule(called(node), with_relu, strict=True)
+    modules[""].set_submodule(name_target(node), with_relu, strict=True)
     with graph.inserting_before(epilogue.relu):  # here the shortcut is computed, too
         x = first_argument(node.args, node.kwargs)
         arguments = (x,) if epilogue.shortcut is None else (x, epilogue.shortcut)
-        made = graph.call_module(called(node), arguments)
+        made = graph.call_module(name_target(node), arguments)
     epilogue.relu.replace_all_uses_with(made)
     for replaced in (epilogue.relu, after, node):
         if not replaced.users and replaced in graph.nodes:
@@ -309,7 +309,7 @@ def fuse_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> nn.Module | No
     Returns:
         None where no two layers read the same tensor.
     """
-    groups = shared_input_linears(net, *args, **inputs)
+    groups = group_linears(net, *args, **inputs)
     if not groups:
         return None
     fused_net = copy_sharing_weights(net)
@@ -328,7 +328,7 @@ class _Call:
     version: int
 
 
-def shared_input_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> list[list[str]]:
+def group_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> list[list[str]]:
     """Groups of Linear layers that one forward pass calls once each with the same unmodified tensor, in call order."""
     calls: list[_Call] = []
     linears = {name: module for name, module in net.named_modules() if _is_plain(module)}
@@ -470,7 +470,7 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
     if name in BACKENDS:
         if next(iter(inputs.values())).device.type != "cuda":
             raise DoesNotApply("needs a CUDA device")
-        reason = unsupported_reason(net, inputs, name)
+        reason = explain_refusal(net, inputs, name)
         if reason is not None:
             raise DoesNotApply(reason)
         return WithAttentionBackend(net, BACKENDS[name]).eval()

@@ -54,7 +54,7 @@ def train_wordpiece(texts: Iterable[str], *, vocabulary_size: int, max_length: i
         special_tokens=[*SPECIAL, *inner],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
-        show_progress=progress.shown(),
+        show_progress=progress.shows(),
     )
     tokenizer.train_from_iterator(texts, trainer, length=len(texts))
     vocabulary = tokenizer.get_vocab()

@@ -76,7 +76,7 @@ class TorchvisionSource:
         if self.weights is None:
             return None
         try:
-            return dict(self._find().get_state_dict(progress=progress.shown(), check_hash=True, weights_only=True))
+            return dict(self._find().get_state_dict(progress=progress.shows(), check_hash=True, weights_only=True))
         except (URLError, TimeoutError, ConnectionError, RuntimeError) as error:  # RuntimeError: digest mismatch
             raise InvalidSetting(
                 "weights", self.weights, f"could not be downloaded ({error}); set model.path to a local checkpoint"

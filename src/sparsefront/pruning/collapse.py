@@ -20,7 +20,7 @@ ALIKE = "allocation=per_layer"
 AT_LEAST = "allocation=global_threshold allocation.min_density_share=0.2"
 
 
-def find_collapsed(sparsities: Mapping[str, float], target: float) -> dict[str, float]:
+def select_collapsed(sparsities: Mapping[str, float], target: float) -> dict[str, float]:
     """Find layers that keep less than a tenth of the target density or less than 1 %, including empty ones.
 
     If the target density itself is near 1 %, half of it is the limit instead: not every layer can have collapsed.
@@ -40,10 +40,10 @@ def collapse_warning(sparsities: Mapping[str, float], target: float, allocation:
     """One line that lists the collapsed layers and the settings that help; None if no layer collapsed.
 
     Args:
-        sparsities, target: see `find_collapsed`.
+        sparsities, target: see `select_collapsed`.
         allocation: name of the one in use: a global threshold needs a minimum density, the others the same sparsity everywhere.
     """
-    collapsed = find_collapsed(sparsities, target)
+    collapsed = select_collapsed(sparsities, target)
     if not collapsed:
         return None
     helps = {"global_threshold": f"{ALIKE}, or {AT_LEAST}", "per_layer": "a lower sparsity or a smaller granularity"}

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix, fits, like_weight
 from sparsefront.models.linears import as_linears
-from sparsefront.networks import PrunableLayer, has_blocks, layer_weight, unwrapped
+from sparsefront.networks import PrunableLayer, has_blocks, layer_weight, unwrap
 from sparsefront.patterns.base import Pattern, to_record
 from sparsefront.patterns.mixed import Candidate, Mixed
 from sparsefront.progress import counted
@@ -257,7 +257,7 @@ def hold(net: nn.Module, masks: Mapping[str, Tensor]) -> "HeldMasks":
     Raises:
         InvalidSetting: masks do not fit the network, or another module keeps a pruned weight dense.
     """
-    net = unwrapped(net)
+    net = unwrap(net)
     require_network(net)
     masks = masks_left(net, masks)
     require_masks_of(net, masks)

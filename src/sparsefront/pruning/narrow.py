@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.networks import layer_weight, unwrapped
+from sparsefront.networks import layer_weight, unwrap
 from sparsefront.patterns.width import Tie, features_of, find_ties, units_left
 from sparsefront.pruning.masks import require_masks_of
 from sparsefront.pruning.structure import Removal, describe_units, forget_zeros, record_removal, remove_units
@@ -52,7 +52,7 @@ def narrow(net: nn.Module, masks: Mapping[str, Tensor]) -> Narrowed:
     Raises:
         InvalidSetting: masks do not belong to the network.
     """
-    net = unwrapped(net)
+    net = unwrap(net)
     require_masks_of(net, masks)
     layers, tie_units = _narrow_all(net, masks)
     if not tie_units:

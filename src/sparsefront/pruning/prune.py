@@ -16,7 +16,7 @@ from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.importance.base import Importance
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.models.linears import as_linears, conv1d_layers
-from sparsefront.networks import require_finite, unwrapped
+from sparsefront.networks import require_finite, unwrap
 from sparsefront.options import option
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.depth import Depth
@@ -117,7 +117,7 @@ def prune(
         InvalidSetting: an invalid argument; names it, its value and what is allowed. Also a layer that still has the units that
             pattern channel with axis=width pruned: `sf.narrow` takes them out.
     """
-    net = unwrapped(net)
+    net = unwrap(net)
     require_network(net)
     require_finite_weights(net)
     pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)

@@ -17,7 +17,7 @@ from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit_of
 from sparsefront.models.linears import as_linears
-from sparsefront.networks import in_eval_mode, keep_modes, unwrapped
+from sparsefront.networks import in_eval_mode, keep_modes, unwrap
 from sparsefront.options import option, program_command
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
@@ -117,7 +117,7 @@ def recover(
         InvalidSetting: an argument is invalid, missing for this recovery, or conflicts with another one.
         Diverged: the loss or the weights are not finite.
     """
-    net = unwrapped(net)
+    net = unwrap(net)
     require_network(net)
     held = masks_left(net, masks)
     require_masks_of(net, held)
@@ -422,7 +422,7 @@ def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Reci
 
 def _fresh(network: Network, argument: str) -> nn.Module:
     """Copy a network, so that it can be trained or moved to another device."""
-    made = copy.deepcopy(unwrapped(network)) if isinstance(network, nn.Module) else unwrapped(network())
+    made = copy.deepcopy(unwrap(network)) if isinstance(network, nn.Module) else unwrap(network())
     require_network(made, argument=f"{argument}()")
     return made
 

@@ -62,7 +62,7 @@ def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
     return unlike
 
 
-def uncommitted(results: Sequence[Result]) -> list[str]:
+def list_uncommitted(results: Sequence[Result]) -> list[str]:
     """A line if code was measured that is in no commit, so that nobody can check it out."""
     dirty = sum((result.identity.commit or "").endswith("-dirty") for result in results)
     line = f"{dirty} of {len(results)} runs are of code with changes that no commit holds (commit ends in -dirty)"
@@ -130,7 +130,7 @@ def points_lost(result: Result, *, held_out: bool = False) -> float | None:
     baseline = baseline_quality(result, held_out=held_out)
     sparse, masked = (_quality(result, side, held_out) for side in ("sparse", "masked"))
     reached = masked if sparse is None else sparse
-    return None if reached is None or baseline is None else metric_of(result).lost(baseline, reached)
+    return None if reached is None or baseline is None else metric_of(result).compute_loss(baseline, reached)
 
 
 def error_of_lost(result: Result, *, held_out: bool = False) -> float | None:
@@ -317,7 +317,7 @@ def seeds_of(result: Result) -> tuple[int, int | None]:
     return result.identity.seed, result.identity.seed if again is None else again
 
 
-def asked_of(result: Result) -> str:
+def describe_target(result: Result) -> str:
     """The target of its allocation: a sparsity, or a speedup or latency with the sparsity as ceiling."""
     budget = budget_of(result)
     if budget:
@@ -450,7 +450,7 @@ def conditions(result: Result) -> dict[str, str]:
     descriptions = {
         "data": "data not recorded" if digest is None else f"data {digest}",
         "evaluation": "evaluated samples not recorded" if quality.evaluated_samples is None else samples,
-        "held out": _held_out(result),
+        "held out": _describe_held_out(result),
     }
     split = split_of(result)
     if split is not None:
@@ -492,7 +492,7 @@ def splits_apart(results: Iterable[Result]) -> list[str]:
     ]
 
 
-def _held_out(result: Result) -> str:
+def _describe_held_out(result: Result) -> str:
     """Number of held-out samples; with fewer, more was trained on."""
     samples = result.quality.val_evaluated_samples
     if samples is not None:

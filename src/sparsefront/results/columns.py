@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsefront.errors import InvalidSetting, closest
 from sparsefront.progress import counted
-from sparsefront.pruning.collapse import find_collapsed
+from sparsefront.pruning.collapse import select_collapsed
 from sparsefront.results.candidates import Candidate, budget_of, metric_of, points_lost, precision_of, smaller_first
 from sparsefront.results.field_types import holds_entries
 from sparsefront.results.record import Result, result_fields
@@ -80,7 +80,7 @@ class Column:
         """The formatted value."""
         return self.text(self.value(result))
 
-    def shared(self, result: Result) -> str:
+    def format_shared(self, result: Result) -> str:
         """The formatted value if all results agree on it."""
         return self.text(self.value(result))
 
@@ -95,17 +95,17 @@ class QualityColumn(Column):
     def cell(self, result: Result) -> str:
         return metric_of(result).text(self.value(result), result.value_of(f"{self.field}_standard_error"))
 
-    def shared(self, result: Result) -> str:
+    def format_shared(self, result: Result) -> str:
         return metric_of(result).text(self.value(result))
 
 
-def collapsed_in(result: Result) -> dict[str, float]:
+def find_collapsed(result: Result) -> dict[str, float]:
     """Collapsed layers -> density, also for records older than the field. Layers in removed blocks do not count, because the
     network works without them.
     """
     if result.choice.pattern == "depth":
         return {}
-    return find_collapsed(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+    return select_collapsed(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
 
 
 def _dense_share(result: Result) -> float | None:
@@ -152,7 +152,7 @@ COLUMNS = (
     Column(
         "collapsed_layers",
         numeric=True,
-        get=lambda result: len(collapsed_in(result)) if result.sparsity.sparsity_per_layer else None,
+        get=lambda result: len(find_collapsed(result)) if result.sparsity.sparsity_per_layer else None,
     ),
     Column("dense_layers", percent, numeric=True, get=_dense_share),
     *map(Column, ("importance", "allocation", "schedule", "recovery", "recipe", "kernel_mode")),
@@ -182,10 +182,10 @@ COLUMNS = (
 )
 
 
-def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, str]]:
+def choose_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, str]]:
     """The columns that this table needs, and field -> text of those on which all results agree."""
     aside = {
-        column.field: column.shared(results[0])
+        column.field: column.format_shared(results[0])
         for column in COLUMNS
         if column.constant_aside
         for first in [column.value(results[0])]
@@ -207,7 +207,7 @@ def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, st
     return shown, {field: text for field, text in aside.items() if text != "–"}
 
 
-def shared_metric(results: Sequence[Result]) -> str | None:
+def find_metric(results: Sequence[Result]) -> str | None:
     """The metric shared by all these results, in words; None if they differ."""
     names = {result.quality.metric_name for result in results}
     return names.pop().replace("_", " ") if len(names) == 1 else None
@@ -269,7 +269,7 @@ MISSING = "missing"
 NAMED_WHERE_DIFFERENT = ("distribution", "importance", "allocation", "schedule")
 
 
-def measured_cells(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
+def tabulate_seeds(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
     """One line per pattern (with granularity or n:m) and recovery, one column per sparsity; `missing` if nothing was
     measured. Empty if there is no grid.
 
@@ -278,14 +278,14 @@ def measured_cells(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
     """
     candidates = [candidate for candidate in candidates if budget_of(candidate.results[0]) is None]
     sparsities = sorted({candidate.sparsity for candidate in candidates})
-    names = [name for name in NAMED_WHERE_DIFFERENT if len({_chosen(one, name) for one in candidates} - {""}) > 1]
+    names = [name for name in NAMED_WHERE_DIFFERENT if len({_read_option(one, name) for one in candidates} - {""}) > 1]
     seeds: dict[tuple[str, ...], dict[float, set]] = {}
     for candidate in candidates:
         choice, first = candidate.results[0].choice, smaller_first(candidate.results[0])
         windows = choice.pattern_parameters.get("m")  # not n:m, which follows from the sparsity
         parts = (first, choice.pattern, choice.granularity, None if windows is None else f"m={windows}")
         pattern = " ".join(str(part) for part in parts if part is not None)
-        line = pattern, *(_chosen(candidate, name) for name in names), candidate.recovery
+        line = pattern, *(_read_option(candidate, name) for name in names), candidate.recovery
         seeds.setdefault(line, {}).setdefault(candidate.sparsity, set()).update(candidate.seeds)
     if len(sparsities) < 2 or len(seeds) < 2:
         return []
@@ -296,7 +296,7 @@ def measured_cells(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
     ]
 
 
-def _chosen(candidate: Candidate, name: str) -> str:
+def _read_option(candidate: Candidate, name: str) -> str:
     """The chosen option; empty if there was none."""
     choice = candidate.results[0].choice
     chosen = choice.pattern_parameters.get(name) if name == "distribution" else getattr(choice, name)

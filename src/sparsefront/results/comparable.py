@@ -20,15 +20,15 @@ from sparsefront.results.candidates import (
     conditions,
     is_pruned,
     is_timed,
+    list_uncommitted,
     mean_and_deviation,
     offers_no_choice,
     side_of,
     speedup_interval,
     two_baselines,
-    uncommitted,
     why_not_picked,
 )
-from sparsefront.results.columns import Column, milliseconds, shown_columns, times
+from sparsefront.results.columns import Column, choose_columns, milliseconds, times
 from sparsefront.results.differences import differences
 from sparsefront.results.metric import Metric
 from sparsefront.results.record import Result
@@ -118,7 +118,7 @@ def pareto_front(points: Sequence[CostAndQuality]) -> list[int]:
     return front
 
 
-def dominated_areas(costs: np.ndarray, qualities: np.ndarray, reference: CostAndQuality) -> np.ndarray:
+def compute_areas(costs: np.ndarray, qualities: np.ndarray, reference: CostAndQuality) -> np.ndarray:
     """Area between the front and a reference point that costs more and is worse (two-dimensional hypervolume).
 
     Points that are not better than the reference in both dimensions add nothing.
@@ -279,8 +279,8 @@ class ComparableResults:
 
     @cached_property
     def columns(self) -> tuple[list[Column], dict[str, str]]:
-        """The columns of a table of these results, and the constants next to it: see `shown_columns`."""
-        return shown_columns(self.results)
+        """The columns of a table of these results, and the constants next to it: see `choose_columns`."""
+        return choose_columns(self.results)
 
     @cached_property
     def notes(self) -> list[str]:
@@ -292,7 +292,7 @@ class ComparableResults:
             "the newest of each counts, of those with the control"
         )
         lines = [*differences(self.results), *([repeated] if again else [])]
-        return [*lines, *uncommitted(self.results), *two_baselines(drawn), *why_not_picked(self.results)]
+        return [*lines, *list_uncommitted(self.results), *two_baselines(drawn), *why_not_picked(self.results)]
 
     @property
     def low_label(self) -> str:

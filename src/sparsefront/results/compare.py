@@ -22,9 +22,9 @@ from sparsefront.results.compare_arguments import Request
 from sparsefront.results.field_types import holds_entries
 from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
 from sparsefront.results.page.comparison import write_comparison
-from sparsefront.results.plots import drawn_beside
+from sparsefront.results.plots import draw_beside
 from sparsefront.results.record import Identity, Result, missing_columns, result_fields
-from sparsefront.results.run_folder import failed_runs
+from sparsefront.results.run_folder import list_failures
 from sparsefront.results.statistics import verdicts
 from sparsefront.results.store import (
     RESULT_FILE,
@@ -159,7 +159,7 @@ def _read_published(file: Path, reading: Reading, *, alone: bool) -> bool:
         return False
     if len(header) < 2 or not missing_columns(header):
         return False
-    fields = {item.name for item in result_fields()}.difference(_NOT_FILLED, _shortened_mappings(lines))
+    fields = {item.name for item in result_fields()}.difference(_NOT_FILLED, _find_shortened(lines))
     field_of = {name: name if name in fields else _OTHER_NAMES.get(name) for name in header}
     filled, single = set(field_of.values()), {"choice", "level"} <= set(header)
     lacking = [name for name in ("pattern", "sparsity_target") if name not in filled and not single]
@@ -190,7 +190,7 @@ def _read_published(file: Path, reading: Reading, *, alone: bool) -> bool:
     return True
 
 
-def _shortened_mappings(lines: Sequence[Mapping[str, str]]) -> set[str]:
+def _find_shortened(lines: Sequence[Mapping[str, str]]) -> set[str]:
     """Fields with mappings or lists that the table has as words instead of JSON."""
     nested = [item.name for item in result_fields() if holds_entries(item.hint)]
     return {name for name in nested if any(line.get(name, "")[:1] not in ("", "{", "[") for line in lines)}
@@ -271,7 +271,7 @@ def _compare(request: Request) -> None:
         print(f"left out: {printable(problem)}", file=sys.stderr)
     if not reading.results:
         raise InvalidSetting("results", _source_text(request), f"no results found; {program_command('run')} makes one")
-    failed = failed_runs(reading.failures, reading.finished)
+    failed = list_failures(reading.failures, reading.finished)
     for line in failed:
         print(printable(f"failed: {line['failed']}: {line['because']}"), file=sys.stderr)
     counting, invalid = split_off_invalid(reading.results)
@@ -292,7 +292,7 @@ def _compare(request: Request) -> None:
         print(printable(line))
     out = Path(request.out)
     try:
-        with drawn_beside(groups, out / "compare.png"):
+        with draw_beside(groups, out / "compare.png"):
             write_comparison(
                 results,
                 out / "compare.html",

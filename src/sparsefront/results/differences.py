@@ -40,7 +40,7 @@ def differences(results: Sequence[Result]) -> list[str]:
         *_windows(results),
     ]
     lines = [f"differs between these runs: {'; '.join(clauses)}"] if clauses else []
-    return [*_mixed(results), *lines, *_equal_under_several_seeds(results), *_baseline(results)]
+    return [*_describe_mix(results), *lines, *_equal_under_several_seeds(results), *_baseline(results)]
 
 
 def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
@@ -63,7 +63,7 @@ def _equal_under_several_seeds(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def _mixed(results: Sequence[Result]) -> list[str]:
+def _describe_mix(results: Sequence[Result]) -> list[str]:
     """Number of machines and commits behind a figure of these results; empty if there is one of each."""
     counts = {words: len({run.value_of(field) for run in results} - {None}) for field, words in ONE_MACHINE.items()}
     several = [counted(count, words) for words, count in counts.items() if count > 1]

@@ -36,7 +36,7 @@ class CheckedFields:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             path = ".".join(map(str, (type(self).__name__.lower(), *first["loc"])))
-            value = "" if first["type"] == "missing" else f"={_shortened(first['input'])}"
+            value = "" if first["type"] == "missing" else f"={_shorten(first['input'])}"
             raise ValueError(f"{path}{value}: {first['msg']}") from None
 
 
@@ -83,10 +83,10 @@ def from_cell(name: str, text: str, hint: Any) -> Any:
         except ValueError:
             continue
     names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in allowed)
-    raise ValueError(f"{name}={_shortened(text)}: must be {names}")
+    raise ValueError(f"{name}={_shorten(text)}: must be {names}")
 
 
-def _shortened(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 

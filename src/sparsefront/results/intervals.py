@@ -37,7 +37,7 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
-def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, same_seeds: bool) -> Difference:
+def compare_paired(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, same_seeds: bool) -> Difference:
     """Difference of the means over runs, with Student's t for samples crossed with runs.
 
     The variance of the mean adds that between samples and that between runs, and subtracts that of their interaction, which

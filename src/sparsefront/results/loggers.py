@@ -17,7 +17,7 @@ from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.options import require_package
 from sparsefront.results.candidates import points_lost
 from sparsefront.results.record import Result
-from sparsefront.results.store import Reading, unedited
+from sparsefront.results.store import Reading, require_unedited
 from sparsefront.settings_class import settings_class
 
 if TYPE_CHECKING:
@@ -320,6 +320,6 @@ def _read_run(run: Any, reading: Reading) -> None:
         reading.problems.append(f"W&B run {run.id} ({run.state}): its summary has no {RESULT_KEY!r}")
         return
     try:
-        reading.results.append(unedited(Result.from_json(text)))
+        reading.results.append(require_unedited(Result.from_json(text)))
     except ValueError as error:
         reading.problems.append(f"W&B run {run.id}: {error}")

@@ -51,11 +51,11 @@ class Metric:
         spread = "" if error is None else f" ± {self.scale * error:.2f}"
         return f"{self.scale * value:.2f}{spread}{self.unit}"
 
-    def lost(self, baseline: float, reached: float) -> float:
+    def compute_loss(self, baseline: float, reached: float) -> float:
         """Percentage points below the baseline; for perplexity, percent above it. Negative if better."""
         return 100 * (reached / baseline - 1) if self.less_is_better else 100 * (baseline - reached)
 
-    def lost_text(self, value: float, unit: str | None = None) -> str:
+    def format_loss(self, value: float, unit: str | None = None) -> str:
         """`0.40 points lost`, `0.08 points gained`; of a perplexity `12.00 % more`, `1.20 % less`.
 
         Args:

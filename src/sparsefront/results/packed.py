@@ -57,13 +57,13 @@ def pack(members: Mapping[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def unpacked(file: Path) -> dict[str, bytes]:
+def unpack(file: Path) -> dict[str, bytes]:
     """Member -> content of a packed record.
 
     Raises:
         Unreadable: the file is missing, of another kind, damaged, or has other members than a packed record.
     """
-    with _opened(file) as (archive, infos):
+    with _open(file) as (archive, infos):
         return {name: _content(archive, info) for name, info in infos.items()}
 
 
@@ -72,13 +72,13 @@ def in_a_folder(row: Path) -> Iterator[Path]:
     """Context with the row.json of a packed record, unpacked temporarily; other files are used directly.
 
     Raises:
-        InvalidSetting: as `unpacked`; an error about the temporary file names the record.
+        InvalidSetting: as `unpack`; an error about the temporary file names the record.
     """
     if not is_packed(row):
         yield row
         return
     try:
-        members = unpacked(row)
+        members = unpack(row)
     except Unreadable as error:
         raise InvalidSetting("row", row, str(error)) from None
     with TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def read_in(place: Path, name: str, *, max_bytes: int) -> bytes:
     """
     if not is_packed(place):
         return read_bytes_bounded(place / name, max_bytes=max_bytes)
-    with _opened(place) as (archive, infos):
+    with _open(place) as (archive, infos):
         if name not in infos:
             raise Unreadable(f"holds no {name}")
         if infos[name].file_size > max_bytes:
@@ -123,14 +123,14 @@ def is_in(place: Path, name: str) -> bool:
     if not is_packed(place):
         return os.path.lexists(place / name)
     try:
-        with _opened(place) as (_, infos):
+        with _open(place) as (_, infos):
             return name in infos
     except Unreadable:
         return False
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[tuple[ZipFile, dict[str, ZipInfo]]]:
+def _open(file: Path) -> Iterator[tuple[ZipFile, dict[str, ZipInfo]]]:
     """Open the archive after checking the number and sizes of its members."""
     content = read_bytes_bounded(file, max_bytes=MOST_PACKED_BYTES)
     end = content[-_END_BYTES:]

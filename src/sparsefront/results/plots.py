@@ -234,7 +234,7 @@ def write_groups_png(groups: Sequence[ComparableResults], path: Path) -> Path:
 
 
 @contextmanager
-def drawn_beside(groups: Sequence[ComparableResults], path: Path) -> Iterator[None]:
+def draw_beside(groups: Sequence[ComparableResults], path: Path) -> Iterator[None]:
     """Context that runs `write_groups_png` in a separate process meanwhile if there is much to draw, else before."""
     if sum(len(group.results) for group in groups) < RESULTS_FOR_A_PROCESS:
         write_groups_png(groups, path)

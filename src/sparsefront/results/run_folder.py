@@ -60,7 +60,7 @@ def make_writable(results_dir: str, folder: Path) -> None:
 
 
 @contextmanager
-def occupied(folder: Path) -> Iterator[None]:
+def mark_in_use(folder: Path) -> Iterator[None]:
     """Context that marks a run's folder as in use, by leases in its folder .running, until it exits or the process dies.
 
     If a process on another node was suspended, only a run started in the same folder may replace it, and `lease.require_all`
@@ -172,7 +172,7 @@ MOST_PATH_BYTES = 2**14
 EXPORT = re.compile(r"/export/[0-9a-f]{16}$")
 
 
-def linked_checkpoint(folder: Path) -> Path | None:
+def find_checkpoint(folder: Path) -> Path | None:
     """The folder of the run's export; None if it does not exist. A link or path that leads to anything but an export of a cache
     is not followed.
     """
@@ -248,7 +248,7 @@ def overrides_command(folder: Path) -> str | None:
     Whoever copies it runs nothing that came with the folder: options from folders, classes, resolvers and Hydra's own settings
     are left out, and a comment names them.
     """
-    overrides = recorded_overrides(folder)
+    overrides = read_overrides(folder)
     if overrides is None:
         return None
     text = _text(folder, HYDRA_FILE)
@@ -298,7 +298,7 @@ def _tell(file: Path, why: str) -> None:
     log.warning("%s", printable(f"{file}: {why}; the run's command is taken from its record"))
 
 
-def recorded_overrides(folder: Path) -> list[str] | None:
+def read_overrides(folder: Path) -> list[str] | None:
     """The overrides of a run, from the file that Hydra wrote; None if it is missing or invalid.
 
     Args:
@@ -330,18 +330,18 @@ def _is_plain(line: str) -> bool:
 # Runs without a result.
 
 
-def failed_runs(failures: Sequence[Path], finished: Iterable[Path] = ()) -> list[dict[str, str]]:
+def list_failures(failures: Sequence[Path], finished: Iterable[Path] = ()) -> list[dict[str, str]]:
     """One line per failure, for a table: folder, command, and reason.
 
     Args:
         failures: failure files of runs; skipped if their command has a result in another folder.
         finished: folders of runs with a result.
     """
-    done = list(map(recorded_overrides, finished)) if failures else []
+    done = list(map(read_overrides, finished)) if failures else []
     return [
         {"failed": folder.name, "command": overrides_command(folder) or "–", "because": failure_message(file)}
         for file, folder in ((file, file.parent) for file in failures)
-        if (overrides := recorded_overrides(folder)) is None or overrides not in done
+        if (overrides := read_overrides(folder)) is None or overrides not in done
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from sparsefront.progress import counted
 from sparsefront.results.candidates import (
     Candidate,
-    asked_of,
+    describe_target,
     low_baseline_is_faster,
     mean_and_deviation,
     offers_no_choice,
@@ -25,10 +25,10 @@ from sparsefront.results.comparable import (
     ComparableResults,
     Point,
     by_pattern,
-    dominated_areas,
+    compute_areas,
     point_of,
 )
-from sparsefront.results.intervals import SIGMAS, SIGMAS_WITH_POWER, Difference, Loss, loss_of, paired_difference
+from sparsefront.results.intervals import SIGMAS, SIGMAS_WITH_POWER, Difference, Loss, compare_paired, loss_of
 from sparsefront.results.metric import NONE, Metric
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import override_text
@@ -94,7 +94,7 @@ def may_rank(candidate: Candidate) -> bool:
 # Choices among comparable results by their held-out part, and their confidence on the reporting split.
 
 CHOICES = "over seeds: mean ± standard deviation; the held-out part of train picks, test reports"
-PICKED = "winner: best of its sparsity on held-out data\nrecipe: best of its pattern there"  # see `picked_as`
+PICKED = "winner: best of its sparsity on held-out data\nrecipe: best of its pattern there"  # see `label_picks`
 MOST_UNCLAIMED = 3  # pairs listed individually
 OutcomesOf = Callable[[Result], dict[str, Outcomes] | None]
 """Outcomes of a result's networks by side; None if they were not kept."""
@@ -119,7 +119,7 @@ def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
     }
 
 
-def picked_as(candidates: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
+def label_picks(candidates: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
     """Runs of a candidate -> `winner` of its sparsity (if it had rivals), or `recipe`, the best of its pattern; or why it is
     not compared.
     """
@@ -135,7 +135,7 @@ def candidate_table(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
     """One line per candidate: mean ± standard deviation over its runs, and what is picked; empty if each is a single run of its
     own sparsity.
     """
-    picked, distinctions = picked_as(candidates), settings_apart(candidates)
+    picked, distinctions = label_picks(candidates), settings_apart(candidates)
     if len(candidates) < 2 and all(len(candidate.results) < 2 for candidate in candidates):
         return []
     place = {runs: number for number, runs in enumerate(picked)}  # rank within a sparsity
@@ -200,7 +200,7 @@ def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> 
     if any(outcomes is None for side in side_outcomes for outcomes in side):
         return "not claimed, since outcomes per sample (outcomes.npz beside row.json) are missing or edited"
     try:
-        return paired_difference(*side_outcomes, same_seeds=bool(pairs))
+        return compare_paired(*side_outcomes, same_seeds=bool(pairs))
     except ValueError:
         return "not claimed, since they were evaluated on other samples"
 
@@ -211,7 +211,7 @@ def _verdict(difference: Difference, first: str, other: str, *, metric: Metric) 
     unit = metric.words if metric.less_is_better else "points"
     interval = f"{points:+.2f} {unit} on test, 95 % {low:+.2f} to {high:+.2f}"
     if not difference.clear:
-        return f"no clear difference ({interval}); {needed_in_words(difference)}"
+        return f"no clear difference ({interval}); {describe_needs(difference)}"
     if difference.runs < LEAST_SEEDS:
         return f"{FEW_SEEDS} ({interval}); compared with {difference.runs}"
     return f"{first if metric.sign * points > 0 else other} is better ({interval})"
@@ -220,7 +220,7 @@ def _verdict(difference: Difference, first: str, other: str, *, metric: Metric) 
 MOST_NEEDED = 1_000_000  # samples or seeds above which no number is given
 
 
-def needed_in_words(difference: Difference) -> str:
+def describe_needs(difference: Difference) -> str:
     """How many seeds or samples would tell two choices apart with the measured difference, in four of five experiments.
 
     The interval of a difference d excludes 0 with a power of 80 % if (d / 2.8)² exceeds the variance between seeds over their
@@ -280,7 +280,7 @@ def budget_table(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -
     Candidates with fewer than `LEAST_SEEDS` seeds are not ranked: if none has more, the fastest is named as measured, and no
     pattern is said to lose. Empty if nothing was timed on a GPU or may be picked. Columns without a cell are left out.
     """
-    losses = [(lost_for_choice(point.candidate, group), against_dense(point), point) for point in group.speedup_points]
+    losses = [(loss_for_choice(point.candidate, group), against_dense(point), point) for point in group.speedup_points]
     known = [one for one in losses if one[0] is not None]
     if group.device == "cpu":  # references: no latency to choose by
         return []
@@ -295,7 +295,7 @@ def budget_table(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -
     return [{name: line.get(name, "") for name in headings} for line in lines]
 
 
-def lost_for_choice(candidate: Candidate, group: ComparableResults) -> Loss | None:
+def loss_for_choice(candidate: Candidate, group: ComparableResults) -> Loss | None:
     """What it lost by the metric for choices; None if it may not be used."""
     by_val = group.picked_by == "val"
     if group.offers_no_choice or (by_val and not candidate.can_be_chosen):
@@ -365,7 +365,7 @@ def _fastest_cells(point: Point, group: ComparableResults) -> dict[str, str]:
 
 
 def _name(point: Point) -> str:
-    return f"{point.candidate.pattern} {asked_of(point.result)}"
+    return f"{point.candidate.pattern} {describe_target(point.result)}"
 
 
 DRAWS = 1000  # of the areas
@@ -429,7 +429,7 @@ def _areas(group: ComparableResults, series: dict[str, list[Point]], dense: floa
         if own:
             drawn = [_draws(point, group, draw) for point in own]
             costs, qualities = (np.stack(side, axis=1) for side in zip(*drawn))
-            areas[pattern] = dominated_areas(group.axis.cost(costs), sign * qualities, corner)
+            areas[pattern] = compute_areas(group.axis.cost(costs), sign * qualities, corner)
     return areas
 
 
@@ -478,5 +478,5 @@ def _against_dense(points: Sequence[Point]) -> str:
 
 def _best_near(group: ComparableResults, points: Sequence[Point]) -> float | None:
     """Best speedup among those that lost little against their own baseline (the continued dense network if there is one)."""
-    losses = [(lost_for_choice(point.candidate, group), point.x) for point in points]
+    losses = [(loss_for_choice(point.candidate, group), point.x) for point in points]
     return max((x for loss, x in losses if loss is not None and loss.high <= NEAR_DENSE_POINTS), default=None)

@@ -57,7 +57,7 @@ def parse_lines(text: str) -> tuple[list[str], Iterator[dict[str, str]]]:
         try:
             for line in reader:
                 apostrophes = any(cell[:1] == "'" for cell in line.values())
-                yield {name: _unescaped(cell) for name, cell in line.items()} if apostrophes else line
+                yield {name: _unescape(cell) for name, cell in line.items()} if apostrophes else line
         except csv.Error as error:
             raise Unreadable(f"is no CSV ({error})") from None
 
@@ -76,20 +76,20 @@ def format_lines(header: list[str], lines: Iterable[Mapping], *, with_header: bo
         writer.writeheader()
     starts = [0, text.tell()] if with_header else [0]
     for line in lines:
-        writer.writerow({name: escaped(value) for name, value in line.items()})
+        writer.writerow({name: escape_cell(value) for name, value in line.items()})
         starts.append(text.tell())
     written = text.getvalue()
     return "".join(f"{written[start : end - 2]}\n" for start, end in zip(starts, starts[1:]))
 
 
-def escaped(cell: Any) -> Any:
+def escape_cell(cell: Any) -> Any:
     """Prefix an apostrophe to text that a spreadsheet would evaluate, or that looks escaped."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell.lstrip("'")) else cell
 
 
-def _unescaped(cell: str) -> str:
-    """Undo `escaped`; an apostrophe before other text is kept."""
-    return cell[1:] if cell[:1] == "'" and escaped(cell) != cell else cell
+def _unescape(cell: str) -> str:
+    """Undo `escape_cell`; an apostrophe before other text is kept."""
+    return cell[1:] if cell[:1] == "'" and escape_cell(cell) != cell else cell
 
 
 # Which of several results of one run, or of runs with the same seeds, is used.
@@ -191,7 +191,7 @@ def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None
     first = content[: content.find(b"\n") + 1].decode(**TEXT)
     header = parse_lines(first)[0] if separator_of(first) == "," else []
     whole = content.endswith(b"\n") and content.count(b'"') % 2 == 0
-    plain = run_id.isascii() and not set(run_id) & set('",\r\n') and escaped(run_id) == run_id
+    plain = run_id.isascii() and not set(run_id) & set('",\r\n') and escape_cell(run_id) == run_id
     known = any(f"\n{cell},".encode() in content for cell in (run_id, f'"{run_id}"'))  # spreadsheets may quote
     return header if header[:1] == ["run_id"] and whole and plain and not known else None
 
@@ -316,7 +316,7 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
             table = read_table(file)
             return file, table.results, [*table.problems, *table.unreadable]
         place, name = (file, RESULT_FILE) if is_packed(file) else (file.parent, file.name)
-        result = unedited(Result.from_json(read_text_in(place, name, max_bytes=MOST_TEXT_BYTES)))
+        result = require_unedited(Result.from_json(read_text_in(place, name, max_bytes=MOST_TEXT_BYTES)))
         return file, [result], []
     except ValueError as error:
         closed = unreadable(file, otherwise=ANOTHER_FOLDER)
@@ -359,7 +359,7 @@ def read_table(file: Path) -> Table:
                 if others and cells.get("record_sha256")
                 else cells
             )
-            table.results.append(unedited(Result.from_flat(own)))
+            table.results.append(require_unedited(Result.from_flat(own)))
             added |= dict.fromkeys(others)
         except ValueError as error:
             table.unreadable[f"{file}, result {number}: {error}"] = cells
@@ -368,7 +368,7 @@ def read_table(file: Path) -> Table:
     return table
 
 
-def unedited(result: Result) -> Result:
+def require_unedited(result: Result) -> Result:
     """Check a result's digest, if it has one (older versions do not). Raises ValueError if it was edited."""
     stored = result.identity.record_sha256
     if stored not in (None, record_digest({group: vars(fields) for group, fields in vars(result).items()})):

@@ -28,7 +28,7 @@ def split_off_invalid(results: Sequence[Result]) -> tuple[list[Result], list[str
 
 def _of_changed_plans(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
     invalid, lines = [], []
-    for subject, members in _grouped(results, _subject).items():
+    for subject, members in _group_by(results, _subject).items():
         first = min(members, key=lambda result: result.identity.time).identity.plan_sha256
         changed = [result for result in members if result.identity.plan_sha256 != first]
         invalid += changed
@@ -58,7 +58,7 @@ def _invalid_blocks(
     results: Sequence[Result], why: Callable[[list[Result]], str | None]
 ) -> tuple[list[Result], list[str]]:
     trained = [result for result in results if is_pruned(result) and result.cost.recovery_steps]
-    reasons = [(members, why(members)) for members in _grouped(trained, _block).values()]
+    reasons = [(members, why(members)) for members in _group_by(trained, _block).values()]
     return [result for members, reason in reasons if reason for result in members], [
         f"{_block_text(members[0])}: not ranked, {counted(len(members), 'result')} {reason}"
         for members, reason in reasons
@@ -78,7 +78,7 @@ def _block_text(result: Result) -> str:
     return f"{_subject(result)}, seed {result.identity.seed}, {counted(result.cost.recovery_steps, 'step')}"
 
 
-def _grouped(results: Iterable[Result], key: Callable[[Result], object]) -> dict[object, list[Result]]:
+def _group_by(results: Iterable[Result], key: Callable[[Result], object]) -> dict[object, list[Result]]:
     groups: dict[object, list[Result]] = {}
     for result in results:
         groups.setdefault(key(result), []).append(result)

@@ -20,8 +20,8 @@ from sparsefront.options import program_command
 from sparsefront.progress import counted, reasons_text
 from sparsefront.pruning.collapse import collapse_text
 from sparsefront.results.candidates import (
-    asked_of,
     baseline_side,
+    describe_target,
     low_baseline_is_faster,
     metric_of,
     points_lost,
@@ -35,27 +35,27 @@ from sparsefront.results.columns import (
     COLUMNS,
     Column,
     QualityColumn,
-    collapsed_in,
+    choose_columns,
+    find_collapsed,
+    find_metric,
     fraction,
     milliseconds,
     percent,
     plain,
     points,
-    shared_metric,
-    shown_columns,
     times,
 )
 from sparsefront.results.comparable import CPU_NOTE, ComparableResults, model_text, split_comparable, task_text
 from sparsefront.results.compare_arguments import MOST_ROWS
 from sparsefront.results.latency_table import wins_text
 from sparsefront.results.record import Result
-from sparsefront.results.run_folder import FAILURE_FILE, failure_message, overrides_command, recorded_overrides
+from sparsefront.results.run_folder import FAILURE_FILE, failure_message, overrides_command, read_overrides
 from sparsefront.results.statistics import (
     CHOICES,
     PICKED,
     budget_table,
     candidate_table,
-    picked_as,
+    label_picks,
     settings_apart,
     speed_verdict,
 )
@@ -85,14 +85,14 @@ def results_table(
     Args:
         notes: one line each.
         most: maximum number of lines; None = all.
-        columns: from `shown_columns`, if already computed.
+        columns: from `choose_columns`, if already computed.
     Raises:
         ValueError: there are no results.
     """
     if not results:
         raise ValueError("nothing to show: there is no result")
-    shown, shared = shown_columns(results) if columns is None else columns
-    metric = shared_metric(results)
+    shown, shared = choose_columns(results) if columns is None else columns
+    metric = find_metric(results)
     title = " · ".join(f"{field} {text}" for field, text in shared.items())
     timed_on_cpu = any(result.speed.latency_device == "cpu" and result.speed.speedup is not None for result in results)
     table = plain_table(title, [*([f"speedup: {CPU_NOTE}"] if timed_on_cpu else []), *notes])
@@ -124,7 +124,7 @@ def layer_lines(result: Result) -> list[dict[str, str]]:
 
     The sparsity of a collapsed layer is marked, for the page's highlighting.
     """
-    sparsity, kernels, collapsed = result.sparsity, result.kernels, collapsed_in(result)
+    sparsity, kernels, collapsed = result.sparsity, result.kernels, find_collapsed(result)
     dense = sparsity.dense_layers | kernels.dense_weights
     lines = []
     for name in sparsity.sparsity_per_layer | sparsity.dense_layers | kernels.kernel_per_layer | kernels.dense_weights:
@@ -192,7 +192,7 @@ def _quality_lines(result: Result) -> _Lines:
             yield f"{metric.words}, {name}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}"
     lost = points_lost(result)
     if lost is not None:
-        text = metric.lost_text(lost) if metric.less_is_better else points(lost)
+        text = metric.format_loss(lost) if metric.less_is_better else points(lost)
         fields = "dense, dense_continued, dense_distilled, sparse"
         yield "points lost", f"{text}, against {QUALITIES[baseline_side(result)]}", fields
     if quality.evaluated_samples is not None:
@@ -254,7 +254,7 @@ def _other_lines(result: Result, brief: bool) -> _Lines:
         counts = {"step": cost.recovery_steps, "epoch": epochs, "sample": cost.recovery_samples}
         text = ", ".join(counted(number, noun) for noun, number in counts.items())
         yield "recovery", text if cost.recovery_steps else "no training", "recovery_steps"
-    collapsed = collapsed_in(result)
+    collapsed = find_collapsed(result)
     yield "layers left dense", dense_layers_text(result, brief=brief), "dense_layers, dense_weights"
     if not brief or collapsed:
         text = f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
@@ -276,7 +276,7 @@ def _other_lines(result: Result, brief: bool) -> _Lines:
 def run_title(result: Result) -> str:
     """Model, data, pattern with granularity or n:m, and target."""
     choice = result.choice
-    parts = (smaller_first(result), choice.pattern, choice.granularity, result.sparsity.n_of_m, asked_of(result))
+    parts = (smaller_first(result), choice.pattern, choice.granularity, result.sparsity.n_of_m, describe_target(result))
     pattern = " ".join(str(part) for part in parts if part is not None)
     return f"{model_text(result)} on {task_text(result)}: {pattern}"
 
@@ -421,7 +421,7 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
     Args:
         most: maximum number of points; None = all.
     """
-    picked, apart = picked_as(group.candidates), settings_apart(group.candidates, SHOWN)
+    picked, apart = label_picks(group.candidates), settings_apart(group.candidates, SHOWN)
     notes = [PICKED] if {"winner", "recipe"} & set(picked.values()) else []
     table = plain_table(group.title, notes, show_edge=False, padding=0)
     for heading in HEADINGS:
@@ -576,7 +576,7 @@ def print_sweep(directory: Path) -> None:
     if failures:
         print(f"{len(failures)} failed:")
     for file in failures:
-        overrides = " ".join(recorded_overrides(file.parent) or ["not recorded"])
+        overrides = " ".join(read_overrides(file.parent) or ["not recorded"])
         print(printable(f"  {file.parent.name}: {overrides}"))
         print(f"     {printable(failure_message(file), lines=True)}")
     finished, distinct = len(files) - len(reading.problems), len(reading.results)

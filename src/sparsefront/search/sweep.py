@@ -442,7 +442,7 @@ def run_search(
         space=space,
         sampler=search.sampler,
         n_trials=search.n_trials,
-        fixed=_shared_settings(fixed) | {"optimize": ",".join(config.optimize)},
+        fixed=_pick_shared(fixed) | {"optimize": ",".join(config.optimize)},
     )
     failures, launched = [], set[int]()
     while batch := _ask(study, search.batch):
@@ -533,7 +533,7 @@ def _is_external(error: Any) -> bool:
     return isinstance(error, Exception) and full_disk(error, {Path.cwd(): "results_dir"}) is not None
 
 
-def _shared_settings(fixed: list[str]) -> dict[str, str]:
+def _pick_shared(fixed: list[str]) -> dict[str, str]:
     """The fixed settings that all processes of a study must share."""
     pairs = (line.partition("=")[::2] for line in fixed)
     return {key: value for key, value in pairs if not key.endswith(PLACES)}

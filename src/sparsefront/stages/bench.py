@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import shared
+from sparsefront.gpu import share_gpu
 from sparsefront.measure.accuracy import Evaluation, evaluate, first_samples
-from sparsefront.measure.problems import batches_by_size, timed_inputs, tokens_of
+from sparsefront.measure.problems import batches_by_size, make_inputs, tokens_of
 from sparsefront.measure.settings import DTYPES
 from sparsefront.stages.network import make_task, open_data, require_rows_and_classes
 from sparsefront.tasks.base import Task
@@ -54,7 +54,7 @@ class EvalContext:
 
     def at(self, batch_size: int, sequence_length: int | None) -> "EvalContext":
         """The same context with timed inputs of this size; a length of None is the dataset's."""
-        inputs = timed_inputs(
+        inputs = make_inputs(
             self.task,
             self.data.test_dataloader(),
             batch_size=batch_size,
@@ -103,7 +103,7 @@ class EvalContext:
 
     def ready(self, net: nn.Module) -> nn.Module:
         """Move the network to the device and dtype of the measurement, in eval mode."""
-        with shared(self.device):
+        with share_gpu(self.device):
             return net.to(device=self.device, dtype=self.dtype).eval()
 
     def quality(self, net: nn.Module, what: str, split: str = "test") -> Evaluation:

@@ -24,7 +24,7 @@ from sparsefront.progress import counted
 from sparsefront.recovery.training import TrainingPlan
 from sparsefront.stages.bench import OUTCOMES, EvalContext, evaluate_splits
 from sparsefront.stages.keys import StageKeys, recovery_stage_seed, reseed
-from sparsefront.stages.network import load_net, make_task, unfinished_from, weights_digest
+from sparsefront.stages.network import find_unfinished, load_net, make_task, weights_digest
 from sparsefront.stages.teacher import get_or_compute_logits, open_taught
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
 from sparsefront.training.fit import fit, steps_per_epoch
@@ -53,7 +53,7 @@ class RepeatedCurve(Optimization):
 def begin(experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: Artifact, loggers: list) -> None:
     """Train the control before the recovery, unless another run is training it; this run then recovers meanwhile."""
     if keys.control is not None and not store.is_made_elsewhere(_kind(experiment), keys.control):
-        _trained(experiment, store, keys, dense, loggers)
+        _obtain(experiment, store, keys, dense, loggers)
 
 
 def run(
@@ -71,7 +71,7 @@ def run(
     """
     if keys.control is None:
         return None
-    continued = _trained(experiment, store, keys, dense, loggers)
+    continued = _obtain(experiment, store, keys, dense, loggers)
     recovery_steps = sum(record["steps"] for record in recovered.read_json("training.json")["rounds"])
     taken = continued.read_json("training.json")["steps"]
     if taken != recovery_steps:
@@ -81,13 +81,13 @@ def run(
     return continued
 
 
-def _trained(experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: Artifact, loggers: list) -> Artifact:
+def _obtain(experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: Artifact, loggers: list) -> Artifact:
     kind, cache_key = _kind(experiment), keys.control
     assert cache_key is not None
     while (continued := store.get(kind, cache_key, stage="recover")) is None:
         teacher_key = keys.teacher if experiment.control == DISTILLED else None
         logits = get_or_compute_logits(experiment, store, teacher_key, dense)
-        train_arguments = experiment, dense.path, logits, unfinished_from(store, kind, cache_key, dense.path / WEIGHTS)
+        train_arguments = experiment, dense.path, logits, find_unfinished(store, kind, cache_key, dense.path / WEIGHTS)
         with (
             store.making(kind, cache_key) as new,
             other_ranks_running(train, *train_arguments, trainer=experiment.trainer, shared=experiment.cache_dir),

@@ -22,7 +22,7 @@ from sparsefront.pruning.mask_spec import PATTERNS, PERMUTATIONS, SPARSITIES, Ma
 from sparsefront.pruning.narrow import save_narrower
 from sparsefront.results.field_types import differences
 from sparsefront.results.record import Result
-from sparsefront.results.run_folder import linked_checkpoint
+from sparsefront.results.run_folder import find_checkpoint
 from sparsefront.stages.network import build_net, load_net
 from sparsefront.stages.recover import load_masks_of
 from sparsefront.training.resume import WEIGHTS
@@ -70,7 +70,7 @@ def find(result: Result, row: Path, checkpoint: Path | None, cache_dir: Path) ->
             raise Edited("record", f"was edited: {field} is null, and pattern={result.choice.pattern} prunes a network")
     if not CHECKPOINT.fullmatch(str(identity.checkpoint)):
         raise Edited("record", f"was edited: checkpoint is {shorten(identity.checkpoint)}, which no run is stored as")
-    places = [checkpoint] if checkpoint else [linked_checkpoint(row.parent), cache_dir / str(identity.checkpoint)]
+    places = [checkpoint] if checkpoint else [find_checkpoint(row.parent), cache_dir / str(identity.checkpoint)]
     # a relative link is dangling after the run's folder was moved
     folder = next((place for place in places if place is not None and place.is_dir()), None)
     if folder is None:

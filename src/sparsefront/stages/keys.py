@@ -166,7 +166,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "recovery": [settings("recovery"), experiment.recovery.fingerprint()],
         "recipe": settings("recipe"),
         "code": code("recover"),
-        **_unlabeled(experiment),
+        **_describe_unlabeled(experiment),
     }
     export = {"recover": digest(recover), "code": code("export")}
     swap = {
@@ -281,11 +281,11 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
         "code": _code(experiment, "control"),
         "versions": versions("torch", "pytorch-lightning"),
         **step_a_round,
-        **(_taught(experiment) if experiment.control == "dense_distilled" else {}),
+        **(_describe_teaching(experiment) if experiment.control == "dense_distilled" else {}),
     }
 
 
-def _taught(experiment: Experiment) -> dict[str, Any]:
+def _describe_teaching(experiment: Experiment) -> dict[str, Any]:
     """What determines the loss of a recovery with a teacher."""
     left_out = ("quantize", "backend", "dense_after")  # only affect the pruned network
     taught = {key: value for key, value in _settings(experiment, "recovery").items() if key not in left_out}
@@ -293,11 +293,11 @@ def _taught(experiment: Experiment) -> dict[str, Any]:
         "recovery": [taught, experiment.recovery.fingerprint()],
         "prunable": _prunable(experiment),
         "recovery_code": _code(experiment, "distilled"),
-        **_unlabeled(experiment),
+        **_describe_unlabeled(experiment),
     }
 
 
-def _unlabeled(experiment: Experiment) -> dict[str, Any]:
+def _describe_unlabeled(experiment: Experiment) -> dict[str, Any]:
     """The data of a recovery that also takes rows without a label; empty if it takes those of the dense run."""
     return {"dataset": by_content(experiment.dataset.fingerprint())} if experiment.unlabeled else {}
 

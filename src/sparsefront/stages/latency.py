@@ -273,7 +273,7 @@ def with_prefill(speed: dict[str, Any], prefill: Prefilled) -> dict[str, Any]:
     return speed | latencies | {"variants_not_timed": speed["variants_not_timed"] | not_timed}
 
 
-def untimed_fields(timed: DenseTiming) -> dict[str, Any]:
+def collect_untimed(timed: DenseTiming) -> dict[str, Any]:
     """Fields of the dense network in group `speed` that do not follow from samples."""
     fields: dict[str, Any] = {
         "execution_mode_dense": timed.execution.fastest.name,

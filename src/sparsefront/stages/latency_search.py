@@ -10,7 +10,7 @@ from torch import nn
 from sparsefront.allocation.assignment import ChoiceTable
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import released, shared
+from sparsefront.gpu import release_gpu, share_gpu
 from sparsefront.latency_search.search import Search
 from sparsefront.latency_search.table import Timing
 from sparsefront.stages.bench import EvalContext
@@ -32,19 +32,19 @@ def make_search(experiment: Experiment, store: ArtifactStore, keys: StageKeys, n
     bench = EvalContext.of(experiment, net)
     timing = Timing(bench.inputs, bench.dtype, experiment.measure, experiment.kernel)
 
-    def stored(kind: str, key: dict[str, Any], make: Callable[[], ChoiceTable]) -> ChoiceTable:
-        with released(bench.device):  # another process may be making it and need the GPU
+    def get_or_make(kind: str, key: dict[str, Any], make: Callable[[], ChoiceTable]) -> ChoiceTable:
+        with release_gpu(bench.device):  # another process may be making it and need the GPU
             while (artifact := store.get(kind, key, stage="prune")) is None:
-                with store.making(kind, key) as new, shared(bench.device):
+                with store.making(kind, key) as new, share_gpu(bench.device):
                     (new.folder / TABLE).write_text(json.dumps(make().to_json()), encoding="utf-8")
         return ChoiceTable.from_json(artifact.read_json(TABLE))
 
-    def held_out() -> Iterable[Batch]:
+    def open_held_out() -> Iterable[Batch]:
         return bench.data.val_dataloader() if experiment.dataset.valid_fraction else bench.data.train_dataloader()
 
     return Search(
         timing,
-        held_out,
-        partial(stored, "choice_table", keys.choice_table),
-        partial(stored, "choice_times", keys.choice_times),
+        open_held_out,
+        partial(get_or_make, "choice_table", keys.choice_table),
+        partial(get_or_make, "choice_times", keys.choice_times),
     )

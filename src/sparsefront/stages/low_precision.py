@@ -5,8 +5,8 @@ from itertools import islice
 
 from torch import nn
 
-from sparsefront.gpu import shared
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.gpu import share_gpu
+from sparsefront.inference.fusion.block_pass import make_dense_graph
 from sparsefront.inference.precision import activation_amax
 from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.decode import int8_weight_only
@@ -38,7 +38,7 @@ def calibration_of(bench: EvalContext, net: nn.Module) -> dict[str, float] | Non
         cast_inputs(bench.task.net_inputs(batch), device=bench.device, dtype=bench.dtype)
         for batch in islice(data.train_dataloader(), experiment.precision.batches)
     )
-    with shared(bench.device):
+    with share_gpu(bench.device):
         return activation_amax(net, batches)
 
 
@@ -54,7 +54,7 @@ def dense_in(bench: EvalContext, net: nn.Module, precision: str) -> nn.Module:
     if precision == INT8_WEIGHT_ONLY:
         return int8_weight_only(net)
     calibration = calibration_of(bench, net) if precision == "fp8_static" else None
-    return fused_dense_graph(net, bench.inputs, precision, calibration)
+    return make_dense_graph(net, bench.inputs, precision, calibration)
 
 
 def low_networks(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Module]:

@@ -16,9 +16,9 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export, read_export
-from sparsefront.gpu import shared
+from sparsefront.gpu import share_gpu
 from sparsefront.inference.benchmark import benchmark
-from sparsefront.inference.fusion.block_pass import fused_dense_graph
+from sparsefront.inference.fusion.block_pass import make_dense_graph
 from sparsefront.inference.swap import save_choices, swap
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.correctness import has_low_precision
@@ -26,15 +26,15 @@ from sparsefront.measure.decode import time_prefill, time_step
 from sparsefront.measure.end_to_end import DenseTiming, time_alone
 from sparsefront.measure.memory import (
     AchievedSparsity,
-    achieved_sparsity,
     dense_layer_bytes,
+    measure_sparsity,
     peak_memory_bytes,
     resident_bytes,
     weight_bytes,
 )
 from sparsefront.measure.problems import measure_rates, roofline_fraction, weight_flops
 from sparsefront.networks import layer_weight, tensors_digest
-from sparsefront.progress import EVALUATION, SEARCH, TIMING, counted, reasons_text, recorded, seconds_of, spent_on
+from sparsefront.progress import EVALUATION, SEARCH, TIMING, counted, reasons_text, record_spans, seconds_of, track_time
 from sparsefront.provenance import provenance
 from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.masks import Masks
@@ -52,12 +52,12 @@ from sparsefront.stages.latency import (
     TOKENS_PER_S,
     Samples,
     Ways,
+    collect_untimed,
     dataset_latency,
     latency_curve,
     part_latency,
     serving,
     timing_fields,
-    untimed_fields,
     with_prefill,
 )
 from sparsefront.stages.low_precision import calibration_of, dense_in, low_networks
@@ -84,7 +84,7 @@ class SparseNetwork:
         return self.net if self.prompts is None else self.prompts
 
 
-@spent_on(SEARCH)
+@track_time(SEARCH)
 def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork:
     """Choose kernels for the context's inputs and swap them into `net`, which holds the masked weights, in place. After whole
     blocks were removed, the report uses the layers' original names.
@@ -117,7 +117,7 @@ def swap_in(bench: EvalContext, net: nn.Module, export: Export) -> SparseNetwork
     return SparseNetwork(net, report.rename({export.spec.name_left(name): name for name in masks}))
 
 
-@spent_on(TIMING)
+@track_time(TIMING)
 def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) -> tuple[dict[str, Any], Samples]:
     """Group `speed` if no sparse network is timed.
 
@@ -127,7 +127,7 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
     log.info("measure: latency of the dense network, %s on %s", _size_in_words(bench), bench.device.type)
     low, settings = _low_to_time(bench, net), bench.experiment.measure
     if bench.prompt is None:
-        timed = time_alone(net, bench.inputs, settings, fuse=fused_dense_graph, low=low)
+        timed = time_alone(net, bench.inputs, settings, fuse=make_dense_graph, low=low)
     else:
         timed = time_step(net, bench.prompt, settings, low=low)
     if ways is not None:
@@ -139,7 +139,7 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
     return speed, timed.samples_ms
 
 
-@spent_on(TIMING)
+@track_time(TIMING)
 def sparse_speed(
     bench: EvalContext, dense_net: nn.Module, sparse: SparseNetwork, ways: Ways | None = None
 ) -> tuple[dict[str, Any], Samples]:
@@ -176,7 +176,7 @@ def sparse_speed(
 def _conditions_and_timings(bench: EvalContext, samples_ms: Samples, dense: DenseTiming) -> dict[str, Any]:
     rate = SAMPLES_PER_S if bench.prompt is None else TOKENS_PER_S
     fused = dense.fused_latency is not None
-    return bench.conditions() | timing_fields(samples_ms, bench.batch_size, rate, fused=fused) | untimed_fields(dense)
+    return bench.conditions() | timing_fields(samples_ms, bench.batch_size, rate, fused=fused) | collect_untimed(dense)
 
 
 def _kernels_side(bench: EvalContext, sparse: SparseNetwork) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def _measure(
         return evaluate_stored(store, keys.dense_quality, bench, "dense", make_net)
 
     dense_net = load_net(experiment, dense.path / WEIGHTS)
-    with recorded() as spans:
+    with record_spans() as spans:
         content, samples_ms, qualities = measure_networks(
             experiment, dense_net, make_masked, export, evaluate_dense, folder
         )
@@ -313,7 +313,7 @@ def measure_networks(
     bench.ready(dense_net)
     prunable, left = experiment.model.prunable(dense_net), {}
     if make_masked is None or export is None:
-        achieved, reasons = achieved_sparsity(dense_net, {}, prunable), {name: "pattern=dense" for name in prunable}
+        achieved, reasons = measure_sparsity(dense_net, {}, prunable), {name: "pattern=dense" for name in prunable}
         if experiment.precision.is_low:
             groups, samples_ms, qualities["sparse"] = _dense_in_low(bench, dense_net)
         else:
@@ -325,7 +325,7 @@ def measure_networks(
         masked = bench.ready(masked)
         qualities["masked"] = evaluate_splits(bench, masked, "masked")
         pruned = masked if export.structure else dense_net
-        achieved = achieved_sparsity(pruned, export.masks, experiment.model.prunable(pruned))
+        achieved = measure_sparsity(pruned, export.masks, experiment.model.prunable(pruned))
         if export.structure:
             left = share_left(bench.inputs, dense_net, prunable, masked, export.masks)
         whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
@@ -394,16 +394,16 @@ def _dense_alone(bench: EvalContext, net: nn.Module) -> tuple[dict[str, Any], Sa
 def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, Any], Samples, SplitQuality]:
     """The dense network in the run's low precision, instead of a sparse one, next to itself in 16 bits."""
 
-    def made(point: EvalContext) -> SparseNetwork:
+    def make_network(point: EvalContext) -> SparseNetwork:
         return SparseNetwork(
             dense_in(point, dense_net, bench.experiment.precision.mode), SwapReport({}, {}, None, None)
         )
 
     if not bench.experiment.measure.latency:
         groups, samples_ms = _dense_alone(bench, dense_net)
-        return groups, samples_ms, evaluate_splits(bench, made(bench).net, "sparse")
+        return groups, samples_ms, evaluate_splits(bench, make_network(bench).net, "sparse")
     ways: Ways = {}
-    low = made(bench)
+    low = make_network(bench)
     speed, samples_ms = sparse_speed(bench, dense_net, low, ways)
     log.info("measure: accuracy in %s", bench.experiment.precision.mode)
     quality = evaluate_splits(bench, low.net, "sparse")
@@ -411,7 +411,7 @@ def _dense_in_low(bench: EvalContext, dense_net: nn.Module) -> tuple[dict[str, A
     of_dataset, there = dataset_latency(bench, ways)
     parts, of_parts = part_latency(bench, dense_net, low.net)
     served = serving(bench, ways)
-    curve, on_curve = latency_curve(bench, lambda point: sparse_speed(point, dense_net, made(point)))
+    curve, on_curve = latency_curve(bench, lambda point: sparse_speed(point, dense_net, make_network(point)))
     speed |= {"curve": curve, "parts": parts} | of_dataset
     return {"speed": speed, "size": size, "kernels": {}} | served, samples_ms | on_curve | there | of_parts, quality
 
@@ -466,7 +466,7 @@ def _side_by_side(
 
 
 def _size(side: str, net: nn.Module, bench: EvalContext) -> dict[str, int | None]:
-    with shared(bench.device):
+    with share_gpu(bench.device):
         return {
             f"weight_bytes_{side}": weight_bytes(net),
             f"resident_bytes_{side}": resident_bytes(net, bench.device),

@@ -59,7 +59,7 @@ def build_task(kind: str, net: nn.Module, dataset: Any, optimization: Optimizes 
 # Resume state of unfinished trainings, separate for each possible starting point.
 
 
-def unfinished_from(store: ArtifactStore, kind: str, cache_key: dict[str, Any], *files: Path) -> Path:
+def find_unfinished(store: ArtifactStore, kind: str, cache_key: dict[str, Any], *files: Path) -> Path:
     """A folder for the stage's unfinished training, specific to the contents of the files it starts from.
 
     Stages that were removed or damaged are recomputed under the same key and may differ in bits (on a GPU or another
@@ -215,7 +215,7 @@ class PreparedData(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         self.setup("fit")
-        return self._named("train", self.module.train_dataloader(), self._seed)
+        return self._name_batches("train", self.module.train_dataloader(), self._seed)
 
     def val_dataloader(self) -> DataLoader:
         self.setup("validate")
@@ -225,19 +225,19 @@ class PreparedData(pl.LightningDataModule):
                     "has no val_dataloader: define it, or choose nothing with dataset.valid_fraction=0"
                 )
             return DataLoader(NoRows())
-        return self._named("val", self.module.val_dataloader(), SPLIT_SEED)
+        return self._name_batches("val", self.module.val_dataloader(), SPLIT_SEED)
 
     def test_dataloader(self) -> DataLoader:
         self.setup("test")
         if not _defines(self.module, "test_dataloader"):
             raise self._unusable("has no test_dataloader, on which results are reported")
-        return self._named("test", self.module.test_dataloader(), SPLIT_SEED)
+        return self._name_batches("test", self.module.test_dataloader(), SPLIT_SEED)
 
     def require_fitting(self, split: str) -> None:
         """Check the first batch in this process, where an error is one line; in a worker it would be a traceback.
 
         Raises:
-            InvalidSetting: see `_named`; or labels exceed the classes of `info`.
+            InvalidSetting: see `_name_batches`; or labels exceed the classes of `info`.
         """
         loader: DataLoader = getattr(self, f"{split}_dataloader")()
         if len(loader) == 0:
@@ -256,7 +256,7 @@ class PreparedData(pl.LightningDataModule):
             label = f"class {int(labels.min() if labels.min() < 0 else labels.max())}"
             raise self._unusable(f"{split} has labels of {label}, and info names {info.num_classes} classes from 0")
 
-    def _named(self, split: str, given: Any, seed: int) -> DataLoader:
+    def _name_batches(self, split: str, given: Any, seed: int) -> DataLoader:
         """The user's loader with named batches and one order for all calls, so that outcomes of networks can be paired.
 
         Raises:
@@ -308,7 +308,7 @@ class _Reseeded(Sampler[list[int]]):
         self.batches, self.generator = batches, generator
 
     def __len__(self) -> int:
-        return len(self.batches)  # type: ignore[arg-type]  # `_named` has asked for it
+        return len(self.batches)  # type: ignore[arg-type]  # `_name_batches` has asked for it
 
     def __iter__(self) -> Iterator[list[int]]:
         with isolate_rng():

@@ -29,11 +29,11 @@ def warn_where_nothing_wins(experiment: Experiment) -> None:
     if device.type != "cuda":
         return
     known = performance_model(torch.cuda.get_device_name(device))
-    if known is not None and (warning := expected_loss(experiment, known)) is not None:
+    if known is not None and (warning := predict_loss(experiment, known)) is not None:
         log.warning("%s", warning)
 
 
-def expected_loss(experiment: Experiment, known: PerformanceModel) -> str | None:
+def predict_loss(experiment: Experiment, known: PerformanceModel) -> str | None:
     """The warning, or None if a layer may be faster or too little is known.
 
     Every layer is predicted at the run's sparsity, regardless of the allocation, for the real batch. A layer known only to
@@ -157,18 +157,18 @@ def _text(
 def _source(known: PerformanceModel, predicted: PredictedSpeedup) -> str:
     """Source of the prediction for the closest layer."""
     if predicted.source == "model":
-        made_with, of = known.rates.made_with, _measured_on(known, known.rates.gpu)
+        made_with, of = known.rates.made_with, _name_gpu(known, known.rates.gpu)
         how = (
             f"Computed by sparsefront_kernels.performance_model for {of} "
             f"(its speedups may be {predicted.error:.0%} off), fitted to"
         )
     else:
-        made_with, of = known.table.made_with, _measured_on(known, known.table.gpu)
+        made_with, of = known.table.made_with, _name_gpu(known, known.table.gpu)
         how = f"Interpolated by sparsefront_kernels.performance_model from its table of {of},"
     date, commit = made_with.get("date", "at an unknown date"), made_with.get("commit", "unknown")
     return f"{how} measurements of {date} at commit {commit}"
 
 
-def _measured_on(known: PerformanceModel, gpu: str) -> str:
+def _name_gpu(known: PerformanceModel, gpu: str) -> str:
     """The GPU model that was measured, and which one it stands in for if they differ."""
     return gpu if gpu == known.gpu else f"{gpu} (nothing was measured on {known.gpu})"

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import shared
-from sparsefront.measure.memory import achieved_sparsity
+from sparsefront.gpu import share_gpu
+from sparsefront.measure.memory import measure_sparsity
 from sparsefront.networks import remove_blocks
-from sparsefront.progress import PRUNING, counted, spent_on
+from sparsefront.progress import PRUNING, counted, track_time
 from sparsefront.pruning.block_by_block import chain_of_blocks
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
 from sparsefront.pruning.make_masks import LayoutSearch
@@ -54,14 +54,14 @@ def run(
     if shrinking is not None:
         smaller = run(shrinking, store, replace(keys, prune=keys.structure, structure=None), dense, make_search)
     while (pruned := store.get("prune", keys.prune)) is None:
-        with store.making("prune", keys.prune) as new, spent_on(PRUNING):
+        with store.making("prune", keys.prune) as new, track_time(PRUNING):
             net, device = load_net(experiment, dense.path / WEIGHTS), device_of(experiment)
             if smaller is not None:
                 shrink(net, load_masks(smaller.path / MASKS), MaskSpec.load(smaller.path))
             data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
             prunable = experiment.model.prunable(net)
             reseed(stage_seed(experiment.seed, "prune"))
-            with shared(device), deterministic_algorithms(experiment.trainer.deterministic):
+            with share_gpu(device), deterministic_algorithms(experiment.trainer.deterministic):
                 by_block = experiment.importance.source == "inputs" and chain_of_blocks(net, prunable)
                 net.to("cpu" if by_block else device)
                 masks = prune(
@@ -79,7 +79,7 @@ def run(
                     device=device,
                     tell=log.info,
                 )
-            warning = missed_target(experiment, net, masks, prunable)
+            warning = describe_miss(experiment, net, masks, prunable)
             if warning:
                 log.warning("%s", warning)  # immediately: the following steps may train for hours
             save_masks(masks, new.folder / MASKS)
@@ -99,7 +99,7 @@ def shrink(net: nn.Module, masks: Mapping[str, Tensor], spec: MaskSpec) -> None:
         log.info("prune: %s narrower", counted(len(narrow(net, masks).layers), "layer"))
 
 
-def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable: Sequence[str]) -> str | None:
+def describe_miss(experiment: Experiment, net: nn.Module, masks: Masks, prunable: Sequence[str]) -> str | None:
     """One line if the network will miss the requested sparsity, with the reason why most of its dense layers stay dense; None if
     it is close, or if the sparsity is only the ceiling of an allocation with a budget.
 
@@ -112,7 +112,7 @@ def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable
     target, allocation = experiment.sparsity, experiment.allocation
     if any(getattr(allocation, key, None) is not None for key in BUDGET_KEYS):
         return None
-    achieved = achieved_sparsity(net, masks, prunable)
+    achieved = measure_sparsity(net, masks, prunable)
     final, verb = achieved.layers, "are"
     if experiment.schedule.sparsity_at(0.0, target) != target:
         final = {name: masks.spec.sparsity_of(name, target) if name in masks else 0.0 for name in prunable}
@@ -128,7 +128,7 @@ def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable
     return f"{warning}: {reasons.total()} of {len(final)} layers stay dense ({commonest})"
 
 
-def found_by_search(pruned: Artifact | None) -> dict[str, Any] | None:
+def load_search(pruned: Artifact | None) -> dict[str, Any] | None:
     """The result of a latency search stored in this stage's folder; None if there was none."""
     if pruned is None or not (pruned.path / SEARCH).is_file():
         return None

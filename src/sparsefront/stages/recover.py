@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import shared
+from sparsefront.gpu import share_gpu
 from sparsefront.patterns.base import modules_of
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masks import Masks
@@ -20,7 +20,7 @@ from sparsefront.recovery.base import StateDict
 from sparsefront.recovery.recover import recover
 from sparsefront.recovery.rounds import RunContext
 from sparsefront.stages.keys import StageKeys, recovery_stage_seed, reseed
-from sparsefront.stages.network import build_net, device_of, load_net, make_task, open_data, unfinished_from
+from sparsefront.stages.network import build_net, device_of, find_unfinished, load_net, make_task, open_data
 from sparsefront.stages.teacher import get_or_compute_logits, open_taught
 from sparsefront.training.compilation import deterministic_algorithms
 from sparsefront.training.ranks import other_ranks_running
@@ -76,7 +76,7 @@ def run(
 ) -> Artifact:
     """Write weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
     while (recovered := store.get("recover", keys.recover)) is None:
-        resume_dir = unfinished_from(store, "recover", keys.recover, dense.path / WEIGHTS, pruned.path / MASKS)
+        resume_dir = find_unfinished(store, "recover", keys.recover, dense.path / WEIGHTS, pruned.path / MASKS)
         logits = get_or_compute_logits(experiment, store, keys.teacher, dense)
         train_arguments = experiment, dense.path, pruned.path, logits, resume_dir
         with (
@@ -109,7 +109,7 @@ def train(
     net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
     first = load_masks_of(experiment, pruned, pruned)
     first.spec.shrink(net)
-    with shared(device), deterministic_algorithms(experiment.trainer.deterministic):
+    with share_gpu(device), deterministic_algorithms(experiment.trainer.deterministic):
         masks = recover(
             net,
             first,
@@ -126,7 +126,7 @@ def train(
                 folder,
                 resume_dir,
                 loggers,
-                scoring_loader=partial(_labeled_loader, experiment) if experiment.unlabeled else None,
+                scoring_loader=partial(_open_labeled, experiment) if experiment.unlabeled else None,
                 begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}")),
                 keep_finished=True,  # removed by the store once the stage is complete
             ),
@@ -144,7 +144,7 @@ def _data_of_round(experiment: Experiment, logits: Path | None, index: int) -> p
     return open_taught(experiment, logits, seed=recovery_stage_seed(experiment, f"recover {index}, order"))
 
 
-def _labeled_loader(experiment: Experiment, index: int) -> Callable[[], Iterable]:
+def _open_labeled(experiment: Experiment, index: int) -> Callable[[], Iterable]:
     """Opens a round's labeled rows: scores follow from their loss, as in stage prune."""
     loader: Callable[[], Iterable] = open_data(
         experiment, seed=recovery_stage_seed(experiment, f"recover {index}, order")

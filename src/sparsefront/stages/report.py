@@ -20,7 +20,7 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.errors import Obstacle, printable
 from sparsefront.patterns.base import modules_of
 from sparsefront.patterns.blocks import windows_text
-from sparsefront.pruning.collapse import collapse_warning, find_collapsed
+from sparsefront.pruning.collapse import collapse_warning, select_collapsed
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, mask_shapes
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.results.loggers import LoggedRun, close_loggers, log_result
@@ -45,7 +45,7 @@ from sparsefront.stages.bench import OUTCOMES, TEXTS
 from sparsefront.stages.keys import StageKeys, dense_recipe
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 from sparsefront.stages.network import open_data
-from sparsefront.stages.prune import found_by_search
+from sparsefront.stages.prune import load_search
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
 from sparsefront.training.fit import steps_per_epoch
 
@@ -106,7 +106,7 @@ def run(
             if served is not None:
                 (new.folder / SERVING).write_text(json.dumps(served, indent=2), encoding="utf-8")
             save_outcomes(new.folder / OUTCOMES, load_outcomes(measured.path / OUTCOMES) | control[1])
-            write_result_json(new.folder / RESULT_FILE, _sealed(result, new.folder))
+            write_result_json(new.folder / RESULT_FILE, _seal(result, new.folder))
     result = _publish(experiment, finished, pruned, recovered)
     log_result(loggers, result, files=[experiment.output_dir / name for name in (PLOT_FILE, PAGE_FILE)])
     return result
@@ -136,7 +136,7 @@ def leave_out(experiment: Experiment, exported: Artifact | None, loggers: list) 
     log.info("ended after stage %s, as stages asks: there is no result", experiment.stages[-1])
 
 
-def _sealed(result: Result, folder: Path) -> Result:
+def _seal(result: Result, folder: Path) -> Result:
     """Add digests of the result's files and, last, of the result itself."""
     files = {"samples_sha256": file_digest(folder / SAMPLES), "outcomes_sha256": file_digest(folder / OUTCOMES)}
     result = result.with_values(files)
@@ -156,7 +156,7 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     for file in (finished.path / SAMPLES, finished.path / OUTCOMES, *beside):
         with whole_file(directory / file.name) as copy:
             shutil.copyfile(file, copy)
-    masks = _pruned_layers(experiment, result, pruned, recovered) if experiment.report.mask_pictures else None
+    masks = _load_layers(experiment, result, pruned, recovered) if experiment.report.mask_pictures else None
     files = write_report(result, directory, experiment.report, masks)
     checkpoint = None
     if result.identity.checkpoint is not None:
@@ -164,7 +164,7 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
         checkpoint = link_checkpoint(newest(folder) or folder, directory)
     files = [write_result_json(directory / RESULT_FILE, result), *files]  # last: a folder with a result is complete
     files += [file for file in [directory / SERVING] if file.is_file()]
-    files += _added_to(experiment.results_dir / STORE_FILE, result)
+    files += _add_to_store(experiment.results_dir / STORE_FILE, result)
     print_run(result, files, checkpoint=checkpoint, is_point=experiment.sweep is not None)
     sparsity = result.sparsity
     warning = collapse_warning(sparsity.sparsity_per_layer, sparsity.sparsity_target, experiment.allocation.name)
@@ -173,7 +173,7 @@ def _publish(experiment: Experiment, finished: Artifact, pruned: Artifact | None
     return result
 
 
-def _added_to(store: Path, result: Result) -> list[Path]:
+def _add_to_store(store: Path, result: Result) -> list[Path]:
     """Append the result to the store and return it; on failure warn only, because the result has its own file already."""
     try:
         append_result(store, result)
@@ -183,7 +183,7 @@ def _added_to(store: Path, result: Result) -> list[Path]:
     return [store]
 
 
-def _pruned_layers(
+def _load_layers(
     experiment: Experiment, result: Result, pruned: Artifact | None, recovered: Artifact | None
 ) -> PrunedLayers | None:
     """The final masks (or, if they were lifted, the last ones) in the network's order; None, with a log line, if their stages are
@@ -219,7 +219,7 @@ def _compose(
         run_id=measured.key,
         checkpoint=None if exported is None else f"export/{exported.key}",
         n_of_m=_n_of_m(experiment, pruned, recovered),
-        searched=found_by_search(pruned) or {},
+        searched=load_search(pruned) or {},
         cost=Cost(
             train_dense_seconds=dense.seconds,
             prune_seconds=None if pruned is None else pruned.seconds,
@@ -267,7 +267,7 @@ def compose_result(
             pattern_per_layer={layer: choice["pattern"] for layer, choice in searched.get("layers", {}).items()},
             collapsed_layers={}
             if experiment.pattern.takes_blocks
-            else find_collapsed(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
+            else select_collapsed(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
             **found["sparsity"],
         ),
         quality=Quality(outcomes_file=OUTCOMES, val_seen=experiment.val_seen, **found["quality"]),
@@ -304,7 +304,7 @@ def _throughput(recovered: Artifact) -> dict[str, float]:
     return fields
 
 
-def planned_budgets(experiment: Experiment) -> dict[str, float | None]:
+def plan_budgets(experiment: Experiment) -> dict[str, float | None]:
     """The fields of `_budgets` as planned for this data; None: not known before."""
     data = open_data(experiment)
     steps, epochs = steps_per_epoch(data, experiment.trainer), experiment.recipe.epochs

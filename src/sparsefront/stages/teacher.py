@@ -16,7 +16,7 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.sweeps import note_work
 from sparsefront.data.text import TextData
-from sparsefront.gpu import shared
+from sparsefront.gpu import share_gpu
 from sparsefront.networks import in_eval_mode
 from sparsefront.progress import bar
 from sparsefront.stages.network import device_of, load_net, make_task, open_data
@@ -38,7 +38,7 @@ def get_or_compute_logits(
         return None
     cache_key = cache_key | {"weights": file_digest(dense.path / WEIGHTS)}
     while (stored := store.get("teacher", cache_key, stage="recover")) is None:
-        with store.making("teacher", cache_key) as new, shared(device_of(experiment)):
+        with store.making("teacher", cache_key) as new, share_gpu(device_of(experiment)):
             save_tensors(new.folder / LOGITS, {TEACHER_LOGITS: compute_logits(experiment, dense.path)})
     if not stored.reused:
         note_work(shared_seconds=stored.seconds)

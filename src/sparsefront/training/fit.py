@@ -17,9 +17,9 @@ from torch import Tensor
 
 from sparsefront import distributed
 from sparsefront.errors import Terminated
-from sparsefront.gpu import BusyShare, shared, yield_gpu
+from sparsefront.gpu import BusyShare, share_gpu, yield_gpu
 from sparsefront.models.attention import fuse_attention
-from sparsefront.progress import TRAINING, spent_on
+from sparsefront.progress import TRAINING, track_time
 from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.training.average_weights import AverageWeights
 from sparsefront.training.compilation import channels_last, deterministic_algorithms
@@ -203,8 +203,8 @@ def fit(
         _quiet_lightning(),
         _discard_diverged(resume_dir),
         preserve_interrupt(),
-        spent_on(TRAINING, stage),
-        shared(device),
+        track_time(TRAINING, stage),
+        share_gpu(device),
         BusyShare(device) as busy,
         deterministic_algorithms(trainer.deterministic),
         channels_last(task.net, wanted=trainer.lays_channels_last),

@@ -244,7 +244,7 @@ class TrainerSettings:
         from sparsefront import progress
         from sparsefront.training.lightning_parts import EpochBar, EpochLines
 
-        bars = self.progress_bar and progress.shown()
+        bars = self.progress_bar and progress.shows()
         return pl.Trainer(
             accelerator="gpu" if self.on_gpu else "cpu",
             devices=self.devices,

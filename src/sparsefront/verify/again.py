@@ -32,13 +32,13 @@ from sparsefront.provenance import Provenance, provenance
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.field_types import differences
 from sparsefront.results.record import Cost, Identity, Result, result_fields
-from sparsefront.runs import composable_overrides, configured
+from sparsefront.runs import composable_overrides, compose_config
 from sparsefront.stages import control
 from sparsefront.stages.bench import evaluate_splits
 from sparsefront.stages.keys import dense_recipe, stage_keys
 from sparsefront.stages.measure import measure_networks
 from sparsefront.stages.network import build_net, load_net, weights_digest
-from sparsefront.stages.report import choice_of, compose_result, planned_budgets, windows_of
+from sparsefront.stages.report import choice_of, compose_result, plan_budgets, windows_of
 from sparsefront.tasks.outcomes import Outcomes
 from sparsefront.training.resume import WEIGHTS
 from sparsefront.verify.compared import DIFFERS, Comparison, topic_of
@@ -73,7 +73,7 @@ def experiment_of(
     before, threads = torch.get_num_threads(), result.identity.threads or 0
     try:
         torch.set_num_threads(threads if 0 < threads <= (os.cpu_count() or 1) else before)
-        with _composed(trust, overrides_of(result, row, overrides)) as (experiment, configuration):
+        with _compose(trust, overrides_of(result, row, overrides)) as (experiment, configuration):
             _require_same(experiment, result, training)
             yield experiment, configuration
     finally:
@@ -81,8 +81,8 @@ def experiment_of(
 
 
 @contextmanager
-def _composed(trust: Sequence[str], overrides: Sequence[str]) -> Iterator[tuple[Experiment, dict[str, Any]]]:
-    with configured(overrides, CONF) as (config, _):
+def _compose(trust: Sequence[str], overrides: Sequence[str]) -> Iterator[tuple[Experiment, dict[str, Any]]]:
+    with compose_config(overrides, CONF) as (config, _):
         plain: Any = OmegaConf.to_container(config, resolve=False)
         yield validate(config, trust=trust), plain
 
@@ -116,7 +116,7 @@ def _require_same(experiment: Experiment, result: Result, training: bool) -> Non
             raise InvalidSetting(f"trainer.{setting}", here, how)
 
 
-def planned(experiment: Experiment, result: Result) -> dict[str, Any]:
+def plan_training(experiment: Experiment, result: Result) -> dict[str, Any]:
     """Steps, epochs and samples of both trainings as planned for this data; None: not known.
 
     Raises:
@@ -127,7 +127,7 @@ def planned(experiment: Experiment, result: Result) -> dict[str, Any]:
     if stated not in (None, here):
         how = f"is not what the result was measured on: dataset_digest is {stated} in the record, {here} here"
         raise Obstacle("data", None, f"{how}; name the run's own data (dataset.path=...), in the same files")
-    return planned_budgets(experiment)
+    return plan_budgets(experiment)
 
 
 def measure_again(
@@ -145,9 +145,9 @@ def measure_again(
     """
     if result.choice.kernel_mode == "none":  # `stages` of a record are not followed
         experiment = replace(experiment, stages=tuple(stage for stage in experiment.stages if stage != "swap"))
-    budgets, keys = planned(experiment, result), stage_keys(experiment)
+    budgets, keys = plan_training(experiment, result), stage_keys(experiment)
     tell("looking for the dense weights ...")
-    dense = _stored_net(experiment, "dense", keys.dense, result.identity.dense_weights_sha256)
+    dense = _load_stored(experiment, "dense", keys.dense, result.identity.dense_weights_sha256)
     masked = build_net(experiment)
     if export is not None:
         export.spec.shrink(masked)
@@ -195,7 +195,7 @@ def measure_again(
     kind = experiment.control
     if kind is not None:
         unknown.add(f"{kind}_seconds")
-        net = _stored_net(experiment, kind, keys.control, result.value_of(f"{kind}_weights_sha256"))
+        net = _load_stored(experiment, kind, keys.control, result.value_of(f"{kind}_weights_sha256"))
         if net is not None:
             quality, more = control.evaluate(experiment, net)
             changes, outcomes = changes | quality, outcomes | more
@@ -216,7 +216,7 @@ def measure_again(
     return now.with_values(changes), unknown, outcomes
 
 
-def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any] | None, sha256: str | None) -> nn.Module | None:
+def _load_stored(experiment: Experiment, kind: str, key: dict[str, Any] | None, sha256: str | None) -> nn.Module | None:
     """The network of a finished stage; None if it is not stored here, or differs from the record's."""
     with ArtifactStore(experiment.cache_dir, runnable=(), reuse=True) as store:
         stored = None if key is None else store.find(kind, key)

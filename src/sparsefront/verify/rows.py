@@ -18,7 +18,7 @@ from sparsefront.options import CONF, shorten
 from sparsefront.provenance import code_commit
 from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.mask_spec import MaskSpec
-from sparsefront.records import check_numbers, find_result, read_record, stored_outcomes
+from sparsefront.records import check_numbers, find_result, read_outcomes, read_record
 from sparsefront.results.packed import OUTCOMES, RECORD, SAMPLES, in_a_folder
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import RESULT_FILE
@@ -59,7 +59,7 @@ def check_row(row: Path, options: argparse.Namespace) -> str:
     return f"{VERIFIED}: {', '.join(seen)}; not verified: {', '.join(unseen)}"
 
 
-def _trusted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_trust(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split into the packages of `trust=[a,b]` and the overrides."""
     package_lists = [text.removeprefix(TRUST).strip("[]") for text in arguments if text.startswith(TRUST)]
     packages = [package.strip(" '\"") for text in package_lists for package in text.split(",")]
@@ -68,7 +68,7 @@ def _trusted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _verify(result: Result, row: Path, options: argparse.Namespace) -> Iterator[Finding]:
-    trust, overrides = _trusted(options.overrides)
+    trust, overrides = _split_trust(options.overrides)
     again.tell("checking masks and weights ...")
     export = stage_export.find(result, row, options.checkpoint, options.cache_dir or Path(Config().cache_dir))
     if export is not None:
@@ -93,7 +93,7 @@ def _verify(result: Result, row: Path, options: argparse.Namespace) -> Iterator[
                 break
             again.tell("the timing is not repeated, once more ...")
         yield from findings
-        yield from comparison.outcomes(stored_outcomes(result, row) or {}, outcomes)
+        yield from comparison.outcomes(read_outcomes(result, row) or {}, outcomes)
 
 
 def _missing(row: Path) -> set[str]:
@@ -104,12 +104,12 @@ def _missing(row: Path) -> set[str]:
 
 def _retrain(result: Result, row: Path, options: argparse.Namespace) -> Iterator[Finding]:
     """Compare with the whole pipeline run again, in a cache of its own; reuses stages that a killed call had finished."""
-    trust, overrides = _trusted(options.overrides)
+    trust, overrides = _split_trust(options.overrides)
     places = {"cache_dir": options.cache_dir or RETRAINED / "cache", "results_dir": RETRAINED / "results"}
     all_overrides = [*(f"{key}={folder}" for key, folder in places.items()), *overrides]  # the last one of a key counts
     with again.experiment_of(result, row, all_overrides, trust, training=True) as (experiment, configuration):
         yield from _configuration(result, row, configuration, experiment.choices, all_overrides)
-        plan = again.planned(experiment, result) | {"initial_weights": experiment.model.fingerprint()}
+        plan = again.plan_training(experiment, result) | {"initial_weights": experiment.model.fingerprint()}
         plan = {name: value for name, value in plan.items() if value is not None}
         planned_now = Comparison(result, result.with_values(plan))
         other = [finding for finding in planned_now.findings(plan) if finding.verdict == DIFFERS]

@@ -23,7 +23,7 @@ from sparsefront.inference.fusion.calls import (
 )
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.fused_product import activation_in_layout
-from sparsefront.inference.fusion.norms import NormChooser, observed_norms
+from sparsefront.inference.fusion.norms import NormChooser, observe_norms
 from sparsefront.inference.fusion.placement import FusedResidualNorm, FusedRowNorm
 from sparsefront.inference.fusion.plan import (
     ALL_PARTS,
@@ -46,7 +46,7 @@ from sparsefront.measure.correctness import (
     output_error,
 )
 from sparsefront.measure.execution_mode import compile_unshared, first_call, within_recompile_limit
-from sparsefront.measure.search_time import BLOCK, LAYER, current, timed_work, too_late
+from sparsefront.measure.search_time import BLOCK, LAYER, current, time_work, too_late
 from sparsefront.measure.timers import time_layer
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
 from sparsefront.models.linears import as_linears
@@ -131,7 +131,7 @@ def chain_time_ms(
             block = variant.blocks[name]
             whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
             if not block.feature_major:
-                times = (whole, _compiled_time_ms(block, calls[name]))
+                times = (whole, _time_compiled(block, calls[name]))
                 whole = min((time for time in times if time is not None), default=None)
             if whole is None:
                 return None
@@ -161,7 +161,7 @@ def _plain_block_time_ms(block: nn.Module, call: BlockCall) -> float | None:
     if fused is not None:
         forms.append(fused)
     eager = {form: time for form in forms if (time := block_time_ms(form, call)) is not None}
-    compiled = _compiled_time_ms(min(eager, key=eager.__getitem__, default=block), call)
+    compiled = _time_compiled(min(eager, key=eager.__getitem__, default=block), call)
     return min((time for time in (*eager.values(), compiled) if time is not None), default=None)
 
 
@@ -180,11 +180,11 @@ def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = Fa
         return None
 
 
-def _compiled_time_ms(block: nn.Module, call: BlockCall) -> float | None:
+def _time_compiled(block: nn.Module, call: BlockCall) -> float | None:
     """`block_time_ms` with torch.compile; None where it fails or there is no time to compile it."""
     if too_late(f"{type(block).__name__} compiled", BLOCK) is not None:
         return None
-    with timed_work(BLOCK), within_recompile_limit(call_tensors(call.args, call.kwargs)[0].device):
+    with time_work(BLOCK), within_recompile_limit(call_tensors(call.args, call.kwargs)[0].device):
         return block_time_ms(_Compiled(block), call)
 
 
@@ -418,7 +418,7 @@ class BlockPass:
         block.eval()
         with torch.no_grad():
             try:
-                with observed_norms(block) as norms:
+                with observe_norms(block) as norms:
                     output = block(*call.args, **call.kwargs)
             except Exception as raised:  # the graph was captured on the meta device and may fail on this one
                 self.report.unsupported[name] = f"cannot run when rewritten: {failure_reason(raised)}"
@@ -538,7 +538,7 @@ def fuse_dense(
     return task.run(LAYOUTS if layout is None else (layout,), plain=False)
 
 
-def fused_dense_graph(
+def make_dense_graph(
     net: nn.Module, inputs: dict[str, Tensor], precision: str = "none", calibration: Mapping[str, float] | None = None
 ) -> nn.Module:
     """A copy of a network whose encoder blocks are rewritten with every product dense: a `variants.Fuse`.
@@ -563,7 +563,7 @@ def fused_dense_graph(
 
 
 def rewrite_dense(net: nn.Module, inputs: dict[str, Tensor], precision: Precision) -> dict[str, str]:
-    """`fused_dense_graph` of this network, in place.
+    """`make_dense_graph` of this network, in place.
 
     Returns:
         in low precision, Linear that is called -> the precision, or why it stays in 16 bits.

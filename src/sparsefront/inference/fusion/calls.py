@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 from sparsefront.errors import failure_reason
-from sparsefront.measure.problems import observed_problems
+from sparsefront.measure.problems import collect_problems
 from sparsefront.networks import before_forward
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     Raises:
         Unfusable: an argument is neither a tensor, a plain constant nor a container of them, or is a nested tensor.
     """
-    kind = unsupported_type(args, kwargs)
+    kind = find_unsupported(args, kwargs)
     if kind is not None:
         raise Unfusable(f"is called with a {kind}")
     tensors = call_tensors(args, kwargs)
@@ -53,7 +53,7 @@ def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
     return len(args), _slot(list(args), batch), _slot(dict(kwargs), batch)
 
 
-def unsupported_type(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+def find_unsupported(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """The class name of the first argument that no graph can take, such as a KV cache; None where there is none."""
     for value in _leaves([list(args), dict(kwargs)]):
         if not isinstance(value, (Tensor, *PLAIN_ARGUMENTS)):
@@ -152,7 +152,7 @@ def observe_blocks(
     linears = [
         f"{name}.{layer}" for name, parts in submodules.items() for layer, part in parts if isinstance(part, nn.Linear)
     ]
-    with observed_problems(net, linears) as problems:
+    with collect_problems(net, linears) as problems:
         calls = observe_calls(net, blocks, inputs)
     return calls, {name: received.problem.m for name, received in problems.items()}
 

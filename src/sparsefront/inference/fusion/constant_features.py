@@ -153,7 +153,7 @@ def compact_hidden(
         smaller_up, smaller_down = _rows(up, keeps), _columns(down, keeps, read)
     except ValueError:  # groups of the format would be split
         return None
-    return smaller_up, replace(smaller_down, bias=folded_bias(down, _constants(up, activation), ~read))
+    return smaller_up, replace(smaller_down, bias=fold_bias(down, _constants(up, activation), ~read))
 
 
 def drop_constant_inputs(value: ProductWeight, reader: ProductWeight) -> tuple[ProductWeight, int] | None:
@@ -170,10 +170,10 @@ def drop_constant_inputs(value: ProductWeight, reader: ProductWeight) -> tuple[P
         lighter = _columns(reader, torch.ones_like(read), read)
     except ValueError:
         return None
-    return replace(lighter, bias=folded_bias(reader, _constants(value, "none"), ~read)), int((~read).sum())
+    return replace(lighter, bias=fold_bias(reader, _constants(value, "none"), ~read)), int((~read).sum())
 
 
-def folded_bias(down: ProductWeight, constants: Tensor, pruned: Tensor) -> Tensor:
+def fold_bias(down: ProductWeight, constants: Tensor, pruned: Tensor) -> Tensor:
     """down's bias plus the contribution of pruned inputs, which are constant for every row: float32 [N] (or wider).
 
     Args:

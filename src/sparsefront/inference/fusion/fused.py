@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from sparsefront.inference.fusion.calls import Key, Unfusable, call_key, call_tensors, unsupported_type
+from sparsefront.inference.fusion.calls import Key, Unfusable, call_key, call_tensors, find_unsupported
 from sparsefront.inference.fusion.capture import Captured, GraphSizes, capture
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.placement import (
@@ -114,12 +114,12 @@ class FusedBlock(nn.Module):
         """
         graph = copy_graph(captured.graph)
         sites = dict(zip((f"product_{place}" for place in range(len(self._layers))), self._sites(graph), strict=True))
-        added = self._added_by_norms(sites.values())
+        added = self._find_added(sites.values())
         products = dict(zip(sites, self._products(), strict=True))
         modules: dict[str, Any] = products | quantizing_producers(sites, products)
         place_products(graph, {name: _without_sum(site, added) for name, site in sites.items()})
         modules |= place_quantizations(graph, modules)
-        tensors = self._kept()
+        tensors = self._collect_kept()
         if self.feature_major:
             modules |= place_norms(graph, tensors, added)
             place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
@@ -141,7 +141,7 @@ class FusedBlock(nn.Module):
         return self._graph_for(call_key(args, kwargs), call_tensors(args, kwargs)) is not None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        kind = unsupported_type(args, kwargs)
+        kind = find_unsupported(args, kwargs)
         if kind is not None:
             return self._run_original_code(f"is called with a {kind}", args, kwargs)
         key = call_key(args, kwargs)
@@ -175,7 +175,7 @@ class FusedBlock(nn.Module):
     def make_original_code(self) -> None:
         """Build the original code; may be called ahead of a call that is traced."""
         biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
-        self._original[:] = [original_code(self._bare[0], self.product_of, self._kept(), biases)]
+        self._original[:] = [original_code(self._bare[0], self.product_of, self._collect_kept(), biases)]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -210,10 +210,10 @@ class FusedBlock(nn.Module):
                 ) from reason
         return None
 
-    def _kept(self) -> dict[str, Tensor]:
+    def _collect_kept(self) -> dict[str, Tensor]:
         return {name: getattr(self, f"kept_{place}") for place, name in enumerate(self._kept_names)}
 
-    def _added_by_norms(self, sites: Iterable[ProductSite]) -> dict[fx.Node, tuple[int, Tensor | None]]:
+    def _find_added(self, sites: Iterable[ProductSite]) -> dict[fx.Node, tuple[int, Tensor | None]]:
         """Norm that adds a residual -> index of the residual in the sum's arguments, and the product's bias.
 
         Raises:

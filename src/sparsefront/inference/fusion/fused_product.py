@@ -115,7 +115,7 @@ class FusedProduct(SparseLayer):
         with torch.autocast(x.device.type, enabled=False):
             return self._forward(x.to(self.format.dtype), None, "none")
 
-    def quantized_output(self, x: Tensor | Quantized) -> Quantized:
+    def run_quantized(self, x: Tensor | Quantized) -> Quantized:
         """act(x · Wᵀ + bias) quantized for another product: values [..., N], and scales as in `output_scales`."""
         with torch.autocast(_values(x).device.type, enabled=False):
             rows = self.entered(self._rows(self._cast(x)))
@@ -141,18 +141,18 @@ class FusedProduct(SparseLayer):
         if self.emulates:
             y = self.emulated(rows, activation, added)
         elif self._entry.fuses_epilogue:
-            y = in_layout(self._fused(rows, added, activation), feature_major=self.y_feature_major)
+            y = in_layout(self._run_fused(rows, added, activation), feature_major=self.y_feature_major)
         elif self.y_feature_major:
             y = self._feature_major_then_epilogue(rows, added, activation)
         else:
             y = self._row_major_then_epilogue(rows, added, activation)
         return y.view(*_values(x).shape[:-1], self.out_features)
 
-    def _fused(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
+    def _run_fused(self, rows: Tensor, added: Tensor | None, activation: str) -> Tensor:
         """[M, K] -> [M, N], with the epilogue in the kernel."""
         y_feature_major = self.kernel_layout in Y_FEATURE_MAJOR
         y = self._entry.run(
-            self._laid_out(rows),
+            self._lay_out(rows),
             self._operand,
             self.bias,
             layout=self.kernel_layout,
@@ -193,7 +193,7 @@ class FusedProduct(SparseLayer):
         return y if added is None else y + added
 
     def _kernel(self, rows: Tensor, bias: Tensor | None) -> Tensor:
-        y = self._entry.run(self._laid_out(rows), self._operand, bias, layout=self.kernel_layout)
+        y = self._entry.run(self._lay_out(rows), self._operand, bias, layout=self.kernel_layout)
         return y.t() if self.kernel_layout in Y_FEATURE_MAJOR else y
 
     @property
@@ -201,7 +201,7 @@ class FusedProduct(SparseLayer):
         """[N, K] for a dense 16-bit product, which cuBLAS runs; else None."""
         return self.format.values if isinstance(self.format, DenseFormat) and self.precision == "none" else None
 
-    def _laid_out(self, rows: Any) -> Any:
+    def _lay_out(self, rows: Any) -> Any:
         """X in the kernel's layout."""
         if self.precision != "none":
             return self.entered(rows)

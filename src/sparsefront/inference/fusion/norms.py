@@ -147,7 +147,7 @@ class SeenNorm:
 
 
 @contextmanager
-def observed_norms(block: nn.Module) -> Iterator[list[SeenNorm]]:
+def observe_norms(block: nn.Module) -> Iterator[list[SeenNorm]]:
     """Record calls of feature-major norms inside the context, without those that plain PyTorch runs."""
     seen: list[SeenNorm] = []
     norms = {name: part for name, part in block.named_modules() if isinstance(part, FusedNorm)}
@@ -195,7 +195,7 @@ class NormChooser:
                 continue
             self._observed.add(alike)
             try:
-                with observed_norms(block) as seen, torch.no_grad():
+                with observe_norms(block) as seen, torch.no_grad():
                     block(*calls[name].args, **calls[name].kwargs)
             except Exception as error:  # such a block will not be chosen
                 log.warning("the norms of block %s could not be observed: %s", name, failure_reason(error))

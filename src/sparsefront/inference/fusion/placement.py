@@ -16,7 +16,7 @@ from sparsefront_kernels.quantized.quantize import Quantized, quantize, quantize
 from torch import Tensor, fx, nn
 
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
-from sparsefront.inference.fusion.sites import ProductSite, hidden_pairs, is_stream_norm, node_argument, read_name
+from sparsefront.inference.fusion.sites import ProductSite, find_pairs, is_stream_norm, node_argument, read_name
 
 # LayerNorm in a feature-major residual stream.
 
@@ -377,7 +377,7 @@ class QuantizesOutput(nn.Module):
 
     def forward(self, x: Tensor | Quantized) -> Tensor | Quantized:
         """Quantized values [..., N] with their scales; unquantized where the product emulates its kernel."""
-        return self.product(x) if self.product.emulates else self.product.quantized_output(x)
+        return self.product(x) if self.product.emulates else self.product.run_quantized(x)
 
 
 def quantizing_producers(
@@ -390,7 +390,7 @@ def quantizing_producers(
         products: the same names -> products.
     """
     names = {site.layers: name for name, site in sites.items()}
-    pairs = [(names[up.layers], names[down.layers]) for up, down in hidden_pairs(sites.values())]
+    pairs = [(names[up.layers], names[down.layers]) for up, down in find_pairs(sites.values())]
     return {
         up: QuantizesOutput(products[up])
         for up, down in pairs

@@ -278,7 +278,7 @@ class FusionReport:
 
     def summary(self) -> dict[str, int]:
         """Description of each distinct rewriting, or reason against one -> number of blocks."""
-        unfused = {f"cannot be rewritten, {which}: the block {why}": count for which, why, count in self._unsupported()}
+        unfused = {f"cannot be rewritten, {which}: the block {why}": count for which, why, count in self._count_plain()}
         unchanged = Counter(f"as they are: {why}" for why in self.faster_dense.values())
         done = Counter(block.describe() for block in self.rewritten.values())
         return dict(done + unchanged) | unfused
@@ -288,10 +288,10 @@ class FusionReport:
         layouts = Counter(block.layout for block in self.rewritten.values())
         counts = {f"rewritten, {layout}: {self._kernels_of(layout)}": count for layout, count in layouts.items()}
         counts |= Counter(f"left as before: {why}" for why in self.faster_dense.values())
-        counts |= {f"not rewritten, {which}: it {why}": count for which, why, count in self._unsupported()}
+        counts |= {f"not rewritten, {which}: it {why}": count for which, why, count in self._count_plain()}
         return [f"{counted(count, 'block')} {what}" for what, count in counts.items()]
 
-    def _unsupported(self) -> list[tuple[str, str, int]]:
+    def _count_plain(self) -> list[tuple[str, str, int]]:
         """Per reason: its first block and the number of others as text, the reason, and the number of blocks."""
         by_reason: dict[str, list[str]] = {}
         for name, why in self.unsupported.items():

@@ -14,14 +14,14 @@ from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.sites import (
     ProductSite,
     ProductWeight,
+    describe_format,
+    find_pairs,
     find_sites,
-    hidden_pairs,
     is_feature_major,
     is_stream,
     join,
     merge_candidates,
     merge_sites,
-    stored_parameters,
 )
 from sparsefront.models.recurrent import GateLinear
 from sparsefront.networks import has_forward_hooks
@@ -106,7 +106,7 @@ def prepare_block(
     other_tensors = {name: tensor for name, tensor in tensors.items() if name not in covered}
     try:
         scales = {site.layers[0]: tensors[site.scale] for site in sites if site.scale is not None}
-        weights = {name: weight.scaled(scales[name]) if name in scales else weight for name, weight in weights.items()}
+        weights = {name: weight.scale(scales[name]) if name in scales else weight for name, weight in weights.items()}
     except ValueError as reason:
         raise Unfusable(f"scales what a Linear gives, whose weight cannot be: {reason}") from reason
     chosen = _with_merges(sites, weights) if parts.joined else [(site, weights[site.layers[0]]) for site in sites]
@@ -119,7 +119,7 @@ def prepare_block(
         lighter = drop_constant_inputs(weights[value.layers[0]], current[site.layers])
         if lighter is not None:
             current[site.layers], constants[site.layers] = lighter
-    for up, down in hidden_pairs(site for site, _ in chosen) if parts.compact else ():
+    for up, down in find_pairs(site for site, _ in chosen) if parts.compact else ():
         smaller = compact_hidden(current[up.layers], current[down.layers], up.activation)
         if smaller is not None:
             current[up.layers], current[down.layers] = smaller
@@ -183,7 +183,7 @@ def product_weights(
 def storage_key(block: PreparedBlock) -> tuple[tuple[int, str], ...]:
     """Per product, its number of Linears and the storage of its weight."""
     return tuple(
-        (len(spec.weight.layers), "" if spec.weight.stored is None else repr(stored_parameters(spec.weight.stored)))
+        (len(spec.weight.layers), "" if spec.weight.stored is None else repr(describe_format(spec.weight.stored)))
         for spec in block.specs
     )
 

@@ -23,7 +23,7 @@ from sparsefront_kernels.quantized.quantize import LARGEST
 from torch import Tensor
 
 from sparsefront.gpu import exclusive, yield_gpu
-from sparsefront.inference.autotune import Candidate, Trial, try_all, untimed_rank
+from sparsefront.inference.autotune import Candidate, Trial, rank_untimed, try_all
 from sparsefront.inference.choice import DENSE, KernelChoice, is_dense, is_low
 from sparsefront.inference.fusion.calls import Unfusable
 from sparsefront.inference.fusion.fused_product import FusedProduct, in_layout, layout_name
@@ -36,11 +36,11 @@ from sparsefront.inference.fusion.products import (
     sparse_candidates,
     try_only,
 )
-from sparsefront.inference.fusion.sites import stored_parameters
+from sparsefront.inference.fusion.sites import describe_format
 from sparsefront.inference.precision import IN_16_BITS, Precision
-from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.memory import count_bytes
 from sparsefront.measure.search_cache import SearchCache
-from sparsefront.measure.search_time import LAYER, timed_work, too_late
+from sparsefront.measure.search_time import LAYER, time_work, too_late
 from sparsefront.measure.timers import (
     KernelTime,
     assume_launch,
@@ -100,7 +100,7 @@ class Work:
     @classmethod
     def of(cls, spec: ProductSpec, problem: Problem, precision: str = "none") -> "Work":
         stored = spec.weight.stored
-        held = None if stored is None else repr(stored_parameters(stored))
+        held = None if stored is None else repr(describe_format(stored))
         epilogue = (spec.activation, spec.residual, spec.weight.bias is not None)
         place = (replace(problem, n=1, k=1), *epilogue, precision, held)
         lengths = [] if stored is None else tile_lengths(stored)
@@ -281,7 +281,7 @@ class ProductTuning:
         self.spec, self.name = spec, "+".join(spec.weight.layers)
         self.problem = Problem(m, k, n, like.dtype, like.device, layout)
         self.precision = precision
-        reason = precision.unsupported_layer(spec.weight.layers, (n, k), like.dtype)
+        reason = precision.explain_16_bits(spec.weight.layers, (n, k), like.dtype)
         self.x_scale = None if reason is not None else precision.x_scale(spec.weight.layers)
         amax = None if self.x_scale is None else self.x_scale * LARGEST["fp8"]
         self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major, amax=amax)
@@ -297,10 +297,10 @@ class ProductTuning:
         repeats = -(-self.problem.m // len(few[0]))
         if repeats == 1:
             return few
-        return tuple(self._laid_out_like(operand, operand.repeat(repeats, 1)[: self.problem.m]) for operand in few)
+        return tuple(self._lay_out_like(operand, operand.repeat(repeats, 1)[: self.problem.m]) for operand in few)
 
     @staticmethod
-    def _laid_out_like(few: Tensor, rows: Tensor) -> Tensor:
+    def _lay_out_like(few: Tensor, rows: Tensor) -> Tensor:
         return in_layout(rows, feature_major=few.stride(0) == 1 and few.stride(1) != 1)
 
     def product(self, candidate: Candidate) -> FusedProduct | None:
@@ -352,7 +352,7 @@ class ProductTuning:
             layout=problem.layout,
             activation=spec.activation,
             residual=spec.residual,
-            weight_bytes=stored_bytes(product),
+            weight_bytes=count_bytes(product),
             vanished_inputs=spec.vanished_inputs,
             vanished_outputs=spec.vanished_outputs,
             latency_us=latencies.get(product.kernel_name),
@@ -447,7 +447,7 @@ class ProductChooser:
             with suppress(Unfusable):
                 return self._first_right(tuning, candidates, self._times(tuning, candidates, work, nearly), low)
         candidates = self._candidates(tuning, None)
-        with timed_work(LAYER):
+        with time_work(LAYER):
             times = equal or self._times(tuning, candidates, work, None)
         return self._first_right(tuning, candidates, times, low)
 
@@ -464,7 +464,7 @@ class ProductChooser:
             tuning.launches = nearly.launches
             return self._first_right(tuning, self._candidates(tuning, None, nearly.why_not), nearly, low)
         candidates = self._candidates(tuning, None)
-        candidates.sort(key=partial(untimed_rank, density=tuning.spec.density))
+        candidates.sort(key=partial(rank_untimed, density=tuning.spec.density))
         tuning.unsupported |= {candidate.label: late for candidate in candidates[1:]}
         return self._first_right(tuning, candidates, None, low)
 

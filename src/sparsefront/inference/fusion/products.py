@@ -49,11 +49,11 @@ def low_dense_products(
     weight: ProductWeight, problem: Problem, choice: KernelChoice, precision: Precision
 ) -> Candidates:
     """Low-precision dense kernels that can run the weight, and why others cannot."""
-    plain, reason = choice.runs_plain(problem.device), partial(_unsupported_reason, weight, problem.layout, precision)
+    plain, reason = choice.runs_plain(problem.device), partial(_explain_refusal, weight, problem.layout, precision)
     return low_dense_candidates(weight.weight, problem, precision, plain=plain, reason=reason)
 
 
-def _unsupported_reason(
+def _explain_refusal(
     weight: ProductWeight,
     layout: str,
     precision: Precision,
@@ -66,7 +66,7 @@ def _unsupported_reason(
     if kernel.precision != "none" and layout != "row_major":
         reason = f"takes row-major activations, not {layout}"
     elif kernel.precision != "none":
-        reason = precision.unsupported_layer(weight.layers, (problem.n, problem.k), problem.dtype)
+        reason = precision.explain_16_bits(weight.layers, (problem.n, problem.k), problem.dtype)
     return reason or kernel.unsupported_reason(stored, problem)
 
 
@@ -94,18 +94,18 @@ def sparse_candidates(
         return Candidates([], {})
     also = ALSO_STORED_AS.get(weight.family, ())
     kernels = (
-        (kernel, sorted_by(kernel.layouts, problem.layout))
+        (kernel, sort_layouts(kernel.layouts, problem.layout))
         for kernel in (*precision.kernels(), *entries())
         if choice.allows(kernel, weight.family, problem.device, also)
     )
-    reason = partial(_unsupported_reason, weight, problem.layout, precision)
+    reason = partial(_explain_refusal, weight, problem.layout, precision)
     report = collect_candidates(kernels, partial(_in_family, weight), problem, reason, why_not)
     if choice.name is not None:
         return report
     return Candidates(without_slower(report.usable, report.unsupported), report.unsupported)
 
 
-def sorted_by(layouts: Sequence[str], layout: str) -> list[list[str]]:
+def sort_layouts(layouts: Sequence[str], layout: str) -> list[list[str]]:
     """The product's layout if the kernel supports it; then, for the case that it cannot run, the kernel's other layouts."""
     return [[own for own in layouts if own == layout], [other for other in layouts if other != layout]]
 
@@ -199,17 +199,17 @@ class FusedCorrectnessCheck:
         """Fraction of the quantized outputs whose error exceeds an e4m3 step plus the allowed error of sums, which is relative to
         their group's largest value: near zero it is more than a step.
         """
-        values, scales = candidate.quantized_output(self.x)
+        values, scales = candidate.run_quantized(self.x)
         limit, wrong = limit_of(candidate, self.limit), 0
         for first in range(0, len(self.x), CHUNK_ROWS):
             part = slice(first, first + CHUNK_ROWS)
-            expected = self._expected(candidate, self.x[part], None).view(len(scales[part]), scales.shape[1], -1)
+            expected = self._compute(candidate, self.x[part], None).view(len(scales[part]), scales.shape[1], -1)
             dequantized = values[part].double().view_as(expected) * scales[part, :, None].double()
             room = expected.abs() * E4M3_STEP + expected.abs().amax(dim=2, keepdim=True) * limit
             wrong += int(((dequantized - expected).abs() <= room).logical_not().sum())
         return wrong / values.numel()
 
-    def _expected(self, low: FusedProduct | None, x: Tensor | Quantized, residual: Tensor | None) -> Tensor:
+    def _compute(self, low: FusedProduct | None, x: Tensor | Quantized, residual: Tensor | None) -> Tensor:
         """The fp64 reference [M, N]; from the quantized operands of `low`, if given."""
         bias = None if self.spec.weight.bias is None else self.spec.weight.bias.double()
         of_x, of_w = (x, self.spec.weight.weight) if low is None else low.multiplied(x)
@@ -224,12 +224,12 @@ class FusedCorrectnessCheck:
             return math.inf
         low = candidate if candidate is not None and _is_low(candidate) else None
 
-        def expected(part: Any) -> Tensor:
+        def compute_part(part: Any) -> Tensor:
             rows = Quantized(x.values[part], x.scales[part]) if isinstance(x, Quantized) else x[part]
             residual = None if self.residual is None else self.residual[part]
-            return self._expected(low, rows, residual)  # type: ignore[arg-type]
+            return self._compute(low, rows, residual)  # type: ignore[arg-type]
 
-        return error_in_chunks(y, expected, CHUNK_ROWS)
+        return error_in_chunks(y, compute_part, CHUNK_ROWS)
 
 
 def _is_low(candidate: nn.Module) -> bool:

@@ -99,7 +99,7 @@ def merge_sites(group: list[ProductSite]) -> ProductSite:
     return ProductSite(linears, layers, rows, group[0].x, "none", None, linears[0])
 
 
-def hidden_pairs(sites: Iterable[ProductSite]) -> list[tuple[ProductSite, ProductSite]]:
+def find_pairs(sites: Iterable[ProductSite]) -> list[tuple[ProductSite, ProductSite]]:
     """Pairs (up, down) where down is the only reader of up's output."""
     sites = list(sites)
     readers = {site.x: site for site in sites if len(site.layers) == 1}
@@ -272,7 +272,7 @@ class ProductWeight:
         stored = stored.to(device=weight.device, dtype=weight.dtype)
         return cls((name,), (weight.shape[0],), weight, bias, mask.to(weight.device), stored)
 
-    def scaled(self, scale: Tensor) -> "ProductWeight":
+    def scale(self, scale: Tensor) -> "ProductWeight":
         """The weight with outputs multiplied by `scale` [N].
 
         Raises:
@@ -309,7 +309,7 @@ def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
     if all(part.stored is None for part in parts):
         return ProductWeight(layers, rows, weight, bias)
     like = next(part.stored for part in parts if part.stored is not None)
-    if any(part.stored is not None and stored_parameters(part.stored) != stored_parameters(like) for part in parts):
+    if any(part.stored is not None and describe_format(part.stored) != describe_format(like) for part in parts):
         return None
     every = (torch.ones_like(part.weight, dtype=torch.bool) if part.mask is None else part.mask for part in parts)
     mask = torch.cat(list(every))
@@ -390,6 +390,6 @@ def complement(index: Tensor, count: int) -> Tensor:
     return absent.nonzero().flatten()
 
 
-def stored_parameters(stored: SparseFormat) -> Mapping[str, object]:
+def describe_format(stored: SparseFormat) -> Mapping[str, object]:
     """Family and parameters of a format."""
     return {"family": stored.family} | {name: value for name, value in stored.meta().items() if name != "shape"}

@@ -18,7 +18,7 @@ from sparsefront.results.candidates import (
     unlike_the_rest,
     val_quality,
 )
-from sparsefront.results.columns import measured_cells
+from sparsefront.results.columns import tabulate_seeds
 from sparsefront.results.comparable import (
     AXES,
     CPU_NOTE,
@@ -75,10 +75,10 @@ def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
         rows = map(attrgetter(*names), map(attrgetter(group), results))
         columns |= zip(names, zip(*rows), strict=True)
     columns |= {f"_{name}": [getter(result) for result in results] for name, getter in DERIVED.items()}
-    return [{"name": name, **_packed(list(values))} for name, values in columns.items()]
+    return [{"name": name, **_pack(list(values))} for name, values in columns.items()]
 
 
-def _packed(values: list) -> dict[str, Any]:
+def _pack(values: list) -> dict[str, Any]:
     if values.count(values[0]) == len(values) and len(set(map(type, values))) == 1:
         return {"constant": values[0]}
     distinct_values = {(type(value), value): value for value in values}
@@ -113,7 +113,7 @@ def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str,
         if group.picked_by == "val"
         else "the reporting split, since nothing else was recorded",
         "ranking": pattern_ranking(group),
-        "cells": measured_cells(group.candidates),
+        "cells": tabulate_seeds(group.candidates),
         "verdicts": verdicts,
         "notes": group.notes,
         "shared": group.columns[1],
@@ -199,7 +199,7 @@ def write_comparison(
     Args:
         verdicts_of: confidence of what was picked on the reporting split, as from `winners.verdicts`.
         folder_of: returns the folder of a result's `row.json`, with its command and mask pictures.
-        failed: runs without a result, from `failed_runs`.
+        failed: runs without a result, from `list_failures`.
         groups: from `split_comparable`, if already computed.
     Raises:
         ValueError: there are no results.

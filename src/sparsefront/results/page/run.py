@@ -14,7 +14,7 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.provenance import code_commit
 from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.results.candidates import provenance
-from sparsefront.results.columns import COLUMNS, collapsed_in, plain, shared_metric
+from sparsefront.results.columns import COLUMNS, find_collapsed, find_metric, plain
 from sparsefront.results.comparable import SPEEDUP, Axis, split_comparable
 from sparsefront.results.latency_table import curve_figure, curve_lines, wins_text
 from sparsefront.results.plots import pareto_figure, svg_text
@@ -128,14 +128,14 @@ def write_run_page(
     """
     from markupsafe import Markup
 
-    metric, sparsity = shared_metric([result]), result.sparsity
+    metric, sparsity = find_metric([result]), result.sparsity
     cells = {column.heading(metric): column.cell(result) for column in COLUMNS}
     cells["speedup"] += apart_from_medians(result)
     curve, collapsed = None, None
     if result.speed.curve:  # the other timed sizes
         plot = Markup(svg_text(curve_figure(result)))
         curve = {"plot": plot, "lines": curve_lines(result), "wins": wins_text(result)}
-    if collapsed_in(result):
+    if find_collapsed(result):
         allocation = plain(result.choice.allocation)
         collapsed = collapse_warning(sparsity.sparsity_per_layer, sparsity.sparsity_target, allocation)
     return write_page(
