@@ -134,13 +134,13 @@ class _Op:
             if by_name.get("activation", "none") != "none":  # Z is recomputed
                 saved |= {"x": by_name["x"]} | ({} if by_name["bias"] is None else {"bias": by_name["bias"]})
             ctx.save_for_backward(*saved.values())
-            ctx.kept = tuple(saved)
+            ctx.saved_names = tuple(saved)
             ctx.plain = {argument: value for argument, value in by_name.items() if not isinstance(value, Tensor)}
             ctx.bias_dtype = None if by_name["bias"] is None else by_name["bias"].dtype
 
         def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
             saved, needs_gradient = (
-                dict(zip(ctx.kept, ctx.saved_tensors, strict=True)),
+                dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True)),
                 dict(zip(self.arguments, ctx.needs_input_grad)),
             )
             by_name = ctx.plain | saved
