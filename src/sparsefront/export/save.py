@@ -55,8 +55,8 @@ def save(
     """Write weights, masks and compressed layers: safetensors and JSON only.
 
     model.safetensors is a plain state dict that any tool loads; see `export.checkpoint` for the other files. For a network of
-    transformers config.json is written too, so that `from_pretrained(folder)` opens it. If saving fails or is killed, the folder
-    is unchanged.
+    transformers config.json is written too, so that `from_pretrained(folder)` opens it. If saving fails, or is killed before
+    files are moved into the folder, it is unchanged; a kill in that moment leaves a mixture, which `load` refuses.
 
     Args:
         folder: created if missing; an export in it is replaced, and other files in it stay.
