@@ -158,7 +158,7 @@ RECORD = "sparsefront.json"  # in a file of `sf.to_pt2`: what it states of itsel
 
 
 def load_pt2(path: Path | str) -> Callable[..., Any]:
-    """A network that `sf.to_pt2` wrote: a function of its tensors, in the file's order or by name, to tensors in dicts and tuples.
+    """A network that `sf.to_pt2` wrote: a function of its tensors, in order or by name, to tensors in dicts and tuples.
 
     Args:
         path: *.pt2, from torch.export or AOTInductor.

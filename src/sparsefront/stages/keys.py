@@ -13,6 +13,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from sparsefront_kernels import cuda_library
 
 from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.artifacts.code_digest import code_digest, find_module, source_of
@@ -149,11 +150,15 @@ def stage_keys(experiment: Experiment) -> StageKeys:
 def _stage_keys(experiment: Experiment) -> StageKeys:
     settings, code, sizes = partial(_settings, experiment), partial(_code, experiment), experiment.measure
     dense = _dense(experiment)
-    place = _device(experiment) | {
-        # launch parameters tuned by a swap are results, not inputs
-        "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
-        "code": code("place", kernels=True),
-    }
+    place = (
+        _device(experiment)
+        | _left_out_kernels()
+        | {
+            # launch parameters tuned by a swap are results, not inputs
+            "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
+            "code": code("place", kernels=True),
+        }
+    )
     structure = None if experiment.shrinking is None else _prune(experiment.shrinking, dense)
     prune = _prune(experiment, dense) | ({} if structure is None else {"structure": digest(structure)})
     choice_times = _choice_times(experiment, dense, prune, place)
@@ -387,6 +392,14 @@ def _device(experiment: Experiment) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": str(experiment.measure.torch_dtype),
     }
+
+
+def _left_out_kernels() -> dict[str, str]:
+    try:
+        return {"kernels": "triton"} if cuda_library.triton_alone() else {}
+    except ValueError as error:
+        setting, allowed = str(error).split(": ", 1)
+        raise InvalidSetting(*setting.split("=", 1), allowed) from None
 
 
 def _settings(experiment: Experiment, group: str) -> Any:
