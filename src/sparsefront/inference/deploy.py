@@ -173,8 +173,8 @@ def _fastest(layer: SparseLayer, rows: int, own: int) -> str:
     """Label of the fastest kernel of the layer's format for so many rows; the layer's own where it is as fast."""
     entry, layout, format = layer._entry, layer.kernel_layout, layer.format.to(layer.device)
     n, k = format.shape
-    found = find(format, Problem(rows, k, n, format.dtype, layer.device, layout)).usable
-    alike = [one for one in found if (one.fuses_epilogue, one.dtype_name) == (entry.fuses_epilogue, entry.dtype_name)]
+    usable = find(format, Problem(rows, k, n, format.dtype, layer.device, layout)).usable
+    alike = [one for one in usable if (one.fuses_epilogue, one.dtype_name) == (entry.fuses_epilogue, entry.dtype_name)]
     others = [one for one in alike if not one.is_reference and one.family == entry.family and one.name != entry.name]
     if rows == own or not others:
         return layer.kernel_name
