@@ -6,6 +6,7 @@ source code of a stage is everything reachable by imports from its module and fr
 
 import hashlib
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from sparsefront_kernels import cuda_library
 
 from sparsefront.allocation.base import MeasuringAllocation
 from sparsefront.artifacts.code_digest import code_digest, find_module, source_of
@@ -21,6 +21,10 @@ from sparsefront.artifacts.content_digest import IN_CACHE, by_content, digest, r
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.provenance import processor_facts
+
+KERNELS = (
+    "SPARSEFRONT_KERNELS"  # environment variable of `cuda_library`, whose import would count as code of every stage
+)
 
 # What decides each key, with all that it imports: groups of the configuration, whose classes count, and modules of `stages`.
 CODE = {
@@ -395,11 +399,10 @@ def _device(experiment: Experiment) -> dict[str, Any]:
 
 
 def _left_out_kernels() -> dict[str, str]:
-    try:
-        return {"kernels": "triton"} if cuda_library.triton_alone() else {}
-    except ValueError as error:
-        setting, allowed = str(error).split(": ", 1)
-        raise InvalidSetting(*setting.split("=", 1), allowed) from None
+    value = os.environ.get(KERNELS, "")
+    if value not in ("", "triton"):
+        raise InvalidSetting(KERNELS, value, "is triton, or unset for all kernels")
+    return {"kernels": value} if value else {}
 
 
 def _settings(experiment: Experiment, group: str) -> Any:
