@@ -314,7 +314,7 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
     reasons = {name: READ if name in read else UNREACHED for name in uncalled}
     if convolutions:
         reasons[convolutions[0]] = FIRST_CONVOLUTION
-    reasons |= dict.fromkeys(_last_layer(net, called) if inputs is None else heads(net, inputs), HEAD)
+    reasons |= dict.fromkeys(heads(net, inputs), HEAD)
     chosen = [name for name in weighted if name not in reasons]
     if not chosen:
         left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no convolution"
@@ -337,16 +337,18 @@ def _last_layer(net: nn.Module, layers: Sequence[str]) -> list[str]:
     return [layers[-1]]
 
 
-def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
+def heads(net: nn.Module, inputs: dict[str, Tensor] | None) -> list[str]:
     """The layers that give an output of the network: all that reaches it goes through them, and no other layer reads them.
 
     The last Linear of a block is none, because a residual connection reaches the output beside it. Followed in the autograd
     graph of one forward without side effects; its tensors are not stored, and nothing is computed backward.
 
     Args:
-        inputs: keyword arguments of the forward.
+        inputs: keyword arguments of the forward; None: module order is taken as call order.
     """
     weighted = {name: net.get_submodule(name) for name in weighted_layers(net)}
+    if inputs is None:
+        return _last_layer(net, list(weighted))
     cuts: dict[
         Any, str | None
     ] = {}  # node of the graph -> the layer that starts there; None: an input, or another weight
