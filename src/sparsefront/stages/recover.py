@@ -3,9 +3,10 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 from safetensors.torch import load_file
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import share_gpu
+from sparsefront.networks import load_state
 from sparsefront.patterns.base import modules_of
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masks import Masks
@@ -74,9 +76,11 @@ def run(
     pruned: Artifact,
     loggers: list,
 ) -> Artifact:
-    """Write weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
+    """Write weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round, the
+    smaller network's own before them)."""
     while (recovered := store.get("recover", keys.recover)) is None:
-        resume_dir = find_unfinished(store, "recover", keys.recover, dense.path / WEIGHTS, pruned.path / MASKS)
+        files = [file for file in (pruned.path / MASKS, pruned.path / WEIGHTS) if file.is_file()]
+        resume_dir = find_unfinished(store, "recover", keys.recover, dense.path / WEIGHTS, *files)
         logits = get_or_compute_logits(experiment, store, keys.teacher, dense)
         train_arguments = experiment, dense.path, pruned.path, logits, resume_dir
         with (
@@ -85,6 +89,20 @@ def run(
         ):
             new.earlier_seconds = train(*train_arguments, new.folder, loggers)
     return recovered
+
+
+def run_smaller(
+    experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: Artifact, loggers: list, pruned: Artifact
+) -> Artifact | None:
+    """Recover the smaller network for its share of the steps (`structured.recovery_share`); None if it has none.
+
+    Args:
+        pruned: the stage prune that made it.
+    """
+    first = experiment.smaller_recovery
+    if first is None or keys.smaller is None:
+        return None
+    return run(first, store, replace(keys, recover=keys.smaller), dense, pruned, loggers)
 
 
 def train(
@@ -104,16 +122,22 @@ def train(
         resume_dir: for state that survives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
-        the seconds that killed runs spent before the point from which this one resumed.
+        the seconds that killed runs spent before the point from which this one resumed, and those of the smaller network's own
+            recovery.
     """
     net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
     first = load_masks_of(experiment, pruned, pruned)
     first.spec.shrink(net)
+    rounds: list[dict[str, Any]] = []
+    if (pruned / WEIGHTS).is_file():  # recovered before `pattern` pruned it
+        load_state(net, load_file(pruned / WEIGHTS))
+        rounds = json.loads((pruned / "training.json").read_text(encoding="utf-8"))["rounds"]
+    before = len(rounds)
     with share_gpu(device), deterministic_algorithms(experiment.trainer.deterministic):
         masks = recover(
             net,
             first,
-            partial(_data_of_round, experiment, logits),
+            lambda index: _data_of_round(experiment, logits, before + index),
             recovery=experiment.recovery,
             recipe=experiment.recipe,
             trainer=experiment.trainer,
@@ -126,17 +150,19 @@ def train(
                 folder,
                 resume_dir,
                 loggers,
-                scoring_loader=partial(_open_labeled, experiment) if experiment.unlabeled else None,
-                begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}")),
+                scoring_loader=(lambda index: _open_labeled(experiment, before + index))
+                if experiment.unlabeled
+                else None,
+                begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {before + index}")),
                 keep_finished=True,  # removed by the store once the stage is complete
             ),
         )
     save_masks(masks, folder / MASKS)
     save_weights(net, folder / WEIGHTS)
-    seconds = sum(record.seconds for record in masks.rounds)
-    rounds = [asdict(record) for record in masks.rounds]
-    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": rounds}), encoding="utf-8")
-    return sum(record.earlier_seconds for record in masks.rounds)
+    earlier = sum(record["seconds"] for record in rounds) + sum(record.earlier_seconds for record in masks.rounds)
+    rounds += [asdict(record) for record in masks.rounds]
+    (folder / "training.json").write_text(json.dumps({"rounds": rounds}), encoding="utf-8")
+    return earlier
 
 
 def _data_of_round(experiment: Experiment, logits: Path | None, index: int) -> pl.LightningDataModule:
