@@ -547,9 +547,9 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
 
 
 def _why_no_kernel(name: str, module: nn.Module, kind: str) -> str:
-    if isinstance(module, nn.LSTM):
+    if isinstance(module, nn.LSTM | nn.GRU):
         if not name:
-            return "an LSTM that is the whole network is not split into Linears: put it into a module"
+            return f"{'an LSTM' if isinstance(module, nn.LSTM) else 'a GRU'} that is the whole network is not split into Linears: put it into a module"
         why = unsplit_reason(module)
         if why:
             return why

@@ -88,8 +88,8 @@ def prune(
 
     Args:
         net: any network with Linear or Conv2d layers, on any device; `torch.compile`, DataParallel and
-            DistributedDataParallel are unwrapped, as in all functions here. Conv1D of transformers, nn.MultiheadAttention
-            and nn.LSTM are converted to Linears.
+            DistributedDataParallel are unwrapped, as in all functions here. Conv1D of transformers, nn.MultiheadAttention,
+            nn.LSTM, nn.GRU and transposed convolutions are converted to Linears.
         pattern: name of a pattern, or an instance with settings: `sf.patterns.TileWise(64)`.
         sparsity: fraction of zeros over the pruned layers, in [0, 1).
         granularity: for a pattern given by name: size of a group that is kept or pruned together; None = its default.

@@ -161,7 +161,8 @@ def train(
     save_weights(net, folder / WEIGHTS)
     earlier = sum(record["seconds"] for record in rounds) + sum(record.earlier_seconds for record in masks.rounds)
     rounds += [asdict(record) for record in masks.rounds]
-    (folder / "training.json").write_text(json.dumps({"rounds": rounds}), encoding="utf-8")
+    content = {"seconds": sum(record["seconds"] for record in rounds), "rounds": rounds}
+    (folder / "training.json").write_text(json.dumps(content), encoding="utf-8")
     return earlier
 
 
