@@ -549,7 +549,8 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
 def _why_no_kernel(name: str, module: nn.Module, kind: str) -> str:
     if isinstance(module, nn.LSTM | nn.GRU):
         if not name:
-            return f"{'an LSTM' if isinstance(module, nn.LSTM) else 'a GRU'} that is the whole network is not split into Linears: put it into a module"
+            what = "an LSTM" if isinstance(module, nn.LSTM) else "a GRU"
+            return f"{what} that is the whole network is not split into Linears: put it into a module"
         why = unsplit_reason(module)
         if why:
             return why

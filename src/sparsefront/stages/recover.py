@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import share_gpu
+from sparsefront.gpu import EnergyMeter, share_gpu
 from sparsefront.networks import load_state
 from sparsefront.patterns.base import modules_of
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
@@ -128,16 +128,20 @@ def train(
     net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
     first = load_masks_of(experiment, pruned, pruned)
     first.spec.shrink(net)
-    rounds: list[dict[str, Any]] = []
+    before: dict[str, Any] = {"rounds": [], "joules": 0.0, "no_joules": None}
     if (pruned / WEIGHTS).is_file():  # recovered before `pattern` pruned it
         load_state(net, load_file(pruned / WEIGHTS))
-        rounds = json.loads((pruned / "training.json").read_text(encoding="utf-8"))["rounds"]
-    before = len(rounds)
-    with share_gpu(device), deterministic_algorithms(experiment.trainer.deterministic):
+        before = json.loads((pruned / "training.json").read_text(encoding="utf-8"))
+    past = len(before["rounds"])
+    with (
+        share_gpu(device),
+        EnergyMeter(device) as energy,
+        deterministic_algorithms(experiment.trainer.deterministic),
+    ):
         masks = recover(
             net,
             first,
-            lambda index: _data_of_round(experiment, logits, before + index),
+            lambda index: _data_of_round(experiment, logits, past + index),
             recovery=experiment.recovery,
             recipe=experiment.recipe,
             trainer=experiment.trainer,
@@ -150,20 +154,23 @@ def train(
                 folder,
                 resume_dir,
                 loggers,
-                scoring_loader=(lambda index: _open_labeled(experiment, before + index))
+                scoring_loader=(lambda index: _open_labeled(experiment, past + index))
                 if experiment.unlabeled
                 else None,
-                begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {before + index}")),
+                begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {past + index}")),
                 keep_finished=True,  # removed by the store once the stage is complete
             ),
         )
     save_masks(masks, folder / MASKS)
     save_weights(net, folder / WEIGHTS)
-    earlier = sum(record["seconds"] for record in rounds) + sum(record.earlier_seconds for record in masks.rounds)
-    rounds += [asdict(record) for record in masks.rounds]
-    content = {"seconds": sum(record["seconds"] for record in rounds), "rounds": rounds}
-    (folder / "training.json").write_text(json.dumps(content), encoding="utf-8")
-    return earlier
+    resumed_seconds = sum(record.earlier_seconds for record in masks.rounds)
+    training = energy.fields(resumed=resumed_seconds > 0)
+    training["no_joules"] = training["no_joules"] or before["no_joules"]
+    training["joules"] = None if training["no_joules"] else training["joules"] + before["joules"]
+    rounds = [*before["rounds"], *(asdict(record) for record in masks.rounds)]
+    training |= {"seconds": sum(record["seconds"] for record in rounds), "rounds": rounds}
+    (folder / "training.json").write_text(json.dumps(training), encoding="utf-8")
+    return resumed_seconds + sum(record["seconds"] for record in before["rounds"])
 
 
 def _data_of_round(experiment: Experiment, logits: Path | None, index: int) -> pl.LightningDataModule:
