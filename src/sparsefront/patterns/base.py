@@ -175,6 +175,7 @@ class Pattern(ABC):
     mixed: ClassVar[bool] = False
     takes_blocks: ClassVar[bool] = False
     trains_sparse: ClassVar[bool] = False
+    multiple_of = 1  # of the widths that become smaller, where it is `tied`
 
     @property
     def parts(self) -> tuple["Pattern", ...]:

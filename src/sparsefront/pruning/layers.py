@@ -91,7 +91,7 @@ def plan_pruning(
     ties = find_ties(net, fitting)
     plan = PruningPlan(shapes, reasons | explain_untied(ties, fitting), tuple(ties))
     if ties:
-        units_to_prune(ties, plan.pruned_shapes, sparsity)
+        units_to_prune(ties, plan.pruned_shapes, sparsity, pattern.multiple_of)
     return plan
 
 

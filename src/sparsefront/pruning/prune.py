@@ -168,7 +168,8 @@ def prune(
     else:
         spec = fix_spec(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
         if plan.ties and spec.sparsities is not None:
-            spec = replace(spec, sparsities=plan_sparsities(plan.ties, plan.pruned_shapes, sparsity))
+            multiple = pruning.pattern.multiple_of
+            spec = replace(spec, sparsities=plan_sparsities(plan.ties, plan.pruned_shapes, sparsity, multiple))
         require_one_sparsity(net, plan.layers, pruning.allocation.name, spec.sparsities)
     spec = replace(spec, structure=structure_of(net))
     first = pruning.first_sparsity

@@ -82,13 +82,14 @@ class Narrower(Structured):
 
     Args:
         sparsity: share of the prunable weights of tied layers.
-        aggregate: see `patterns.channel.Channel`.
+        aggregate, multiple_of: see `patterns.channel.Channel`.
     """
 
     sparsity: Amount = 0.5
     aggregate: Literal["l2_over_length", "rms", "mean"] = "l2_over_length"
+    multiple_of: PositiveInt = 1
     name: ClassVar[str] = "width"
 
     @property
     def pattern(self) -> Pattern | None:
-        return Channel("width", self.aggregate) if self.sparsity > 0 else None
+        return Channel("width", self.aggregate, self.multiple_of) if self.sparsity > 0 else None
