@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from sparsefront.models.attention import PROJECTIONS, WindowAttention, replace_modules, split_multihead_attention
 from sparsefront.models.experts import SplitExperts, are_experts
-from sparsefront.models.recurrent import SplitGRU, SplitLSTM, is_plain, unsplit_reason
+from sparsefront.models.recurrent import SplitGRU, SplitLSTM, is_plain_linear, unsplit_reason
 from sparsefront.networks import has_forward_hooks
 
 
@@ -76,7 +76,7 @@ class SplitConvTranspose(nn.Module):
         """As nn.ConvTranspose2d: [B, C_in, H, W] or [C_in, H, W]."""
         settings = self.stride, self.padding, self.kernel_size
         more: Any = _ConvTransposeNd._output_padding(self, input, output_size, *settings, self.dims, self.dilation)  # type: ignore[arg-type]
-        if is_plain(self.product):
+        if is_plain_linear(self.product):
             weight = self.product.weight.t().unflatten(1, (self.out_channels, *self.kernel_size))
             run: Any = F.conv_transpose1d if self.dims == 1 else F.conv_transpose2d
             result: Tensor = run(input, weight, self.bias, self.stride, self.padding, more, 1, self.dilation)

@@ -1,7 +1,9 @@
 """An LSTM or GRU whose gate matrices are Linears, so that each can be pruned and swapped.
 
 `nn.LSTM` keeps all weights as its own parameters and multiplies in one fused operator. `SplitLSTM` calls the same operator
-while its Linears are plain, and runs step by step if one of them has hooks or is replaced by a sparse layer; so does `SplitGRU`.
+while its Linears are plain, and runs step by step if one of them has hooks or is replaced by a sparse layer, or in a dtype that
+the operator would not use; so does `SplitGRU`. `LstmSteps` runs plain Linears for inputs of which a part is known only step by
+step.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
+from sparsefront_kernels.recurrent import lstm_gates
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -17,25 +20,10 @@ from sparsefront.networks import has_forward_hooks
 
 State = tuple[Tensor, ...]  # h and, of an LSTM, c
 T = TypeVar("T")
-Gates = Callable[[Tensor, Tensor, Tensor], State]
 
 
 class GateLinear(nn.Linear):
     """The weight [4H, K] of an LSTM's input, forget, cell and output gates, or [3H, K] of a GRU's reset, update and new."""
-
-
-def lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> State:
-    """The gates of one LSTM step, after its matrix products.
-
-    Args:
-        from_input, from_state: [B, 4H], products of the input and of h, including biases.
-        c: [B, H].
-    Returns:
-        the new h and c, [B, H].
-    """
-    i, f, g, o = (from_input + from_state).chunk(4, -1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
 
 
 def gru_gates(from_input: Tensor, from_state: Tensor, h: Tensor) -> State:
@@ -69,20 +57,20 @@ class SplitLSTM(nn.Module):
     Args:
         packed: source of parameters and settings; its `unsplit_reason` is None.
     Attributes:
-        gates: computes the new state from the products of a step; a swap installs a fused kernel here.
-        parts: tensors of a state: h, and c.
+        packed_type: what it replaces.
+        operator: of that.
+        gates: the new state after the products of a step.
     """
 
-    gates: Gates
-    parts: ClassVar[int] = 2
+    packed_type: ClassVar[type[nn.RNNBase]] = nn.LSTM
     operator: ClassVar[Any] = staticmethod(torch.lstm)
+    gates: ClassVar[Any] = staticmethod(lstm_gates)
 
     def __init__(self, packed: nn.LSTM | nn.GRU) -> None:
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = packed.input_size, packed.hidden_size, packed.num_layers
         self.bias, self.batch_first, self.dropout = packed.bias, packed.batch_first, float(packed.dropout)
         self.bidirectional, self.proj_size = packed.bidirectional, 0
-        self.gates = lstm_gates if self.parts == 2 else gru_gates
         for suffix in self.suffixes:
             for part in ("ih", "hh"):
                 weight = getattr(packed, f"weight_{part}{suffix}")
@@ -111,10 +99,10 @@ class SplitLSTM(nn.Module):
         if hx is None:
             batch = x.shape[0 if self.batch_first else 1] if packed is None else int(packed.batch_sizes[0])
             zeros = x.new_zeros(len(self.suffixes), batch, self.hidden_size)
-            hx = (zeros,) * self.parts
+            hx = (zeros, zeros) if self.packed_type is nn.LSTM else (zeros,)
         elif packed is not None and packed.sorted_indices is not None:
             hx = _in_order(hx, packed.sorted_indices)
-        run = self._run_fused if all(map(is_plain, self.children())) else self._by_steps
+        run = self._run_fused if self._has_plain_parts and not _casts_otherwise(x) else self._by_steps
         y, *parts = run(x, None if packed is None else packed.batch_sizes, hx)
         state = tuple(parts)
         if packed is not None:
@@ -125,6 +113,15 @@ class SplitLSTM(nn.Module):
             return y[0] if self.batch_first else y[:, 0], tuple(part[:, 0] for part in state)
         return y, state
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it does nothing but multiply by its weights, without hooks."""
+        return self._has_plain_parts and "forward" not in vars(self) and not has_forward_hooks(self)
+
+    @property
+    def _has_plain_parts(self) -> bool:
+        return all(map(is_plain_linear, self.children()))
+
     def _run_fused(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
         """Run the operator of nn.LSTM, on a GPU cuDNN's."""
         kinds = ("weight", "bias") if self.bias else ("weight",)
@@ -134,12 +131,9 @@ class SplitLSTM(nn.Module):
         if apart and x.is_cuda and not torch.cuda.is_current_stream_capturing():
             self.flatten_parameters()  # a copied network has separate allocations
         settings = self.bias, self.num_layers, self.dropout, self.training, self.bidirectional
-        state = hx if self.parts == 2 else hx[0]
-        result: Sequence[Tensor] = (
-            self.operator(x, state, weights, *settings, self.batch_first)
-            if sizes is None
-            else self.operator(x, sizes, state, weights, *settings)
-        )
+        state = hx if self.packed_type is nn.LSTM else hx[0]
+        arguments = (x, state, weights) if sizes is None else (x, sizes, state, weights)
+        result: Sequence[Tensor] = self.operator(*arguments, *settings, *([self.batch_first] if sizes is None else []))
         return result
 
     def _by_steps(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
@@ -175,21 +169,23 @@ class SplitLSTM(nn.Module):
         """
         from_inputs, product = getattr(self, f"ih{suffix}")(x), getattr(self, f"hh{suffix}")
         from_inputs = from_inputs.transpose(0, 1) if self.batch_first else from_inputs
-        state = tuple(part.to(from_inputs.dtype) for part in state)
         whole = getattr(product, "step", None)  # a kernel that includes the gates, and takes h [H, B]
+        if is_plain_linear(product):  # cast once for all steps
+            bias = None if product.bias is None else _cast(product.bias)
+            product = partial(F.linear, weight=_cast(product.weight), bias=bias)
+        state = state[0].to(from_inputs.dtype), *(_state_of_cells(c, from_inputs) for c in state[1:])
         turned = None if whole is None else state[0].t().contiguous()
-        state = state if whole is None else (state[0], state[1].contiguous())
+        state = state if whole is None else tuple(part.contiguous() for part in state)
         steps = range(len(from_inputs))
         outputs = [state[0]] * len(steps)
+        by_step = from_inputs.unbind()
         for step in reversed(steps) if suffix.endswith("_reverse") else steps:
             if whole is None:
-                new = self.gates(from_inputs[step], product(state[0]), state[-1])
+                new = self.gates(by_step[step], product(state[0]), state[-1])
             else:
-                new_h, new_turned, new_c = whole(from_inputs[step], turned, state[-1])
-                turned, new = (
-                    new_turned if real is None else torch.where(real[step], new_turned, turned),
-                    (new_h, new_c),
-                )
+                new_h, new_turned, new_c = whole(by_step[step], turned, state[-1])
+                turned = new_turned if real is None else torch.where(real[step], new_turned, turned)
+                new = new_h, new_c
             if real is not None:
                 new = tuple(torch.where(real[step, :, None], *pair) for pair in zip(new, state, strict=True))
             state = new
@@ -202,7 +198,7 @@ class SplitLSTM(nn.Module):
         if len(linears) < 2 * len(self.suffixes) or not all(linear.weight.is_cuda for linear in linears):
             return
         # Let a temporary nn.LSTM do it, with these parameters as its own.
-        packed = (nn.LSTM if self.parts == 2 else nn.GRU)(
+        packed = self.packed_type(
             self.input_size,
             self.hidden_size,
             self.num_layers,
@@ -241,8 +237,9 @@ class SplitLSTM(nn.Module):
 class SplitGRU(SplitLSTM):
     """`SplitLSTM` for `nn.GRU`, whose state is h alone and no tuple. No kernel runs its steps: its products may be sparse."""
 
-    parts = 1
+    packed_type = nn.GRU
     operator = staticmethod(torch.gru)
+    gates = staticmethod(gru_gates)
 
     @torch._disable_dynamo
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> tuple[Tensor | PackedSequence, Any]:
@@ -251,13 +248,72 @@ class SplitGRU(SplitLSTM):
         return y, h
 
 
+class LstmSteps:
+    """The steps of one batch through a plain `SplitLSTM` of one direction, for inputs [x_t, y_t] of which all x_t are known, and
+    y_t after step t - 1. For each layer, a step is one product, with the joined weights of input and state, and the gates.
+
+    Args:
+        lstm: see `SplitLSTM.is_plain`.
+        known: all x_t, [B, T, features]; their products are one.
+    """
+
+    def __init__(self, lstm: SplitLSTM, known: Tensor) -> None:
+        self._lstm, features = lstm, known.shape[2]
+        self._weights: list[Tensor] = []
+        self._biases: list[Tensor] = []
+        for suffix in lstm.suffixes:
+            of_input, of_state = (lstm.get_submodule(f"{part}{suffix}") for part in ("ih", "hh"))
+            weight = torch.cat([of_input.weight, of_state.weight], 1)
+            bias = of_input.bias + of_state.bias if lstm.bias else weight.new_zeros(len(weight))
+            self._weights.append(_cast(weight))
+            self._biases.append(_cast(bias))
+        of_known, self._weights[0] = self._weights[0].tensor_split([features], dim=1)
+        self._from_known = F.linear(known, of_known, self._biases[0]).unbind(1)
+
+    @torch._disable_dynamo  # as for nn.LSTM: the compiler would unroll all steps
+    def __call__(self, step: int, later: Tensor, states: Sequence[State]) -> tuple[Tensor, list[State]]:
+        """The output of one step and the new states.
+
+        Args:
+            later: y_t, [B, other features].
+            states: h and c of each layer, [B, H].
+        """
+        x, new_states = later, []
+        for layer, (weight, (h, c)) in enumerate(zip(self._weights, states, strict=True)):
+            if layer > 0:
+                x = F.dropout(x, self._lstm.dropout, self._lstm.training)
+            product = F.linear(torch.cat([x, h], -1), weight)
+            from_known = self._from_known[step] if layer == 0 else self._biases[layer].expand_as(product)
+            x, c = lstm_gates(from_known, product, _state_of_cells(c, product))
+            new_states.append((x, c))
+        return x, new_states
+
+
+def _cast(weight: Tensor) -> Tensor:
+    """In the dtype of products, which autocast would cast it to at each of them."""
+    kind = weight.device.type
+    casts = torch.is_autocast_enabled(kind) and weight.dtype != torch.float64
+    return weight.to(torch.get_autocast_dtype(kind)) if casts else weight
+
+
+def _state_of_cells(c: Tensor, products: Tensor) -> Tensor:
+    """c in the dtype of the products, but in fp32 under autocast, since it sums over all steps."""
+    return c.float() if torch.is_autocast_enabled(c.device.type) else c.to(products.dtype)
+
+
+def _casts_otherwise(x: Tensor) -> bool:
+    """Whether autocast asks for another dtype than fp16, which is what cuDNN's operator gets under any."""
+    kind = x.device.type
+    return kind == "cuda" and torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != torch.float16
+
+
 def side_by_side(runs: Sequence[Callable[[], T]], x: Tensor) -> list[T]:
-    """Run one or two functions; on a GPU without gradients, the second one runs in its own stream.
+    """Run one or two functions; on a GPU without gradients, the second one runs in its own stream, except in exported programs.
 
     Args:
         x: their input.
     """
-    if len(runs) == 1 or not x.is_cuda or torch.is_grad_enabled():
+    if len(runs) == 1 or not x.is_cuda or torch.is_grad_enabled() or torch.compiler.is_exporting():
         return [run() for run in runs]
     here, aside = torch.cuda.current_stream(x.device), _second_stream(x.device)
     aside.wait_stream(here)
@@ -282,7 +338,7 @@ def _in_order(state: State, order: Tensor) -> State:
     return tuple(part.index_select(1, order) for part in state)
 
 
-def is_plain(module: nn.Module) -> bool:
+def is_plain_linear(module: nn.Module) -> bool:
     """Whether it only multiplies by its weight, without hooks."""
     multiplies = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     return multiplies and "forward" not in vars(module) and not has_forward_hooks(module)

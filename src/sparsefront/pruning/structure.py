@@ -202,7 +202,7 @@ def _keep(module: nn.Module, names: tuple[str, ...], kept: Tensor, dim: int) -> 
 
 
 @functools.cache
-def _with_kept_heads(kind: type[nn.Module]) -> type[nn.Module]:
+def _with_kept_heads(kind: Any) -> type[nn.Module]:
     """A subclass of the attention that selects its heads from a position bias [..., heads, T, T] shared by all blocks, and gives
     the bias of all heads to the next block if it gives any, as T5's.
     """
