@@ -19,6 +19,7 @@ from sparsefront.artifacts.code_digest import code_digest, find_module, source_o
 from sparsefront.artifacts.content_digest import IN_CACHE, by_content, digest, remembering, versions
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.unpadded import UNPADDED
 from sparsefront.provenance import processor_facts
 
 # What decides each key, with all that it imports: groups of the configuration, whose classes count, and modules of `stages`.
@@ -169,6 +170,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         **_describe_unlabeled(experiment),
     }
     export = {"recover": digest(recover), "code": code("export")}
+    unpadded = {UNPADDED: True} if experiment.inference.unpadded else {}
     swap = {
         "export": digest(export),
         "kernel": settings("kernel"),
@@ -177,6 +179,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "image_size": sizes.image_size,
         "mode": sizes.mode,
         "place": place,
+        **unpadded,
     }
     dense_quality = {
         "dense": digest(dense),
@@ -185,6 +188,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "device": _device(experiment),
         "versions": versions("torch", "torchmetrics"),
         "code": code("dense_quality"),
+        **unpadded,
         **{name: getattr(experiment.dataset, name) for name in sorted(experiment.dataset.of_evaluation)},
     }
     control = _control(experiment, dense)
