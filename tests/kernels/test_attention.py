@@ -52,12 +52,12 @@ def attend_one_by_one(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, bias: Te
 )
 def test_attention_of_each_sequence(heads, d, dtype, lengths, has_bias, device):
     q, k, v, offsets, bias, columns = draw(lengths, 5, heads, d, dtype, device)
-    given = (q, k, v, offsets, 0.3, *((bias, columns) if has_bias else (None, None)))
+    operands = (q, k, v, offsets, 0.3, *((bias, columns) if has_bias else (None, None)))
     expected = attend_one_by_one(q, k, v, offsets, bias if has_bias else None, columns)
-    results = [attend_unpadded(*given)]
+    results = [attend_unpadded(*operands)]
     if device.type == "cuda" or dtype != torch.bfloat16:  # the interpreter has no products of bfloat16
         results.append(torch.full_like(results[0], torch.nan))
-        launch_attention(*given, results[1])
+        launch_attention(*operands, results[1])
     for result in results:
         assert result.is_contiguous() and result.dtype == dtype
         torch.testing.assert_close(result.double(), expected, rtol=0, atol=TOLERANCE[dtype] * 3)
@@ -70,21 +70,21 @@ def test_attention_of_each_sequence(heads, d, dtype, lengths, has_bias, device):
 def test_attention_of_a_large_batch(dtype, has_bias, launch):
     device, lengths = torch.device("cuda"), torch.randint(1, 513, (64,)).tolist()
     q, k, v, offsets, bias, columns = draw(lengths, 37, 12, 64, dtype, device)
-    given = (q, k, v, offsets, 0.125, *((bias, columns) if has_bias else (None, None)))
+    operands = (q, k, v, offsets, 0.125, *((bias, columns) if has_bias else (None, None)))
     expected = attend_unpadded_reference(
-        *(part.float() if part is not None and part.is_floating_point() else part for part in given[:4]),
+        *(part.float() if part is not None and part.is_floating_point() else part for part in operands[:4]),
         0.125,
-        *(None if part is None else part for part in given[5:]),
+        *(None if part is None else part for part in operands[5:]),
     )
     out = torch.full_like(q, torch.nan, memory_format=torch.contiguous_format)
-    launch_attention(*given, out, launch=launch)
+    launch_attention(*operands, out, launch=launch)
     torch.testing.assert_close(out.float(), expected, rtol=0, atol=3 * TOLERANCE[dtype])
 
 
 def test_attention_is_an_op(device):
     q, k, v, offsets, bias, columns = draw([3, 2], 1, 2, 8, torch.float32, device)
-    for given in ((q, k, v, offsets, 0.3), (q, k, v, offsets, 0.3, bias, columns)):
-        torch.library.opcheck(attend_unpadded.overload, given, test_utils=("test_schema", "test_faketensor"))
+    for operands in ((q, k, v, offsets, 0.3), (q, k, v, offsets, 0.3, bias, columns)):
+        torch.library.opcheck(attend_unpadded.overload, operands, test_utils=("test_schema", "test_faketensor"))
     for wrong, message in (
         ((q[:, :1], k, v, offsets, 0.3), "of one dtype, with contiguous heads, not"),
         ((q, k, v, offsets.long(), 0.3), r"offsets must be int32 \[sequences \+ 1\], not torch.int64 \[3\]"),

@@ -128,15 +128,15 @@ def set_lengths(inputs: Mapping[str, Any], lengths: Sequence[int] | Tensor) -> d
         InvalidSetting: not one length for each row, or one that is not from 1 to the length of the rows.
     """
     ids = inputs.get("input_ids")
-    given = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-    if not isinstance(ids, Tensor) or ids.dim() != 2 or len(given) != len(ids):
+    numbers = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or len(numbers) != len(ids):
         raise InvalidSetting(
-            "lengths", f"{len(given)} values", "is the number of tokens of each row of input_ids [B, L]"
+            "lengths", f"{len(numbers)} values", "is the number of tokens of each row of input_ids [B, L]"
         )
-    for length in given:
+    for length in numbers:
         if type(length) is not int or not 1 <= length <= ids.shape[1]:
             raise InvalidSetting("lengths", length, f"is from 1 to {ids.shape[1]}, the length of the rows")
-    return dict(inputs) | {MASK: (torch.arange(ids.shape[1]) < torch.tensor(given)[:, None]).long().to(ids.device)}
+    return dict(inputs) | {MASK: (torch.arange(ids.shape[1]) < torch.tensor(numbers)[:, None]).long().to(ids.device)}
 
 
 # The modules.
