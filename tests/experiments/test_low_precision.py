@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.end_to_end import study
-from experiments.end_to_end.session import Options, Rows, Session
+from experiments.end_to_end.study import Options
 from experiments.harness.rows import read_lines
 from experiments.low_precision import large, operators, summary, tiles
 from experiments.low_precision.operators import FP16, PEERS, Cell, cells
@@ -28,27 +27,18 @@ def test_page_holds_tables_of_the_files():
 
 def test_dry_run_swaps_in_fp8(tmp_path, caplog):
     settings = Measure(execution_modes=["eager"], variants=[])
-    session = Session(Rows(tmp_path / "rows.csv"), Options(settings, settings, timed=False, tiny=True))
+    options = Options(tmp_path / "rows.csv", settings, timed=False, tiny=True)
     first = large.all_points()[0]
     assert first.columns["granularity"] == "64x128" and len(large.all_points()) == 12
-    with caplog.at_level("INFO"), large.many_networks():
-        large.measure(session, replace(first, batch=2, sequence_length=24))
-    assert "blocked_fp8_reference" in caplog.text and session.rows.rows == []
+    with caplog.at_level("INFO"):
+        large.measure(replace(first, batch=2, sequence_length=24), options)
+    assert "blocked_fp8_reference" in caplog.text and not options.file.exists()
 
 
 def test_peers_come_first():
     found = list(cells([4096], [(1024, 2048)]))
     assert [cell.kernel for cell in found[: len(PEERS)]] == list(PEERS)
     assert Cell(4096, 1024, 2048, FP16, "64x128", 0.9) in found and len(found) == len(PEERS) + 18
-
-
-def test_gpu_options_of_the_command_line(monkeypatch):
-    asked = study.arguments().parse_args(["--autotune-seconds", "3"])
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    options = study.options_of(asked)
-    assert (
-        options.dense.autotune_seconds == 3 and options.sparse.variants == list(study.OF_CONVOLUTIONS) and options.timed
-    )
 
 
 def test_copy_for_tiles_holds_its_inputs():

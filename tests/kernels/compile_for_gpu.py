@@ -114,6 +114,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
     with recorded() as recorders:
         states = [weight[:, :64].contiguous() for _ in range(3)]
         triton_steps.launch_lstm_gates(weight, weight, *states)
+        triton_steps.launch_lstm_gates_backward(weight, weight, *states, torch.empty_like(weight), states[0])
     yield from launches_of(f"lstm_gates {dtype}", recorders)
     for bias in (None, torch.ones(4, 1023, dtype=dtype)):
         q, (offsets, columns) = weight.view(256, 4, 64), torch.ones(2, 256, dtype=torch.int32)
