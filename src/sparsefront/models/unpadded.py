@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from sparsefront_kernels.attention import attend_unpadded
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
@@ -14,6 +14,9 @@ from sparsefront.settings_class import settings_class
 
 MASK, UNPADDED = "attention_mask", "unpadded"
 KEY = "inference.unpadded"
+KERNELS = (
+    "sparsefront_kernels.attention"  # imported by `unpad`: code of kernels is no part of the keys of padded evaluations
+)
 ENCODERS = {
     "BertModel": "BertSelfAttention",
     "RobertaModel": "RobertaSelfAttention",
@@ -51,6 +54,7 @@ def unpad(net: nn.Module, *, key: str = KEY) -> nn.Module:
     if not parts and not any(_unpadded_parts(net)):
         kinds = ", ".join(name.removesuffix("Model") for name in ENCODERS)
         raise InvalidSetting(key, True, f"is for the encoders of transformers' {kinds}, not {type(net).__name__}")
+    import_module(KERNELS)
     for encoder in parts:
         if getattr(encoder.config, "is_decoder", False):
             raise InvalidSetting(key, True, f"is for encoders; this {type(encoder).__name__} is a decoder")
@@ -266,5 +270,7 @@ class UnpaddedAttention(nn.Module):
         projections = (net.query, net.key, net.value) if position_bias is None else (net.q, net.k, net.v)
         heads = net.num_attention_heads
         q, k, v = (part(hidden_states).unflatten(-1, (heads, -1)) for part in projections)
-        mixed = attend_unpadded(q, k, v, attention_mask, q.shape[-1] ** -0.5, *(position_bias or ())).flatten(1)
+        mixed = torch.ops.sparsefront.attend_unpadded(
+            q, k, v, attention_mask, q.shape[-1] ** -0.5, *(position_bias or ())
+        ).flatten(1)
         return (mixed, None) if position_bias is None else (net.o(mixed),)

@@ -170,7 +170,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         **_describe_unlabeled(experiment),
     }
     export = {"recover": digest(recover), "code": code("export")}
-    unpadded = {UNPADDED: True} if experiment.inference.unpadded else {}
+    unpadded = {UNPADDED: digest(place)} if experiment.inference.unpadded else {}
     swap = {
         "export": digest(export),
         "kernel": settings("kernel"),
