@@ -33,12 +33,20 @@ class Quick(nn.Module):
         return x * torch.sigmoid(1.702 * x)
 
 
+class Clipped(nn.Module):
+    """As transformers has it for 8-bit networks."""
+
+    def forward(self, x):
+        return F.gelu(x).clamp(-10, 10)
+
+
 NAMES = {
     "relu": (nn.ReLU(inplace=True), "relu"),
     "exact": (nn.GELU(), "gelu"),
     "tanh": (nn.GELU(approximate="tanh"), "gelu_tanh"),
     "tanh by hand": (ByHand(), "gelu_tanh"),
     "another sigmoid": (Quick(), None),
+    "clipped": (Clipped(), None),
     "nothing": (nn.Identity(), None),
     "of rows": (nn.Softmax(dim=-1), None),
     "of images": (nn.MaxPool2d(2), None),

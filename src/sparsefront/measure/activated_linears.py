@@ -132,7 +132,8 @@ def _is_leaf(module: nn.Module) -> bool:
 @torch.no_grad()
 def name_activation(module: nn.Module) -> str | None:
     """The name in `ACTIVATIONS` of the function that a module without tensors computes, found by its values; None: another."""
-    x = torch.linspace(-9, 9, 4096, dtype=torch.float64).view(8, -1)
+    large = torch.logspace(1, 4.8, 48, dtype=torch.float64)  # up to the range of float16: some clip what is large
+    x = torch.cat([-large, torch.linspace(-10, 10, 4000, dtype=torch.float64), large]).view(8, -1)
     try:
         y = module(x.clone())
     except Exception:  # a module that is no function of one tensor
@@ -140,7 +141,8 @@ def name_activation(module: nn.Module) -> str | None:
     if not isinstance(y, Tensor) or (y.shape, y.dtype) != (x.shape, x.dtype):
         return None
     # the two forms of GELU differ by up to 5e-4
-    return next((name for name, of in ACTIVATIONS.items() if name != "none" and (y - of(x)).abs().max() < 1e-6), None)
+    equal = (name for name, of in ACTIVATIONS.items() if name != "none" and torch.allclose(y, of(x), 1e-6, 1e-6))
+    return next(equal, None)
 
 
 def fuse_faster(
@@ -153,47 +155,41 @@ def fuse_faster(
     """
     replacements: dict[str, nn.Module] = {}
     reasons: dict[str, str] = {}
-    fastest: dict[tuple[Any, ...], KernelEntry | None] = {}
+    fastest: dict[tuple[Any, ...], KernelEntry | None] = {}  # of Linears that are alike
     for one in activated:
-        chosen: dict[str, KernelEntry] = {}
+        fused: dict[str, nn.Module] = {}
         for name, shape in one.linears.items():
-            linear = linears[name]
-            weight, rows = linear.weight, math.prod(shape[:-1])
-            key = (rows, weight.shape, weight.dtype, linear.bias is not None, one.activation)
+            linear, rows = linears[name], math.prod(shape[:-1])
+            key = (rows, linear.weight.shape, linear.weight.dtype, linear.bias is not None, one.activation)
             if key not in fastest:
-                fastest[key] = _fastest_kernel(linear, one, (rows, shape[-1]), reasons)
+                fastest[key] = _find_fastest(linear, rows, one, reasons)
             kernel = fastest[key]
             if kernel is not None:
-                chosen[name] = kernel
-        if chosen.keys() == one.linears.keys():
-            replacements |= {name: ActivatedLinear(chosen[name], linears[name], one.activation) for name in chosen}
-            replacements |= {place: nn.Identity() for place in one.places}
+                fused[name] = ActivatedLinear(kernel, linear, one.activation)
+        if fused.keys() == one.linears.keys():
+            replacements |= fused | {place: nn.Identity() for place in one.places}
     return replacements, reasons
 
 
-def _fastest_kernel(
-    linear: nn.Linear, one: Activated, shape: tuple[int, int], reasons: dict[str, str]
-) -> KernelEntry | None:
+def _find_fastest(linear: nn.Linear, rows: int, one: Activated, reasons: dict[str, str]) -> KernelEntry | None:
     """The fastest correct kernel; None where the two passes are faster. Adds why others are not used to `reasons`."""
-    weight = linear.weight
-    (n, k), rows = weight.shape, shape[0]
-    problem, check = Problem(rows, k, n, weight.dtype, weight.device), None
-    stored, best, best_us = DenseFormat((n, k), weight.detach()), None, math.inf
+    weight, best, best_us = linear.weight, None, math.inf
+    (n, k), stored = weight.shape, DenseFormat((weight.shape[0], weight.shape[1]), weight.detach())
+    check = CorrectnessCheck(linear, (rows, k), activation=one.activation)
+    problem = Problem(rows, k, n, weight.dtype, weight.device)
     for kernel in epilogue_kernels(one.activation, bias=linear.bias is not None):
         reason = kernel.unsupported_reason(stored, problem)
         if reason is None:
-            if check is None:
-                check = CorrectnessCheck(linear, shape, activation=one.activation)
+            if math.isinf(best_us):
                 best_us = time_layer(nn.Sequential(linear, one.module), check.x).latency_us
             try:
                 layer = ActivatedLinear(kernel, linear, one.activation)
                 _, reason = check.evaluate(layer)
                 if reason is None:
                     time_us = time_layer(layer, check.x, check=check.evaluate).latency_us
+                    reason = f"{time_us:.1f} us for [{rows}, {k}] x [{n}, {k}], another takes {best_us:.1f} us"
                     if time_us < best_us:
-                        best, best_us = kernel, time_us
-                    else:
-                        reason = f"{time_us:.1f} us for [{rows}, {k}] x [{n}, {k}], another takes {best_us:.1f} us"
+                        best, best_us, reason = kernel, time_us, None
             except Exception as error:  # a kernel may fail in any way; others remain
                 reason = failure_reason(error)
         if reason is not None:
