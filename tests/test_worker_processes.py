@@ -1,5 +1,6 @@
-"""Processes end with a parent that is killed."""
+"""Processes end with a parent that is killed; garbage collection."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from waiting import wait_until
+
+from sparsefront.processes import freeze_imports
 
 PROGRAM = """
 import os
@@ -87,3 +90,12 @@ def test_a_killed_program_leaves_no_process(tmp_path, program):
     finally:
         for pid in filter(_lives, pids):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_imports_are_frozen_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append(1))
+    freeze_imports.cache_clear()
+    freeze_imports()
+    freeze_imports()
+    assert calls == [1]
