@@ -249,7 +249,10 @@ def test_narrowed_networks_are_pruned_and_loaded(name, tmp_path):
     tiny = (OTHERS | MANY)[name]
     net, inputs = tiny.make().eval(), tiny.inputs()
     whole = copy.deepcopy(net)
-    narrowed = sf.narrow(net, sf.prune(net, WIDTH, 0.5, example_inputs=inputs, tell=len))
+    before = sf.prune(net, WIDTH, 0.5, example_inputs=inputs, tell=len)
+    narrowed = sf.narrow(net, before)
+    with pytest.raises(InvalidSetting, match="masks from before sf.narrow do not fit any more"):
+        sf.save(tmp_path, net, before)
     masks = sf.prune(net, "element_wise", 0.5, example_inputs=inputs, tell=len)
     sf.save(tmp_path, net, masks)
     sf.load(tmp_path, whole)
