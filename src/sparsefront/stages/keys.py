@@ -20,6 +20,7 @@ from sparsefront.artifacts.code_digest import code_digest, find_module, source_o
 from sparsefront.artifacts.content_digest import IN_CACHE, by_content, digest, remembering, versions
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.unpadded import UNPADDED
 from sparsefront.provenance import processor_facts
 
 KERNELS = (
@@ -111,7 +112,7 @@ class StageKeys:
     """JSON-able key per stage; equal keys mean equal stages. `dense_quality` is for the dense network's metric.
 
     `teacher`: for the teacher's stored logits, without the digest of its weights.
-    `structure`: for the smaller network that is pruned, made by another stage prune.
+    `structure`: for the smaller network that is pruned, made by another stage prune; `smaller`: for its own recovery.
     `choice_times` and `choice_table`: for a latency search's measurements, without and with the errors of one network.
     `control` and `control_quality`: for the further trained dense network and its metric. Each is None if not needed.
     """
@@ -119,6 +120,7 @@ class StageKeys:
     dense: dict[str, Any]
     teacher: dict[str, Any] | None
     structure: dict[str, Any] | None
+    smaller: dict[str, Any] | None
     prune: dict[str, Any]
     choice_times: dict[str, Any] | None
     choice_table: dict[str, Any] | None
@@ -164,20 +166,17 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         }
     )
     structure = None if experiment.shrinking is None else _prune(experiment.shrinking, dense)
-    prune = _prune(experiment, dense) | ({} if structure is None else {"structure": digest(structure)})
+    first = experiment.smaller_recovery
+    smaller = None if first is None or structure is None else _recover(first, structure)
+    before = {"structure": structure, "smaller": smaller}
+    prune = _prune(experiment, dense) | {stage: digest(key) for stage, key in before.items() if key is not None}
     choice_times = _choice_times(experiment, dense, prune, place)
     choice_table = _choice_table(experiment, prune, choice_times)
     if choice_table is not None:
         prune["choice_table"] = digest(choice_table)
-    recover = {
-        "prune": digest(prune),
-        "schedule": settings("schedule"),
-        "recovery": [settings("recovery"), experiment.recovery.fingerprint()],
-        "recipe": settings("recipe"),
-        "code": code("recover"),
-        **_describe_unlabeled(experiment),
-    }
+    recover = _recover(experiment.own_recovery, prune)
     export = {"recover": digest(recover), "code": code("export")}
+    unpadded = {UNPADDED: digest(place)} if experiment.inference.unpadded else {}
     swap = {
         "export": digest(export),
         "kernel": settings("kernel"),
@@ -186,6 +185,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "image_size": sizes.image_size,
         "mode": sizes.mode,
         "place": place,
+        **unpadded,
     }
     dense_quality = {
         "dense": digest(dense),
@@ -194,6 +194,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "device": _device(experiment),
         "versions": versions("torch", "torchmetrics"),
         "code": code("dense_quality"),
+        **unpadded,
         **{name: getattr(experiment.dataset, name) for name in sorted(experiment.dataset.of_evaluation)},
     }
     control = _control(experiment, dense)
@@ -220,6 +221,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         dense,
         _teacher(experiment, dense),
         structure,
+        smaller,
         prune,
         choice_times,
         choice_table,
@@ -346,6 +348,17 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
         "ignore": experiment.recipe.ignore,
         "code": _code(experiment, "prune"),
         **batch_size,
+    }
+
+
+def _recover(experiment: Experiment, prune: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "prune": digest(prune),
+        "schedule": _settings(experiment, "schedule"),
+        "recovery": [_settings(experiment, "recovery"), experiment.recovery.fingerprint()],
+        "recipe": _settings(experiment, "recipe"),
+        "code": _code(experiment, "recover"),
+        **_describe_unlabeled(experiment),
     }
 
 
