@@ -1,11 +1,9 @@
 """Which kernels a forward runs: products told from the rest by their names, and the profiles beside the rows."""
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sparsefront_kernels import cuda_library
 
 from experiments.harness.rows import read_lines
 
@@ -32,23 +30,6 @@ def test_products_differ_from_attention(modules):
     assert profile.gemm_share(times) == pytest.approx(0.6) and profile.gemm_share({}) is None
 
 
-def test_own_products_are_known_by_name(modules):
-    folders = {source.parent for source in cuda_library.SOURCES.values()}
-    text = "".join(file.read_text() for folder in folders for file in folder.glob("*.cu*"))
-    ours = {*re.findall(r"__global__[^{;]*?(\w+_kernel)\(", text), "_n_m_rebuild_kernel", "_gathered_triton_kernel"}
-    assert len(ours) >= len(cuda_library.SOURCES)
-    others = {
-        "layer_norm_columns_kernel",
-        "layer_norm_rows_kernel",
-        "pack_rows_kernel",
-        "pack_panels_kernel",
-        "add_splits_kernel",
-    }
-    is_product = modules["session"].is_product
-    assert {name for name in ours if not is_product(f"void {name}<float>(Problem)")} == others
-    assert not is_product("lstm_cell_forward") and not is_product("column_m_sum")
-
-
 def test_profile_names_the_longest_kernels(modules, tmp_path):
     profile, file = modules["session"], tmp_path / "profile.csv"
     times = {f"kernel_{n}": 100.0 - n for n in range(profile.MOST + 2)}
@@ -59,14 +40,6 @@ def test_profile_names_the_longest_kernels(modules, tmp_path):
     assert len(lines) == 2 * (profile.MOST + 1) and [line["side"] for line in lines].count("sparse") == profile.MOST + 1
     assert sum(float(line["us_per_forward"]) for line in lines) == pytest.approx(2 * sum(times.values()))
     assert lines[profile.MOST]["kernel"] == "(all others)"
-
-
-def test_new_profile_replaces_the_old(modules, tmp_path):
-    profile, file = modules["session"], tmp_path / "profile.csv"
-    for side, kernel in (("dense", "of_dense"), ("sparse", "before"), ("sparse", "now")):
-        profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, {kernel: 1.0})
-    kernels = [line["kernel"] for line in read_lines(file)]
-    assert kernels == ["of_dense", "(all others)", "now", "(all others)"], "a row has one profile for each side"
 
 
 def test_several_profiles_all_stay(modules, tmp_path):

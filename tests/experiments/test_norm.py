@@ -8,9 +8,8 @@ from sparsefront_kernels.bench.timing import Latency
 from sparsefront_kernels.norm import add_layer_norm_columns_reference, layer_norm, layer_norm_columns_reference
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 
-from experiments.harness.rows import read_lines
-
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "norm"
+
 L2_BYTES = 4096
 
 
@@ -44,12 +43,6 @@ def lines_of(script, kind):
     return list(script.measure(problem, torch.device("cpu"), L2_BYTES, 7))
 
 
-def test_problems_of_all_shapes(script):
-    found = list(script.problems(script.SHAPES, "fp16,bf16"))
-    assert len(found) == len(set(found)) == 7 * 3 * 2
-    assert {problem.residual_layout for problem in found if problem.residual} == {"feature_major"}
-
-
 @pytest.mark.parametrize(("kind", "matrices"), [("plain", 2), ("residual", 3), ("residual+sums", 4)])
 def test_line_per_launch_with_rotating_operands(kind, matrices, script):
     triton, *others = lines_of(script, kind)
@@ -69,25 +62,6 @@ def test_line_per_launch_with_rotating_operands(kind, matrices, script):
 def test_what_is_wrong_is_not_timed(kind, script):
     script.error = 0.1
     assert lines_of(script, kind)[0]["reason"] == "differs from the float64 norm" and script.counts == []
-
-
-def test_lines_are_added_to_the_file(script, tmp_path):
-    """Also of launches that have no time, which the command's status tells."""
-    out, few = tmp_path / "norms.csv", list(script.problems("64x16", "fp16"))
-    for _ in range(2):
-        assert not script.measure_all(few, out, torch.device("cpu"), L2_BYTES, 3)
-    lines = read_lines(out)
-    assert len(lines) == 2 * 3 * 4 and lines[:12] == lines[12:]
-
-
-def test_rows_are_compared_with_plain_operations(script, monkeypatch):
-    monkeypatch.setattr(script, "rows_unsupported_reason", lambda *arguments: None)
-    monkeypatch.setattr(script.torch, "compile", lambda module: module)
-    for problem in script.problems("64x16", "fp16"):
-        lines = list(script.measure_rows(problem, torch.device("cpu"), L2_BYTES, 7))
-        assert [line["launch"] for line in lines] == ["cuda_rows", "compiled", "pytorch"] * 2
-        assert [line["kind"] for line in lines] == ["layer_norm"] * 3 + ["rms_norm"] * 3
-        assert not any(line["reason"] for line in lines) and {line["median_us"] for line in lines} == {2.0}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

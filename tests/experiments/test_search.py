@@ -39,15 +39,6 @@ def test_search_beside_the_best_pattern(modules):
     assert cells[10:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
 
 
-def test_seeds_without_the_control(modules):
-    rows = [row("n_m", "0.5", 0, 1.0, 0.94, val_dense_continued="0.95"), row("n_m", "0.5", 1, 1.0, 0.90)]
-    rows[1] |= {"dense_continued": "", "val_dense_continued": ""}
-    (cells,) = cells_of(modules["summary"].all_choices(rows))
-    assert cells[5:] == ["92.00 % ± 2.83", "-1.00", "92.00 % ± 2.83", "-2.00"]
-    (cells,) = cells_of(modules["summary"].all_choices(rows[1:]))
-    assert (cells[6], cells[8]) == ("–", "–")
-
-
 def test_single_pattern_at_the_searched_speed(modules):
     """By straight lines between its sparsities; the best one by held-out data; of rows of another machine by speedup."""
     searched = row("search", "1.6", 0, 1.25, 0.94)  # 1.6 times as fast as dense
@@ -83,35 +74,12 @@ def test_gain_is_paired_over_samples(modules):
     assert f"| +10.00 ({100 * low:+.2f} to {100 * high:+.2f}) |" in searched
 
 
-@pytest.mark.parametrize(
-    ("later", "told"),
-    [
-        ([("search", "2", 1, 1.0, 0.9), ("n_m", "0.75", 1, 1.0, 0.8)], r"\+10.00 over 2"),
-        ([("tile_wise:128", "0.75", 0, 1.0, 0.85)], r"\+5.00 over 1"),
-    ],
-    ids=["another seed", "a better single pattern"],
-)
-def test_interval_of_other_rows(modules, later, told):
-    rows = [row("search", "2", 0, 1.0, 0.9), row("n_m", "0.75", 0, 1.0, 0.8)]
-    pair = {"level": "2", "seeds": "1", "difference": "0.1", "low": "0.05", "high": "0.15"}
-    assert "| +10.00 (+5.00 to +15.00) |" in modules["summary"].table(rows, [pair])[-1]
-    with pytest.raises(
-        ValueError, match=rf"of \+10.00 points over 1 seeds, while the rows have {told}: run it with --pairs"
-    ):
-        modules["summary"].table([*rows, *(row(*cells) for cells in later)], [pair])
-
-
 @pytest.mark.parametrize("name", ["minilm", "minilm_h100"])
 def test_page_holds_tables_of_its_lines(modules, name):
     lines, page = read_lines(FOLDER / f"{name}.csv"), (FOLDER / "README.md").read_text()
     pairs = read_lines(modules["summary"].pairs_file(FOLDER / f"{name}.csv"))
     for table in (modules["summary"].all_choices(lines), modules["summary"].table(lines, pairs)):
         assert f"-->\n{chr(10).join(table)}\n<!--" in page
-
-
-def test_rows_are_those_of_records(modules, tmp_path):
-    rows = modules["summary"].rows_of([FOLDER.parent / "records" / "uniform_mt"])
-    assert {(row["choice"], row["level"]) for row in rows} >= {("uniform:1", "0.5"), ("element_wise", "0.7")}
 
 
 def test_front_by_held_out_accuracy(modules, tmp_path):

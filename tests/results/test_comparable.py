@@ -36,19 +36,6 @@ def test_dense_is_the_median_baseline(make_result):
     assert group.front() == [(1.5, 97.0), (1.0, 98.0)]
 
 
-def test_speedup_keeps_its_own_baseline(make_result):
-    """The case that milliseconds got wrong: 1.53x in a slow process beside 1.23x in a fast one."""
-    fast = make_result(run_id="fast", sparse=0.95, latency_dense_ms=9.18, latency_sparse_ms=6.0, speedup=1.53)
-    slow = make_result(
-        run_id="slow", granularity=64, sparse=0.95, latency_dense_ms=7.0, latency_sparse_ms=5.69, speedup=1.23
-    )
-    (group,) = split_comparable([fast, slow])
-    assert (1.53, 95.0) in group.front() and (1.23, 95.0) not in group.front()
-    (group,) = split_comparable([fast, slow], LATENCY)
-    assert (5.69, 95.0) in group.front() and (6.0, 95.0) not in group.front()
-    assert any("compare speedups, not milliseconds" in note for note in group.notes)
-
-
 RECORDED = {"evaluated_samples": 1000, "val_evaluated_samples": 144, "dataset_digest": "cc", "processor": "Xeon"}
 RECORDED |= {"modes_autotuned": ["eager", "cuda_graph"], "variants_autotuned": ["fused_qkv"], "threads": 2}
 RECORDED |= {"recovery_steps": 40, "recovery_samples": 320}

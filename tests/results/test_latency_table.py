@@ -13,7 +13,6 @@ from sparsefront.allocation.latency_aware import LatencyAware, read_table
 from sparsefront.patterns.n_m import NM
 from sparsefront.results.latency_table import curve_lines, curve_sizes, is_win, main, wins_text, won_batch_sizes
 from sparsefront.results.page.run import write_run_page
-from sparsefront.results.record import Result
 from sparsefront.results.store import append_result, write_result_json
 from sparsefront.results.tables import run_table
 
@@ -108,15 +107,6 @@ def test_a_filter_that_names_no_field(sweep, tmp_path, capsys):
     assert "--only=patern=n_m: is FIELD=VALUE" in capsys.readouterr().err
 
 
-def test_result_of_a_cpu_is_rejected(tmp_path, run, capsys):
-    """What a real run leaves: its layers have kernels and no times."""
-    result = run("pattern=n_m", "allocation=per_layer")
-    assert result.kernels.kernel_per_layer and result.speed.latency_device == "cpu"
-    assert {"m", "k", "n"} <= next(iter(result.kernels.kernel_per_layer.values())).keys()
-    assert main([str(tmp_path / "results"), "-o", str(tmp_path / "table.csv")]) == 1
-    assert "measured on a CPU" in capsys.readouterr().err
-
-
 def point(batch_size, length, speedup):
     dense = {"batch_size": batch_size, "sequence_length": length, "latency_dense_ms": 2.0 * batch_size}
     ends = {"speedup": speedup, "speedup_low": speedup - 0.05, "speedup_high": speedup + 0.05}
@@ -160,9 +150,3 @@ def test_page_and_terminal_tell_it(result, make_result, tmp_path):
     console = Console(width=200, record=True)
     console.print(run_table(result))
     assert "at batch 32, 128" in console.export_text()
-
-
-def test_a_curve_survives_json_and_csv(result):
-    assert Result.from_json(result.to_json()) == result
-    cells = {name: "" if value is None else str(value) for name, value in result.flat().items()}
-    assert Result.from_flat(cells) == result

@@ -134,26 +134,6 @@ def test_silent_wandb_keeps_the_run(no_account, monkeypatch, tmp_path, caplog, m
         assert started == ["online", "offline"] and "kept offline" in caplog.text
 
 
-@pytest.mark.parametrize("error", ["CommError", "ConnectionError", "ValueError"])
-def test_failed_reading_from_wandb(no_account, monkeypatch, error):
-    import requests
-    import wandb
-
-    errors = {
-        "CommError": wandb.errors.CommError,
-        "ConnectionError": requests.ConnectionError,
-        "ValueError": ValueError,
-    }
-
-    def reject(timeout: int) -> None:
-        raise errors[error]("no route\nto host")
-
-    monkeypatch.setenv("WANDB_API_KEY", "key")
-    monkeypatch.setattr(wandb, "Api", reject)
-    with pytest.raises(InvalidSetting, match="^source=wandb: e/p cannot be read: no route$"):
-        read_wandb_results(entity="e", project="p")
-
-
 def test_result_of_wandb_comes_back(no_account, monkeypatch, make_result):
     import wandb
     from pytorch_lightning.loggers import WandbLogger
@@ -253,13 +233,6 @@ def test_shown_point_is_the_same_run(composed, monkeypatch, server):
     assert {"dense/val/accuracy", "dense/step", "recover/val/accuracy", "recover/step"} <= curves
     assert {name.partition("/")[0] for name in curves} == {"dense", "recover"}
     assert run.exit_codes == [0, 0, 0]
-
-
-def test_another_point_is_another_run(composed, monkeypatch, server):
-    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
-    run_experiment(point())
-    run_experiment(point("sparsity=0.5"))
-    assert len(server) == 2
 
 
 def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):

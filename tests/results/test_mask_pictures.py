@@ -23,7 +23,6 @@ from sparsefront.results.mask_pictures import (
     PrunedLayers,
     Scale,
     choose_layers,
-    line_places,
     mask_image,
     pixel_density,
     rgb,
@@ -94,10 +93,6 @@ def test_pooled_pixels_average_what_is_there():
     half = torch.tensor([[True, False], [False, True]])
     between = (rgb(KEPT_COLOR).astype(float) + rgb(PRUNED_COLOR)) / 2
     assert np.abs(mask_image(half, Boundaries(), Scale(pooled=2)).pixels[0, 0] - between).max() <= 0.5
-
-
-def test_pooled_lines_fall_on_pixels():
-    assert line_places([17], Scale(pooled=2)) == (9,)  # 17 / 2 = 8.5
 
 
 @pytest.mark.parametrize(

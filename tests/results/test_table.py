@@ -72,11 +72,6 @@ def test_tables_show_the_standard_error(make_result):
     assert "±" not in text_of(results_table([make_result(), make_result(seed=4)])), "an older result does not tell"
 
 
-def test_run_table_tells_unmeasured_values(make_result):
-    nothing = dict.fromkeys(("sparse", "latency_sparse_ms", "speedup", "speedup_low", "latency_kernel"))
-    assert text_of(run_table(make_result(**nothing))).count("not measured") == 2
-
-
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
@@ -88,14 +83,6 @@ def test_run_table_tells_unmeasured_values(make_result):
 )
 def test_win_needs_interval_and_kernels(make_result, changes, verdict):
     assert f"1.50×, {verdict}" in text_of(run_table(make_result(**changes, latency_device="cuda")))
-
-
-def test_results_table_has_promised_columns(make_result):
-    text = text_of(results_table([make_result(), make_result(run_id="run-1")]))
-    header = "".join(text.split())
-    for words in ("dense", "masked", "sparse", "seed", "speedup"):
-        assert words in header
-    assert "98.00%" in header and "3.50" in header and "1.50×" in header and "run-1" in header
 
 
 @pytest.mark.parametrize(
