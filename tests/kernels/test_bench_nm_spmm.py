@@ -54,20 +54,6 @@ def test_free_vectors_are_not_taken():
         pack_for_nm_spmm(build(torch.randn(64, 64), mask, tile=32, drop_empty_outputs=False, output_order=order), 64)
 
 
-def test_launches_are_the_kernels_that_fit():
-    def tiles(m, n, kept):
-        return {(one.tile_m, one.tile_n) for one in nm_spmm.launches(Shape("any", m, 4096, n), 32, kept)}
-
-    assert tiles(64, 128, 16) == {(32, 32), (32, 64), (64, 64), (64, 128)}
-    assert tiles(96, 128, 16) == {(32, 32), (32, 64)}
-    assert tiles(64, 128, 12) == {(32, 64), (64, 64), (64, 128)}, "12 weights of a stage in copies of 8"
-    assert {one.splits for one in nm_spmm.launches(Shape("any", 64, 192, 64), 64, 8)} == {1, 2}, "a window to each"
-    with pytest.raises(ValueError, match="multiples of 32, not M = 16"):
-        nm_spmm.launches(Shape("any", 16, 4096, 4096), 32, 16)
-    with pytest.raises(ValueError, match="32 bits"):
-        nm_spmm.launches(Shape("any", 65536, 64, 32768), 32, 16)
-
-
 def test_when_it_is_left_out(monkeypatch, tmp_path):
     assert PEER.unsupported_reason("tf32", 0.5) == "NM-SpMM multiplies float32 alone, exactly"
     assert "0.5, 0.625, 0.75, 0.875, not 0.9" in PEER.unsupported_reason("fp32", 0.9)
@@ -82,17 +68,6 @@ def test_when_it_is_left_out(monkeypatch, tmp_path):
     assert "nvcc is missing" in PEER.unsupported_reason("fp32", 0.5)
     monkeypatch.setattr(cuda_library, "compiler", lambda: "nvcc")
     assert PEER.unsupported_reason("fp32", 0.5) is None
-
-
-def test_failed_compilation_says_why(monkeypatch, tmp_path):
-    if cuda_library.compiler() is None:
-        pytest.skip("no nvcc")
-    for name in nm_spmm.READ:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    monkeypatch.setenv(nm_spmm.CHECKOUT, str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"NM-SpMM does not compile: (?s:.*)kernel_32x32_4x4_low_sparsity"):
-        nm_spmm.load.__wrapped__((9, 0))
 
 
 @pytest.mark.skipif(UNAVAILABLE is not None, reason=str(UNAVAILABLE))

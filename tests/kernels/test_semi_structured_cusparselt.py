@@ -57,13 +57,6 @@ def test_search_sees_the_product(monkeypatch, layout, strides):
     assert seen == [(PACKED.compressed, (64, 16), strides, torch.float16)], "rows are padded to a multiple of 8"
 
 
-def test_transposed_store_takes_other_timings(monkeypatch):
-    monkeypatch.setattr(cusparselt, "searched", lambda packed, x: pytest.fail("an algorithm may end the process"))
-    monkeypatch.setattr(cusparselt, "fast_with_transposed_store", lambda problem: [Algorithm(9), DEFAULT])
-    assert ALGORITHMS.candidates(PACKED, problem("feature_to_row")) == [Algorithm(9), DEFAULT]
-    assert ALGORITHMS.candidates(PACKED, problem("feature_to_row", m=0)) == [DEFAULT]
-
-
 @pytest.mark.parametrize(
     ("printed", "fastest"),
     [
@@ -111,13 +104,6 @@ def test_other_process_times_each_algorithm(monkeypatch, capsys, broken, numbers
         cusparselt.time_transposed_store('{"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 0}')
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines == [{"alg_id": number, "latency_us": 7.0} for number in numbers]
-
-
-def test_the_transposed_store_is_for_bfloat16():
-    reason = entry("semi_structured_torch").unsupported
-    assert "transposed store keeps the processor busy" in reason(None, problem("feature_to_row"))
-    for other in (problem("feature_to_row", dtype=torch.bfloat16), problem("feature_major"), problem("row_major")):
-        assert "transposed" not in reason(None, other)
 
 
 def test_new_rows_are_searched_once(monkeypatch):
