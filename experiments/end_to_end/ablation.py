@@ -7,14 +7,12 @@ the rewriting does. All lines run as CUDA graphs with sparse kernels in every pr
 again. Other processes may work on the GPU at once, but for the time in which one times.
 """
 
-import copy
 import json
-import logging
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,36 +21,39 @@ import torch
 from sparsefront_kernels import entries
 from sparsefront_kernels.tuning.launches import TunedLaunches, forget_choices
 from sparsefront_kernels.tuning.store import SHIPPED, file_name, tuned_kernel
-from torch import nn
 
-from experiments.end_to_end.dense import Dense
-from experiments.end_to_end.networks import Masks, PrunedInMemory, apply_masks
+import sparsefront as sf
 from experiments.end_to_end.points import Point, Setting
-from experiments.end_to_end.session import Rows, Session, Timed, error_cells, free_memory, kernels_text, times_cells
-from experiments.end_to_end.sparse import Errors, Reference, swapped_net
-from experiments.end_to_end.study import arguments, log_to_terminal, many_networks, options_of
+from experiments.end_to_end.study import (
+    Options,
+    arguments,
+    asked_points,
+    calls_of,
+    error_cells,
+    log,
+    options_of,
+    report_cells,
+    run,
+    times_cells,
+)
 from experiments.harness import runs
-from experiments.harness.measure import timed_in_turn
 from experiments.harness.rows import append_line, read_lines, values_of, where_and_when
-from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import share_gpu
-from sparsefront.inference.choice import KernelChoice
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference import swap
 from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
-from sparsefront.inference.network_modules import release_formats
+from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure import timers
-from sparsefront.measure.end_to_end import find_execution
+from sparsefront.measure.end_to_end import set_decided_versions
 from sparsefront.patterns.tile_wise import SOURCES
 
-log = logging.getLogger("ablation")
 HERE = Path(__file__).resolve().parent
 PLACES = (("bert_large", 32, 384), ("bert_base", 128, 128))
-SPARSE = KernelChoice("sparse")
 COLUMNS = (
-    "model,batch,sequence_length,dtype,sparsity,line,what,latency_ms,latency_p20_ms,latency_p80_ms,dense_latency_ms,dense_variant,"
-    "fused_dense_latency_ms,speedup,speedup_low,speedup_high,gemm_share,sparse_flops_share,kernels,layout,outputs_relative_error,error_ratio,"
-    "pattern_settings,gpu,torch,commit,date"
+    "model,batch,sequence_length,dtype,sparsity,pattern_settings,gpu,torch,commit,date,speedup,speedup_low,"
+    "speedup_high,line,what,latency_ms,latency_p20_ms,latency_p80_ms,dense_latency_ms,dense_variant,"
+    "fused_dense_latency_ms,gemm_share,sparse_flops_share,kernels,layout,outputs_relative_error,error_ratio"
 ).split(",")
 KEY = ("model", "batch", "sequence_length", "dtype", "sparsity", "line")
 WHOLE_TILES = "whole_tiles=true input_multiple=16 aggregate=rms"
@@ -133,131 +134,68 @@ def shipped_launches_only() -> Iterator[None]:
         forget_choices()
 
 
-class Ablation:
-    """Measures the lines of one place after the other, against the dense baseline of the study."""
+@contextmanager
+def conditions(line: Line) -> Iterator[None]:
+    """Inside, a swap rewrites blocks as the line says, with its launch parameters."""
+    with ExitStack() as stack:
+        if line.shipped_launches:
+            stack.enter_context(shipped_launches_only())
+        if line.parts is not None:
+            stack.enter_context(patch.object(swap, "fuse_blocks", partial(fuse_blocks, parts=line.parts)))
+        yield
 
-    def __init__(self, session: Session, file: Path) -> None:
-        self.session, self.file = session, file
-        self.options = session.options
 
-    def run(self, points: Sequence[Point], lines: Sequence[Line], ends_at: float) -> None:
-        """Every line of every place that has none yet, until the time is over."""
-        for point in points:
-            done = {values_of(row, KEY) for row in read_lines(self.file)}
-            for line in lines:
-                if values_of(point.columns | {"line": line.name}, KEY) in done:
-                    continue
-                if runs.over(ends_at):
-                    log.warning("out of time: call again for the lines that are left")
-                    return
-                try:
-                    with share_gpu(self.session.device):
-                        self.measure(point, line)
-                except Exception as error:  # one line must not take the others with it
-                    log.error("%s %s failed: %s", point, line.name, failure_reason(error), exc_info=error)
-                free_memory()
+def choice_of(line: Line, device: torch.device) -> sf.KernelChoice:
+    """Sparse kernels; on a CPU, where a dry run compares references, none is forced."""
+    fuses = line.parts is not None
+    return sf.KernelChoice("sparse", fuse=fuses, name=line.kernel if device.type == "cuda" else None)
 
-    def measure(self, point: Point, line: Line) -> None:
-        """Swap or rewrite, compare, time, and add the line."""
-        start = time.perf_counter()
-        point = replace(point, pattern_settings=line.pattern_settings or point.pattern_settings)
-        dense, masks = self.session.dense(point), self.session.masks(point)
-        masked = apply_masks(copy.deepcopy(dense.net), masks.layers)
-        call = None
-        with shipped_launches_only() if line.shipped_launches else nullcontext():
-            net, facts = rewritten(dense, masked, masks, line)
-            if self.options.timed:
-                settings = replace(self.options.sparse, dtype=point.dtype, execution_modes=["cuda_graph"])
-                call = find_execution(net, dense.inputs, settings).fastest.call
-        errors = Reference(dense, masked).errors(net)
-        del masked
-        log.info("%s %s: %s, error ratio %.3f", point, line.name, facts, errors.ratio)
-        if call is None:
+
+def measure(point: Point, options: Options, line: Line) -> None:
+    """Swap or rewrite, compare, time, and add the line.
+
+    Raises:
+        RuntimeError: no block was rewritten where the line says so.
+    """
+    point = replace(point, pattern_settings=line.pattern_settings or point.pattern_settings)
+    pruned = options.prepare(point)
+    with conditions(line):
+        report = options.swap(pruned, choice_of(line, options.device), reuse=False)
+        if line.parts is not None and not report.fusion.rewritten:
+            raise RuntimeError(f"no block was rewritten: {report.fusion.summary()}")
+        cells = error_cells(pruned.errors())
+        log.info("%s %s: kernels %s, error ratio %s", point, line.name, report.kernels, cells["error_ratio"])
+        if not options.timed:
             return
-        taken = timed_in_turn({"dense": dense.call, "sparse": call}, settings)
-        share = self.session.profile(point, line.name, call) if self.options.profile else None
-        row = line_row(point, line, dense, Timed(taken["dense"], taken["sparse"], share), errors, facts)
-        append_line(self.file, row)
-        log.info(
-            "%s %s: %s ms, %sx, %.0f s",
-            point,
-            line.name,
-            row["latency_ms"],
-            row["speedup"],
-            time.perf_counter() - start,
-        )
+        settings = replace(options.settings, device=options.device.type, dtype=point.dtype)
+        set_decided_versions(pruned.net, pruned.inputs, settings, ["cuda_graph"])
+        comparison = options.benchmark(pruned)
+    calls = {line.name: calls_of(comparison)["sparse"]}
+    cells |= times_cells(comparison, options.profile_calls(point, calls)) | where_and_when(options.device)
+    append_line(options.file, line_row(point, line, report, cells))
 
 
-def rewritten(dense: Dense, masked: nn.Module, masks: Masks, line: Line) -> tuple[nn.Module, dict[str, Any]]:
-    """A network as the line wants it, and what was done."""
-    if line.parts is None:
-        choice = KernelChoice("sparse", fuse=False, name=_here(line.kernel, masked))
-        net, report = swapped_net(dense, masked, masks, choice)
-        kernels, layout, share = report.kernels, report.fusion.layout, report.sparse_flops_share
-    else:
-        net = copy.deepcopy(masked)
-        export = PrunedInMemory(masked, masks)
-        formats = {name: export.format(name) for name in masks.layers}
-        report = fuse_blocks(net, formats, masks.layers, dense.inputs, SPARSE, parts=line.parts)
-        release_formats(net)
-        if not report.rewritten:
-            raise RuntimeError(f"no block was rewritten: {report.summary()}")
-        names = [product.kernel for product in report.product_of.values()]
-        kernels, layout = {name: names.count(name) for name in dict.fromkeys(names)}, report.layout
-        sparse = [name for name, product in report.product_of.items() if product.family != "dense"]
-        share = sum(map(_size_in(masked), sparse)) / sum(map(_size_in(masked), dense.network.prunable))
-    return net, {"kernels": kernels, "layout": layout, "sparse_flops_share": share}
-
-
-def line_row(
-    point: Point, line: Line, dense: Dense, timed: Timed, errors: Errors, facts: dict[str, Any]
-) -> dict[str, str]:
-    """A line of the CSV."""
-    row = {name: value for name, value in point.columns.items() if name in COLUMNS}
-    row |= where_and_when() | times_cells(timed, dense.fused_latency_ms) | error_cells(errors)
-    return row | {
-        "line": line.name,
-        "what": line.what,
-        "dense_variant": dense.variant,
-        "sparse_flops_share": f"{facts['sparse_flops_share']:.4f}",
-        "kernels": kernels_text(facts["kernels"]),
-        "layout": facts["layout"],
-    }
-
-
-def _here(kernel: str | None, net: nn.Module) -> str | None:
-    """The forced kernel; on a CPU, where a dry run compares references, none."""
-    return kernel if next(net.parameters()).is_cuda else None
-
-
-def _size_in(net: nn.Module) -> Callable[[str], int]:
-    """Linears of one network have equally many rows: flops go as weights."""
-    return lambda name: net.get_submodule(name).weight.numel()
+def line_row(point: Point, line: Line, report: SwapReport, cells: Mapping[str, str]) -> dict[str, Any]:
+    """A line of the CSV, with these cells of its measurement."""
+    row = point.columns | {"line": line.name, "what": line.what} | report_cells(report) | cells
+    return {name: row[name] for name in COLUMNS}
 
 
 def main() -> int:
-    parser = arguments()
-    parser.description = __doc__.splitlines()[0]
-    parser.set_defaults(out=HERE / "ablation.csv")
-    parser.add_argument(
-        "--lines", nargs="+", default=[line.name for line in LINES], choices=[line.name for line in LINES]
-    )
-    parser.add_argument(
-        "--models", nargs="+", default=[model for model, *_ in PLACES], choices=[model for model, *_ in PLACES]
-    )
+    parser = arguments(__doc__, HERE / "ablation.csv")
+    names, models = [line.name for line in LINES], [model for model, *_ in PLACES]
+    parser.add_argument("--lines", nargs="+", default=names, choices=names)
+    parser.add_argument("--models", nargs="+", default=models, choices=models)
     asked = parser.parse_args()
-    log_to_terminal()
-    setting, more = Setting("tile_wise", 128, 0.75), {"pattern_settings": asked.pattern_settings}
-    points = [
-        Point(model, batch, length, "fp16", setting, "sparse", **more)
-        for model, batch, length in PLACES
-        if model in asked.models
-    ]
-    session = Session(Rows(asked.out), options_of(asked))
-    ends_at = runs.ends_at(asked.minutes)
-    with many_networks():
-        Ablation(session, asked.out).run(points, [line for line in LINES if line.name in asked.lines], ends_at)
-    return 0
+    setting, places = Setting("tile_wise", 128, 0.75), [place for place in PLACES if place[0] in asked.models]
+    points = [Point(*place, "fp16", setting, "sparse") for place in places]
+    options, ends_at, status = options_of(asked), runs.ends_at(asked.minutes), 0
+    for point in asked_points(asked, points):
+        done = {values_of(row, KEY) for row in read_lines(asked.out)}
+        for line in LINES:
+            if line.name in asked.lines and values_of(point.columns | {"line": line.name}, KEY) not in done:
+                status |= run(partial(measure, line=line), [point], options, ends_at)
+    return status
 
 
 if __name__ == "__main__":

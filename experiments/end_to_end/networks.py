@@ -1,36 +1,35 @@
 """The networks of the study, their inputs and masks: random weights, whose rows and columns are uneven as trained ones are."""
 
-from collections.abc import Mapping
+import copy
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from sparsefront_kernels import SparseFormat
+import yaml
+from sparsefront_kernels.bench.correctness import products_in
 from torch import Tensor, nn
 
+import sparsefront as sf
 from experiments.end_to_end.points import Point
-from sparsefront.allocation.global_threshold import GlobalThreshold
-from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.packed_layers import LayerRecord, Manifest, store
-from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.weight_view import as_matrix, like_weight
-from sparsefront.measure.correctness import floating_tensors
+from sparsefront.measure.correctness import floating_tensors, relative_error
 from sparsefront.models.base import linear_and_conv_layers
 from sparsefront.models.bert import SIZES as BERT_SIZES
 from sparsefront.models.resnet50 import BODY as STAGES
 from sparsefront.patterns.base import Pattern
-from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.operator_masks import UnevenWeights, pattern_masks
 
 SPREAD = 0.02  # standard deviation of weights, before rows and columns are scaled, and of biases
 IMAGE_SIZE, CLASSES = 224, 1000
 BRANCH = 0.25  # factor of what a ResNet's block adds to its shortcut: with 1, random weights would amplify roundings
-LABELS = 64  # of texts: two logits of random weights cancel by chance, and their relative error would say nothing
+LABELS = (
+    64  # of texts, with a bias of one: logits of random weights may cancel, and their relative error would say nothing
+)
 SHORTEST = 0.25  # of the length: how short a padded text may be
 UNMASKED = "sdpa_unmasked"
-ALLOCATIONS = {"per_layer": PerLayer, "global_threshold": GlobalThreshold}
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,8 @@ def build(model: str, device: torch.device, *, tiny: bool = False, masked: bool 
     _uneven(net, prunable)
     if model == "resnet50":
         _take_statistics(net, device)
+    elif model.startswith("bert"):
+        nn.init.ones_(net.classifier.bias)
     return Network(net.eval().requires_grad_(False), prunable, body)
 
 
@@ -91,20 +92,17 @@ def inputs_of(
 
 
 @torch.inference_mode()
-def outputs_of(network_body: str, net: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def outputs_of(body: str, net: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """(last hidden states, logits) of one forward, both float32 or wider."""
     seen: list[Tensor] = []
-    module = net.get_submodule(network_body)
+    module = net.get_submodule(body)
     handle = module.register_forward_hook(lambda module, args, result: seen.append(floating_tensors(result)[0]))
     try:
         logits = floating_tensors(net(**inputs))[0]
     finally:
         handle.remove()
-    return _wide(seen[-1]), _wide(logits)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+    states, logits = (one if one.dtype == torch.float64 else one.float() for one in (seen[-1], logits))
+    return states, logits
 
 
 def _bert(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
@@ -181,28 +179,7 @@ def _uneven(net: nn.Module, prunable: list[str]) -> None:
                 module.bias.normal_(std=SPREAD)
 
 
-# Pruned in memory: masks by the patterns' own code, and what a swap reads of an export.
-
-
-@dataclass(frozen=True)
-class Masks:
-    """Masks of a network.
-
-    Args:
-        pattern: whose they are, with its settings.
-        sparsity: that was asked for.
-        layers: pruned layer -> bool [N, K], True = keep.
-        dense_layers: layer that the pattern cannot divide -> why.
-    """
-
-    pattern: Pattern
-    sparsity: float
-    layers: dict[str, Tensor]
-    dense_layers: dict[str, str]
-
-    @property
-    def densities(self) -> dict[str, float]:
-        return {name: mask.count_nonzero().item() / mask.numel() for name, mask in self.layers.items()}
+# Pruned.
 
 
 def pattern_of(point: Point) -> Pattern:
@@ -213,73 +190,71 @@ def pattern_of(point: Point) -> Pattern:
     """
     setting = point.setting
     texts = dict(part.split("=", 1) for part in point.pattern_settings.split())
-    settings = {key: _value(text) for key, text in texts.items()}
+    settings = {key: yaml.safe_load(text) for key, text in texts.items()}
     if setting.group_m is not None:
         settings |= {"n": round(setting.group_m * (1 - setting.sparsity)), "m": setting.group_m}
     return pattern_masks(setting.granularity, pattern=setting.pattern, **settings).of
 
 
-def distribution_of(pattern: Pattern) -> str:
-    """Where survivors may be: free, or balanced."""
-    return getattr(pattern, "distribution", "balanced" if getattr(pattern, "balanced", False) else "free")
+def prune(network: Network, point: Point) -> sf.Masks:
+    """Prune a network in place, by magnitude; layers that the pattern cannot divide stay dense."""
+    arguments = {"allocation": point.allocation, "layers": network.prunable, "tell": len}
+    return sf.prune(network.net, pattern_of(point), point.setting.sparsity, **arguments)
 
 
-def prune(network: Network, point: Point) -> Masks:
-    """Masks of a network's own weights, on its device; the network stays as it is."""
-    pattern, sparsity = pattern_of(point), point.setting.sparsity
-    weights = {name: as_matrix(network.net.get_submodule(name).weight.detach()) for name in network.prunable}
-    dense = {
-        name: why
-        for name, weight in weights.items()
-        if (why := pattern.unsupported_reason(tuple(weight.shape), sparsity))
-    }
-    if point.allocation not in ALLOCATIONS:
-        raise InvalidSetting("allocation", point.allocation, f"is one of {', '.join(ALLOCATIONS)}")
-    importance = Magnitude().scores({name: weight for name, weight in weights.items() if name not in dense})
-    masks = make_masks(importance, pattern, ALLOCATIONS[point.allocation](), sparsity)
-    return Masks(pattern, sparsity, masks, dense)
+class Pruned:
+    """A row's networks in the measured dtype: `dense`, and `net` with zeros, which a swap gives its kernels.
+
+    Args:
+        dtype: that of the row; float32 on a CPU, which has no fast fp16.
+        tiny: see `build`.
+    Raises:
+        RuntimeError: the device has no memory for the network in a wider type.
+    """
+
+    def __init__(self, point: Point, device: torch.device, dtype: torch.dtype, *, tiny: bool = False) -> None:
+        network = build(point.model, device, tiny=tiny, masked=point.attention_mask != "none")
+        self.body, self.pattern = network.body, pattern_of(point)
+        self.dense = copy.deepcopy(network.net).to(dtype)
+        self.masks = prune(network, point)
+        self.net = network.net.to(dtype)
+        size = {"attention_mask": point.attention_mask, "device": device, "dtype": dtype}
+        self.inputs = inputs_of(self.dense, point.batch, point.sequence_length, **size)
+        wide = WIDER[dtype]
+        inputs = {name: value.to(wide) if value.is_floating_point() else value for name, value in self.inputs.items()}
+        self.masked_outputs = outputs_of(self.body, self.net, self.inputs)
+        with products_in("fp32"):
+            self.expected = outputs_of(self.body, copy.deepcopy(self.net).to(wide), inputs)
+
+    def errors(self) -> "Errors":
+        """Those of `net` as it is now."""
+        pairs = (
+            (outputs, self.expected) for outputs in (outputs_of(self.body, self.net, self.inputs), self.masked_outputs)
+        )
+        errors = [tuple(map(relative_error, outputs, expected)) for outputs, expected in pairs]
+        return Errors(*errors[0], *errors[1])
+
+    @property
+    def densities(self) -> list[float]:
+        """Of each pruned layer."""
+        return [mask.count_nonzero().item() / mask.numel() for mask in self.masks.values()]
 
 
-@torch.no_grad()
-def apply_masks(net: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
-    """Zero what the masks prune, in place."""
-    for name, mask in masks.items():
-        weight = net.get_submodule(name).weight
-        weight.mul_(like_weight(mask, weight))
-    return net
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors against the masked network in a wider type, multiplied densely with the same weights.
 
+    Args:
+        outputs, logits: last hidden states and logits of the swapped network.
+        dense_outputs, dense_logits: likewise of the masked one in the measured dtype.
+    """
 
-class PrunedInMemory:
-    """What `swap` reads of an export, without files: manifest, masks, weights and formats of a masked network."""
+    outputs: float
+    logits: float
+    dense_outputs: float
+    dense_logits: float
 
-    def __init__(self, masked: nn.Module, masks: Masks) -> None:
-        self._net, self.masks, self._pattern = masked, masks.layers, masks.pattern
-        self._sparsity = masks.sparsity
-        densities = masks.densities
-        layers = {name: self._record(mask, densities[name]) for name, mask in masks.layers.items()}
-        self.manifest = Manifest(masks.pattern.name, {}, masks.sparsity, layers, masks.dense_layers)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._net.state_dict()
-
-    def format(self, layer: str) -> SparseFormat:
-        weight = as_matrix(self._net.get_submodule(layer).weight.detach())
-        return store(weight, self.masks[layer], self._pattern.storage(tuple(weight.shape), self._sparsity))
-
-    def _record(self, mask: Tensor, density: float) -> LayerRecord:
-        shape = tuple(mask.shape)
-        family, parameters = self._pattern.storage(shape, self._sparsity)
-        return LayerRecord(family, parameters, {}, shape, round(density * mask.numel()), density)
-
-
-def _value(text: str) -> Any:
-    """As `--mask-settings` of the operator benchmark reads it."""
-    words = {"true": True, "false": False, "null": None}
-    if text in words:
-        return words[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    @property
+    def ratio(self) -> float:
+        """Error of the swapped network over that of the masked one."""
+        return self.outputs / self.dense_outputs if self.dense_outputs > 0 else math.inf

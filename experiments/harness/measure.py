@@ -1,60 +1,27 @@
-"""GPU timing: interleaved networks, seconds per step of a measurement, and profiled kernels."""
+"""Profiled GPU kernels: their times, which of them are products with weights, and a CSV of them."""
 
-import time
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from sparsefront.measure.settings import FEWEST_SAMPLES, Measure
-from sparsefront.measure.timers import time_interleaved
+from experiments.harness.rows import replace_lines
+from sparsefront.artifacts.lease import held_alone
 
-SECONDS_PER_REPEAT = 0.8
 PROFILED_CALLS = 3
-
-
-def timed_in_turn(calls: dict[str, Callable[[], Any]], settings: Measure) -> dict[str, list[list[float]]]:
-    """Time calls in turn; return name -> samples in milliseconds, one list per repeat.
-
-    Takes `settings.samples` samples per repeat, or fewer (at least FEWEST_SAMPLES) to stay within SECONDS_PER_REPEAT.
-    """
-    device = settings.torch_device
-    start = time.perf_counter()
-    time_interleaved(calls, device=device, warmup=settings.warmup, samples=1)
-    round_seconds = (time.perf_counter() - start) / (settings.warmup + 1)
-    samples = max(FEWEST_SAMPLES, min(settings.samples, int(SECONDS_PER_REPEAT / max(round_seconds, 1e-6))))
-    taken: dict[str, list[list[float]]] = {name: [] for name in calls}
-    for _ in range(settings.repeats):
-        for name, samples_ms in time_interleaved(calls, device=device, warmup=2, samples=samples).items():
-            taken[name].append(samples_ms)
-    return taken
-
-
-class Steps:
-    """Seconds of named steps, summed over repeated names."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    @property
-    def total(self) -> float:
-        return sum(self.seconds.values())
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+MOST = 12  # kernels of a profile that are named
+# Products with weights, whoever's: cuBLAS (nvjet, cutlass, gemm, xmma), cuSPARSELt (sparse ones among them), ours.
+PRODUCT = re.compile(
+    r"gemm|nvjet|cutlass|xmma|wgmma|gemv|gathered|blocked|(?<![a-z])(n_m|csr|ell)_|spmm|bsr|splitk|sparse",
+    re.IGNORECASE,
+)
+NO_PRODUCT = re.compile(r"fmha|flash|attention|mha_|softmax", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -109,3 +76,32 @@ def microseconds_by_kernel(kernels: Iterable[Kernel]) -> Counter[str]:
         times[kernel.name] += max(0.0, kernel.end - max(kernel.start, until))
         until = max(until, kernel.end)
     return times
+
+
+def is_product(kernel: str) -> bool:
+    """Whether a kernel, by its name, multiplies by weights; attention's products are its own."""
+    return bool(PRODUCT.search(kernel)) and not NO_PRODUCT.search(kernel)
+
+
+def gemm_share(times_us: Mapping[str, float]) -> float | None:
+    """Of the kernels' time, the fraction of products with weights; None where nothing was seen."""
+    total = sum(times_us.values())
+    return sum(time for name, time in times_us.items() if is_product(name)) / total if total else None
+
+
+def write_profile(file: Path, key: Mapping[str, str], side: str, times_us: Mapping[str, float]) -> None:
+    """Put the longest kernels of a row into a CSV, and what the others take together, instead of an earlier profile of it.
+
+    One process at a time: what another one added while the file is written anew would be lost.
+    """
+    total = sum(times_us.values())
+    longest = dict(list(times_us.items())[:MOST])
+    lines = [(name, time, is_product(name)) for name, time in longest.items()]
+    lines.append(("(all others)", total - sum(longest.values()), ""))
+    rows = [
+        {**key, "side": side, "kernel": name, "us_per_forward": f"{time:.1f}"}
+        | {"share": f"{time / total:.4f}" if total else "", "is_product": str(product)}
+        for name, time, product in lines
+    ]
+    with held_alone(file):
+        replace_lines(file, {**key, "side": side}, rows)

@@ -233,8 +233,8 @@ def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
     """Milliseconds of a step, dense and sparse, and with `profile` of its parts."""
     dtype, device = DTYPES[point.dtype], torch.device("cuda")
     dense = build(point.model, device, masked=False)
-    masks = prune(dense, point).layers
     sparse = Network(copy.deepcopy(dense.net), dense.prunable, dense.body)
+    masks = prune(sparse, point)
     for name, mask in masks.items():
         sparse.net.set_submodule(name, trainable(sparse.net.get_submodule(name), mask, point.setting.pattern))
     inputs = inputs_of(

@@ -1,5 +1,6 @@
 """Driver queries, and sharing of a GPU between processes of a host: training runs in shared mode, timing exclusively."""
 
+import ctypes
 import logging
 import os
 import stat
@@ -12,10 +13,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import torch
 from sparsefront_kernels.file_lock import FileLock
 
+from sparsefront import distributed
 from sparsefront.progress import ALONE, WAITING, innermost_kind, track_time
 
 # Driver queries through `nvidia-smi`.
@@ -99,6 +102,91 @@ class BusyShare:
         percents = percents[1:]
         if percents:  # the first one is of the time before
             self.value = sum(map(int, percents)) / len(percents) / 100
+
+
+# Energy by NVML's counter, without a package: its library comes with the driver.
+
+
+class EnergyMeter:
+    """Context that measures the joules which the GPUs of all ranks used in it.
+
+    Args:
+        device: of this rank; on a CPU nothing is measured.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._joules, self._reason = device, None, "a CPU" if device.type != "cuda" else None
+
+    def __enter__(self) -> "EnergyMeter":
+        self._read = self._try(lambda: energy_counter(self._device, alone=True))
+        self._start = self._try(self._read)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end = self._try(self._read)
+        self._joules = None if self._reason else end - self._start
+
+    def fields(self, *, resumed: bool = False) -> dict[str, Any]:
+        """`joules`, or None and why in `no_joules`; a collective.
+
+        Args:
+            resumed: part of the work was done before a kill, whose joules nobody knows.
+        """
+        ranks = distributed.all_gather((self._joules, "resumed after a kill" if resumed else self._reason))
+        reason = next((why for _, why in ranks if why is not None), None)
+        return {"joules": None if reason else sum(joules for joules, _ in ranks), "no_joules": reason}
+
+    def _try(self, call: Callable[[], Any]) -> Any:
+        """The call's value; None where NVML refuses, now or before."""
+        if self._reason is not None:
+            return None
+        try:
+            return call()
+        except NO_ENERGY as error:
+            self._reason = str(error)
+            return None
+
+
+NO_ENERGY = (OSError, AttributeError, RuntimeError)
+"""What `energy_counter` and its function raise: no NVML here, an old one, or its refusal."""
+
+
+def energy_counter(device: torch.device, *, alone: bool = False) -> Callable[[], float]:
+    """A function that returns the joules that the GPU has used since its driver was loaded.
+
+    Args:
+        alone: the function fails while another process has the GPU open, whose joules would count as this one's.
+    Raises:
+        OSError: no NVML here.
+        RuntimeError: NVML refuses, for example in a partition (MIG); with its words.
+    """
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    nvml.nvmlErrorString.restype = ctypes.c_char_p
+
+    def check(status: int) -> None:
+        if status:
+            raise RuntimeError(f"NVML: {nvml.nvmlErrorString(status).decode()}")
+
+    handle, count, processes = ctypes.c_void_p(), ctypes.c_ulonglong(), ctypes.c_uint()
+    check(nvml.nvmlInit_v2())
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    check(nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)))
+
+    def read() -> float:
+        if alone:
+            processes.value = 0  # asks for their number only, which NVML reports as too small a buffer
+            status = nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(processes), None)
+            check(0 if status == _TOO_SMALL else status)
+            if processes.value > 1:
+                raise RuntimeError("another process used the GPU at the same time")
+        check(nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(count)))
+        return count.value / 1e3
+
+    return read
+
+
+_TOO_SMALL = 7  # NVML_ERROR_INSUFFICIENT_SIZE
 
 
 def pci_address(device: torch.device) -> str:

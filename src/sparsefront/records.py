@@ -31,6 +31,7 @@ from sparsefront.results.packed import (
     OVERRIDES,
     RECORD,
     SAMPLES,
+    SERVING,
     SUFFIX,
     is_packed,
     pack,
@@ -209,11 +210,11 @@ def members_of(folder: Path) -> dict[str, bytes]:
     result = read_record(folder / RECORD)
     check_numbers(result, folder / RECORD)
     members = {}
-    for name in (RECORD, OUTCOMES, SAMPLES):
+    for name in (RECORD, OUTCOMES, SAMPLES, SERVING):
         try:
             members[name] = read_bytes_bounded(folder / name, max_bytes=MEMBERS[name])
         except Unreadable as error:
-            if name != SAMPLES:
+            if name in (RECORD, OUTCOMES):
                 raise ValueError(f"{folder / name}: {error}") from None
     if SAMPLES in members and len(pack({SAMPLES: members[SAMPLES]})) > MOST_LATENCY_BYTES:
         del members[SAMPLES]

@@ -8,27 +8,34 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from experiments.harness.measure import Steps
+from experiments.harness.rows import read_lines
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.settings import Measure
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
-CPU = Measure(device="cpu", execution_modes=["eager"], variants=[], samples=5, warmup=0)
+CPU = Measure(device="cpu", execution_modes=["eager"], variants=["fused_qkv", "fused_graph"], samples=5, warmup=0)
+TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 
 
 @pytest.fixture
-def session(modules, tmp_path, monkeypatch):
+def options(modules, tmp_path, monkeypatch):
     # after every line; what it frees is a GPU's memory, and it looks through all that the tests have imported
-    monkeypatch.setattr(modules["session"], "gc", SimpleNamespace(collect=lambda: None))
-    options = modules["session"].Options(CPU, CPU, timed=False, tiny=True)
-    return modules["session"].Session(modules["session"].Rows(tmp_path / "rows.csv"), options)
+    monkeypatch.setattr(modules["study"], "gc", SimpleNamespace(collect=lambda: None))
+    return modules["study"].Options(tmp_path / "rows.csv", CPU, timed=False, tiny=True)
+
+
+@pytest.fixture
+def timed(options):
+    """Timed on a CPU, behind the refusal."""
+    object.__setattr__(options, "timed", True)
+    return options
 
 
 def point_of(modules, model="bert_base", pattern="tile_wise", granularity=16, sparsity=0.75, **more):
     points = modules["points"]
     setting = points.Setting(pattern, granularity, sparsity, group_m=4 if pattern == "n_m" else None)
     batch, length = (3, 24) if model.startswith("bert") else (3, None)
-    return points.Point(model, batch, length, "fp16", setting, **more)
+    return points.Point(model, batch, length, **{"dtype": "fp32", "setting": setting} | more)
 
 
 def test_rows_are_chosen_by_their_values(modules):
@@ -50,126 +57,117 @@ def test_rows_are_chosen_by_their_values(modules):
         ("vit_l_16", "n_m", None),
     ],
 )
-def test_dry_run_swaps_every_layer(modules, session, caplog, model, pattern, granularity):
-    point = point_of(modules, model, pattern, granularity, 0.5)
+def test_dry_run_swaps_every_layer(modules, options, caplog, model, pattern, granularity):
     with caplog.at_level("INFO"):
-        session.measure(point)
+        modules["study"].measure(point_of(modules, model, pattern, granularity, 0.5), options)
     assert "share 1.000" in caplog.text
     assert "2 norms" in caplog.text, "the blocks were not rewritten"
-    assert not session.rows.file.exists(), "a dry run writes nothing"
+    assert not options.file.exists(), "a dry run writes nothing"
 
 
-def test_a_convnet_is_swapped_too(modules, session, caplog):
+def test_a_convnet_is_swapped_too(modules, options, caplog):
     """Convolutions of every kind, 1x1 and 3x3 in blocks within a tap; on a CPU by references."""
+    point = point_of(modules, "resnet50", "block_wise", 64, 0.5)
     with caplog.at_level("INFO"):
-        session.measure(point_of(modules, "resnet50", "block_wise", 64, 0.5))
+        modules["study"].measure(point, options)
     assert "'blocked_reference': 15" in caplog.text, "the two that keep all of their blocks are dense"
-    masks = session.masks(point_of(modules, "resnet50", "block_wise", 64, 0.5))
-    three = masks.layers["layer2.0.conv2"]
-    assert three.shape == (128, 9 * 128) and min(masks.densities.values()) > 0
-    blocks = three.view(2, 64, 18, 64).permute(0, 2, 1, 3).flatten(2)
+    pruned = options.prepare(point)
+    three = pruned.masks["layer2.0.conv2"]
+    assert three.shape == (128, 128, 3, 3) and min(pruned.densities) > 0
+    blocks = three.permute(0, 2, 3, 1).reshape(2, 64, 18, 64).permute(0, 2, 1, 3).flatten(2)
     assert torch.equal(blocks.any(2), blocks.all(2))
 
 
-def test_wrong_outputs_are_no_row(modules, session):
-    sparse, dense = modules["sparse"], session.dense(point_of(modules))
-    masks = session.masks(point_of(modules))
-    masked = sparse.masked_net(dense, masks)
-    reference = sparse.Reference(dense, masked)
-    assert reference.errors(masked).ratio == pytest.approx(1.0)
-    net = sparse.masked_net(dense, masks)
-    net.get_submodule(dense.network.prunable[-1]).weight.zero_()
-    with pytest.raises(sparse.WrongOutputs):
-        reference.errors(net)
+def test_errors_of_wrong_outputs(modules, options):
+    pruned = options.prepare(point_of(modules))
+    assert pruned.errors().ratio == pytest.approx(1.0)
+    pruned.net.get_submodule(list(pruned.masks)[-1]).weight.data.zero_()
+    assert pruned.errors().ratio > 1e3
 
 
 def test_a_cpu_gives_no_latencies(modules, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InvalidSetting, match="latencies of a GPU"):
-        modules["session"].Session(modules["session"].Rows(tmp_path / "rows.csv"), modules["session"].Options(CPU, CPU))
+        modules["study"].Options(tmp_path / "rows.csv", CPU)
     monkeypatch.setattr(sys, "argv", ["study.py", "--out", str(tmp_path / "rows.csv")])
-    with pytest.raises(InvalidSetting, match="latencies of a GPU"):
+    with pytest.raises(SystemExit, match="latencies of a GPU"):
         modules["study"].main()
     assert list(tmp_path.iterdir()) == []
 
 
-def row(modules, session, point, dense_ms=2.0, sparse_ms=1.0, **more):
-    """A line with samples that are made up."""
-    choice = modules["sparse"].KernelChoice(point.kernel_mode)
-    sparse = modules["sparse"].make_sparse(session.dense(point), session.masks(point), choice, None, Steps())
-    timed = modules["session"].Timed([[dense_ms] * 5] * 3, [[sparse_ms] * 5] * 3, 0.6)
-    return modules["session"].row_of(point, session.masks(point), sparse, timed, "cuda_graph", 1.5, 3.0) | more
+def test_gpu_options_of_the_command_line(modules, monkeypatch):
+    study = modules["study"]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    options = study.options_of(study.arguments(study.__doc__, Path("rows.csv")).parse_args(["--seconds", "3"]))
+    assert options.seconds == 3 and options.timed and options.settings.execution_modes == study.MODES
 
 
-def test_row_is_not_measured_again(modules, session):
-    point, other = point_of(modules), point_of(modules, sparsity=0.5)
-    made = row(modules, session, point)
-    assert (made["speedup"], made["latency_ms"], made["dense_latency_ms"]) == ("2.0000", "1.0000", "2.0000")
-    assert made["kernels"] == "gathered_reference:12" and float(made["sparse_flops_share"]) == 1
-    session.rows.add(made)
-    again = modules["session"].Rows(session.rows.file)
-    assert again.has(point) and not again.has(other)
-    assert not again.has(replace(point, pattern_settings="whole_tiles=true"))
-    assert modules["study"].left_over([point, other], again) == [other]
+def test_inputs_are_real_tokens(modules, options):
+    inputs = options.prepare(point_of(modules)).inputs
+    tokens = inputs["input_ids"]
+    assert set(inputs) == {"input_ids"} and (tokens > 0).all() and len(tokens.unique()) > 20
+    padded = options.prepare(point_of(modules, attention_mask="padded")).inputs
+    assert (padded["attention_mask"] == (padded["input_ids"] > 0)).all()
+    assert 0 < padded["attention_mask"].float().mean() < 1
 
 
-def test_the_whole_way_of_a_row(modules, session, monkeypatch):
-    """All that a GPU does but graphs: clocks of a CPU, behind the refusal."""
-    measure = replace(CPU, variants=["fused_qkv", "fused_graph"])
-    session.options = replace(session.options, dense=measure, sparse=replace(measure, variants=[]), timed=True)
-    point = replace(point_of(modules), dtype="fp32")
-    session.measure(point)
-    rows = modules["session"].Rows(session.rows.file).rows
-    assert [made["kernel_mode"] for made in rows] == ["auto", "sparse"], "forcing would choose the same kernels"
-    for made in rows:
-        assert float(made["latency_ms"]) > 0 and float(made["fused_dense_latency_ms"]) > 0
-        assert made["dense_variant"].startswith("eager") and made["sparse_variant"] == "eager"
-        assert float(made["speedup_low"]) <= float(made["speedup"]) <= float(made["speedup_high"])
-        assert made["distribution"] == "free" and made["gpu"] == ""
-    found, real = [], modules["dense"].find_execution
-    monkeypatch.setattr(modules["dense"], "find_execution", lambda *given: found.append(real(*given)) or found[-1])
-    other = replace(point, setting=replace(point.setting, sparsity=0.5))
-    session._dense = None  # as in the next call of the program
-    session.measure(other)
-    assert len(modules["session"].Rows(session.rows.file).rows) == 4
-    assert [one.known for one in found] == [True], "the dense version was not searched again"
+def test_the_whole_way_of_a_row(modules, timed):
+    """All that a GPU does but graphs and profiles, by clocks of a CPU."""
+    study, point = modules["study"], point_of(modules)
+    assert study.run(study.measure, [point, point], timed, float("inf")) == 0
+    rows = read_lines(timed.file)
+    assert list(rows[0]) == study.COLUMNS == list(read_lines(FOLDER / "h200.csv")[0])
+    assert [row["kernel_mode"] for row in rows] == ["auto", "sparse"], "forcing would choose the same kernels"
+    for row in rows:
+        assert float(row["latency_ms"]) > 0 and float(row["fused_dense_latency_ms"]) > 0
+        assert row["dense_variant"].startswith("eager") and row["sparse_variant"].startswith("eager")
+        assert float(row["speedup_low"]) <= float(row["speedup"]) <= float(row["speedup_high"])
+        assert row["distribution"] == "free" and row["gpu"] == "" and float(row["sparse_flops_share"]) == 1
+        assert row["kernels"] == "gathered_reference:12" and float(row["sparsity_achieved"]) == pytest.approx(
+            0.75, 0.02
+        )
+    assert timed.has(point) and not timed.has(replace(point, pattern_settings="whole_tiles=true"))
 
 
-def test_network_without_sparse_layers(modules, session, monkeypatch):
-    sparse, point = modules["sparse"], point_of(modules)
-    dense = replace(session.dense(point), call=lambda: "dense", variant="cuda_graph")
-    masks = session.masks(point)
-    _, report = sparse.swapped_net(dense, sparse.masked_net(dense, masks), masks, sparse.KernelChoice("none"))
-    assert report.sparse_flops_share == 0
-    monkeypatch.setattr(sparse, "swapped_net", lambda *given: (dense.net, report))
-    monkeypatch.setattr(sparse.Reference, "errors", lambda self, net: sparse.Errors(0.0, 0.0, 0.0, 0.0))
-    made = sparse.make_sparse(dense, masks, sparse.KernelChoice("auto"), CPU, Steps())
-    assert made.call is dense.call and made.variant == "dense: cuda_graph"
+def test_network_without_sparse_layers(modules, timed, monkeypatch):
+    """It is named after the dense version that runs."""
+    swap = modules["study"].sf.swap
+    monkeypatch.setattr(modules["study"].sf, "swap", lambda *given, **more: swap(*given, **more | {"kernel": "none"}))
+    modules["study"].measure(point_of(modules), timed)
+    (row,) = read_lines(timed.file)
+    assert row["sparse_variant"] == f"dense: {row['dense_variant']}" and float(row["speedup"]) == 1
 
 
-def test_one_failed_row_stops_no_other(modules, session, monkeypatch):
-    first, second = point_of(modules), point_of(modules, sparsity=0.5)
+def test_one_failed_row_stops_no_other(modules, timed):
+    study, first, second = modules["study"], point_of(modules), point_of(modules, sparsity=0.5)
     seen = []
 
-    def measure(point):
+    def measure(point, options):
         seen.append(point)
         if point == first:
             raise torch.OutOfMemoryError("no memory")
 
-    session.options = replace(session.options, timed=True)
-    monkeypatch.setattr(session, "measure", measure)
-    assert modules["study"].run(session, [first, second], float("inf")) == 1
+    assert study.run(measure, [first, second], timed, float("inf")) == 1
     assert seen == [first, second]
-    assert modules["study"].run(session, [first], 0.0) == 0 and len(seen) == 2, "the time was over"
+    assert study.run(measure, [first], timed, 0.0) == 0 and len(seen) == 2, "the time was over"
 
 
-def test_every_line_computes_the_same(modules, session, tmp_path, caplog):
-    ablation, point = modules["ablation"], point_of(modules, kernel_mode="sparse")
+@pytest.mark.parametrize("model", ["bert_base", "vit_b_16"])
+def test_every_line_computes_the_same(modules, options, model, caplog):
+    ablation, point = modules["ablation"], point_of(modules, model, kernel_mode="sparse")
     with caplog.at_level("INFO"):
-        ablation.Ablation(session, tmp_path / "ablation.csv").run([point], ablation.LINES, float("inf"))
-    said = [record.getMessage() for record in caplog.records if record.name == "ablation"]
-    assert [line.name for line in ablation.LINES if not any(f" {line.name}: " in text for text in said)] == []
-    assert not [text for text in said if "failed" in text]
+        for line in ablation.LINES:
+            ablation.measure(point, options, line)
+    lines = [text for text in caplog.messages if "error ratio" in text]
+    assert [line.name for line in ablation.LINES if not any(f" {line.name}: " in text for text in lines)] == []
+    assert all(float(text.rpartition(" ")[2]) < 1.5 for text in lines)
+
+
+def test_a_line_of_the_ablation(modules, timed):
+    ablation, point = modules["ablation"], point_of(modules, kernel_mode="sparse")
+    ablation.measure(point, timed, ablation.LINES[0])
+    (row,) = read_lines(timed.file)
+    assert list(row) == list(read_lines(FOLDER / "ablation.csv")[0]) and row["line"] == "fused"
 
 
 def test_recent_launches_do_not_count(modules):
@@ -189,7 +187,7 @@ def test_recent_launches_do_not_count(modules):
 
 
 def full_row(modules, target, **more):
-    base = {name: "" for name in modules["session"].COLUMNS} | target.point.columns
+    base = {name: "" for name in modules["study"].COLUMNS} | target.point.columns
     figures = {
         "speedup": "3.0",
         "speedup_low": "2.9",
@@ -246,8 +244,7 @@ def test_page_has_the_measured_tables(modules):
 def test_a_network_through_the_library(modules, monkeypatch):
     """In two patterns; a CPU's rows name no GPU."""
     library = modules["library"]
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    config = library.transformers.BertConfig(vocab_size=30, **sizes)
+    config = library.transformers.BertConfig(vocab_size=30, **TINY)
     ids = {"input_ids": torch.arange(24).reshape(2, 12), "use_cache": False}
     monkeypatch.setitem(library.NETWORKS, "tiny", lambda: (library.transformers.BertModel(config), ids))
     monkeypatch.setitem(library.POINTS, library.TILES, ("tile_wise", 0.5, {"granularity": 16}, "none"))
@@ -259,4 +256,5 @@ def test_a_network_through_the_library(modules, monkeypatch):
 def test_published_networks_are_the_pages(modules):
     library = modules["library"]
     rows = library.read_lines(library.PUBLISHED)
+    assert rows and all(row["gpu"] and row["network"] in library.NETWORKS | library.OF_THE_TALK for row in rows)
     assert library.page(rows) in library.PAGE.read_text()

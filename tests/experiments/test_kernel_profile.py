@@ -1,17 +1,14 @@
 """Which kernels a forward runs: products told from the rest by their names, and the profiles beside the rows."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
+from experiments.harness import measure
 from experiments.harness.rows import read_lines
 
-FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
 
-
-def test_products_differ_from_attention(modules):
-    profile = modules["session"]
+def test_products_differ_from_attention():
     ours = "void sparsefront::gathered_sm90_cluster_kernel<__half>(sparsefront::Problem)"
     products = [
         "nvjet_hsh_192x192_64x4_2x1_v_bz_coopA_TNT",
@@ -25,29 +22,29 @@ def test_products_differ_from_attention(modules):
         "fmha_cutlassF_f16_aligned_64x64_rf_sm80",
         "_layer_norm_columns_kernel",
     ]
-    assert all(map(profile.is_product, products)) and not any(map(profile.is_product, others))
+    assert all(map(measure.is_product, products)) and not any(map(measure.is_product, others))
     times = {ours: 60.0, "_layer_norm_columns_kernel": 40.0}
-    assert profile.gemm_share(times) == pytest.approx(0.6) and profile.gemm_share({}) is None
+    assert measure.gemm_share(times) == pytest.approx(0.6) and measure.gemm_share({}) is None
 
 
-def test_profile_names_the_longest_kernels(modules, tmp_path):
-    profile, file = modules["session"], tmp_path / "profile.csv"
-    times = {f"kernel_{n}": 100.0 - n for n in range(profile.MOST + 2)}
+def test_profile_names_the_longest_kernels(tmp_path):
+    file = tmp_path / "profile.csv"
+    times = {f"kernel_{n}": 100.0 - n for n in range(measure.MOST + 2)}
     for side in ("dense", "sparse"):
-        profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, times)
+        measure.write_profile(file, {"model": "bert_base", "batch": "8"}, side, times)
     lines = read_lines(file)
     assert list(lines[0]) == ["model", "batch", "side", "kernel", "us_per_forward", "share", "is_product"]
-    assert len(lines) == 2 * (profile.MOST + 1) and [line["side"] for line in lines].count("sparse") == profile.MOST + 1
+    assert len(lines) == 2 * (measure.MOST + 1) and [line["side"] for line in lines].count("sparse") == measure.MOST + 1
     assert sum(float(line["us_per_forward"]) for line in lines) == pytest.approx(2 * sum(times.values()))
-    assert lines[profile.MOST]["kernel"] == "(all others)"
+    assert lines[measure.MOST]["kernel"] == "(all others)"
 
 
-def test_several_profiles_all_stay(modules, tmp_path):
-    profile, file = modules["session"], tmp_path / "profile.csv"
+def test_several_profiles_all_stay(tmp_path):
+    file = tmp_path / "profile.csv"
 
     def write(batch: int) -> None:
         for time in (1.0, 2.0):  # the second takes the place of the first
-            profile.write_profile(file, {"model": "bert_base", "batch": str(batch)}, "sparse", {"kernel": time})
+            measure.write_profile(file, {"model": "bert_base", "batch": str(batch)}, "sparse", {"kernel": time})
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(12)))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.end_to_end.session import Options, Rows, Session
+from experiments.end_to_end.study import Options
 from experiments.harness.rows import read_lines
 from experiments.low_precision import large, operators, summary
 from sparsefront.measure.settings import Measure
@@ -24,9 +24,9 @@ def test_page_holds_tables_of_the_files():
 
 def test_dry_run_swaps_in_fp8(tmp_path, caplog):
     settings = Measure(execution_modes=["eager"], variants=[])
-    session = Session(Rows(tmp_path / "rows.csv"), Options(settings, settings, timed=False, tiny=True))
+    options = Options(tmp_path / "rows.csv", settings, timed=False, tiny=True)
     first = large.all_points()[0]
     assert first.columns["granularity"] == "64x128" and len(large.all_points()) == 12
-    with caplog.at_level("INFO"), large.many_networks():
-        large.measure(session, replace(first, batch=2, sequence_length=24))
-    assert "blocked_fp8_reference" in caplog.text and session.rows.rows == []
+    with caplog.at_level("INFO"):
+        large.measure(replace(first, batch=2, sequence_length=24), options)
+    assert "blocked_fp8_reference" in caplog.text and not options.file.exists()

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from sparsefront.gpu import _TOO_SMALL as TOO_SMALL
+from sparsefront.gpu import EnergyMeter
 from sparsefront.measure.execution_mode import FastestMode
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.serving import FEWEST_REQUESTS, PaddedBatches, Request, joules, poisson, serve
@@ -87,25 +89,67 @@ def test_energy_of_a_cpu():
     assert report == {"joules_per_call": None, "idle_watts": None, "no_energy": "a CPU"}
 
 
-def test_refusal_of_nvml_is_the_reason(monkeypatch):
-    nvml = MagicMock()
-    nvml.nvmlInit_v2.return_value = nvml.nvmlDeviceGetHandleByUUID.return_value = 0
-    nvml.nvmlDeviceGetTotalEnergyConsumption.return_value = 3
-    nvml.nvmlErrorString.return_value = b"Not Supported"
-    monkeypatch.setattr("ctypes.CDLL", lambda name: nvml)
+@pytest.fixture
+def nvml(monkeypatch):
+    """A library without a GPU: its counter advances by 2 J a reading, and one process has the GPU open."""
+
+    def count_processes(handle, count, buffer) -> int:
+        count._obj.value = library.processes
+        return TOO_SMALL
+
+    def read_counter(handle, count) -> int:
+        library.millijoules += 2000
+        count._obj.value = library.millijoules
+        return library.status
+
+    library = MagicMock(processes=1, millijoules=0, status=0)
+    library.nvmlInit_v2.return_value = library.nvmlDeviceGetHandleByUUID.return_value = 0
+    library.nvmlDeviceGetComputeRunningProcesses_v3 = count_processes
+    library.nvmlDeviceGetTotalEnergyConsumption = read_counter
+    library.nvmlErrorString.return_value = b"Not Supported"
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("Properties", (), {"uuid": "a"}))
+    return library
+
+
+def test_refusal_of_nvml_is_the_reason(nvml):
+    nvml.status = 3
     assert joules(lambda: None, torch.device("cuda"))["no_energy"] == "NVML: Not Supported"
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "resumed", "fields"),
+    [
+        ("cuda", {}, False, {"joules": 2.0, "no_joules": None}),
+        ("cuda", {}, True, {"joules": None, "no_joules": "resumed after a kill"}),
+        ("cuda", {"status": 3}, False, {"joules": None, "no_joules": "NVML: Not Supported"}),
+        (
+            "cuda",
+            {"processes": 2},
+            False,
+            {"joules": None, "no_joules": "another process used the GPU at the same time"},
+        ),
+        ("cpu", {}, False, {"joules": None, "no_joules": "a CPU"}),
+    ],
+)
+def test_energy_of_a_training(nvml, device, changes, resumed, fields):
+    with EnergyMeter(torch.device(device)) as energy:
+        vars(nvml).update(changes)
+    assert energy.fields(resumed=resumed) == fields
 
 
 def test_serving_run_has_its_file(run, tmp_path):
     from hydra.core.hydra_config import HydraConfig
 
     settings = ["measure.mode=serve", "measure.rates=[400]", "measure.serve_seconds=1", "measure.batch_size=4"]
-    run("debug=tiny", "granularity=16", *settings)
+    result = run("debug=tiny", "granularity=16", "report.html=true", *settings)
+    assert result.cost.recover_joules is None and result.cost.no_joules == "train_dense: a CPU"
     served = json.loads((Path(HydraConfig.get().runtime.output_dir) / "serving.json").read_text())
     assert served["device"] == "cpu" and served["gpu"] is None and "nothing about a GPU" in served["note"]
     assert [one["rate"] for side in ("dense", "sparse") for one in served[side]["rates"]] == [400, 400]
     assert served["sparse"]["no_energy"] == "a CPU" and served["largest_batch"] == 4
+    page = (Path(HydraConfig.get().runtime.output_dir) / "report.html").read_text()
+    assert "As it is served" in page and "not known (train_dense: a CPU)" in page
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sparsefront.results.record import SCHEMA_VERSION, Result, Speed, result_fields
+from sparsefront.results.record import ENERGY, SCHEMA_VERSION, Result, Speed, result_fields
 
 
 def test_field_names_are_unique():
@@ -32,11 +32,18 @@ def test_unknown_and_missing_keys(make_result):
     content = json.loads(make_result().to_json())
     content["speed"]["latency_guess_ms"] = 1.0
     content["mood"] = {}
-    del content["quality"]["dense"], content["cost"]
+    del content["quality"]["dense"], content["cost"]["prune_seconds"]
     with pytest.raises(ValueError) as error:
         Result.from_json(json.dumps(content))
     for key in ("speed.latency_guess_ms", "mood", "quality.dense", "cost.prune_seconds"):
         assert key in str(error.value)
+
+
+def test_record_may_lack_energy(make_result):
+    content = json.loads(make_result().to_json())
+    for name in ENERGY:
+        del content["cost"][name]
+    assert Result.from_json(json.dumps(content)) == make_result()
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"identity": 3}', "no json"])

@@ -4,6 +4,7 @@ import copy
 import logging
 
 import pytest
+import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 import transformers
@@ -12,6 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
+from sparsefront.measure import accuracy
+from sparsefront.measure.accuracy import evaluate
 from sparsefront.training import graphs
 from sparsefront.training.graphs import MOST_GRAPHS, GraphedForward, HiddenStates, HostCopies
 from sparsefront.training.recipe import Recipe
@@ -153,17 +156,26 @@ class Blocks(nn.Module):
         return self.head(x)
 
 
-def test_replays_return_hidden_states(monkeypatch):
+@pytest.fixture
+def replays(monkeypatch):
+    """Graphs that run what was recorded once more; one entry for each replay."""
+    count = []
+
     def record(run, pool):
         returned = run()
 
         def replay():
+            count.append(1)
             for own, new in zip(tree_leaves(returned), tree_leaves(run()), strict=True):
                 own.copy_(new)
 
         return returned, replay, pool
 
     monkeypatch.setattr(graphs, "record", record)
+    return count
+
+
+def test_replays_return_hidden_states(replays):
     teacher = Blocks().eval().requires_grad_(False)
     states = HiddenStates(teacher, ["blocks.1"])
     forward = GraphedForward(teacher, teacher.forward, states=states, trains=False)
@@ -176,6 +188,66 @@ def test_replays_return_hidden_states(monkeypatch):
             assert torch.equal(output, teacher.head(state)), call
         assert forward.replays == max(0, call)
     assert forward(x).shape == (3, 5) and forward.replays == 3, "calls with gradients run eagerly"
+
+
+class Kept:
+    """A task and its evaluator, which keeps the outputs."""
+
+    metric_name, samples = "accuracy", 0
+
+    def __init__(self, reduces_outputs=False):
+        self.reduces_outputs, self.outputs = reduces_outputs, []
+
+    def net_inputs(self, batch):
+        return {name: batch[name] for name in batch if name != "labels"}
+
+    def predict(self, net, inputs):
+        return net(**inputs)
+
+    def evaluator(self, data, split):
+        return self
+
+    def update(self, output, batch):
+        self.outputs.append((getattr(output, "logits", output), batch))
+
+    def compute(self):
+        return {}
+
+    def standard_errors(self):
+        return {}
+
+    def outcomes(self, metric):
+        return None
+
+
+def evaluated(net, batches, device="cpu", dtype=torch.float32, reduces_outputs=False):
+    """The outputs of an evaluation."""
+    data = pl.LightningDataModule()
+    data.test_dataloader = lambda: batches
+    task = Kept(reduces_outputs)
+    evaluate(task, net, data, "test", device=torch.device(device), dtype=dtype)
+    assert "forward" not in vars(net) and all(batch is other for (_, batch), other in zip(task.outputs, batches))
+    return [output for output, _ in task.outputs]
+
+
+@pytest.mark.parametrize("reduces_outputs", [False, True])
+@pytest.mark.parametrize("net", [Blocks(), nn.Sequential(nn.GELU(), nn.Flatten())], ids=["weights", "no weights"])
+def test_evaluations_replay_repeated_shapes(net, reduces_outputs, replays, monkeypatch):
+    batches = [{"x" if isinstance(net, Blocks) else "input": torch.randn(rows, 32)} for rows in (4, 4, 4, 3, 4)]
+    expected = evaluated(net, batches)
+    assert not replays
+    monkeypatch.setattr(accuracy, "_captures_on", lambda device: True)
+    for output, plain in zip(evaluated(net, batches, reduces_outputs=reduces_outputs), expected, strict=True):
+        assert torch.equal(output, plain)
+    assert len(replays) == 3, "neither the first of a size nor the only one"
+
+
+def test_hooked_networks_are_launched(replays, monkeypatch, caplog):
+    net, batches = Blocks(), [{"x": torch.randn(4, 32)}] * 3
+    monkeypatch.setattr(accuracy, "_captures_on", lambda device: True)
+    net.head.register_forward_hook(lambda *_: None)
+    evaluated(net, batches)
+    assert not replays and "CUDA graphs are left out: the network has a hook on head" in caplog.text
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -302,3 +374,30 @@ def test_on_a_gpu_mpnet_is_captured(full):
         output = forward(input_ids=ids, attention_mask=mask).logits
         torch.testing.assert_close(output, net(ids, attention_mask=mask).logits, rtol=1e-4, atol=1e-4)
     assert not forward.failed and forward.replays == 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["dense", "masked", "swapped"])
+def test_captured_evaluation_on_a_gpu(kind, monkeypatch, caplog):
+    """Of MPNet in bf16, on padded batches of two lengths."""
+    torch.manual_seed(0)
+    config = transformers.MPNetConfig(vocab_size=90, hidden_size=128, num_hidden_layers=2, num_attention_heads=2)
+    net = transformers.MPNetForSequenceClassification(config).to("cuda", torch.bfloat16).eval()
+    batches = []
+    for length in (32, 32, 64, 32, 64, 32, 64):
+        ids, real = torch.randint(2, 90, (8, length)), torch.arange(length) < torch.randint(8, length, (8, 1))
+        batches.append({"input_ids": ids.masked_fill(~real, 1), "attention_mask": real.long()})
+    if kind != "dense":
+        masks = sf.prune(net, "block_wise", 0.5, granularity=32, tell=len)
+    if kind == "swapped":
+        inputs = {name: value.cuda() for name, value in batches[0].items()}
+        sf.swap(net, masks, inputs, kernel="sparse", tell=len)
+    made, init = [], GraphedForward.__init__
+    monkeypatch.setattr(
+        GraphedForward, "__init__", lambda self, *args, **named: (made.append(self), init(self, *args, **named))[1]
+    )
+    captured = evaluated(net, batches, "cuda", torch.bfloat16)
+    monkeypatch.setattr(accuracy, "_captures_on", lambda device: False)
+    for output, launched in zip(captured, evaluated(net, batches, "cuda", torch.bfloat16), strict=True):
+        torch.testing.assert_close(output, launched, rtol=0, atol=1e-2)
+    assert made[0].replays >= 3 and not made[0].failed and "left out" not in caplog.text

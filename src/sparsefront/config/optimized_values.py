@@ -110,7 +110,7 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
         (not isinstance(experiment.allocation, LatencySearch), "latency_predicted_ms", "without a latency search"),
         (experiment.shrinking is None, "weights_left|theoretical_flops_left", "with structured=none"),
         (on_cpu, "gpu_clock_mhz|peak_memory_bytes_(dense|sparse)", "with measure.device=cpu"),
-        (not experiment.trainer.on_gpu, "recovery_gpu_busy_share", "that trains on a CPU"),
+        (not experiment.trainer.on_gpu, r"recovery_gpu_busy_share|\w+_joules", "that trains on a CPU"),
         (not experiment.unlabeled, "recovery_unlabeled_samples", "without dataset.unlabeled=true"),
     )
     sorts = (sort for lacks, names, sort in rules if lacks and re.fullmatch(names, measured))

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from sparsefront.gpu import share_gpu, yield_gpu
 from sparsefront.progress import EVALUATION, bar, track_time
 from sparsefront.tasks.outcomes import Outcomes
+from sparsefront.training.graphs import capture_passes
 
 SPLITS = {"val": "validate", "test": "test"}  # our name -> Lightning's stage
 
@@ -48,7 +49,7 @@ def evaluate(
     limit: int | None = None,
     description: str = "evaluate",
 ) -> Evaluation:
-    """Evaluate a network over a split.
+    """Evaluate a network over a split, on a GPU as CUDA graphs, one for each shape of a batch that comes again.
 
     Args:
         task: provides net_inputs(batch), predict(net, inputs), evaluator(data, split) and metric_name; its own network is unused.
@@ -64,18 +65,31 @@ def evaluate(
     data.setup(SPLITS[split])
     loader = data.val_dataloader() if split == "val" else data.test_dataloader()
     evaluator = task.evaluator(data, split)
+    reduces = getattr(evaluator, "reduces_outputs", False)
+    pending: list[tuple[Any, dict[str, Tensor]]] = []  # what the device may still compute while the next batch is made
+
+    def update(output: Any, batch: dict[str, Tensor]) -> None:
+        evaluator.update(output if reduces else as_float(output), batch)
+
     with track_time(EVALUATION), share_gpu(device), torch.inference_mode():
         net.to(device=device, dtype=dtype).eval()
-        for batch in bar(
-            first_samples(loader, limit), description=description, total=_batches(loader, limit), unit="batch"
-        ):
-            yield_gpu(device)
-            inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
-            output = task.predict(net, inputs)
-            evaluator.update(output if getattr(evaluator, "reduces_outputs", False) else as_float(output), batch)
+        batches = first_samples(loader, limit)
+        with capture_passes(net, enabled=_captures_on(device)):
+            for batch in bar(batches, description=description, total=_batches(loader, limit), unit="batch"):
+                yield_gpu(device)
+                inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
+                pending.append((task.predict(net, inputs), batch))
+                if reduces or len(pending) > 1:
+                    update(*pending.pop(0))
+            for last in pending:
+                update(*last)
     outcomes = evaluator.outcomes(task.metric_name)
     said = {name: getattr(evaluator, name, None) for name in ("signature", "texts")}
     return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples, outcomes, **said)
+
+
+def _captures_on(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def cast_inputs(inputs: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -4,7 +4,6 @@ Requests arrive at random (Poisson) whether or not the server keeps up, so a lat
 wait. The server is a thread of this process, without a network.
 """
 
-import ctypes
 import logging
 import random
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsefront.gpu import share_gpu
+from sparsefront.gpu import energy_counter, exclusive, share_gpu
 from sparsefront.measure.execution_mode import call_in_mode
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import LENGTH_MULTIPLE, TOKENS
@@ -162,13 +161,15 @@ def serve_networks(
         runs = {
             side: PaddedBatches(net, execution, inputs, lengths, settings) for side, (net, execution) in ways.items()
         }
-        for side, run in runs.items():
+    for side, run in runs.items():
+        with exclusive(device):
             energy = joules(run.call_largest, device)
-            sides[side] = {"execution_mode": run.mode, "samples_of_energy": run.rows[-1], **energy, "rates": []}
-        for rate in settings.rates:
-            requests = poisson(rate, settings.serve_seconds, lengths, seed=0)
-            for side, run in runs.items():
-                log.info("measure: serving %s at %g requests/s for %g s", side, rate, settings.serve_seconds)
+        sides[side] = {"execution_mode": run.mode, "samples_of_energy": run.rows[-1], **energy, "rates": []}
+    for rate in settings.rates:
+        requests = poisson(rate, settings.serve_seconds, lengths, seed=0)
+        for side, run in runs.items():
+            log.info("measure: serving %s at %g requests/s for %g s", side, rate, settings.serve_seconds)
+            with exclusive(device):
                 served = serve(
                     run,
                     requests,
@@ -177,9 +178,9 @@ def serve_networks(
                     wait_s=settings.wait_ms / 1e3,
                     give_up_s=max(1.0, GIVE_UP * settings.p99_ms / 1e3),
                 )
-                if served.not_reached is not None:
-                    log.warning("measure: %s at %g requests/s: %s", side, rate, served.not_reached)
-                sides[side]["rates"].append(asdict(served))
+            if served.not_reached is not None:
+                log.warning("measure: %s at %g requests/s: %s", side, rate, served.not_reached)
+            sides[side]["rates"].append(asdict(served))
     for side in sides.values():
         within = [
             one["rate"] for one in side["rates"] if one["p99_ms"] is not None and one["p99_ms"] <= settings.p99_ms
@@ -254,9 +255,6 @@ def _resize(name: str, value: Tensor, rows: int, length: int | None) -> Tensor:
     return value.contiguous()
 
 
-# Energy by NVML's counter, without a package: its library comes with the driver.
-
-
 def joules(call: Callable[[], Any], device: torch.device, *, seconds: float = STEADY_S) -> dict[str, Any]:
     """Energy of a steady replay: `joules_per_call`, `idle_watts`; both None, with `no_energy`, where it cannot be read.
 
@@ -280,30 +278,3 @@ def joules(call: Callable[[], Any], device: torch.device, *, seconds: float = ST
         return {"joules_per_call": (read() - before) / calls, "idle_watts": idle, "no_energy": None}
     except (OSError, AttributeError, RuntimeError) as error:
         return unread | {"no_energy": str(error)}
-
-
-def energy_counter(device: torch.device) -> Callable[[], float]:
-    """A function that returns the joules that the GPU has used since its driver was loaded.
-
-    Raises:
-        OSError: no NVML here.
-        RuntimeError: NVML refuses, for example in a partition (MIG); with its words.
-    """
-    nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    nvml.nvmlErrorString.restype = ctypes.c_char_p
-
-    def check(status: int) -> None:
-        if status:
-            raise RuntimeError(f"NVML: {nvml.nvmlErrorString(status).decode()}")
-
-    handle, count = ctypes.c_void_p(), ctypes.c_ulonglong()
-    check(nvml.nvmlInit_v2())
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
-    name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    check(nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)))
-
-    def read() -> float:
-        check(nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(count)))
-        return count.value / 1e3
-
-    return read

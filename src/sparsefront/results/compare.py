@@ -25,6 +25,7 @@ from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import draw_beside
 from sparsefront.results.record import Identity, Result, missing_columns, result_fields
 from sparsefront.results.run_folder import list_failures
+from sparsefront.results.serving import read_all_serving, serving_lines
 from sparsefront.results.statistics import verdicts
 from sparsefront.results.store import (
     RESULT_FILE,
@@ -286,8 +287,9 @@ def _compare(request: Request) -> None:
     def verdicts_of(group: ComparableResults) -> list[str]:
         return verdicts(group.candidates, reading.outcomes_of) if len(group.candidates) > 1 else []
 
+    served = read_all_serving(results, reading.folder_of)
     for group in groups:
-        print_group(group, verdicts_of(group), most=request.most_rows)
+        print_group(group, verdicts_of(group), most=request.most_rows, served=serving_lines(group.results, served))
     for line in [*request.picked_before, *splits_apart(results)]:
         print(printable(line))
     out = Path(request.out)
@@ -300,6 +302,7 @@ def _compare(request: Request) -> None:
                 axis=axis,
                 verdicts_of=verdicts_of,
                 folder_of=reading.folder_of,
+                served=served,
                 failed=failed,
                 groups=groups,
             )

@@ -24,8 +24,9 @@ from sparsefront.errors import InvalidSetting, first_line, printable
 
 SUFFIX = ".record.zip"
 RECORD, OUTCOMES, SAMPLES, OVERRIDES = "row.json", "outcomes.npz", "samples.json", ".hydra/overrides.yaml"
+SERVING = "serving.json"  # of measure.mode=serve
 # Member -> maximum size when unpacked; a result has 20 to 200 KB.
-MEMBERS = {RECORD: 16 * 2**20, OUTCOMES: 64 * 2**20, SAMPLES: 16 * 2**20, OVERRIDES: MOST_YAML_BYTES}
+MEMBERS = {RECORD: 16 * 2**20, OUTCOMES: 64 * 2**20, SAMPLES: 16 * 2**20, OVERRIDES: MOST_YAML_BYTES, SERVING: 2**20}
 COMPRESSED_BEFORE = (OUTCOMES,)
 MOST_PACKED_BYTES = 64 * 2**20
 NAME = re.compile(r"[0-9A-Za-z_-]{1,64}")  # of a run

@@ -405,7 +405,8 @@ class Cost(CheckedFields):
     `timing_seconds` timed them, `evaluation_seconds` computed metrics. Of the recovery's training: `recovery_samples_per_s`;
     `recovery_unlabeled_samples` of its samples have no label, None if the data has none; `recovery_gpu_busy_share`: share of
     its time in which the first GPU ran a kernel, of any process, as the driver reports it; None on a CPU, which has no such
-    counter.
+    counter. `*_joules`: of the GPUs in a stage, by NVML's counter, without logits of a teacher that were stored; None, with the
+    reason in `no_joules`, on a CPU, where NVML refuses, where another process used the GPU, and after a kill.
     """
 
     train_dense_seconds: Real | None = None
@@ -426,6 +427,14 @@ class Cost(CheckedFields):
     timing_seconds: Real | None = None
     evaluation_seconds: Real | None = None
     dense_reused: bool | None = None
+    train_dense_joules: Real | None = None
+    prune_joules: Real | None = None
+    recover_joules: Real | None = None
+    no_joules: str | None = None
+
+
+ENERGY = ("train_dense_joules", "prune_joules", "recover_joules", "no_joules")
+"""Fields that the first records of this schema version lack."""
 
 
 # sha256 of a record, to detect edits.
@@ -478,7 +487,7 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str) -> "Result":
-        """Parse the output of `to_json`.
+        """Parse the output of `to_json`, also without `ENERGY`.
 
         Raises:
             ValueError: not JSON or too large (`parse_json_bounded`), another schema version, unknown or missing keys (lists
@@ -492,7 +501,8 @@ class Result:
         if {group: fields.keys() for group, fields in members.items()} != _names_by_group():
             names = {f"{item.group}.{item.name}" for item in result_fields()}
             present = {f"{group}.{name}" for group, fields in members.items() for name in fields}
-            _require_keys(unknown=(present - names) | (content.keys() - _groups().keys()), missing=names - present)
+            needed = names - {f"cost.{name}" for name in ENERGY}
+            _require_keys(unknown=(present - names) | (content.keys() - _groups().keys()), missing=needed - present)
         return cls(**{group: kind(**members[group]) for group, kind in _groups().items()})
 
     def flat(self) -> dict[str, Any]:

@@ -499,13 +499,20 @@ def outcome_text(result: Result) -> str:
     return text if result.speed.speedup is None else f"{text}; speedup {_speedup(result)} on {_device(result)}"
 
 
-def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int | None = MOST_ROWS) -> None:
+def print_group(
+    group: ComparableResults,
+    verdicts: Sequence[str],
+    *,
+    most: int | None = MOST_ROWS,
+    served: Sequence[Mapping[str, str]] = (),
+) -> None:
     """Print comparable results: tables of runs, candidates and losses, with conclusions below; in a narrow terminal a compact
     table instead of the first one.
 
     Args:
         verdicts: confidence of what was picked, on the reporting split.
         most: maximum number of table lines; None = all.
+        served: from `serving_lines`.
     """
     narrow, table = Console(), results_table(group.results, group.notes, most=most, columns=group.columns)
     budgets = budget_table(group)
@@ -526,6 +533,10 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
             _print_left_out(len(chosen), most, "candidate")
         if budgets:
             print_table(table_console(), records_table(budgets, "the fastest that surely loses at most so much"))
+    if served:
+        title = "as it is served" + (f" ({CPU_NOTE})" if group.device == "cpu" else "")
+        print_table(table_console(), records_table(served[:most], title))
+        _print_left_out(len(served), most, "run that served")
     print()
 
 

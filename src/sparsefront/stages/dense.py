@@ -10,10 +10,11 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.config.sweeps import note_work
 from sparsefront.errors import InvalidSetting
+from sparsefront.gpu import EnergyMeter
 from sparsefront.models.checkpoint import new_layers
 from sparsefront.progress import counted
 from sparsefront.stages.keys import reseed, stage_seed
-from sparsefront.stages.network import build_net, make_task, open_data, require_rows_and_classes
+from sparsefront.stages.network import build_net, device_of, make_task, open_data, require_rows_and_classes
 from sparsefront.training.fit import Trained, fit, steps_per_epoch
 from sparsefront.training.ranks import other_ranks_running
 from sparsefront.training.recipe import Optimization
@@ -58,7 +59,7 @@ def train(experiment: Experiment, resume_dir: Path, folder: Path, loggers: list)
     data.setup(None if experiment.continues_to("measure") else "fit")
     for split in ("train", "val", "test") if experiment.continues_to("measure") else ("train",):
         require_rows_and_classes(experiment, data, split)
-    trained = Trained()
+    trained, joules = Trained(), {}
     if recipe.epochs > 0:
         total_steps = recipe.epochs * steps_per_epoch(data, experiment.trainer)
         reseed(stage_seed(experiment.seed, "dense"))
@@ -68,19 +69,21 @@ def train(experiment: Experiment, resume_dir: Path, folder: Path, loggers: list)
             experiment.choices["dataset"],
             counted(recipe.epochs, "epoch"),
         )
-        trained = fit(
-            make_task(experiment, net, Optimization(recipe, lr=recipe.lr, total_steps=total_steps)),
-            data,
-            epochs=recipe.epochs,
-            recipe=recipe,
-            trainer=experiment.trainer,
-            loggers=loggers,
-            directory=folder,
-            callbacks=(SaveEpochWeights(folder, resume_dir, save_weights),) if recipe.save_epoch_weights else (),
-            resume_dir=resume_dir,
-            stage="dense",
-            phase="dense",
-        )
+        with EnergyMeter(device_of(experiment)) as energy:
+            trained = fit(
+                make_task(experiment, net, Optimization(recipe, lr=recipe.lr, total_steps=total_steps)),
+                data,
+                epochs=recipe.epochs,
+                recipe=recipe,
+                trainer=experiment.trainer,
+                loggers=loggers,
+                directory=folder,
+                callbacks=(SaveEpochWeights(folder, resume_dir, save_weights),) if recipe.save_epoch_weights else (),
+                resume_dir=resume_dir,
+                stage="dense",
+                phase="dense",
+            )
+        joules = energy.fields(resumed=trained.earlier_seconds > 0)
     save_weights(net, folder / WEIGHTS)
-    (folder / "training.json").write_text(json.dumps(asdict(trained)), encoding="utf-8")
+    (folder / "training.json").write_text(json.dumps(asdict(trained) | joules), encoding="utf-8")
     return trained.earlier_seconds

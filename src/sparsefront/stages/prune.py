@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import share_gpu
+from sparsefront.gpu import EnergyMeter, share_gpu
 from sparsefront.measure.memory import measure_sparsity
 from sparsefront.networks import remove_blocks
 from sparsefront.progress import PRUNING, counted, track_time
@@ -28,7 +28,7 @@ from sparsefront.stages.network import device_of, load_net, make_task, open_data
 from sparsefront.training.compilation import deterministic_algorithms
 from sparsefront.training.resume import WEIGHTS
 
-SEARCH = "search.json"
+PLAN, SEARCH = "plan.json", "search.json"
 UNTOUCHED = "its masks keep every weight"
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ def run(
     dense: Artifact,
     make_search: Callable[[Experiment, ArtifactStore, StageKeys, nn.Module], LayoutSearch],
 ) -> Artifact:
-    """Write masks.safetensors, plan.json (layers that stay dense and why), the files of `MaskSpec.save`, and search.json with
-    the result of a latency search.
+    """Write masks.safetensors, plan.json (layers that stay dense and why; joules), the files of `MaskSpec.save`, and search.json
+    with the result of a latency search.
 
     With `structured` the same stage first makes the smaller network, as it would for a run of that pattern alone.
 
@@ -61,7 +61,11 @@ def run(
             data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
             prunable = experiment.model.prunable(net)
             reseed(stage_seed(experiment.seed, "prune"))
-            with share_gpu(device), deterministic_algorithms(experiment.trainer.deterministic):
+            with (
+                share_gpu(device),
+                EnergyMeter(device) as energy,
+                deterministic_algorithms(experiment.trainer.deterministic),
+            ):
                 by_block = experiment.importance.source == "inputs" and chain_of_blocks(net, prunable)
                 net.to("cpu" if by_block else device)
                 masks = prune(
@@ -84,7 +88,8 @@ def run(
                 log.warning("%s", warning)  # immediately: the following steps may train for hours
             save_masks(masks, new.folder / MASKS)
             masks.spec.save(new.folder)
-            (new.folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}), encoding="utf-8")
+            plan = {"dense_layers": masks.ignored, **energy.fields()}
+            (new.folder / PLAN).write_text(json.dumps(plan), encoding="utf-8")
             if masks.search is not None:
                 (new.folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2), encoding="utf-8")
     return pruned

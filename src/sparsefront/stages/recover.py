@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
-from sparsefront.gpu import share_gpu
+from sparsefront.gpu import EnergyMeter, share_gpu
 from sparsefront.patterns.base import modules_of
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masks import Masks
@@ -109,7 +109,11 @@ def train(
     net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
     first = load_masks_of(experiment, pruned, pruned)
     first.spec.shrink(net)
-    with share_gpu(device), deterministic_algorithms(experiment.trainer.deterministic):
+    with (
+        share_gpu(device),
+        EnergyMeter(device) as energy,
+        deterministic_algorithms(experiment.trainer.deterministic),
+    ):
         masks = recover(
             net,
             first,
@@ -133,10 +137,14 @@ def train(
         )
     save_masks(masks, folder / MASKS)
     save_weights(net, folder / WEIGHTS)
-    seconds = sum(record.seconds for record in masks.rounds)
-    rounds = [asdict(record) for record in masks.rounds]
-    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": rounds}), encoding="utf-8")
-    return sum(record.earlier_seconds for record in masks.rounds)
+    earlier_seconds = sum(record.earlier_seconds for record in masks.rounds)
+    training = {
+        "seconds": sum(record.seconds for record in masks.rounds),
+        "rounds": [asdict(record) for record in masks.rounds],
+        **energy.fields(resumed=earlier_seconds > 0),
+    }
+    (folder / "training.json").write_text(json.dumps(training), encoding="utf-8")
+    return earlier_seconds
 
 
 def _data_of_round(experiment: Experiment, logits: Path | None, index: int) -> pl.LightningDataModule:

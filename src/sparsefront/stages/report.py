@@ -25,6 +25,7 @@ from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, mask_shap
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.results.loggers import LoggedRun, close_loggers, log_result
 from sparsefront.results.mask_pictures import PrunedLayers
+from sparsefront.results.packed import SERVING
 from sparsefront.results.record import (
     Choice,
     Cost,
@@ -45,12 +46,11 @@ from sparsefront.stages.bench import OUTCOMES, TEXTS
 from sparsefront.stages.keys import StageKeys, dense_recipe
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 from sparsefront.stages.network import open_data
-from sparsefront.stages.prune import load_search
+from sparsefront.stages.prune import PLAN, load_search
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes, save_outcomes
 from sparsefront.training.fit import steps_per_epoch
 
 log = logging.getLogger(__name__)
-SERVING = "serving.json"  # of mode=serve, next to the result
 TAG_GROUPS = ("model", "dataset", "pattern", "recovery")  # groups whose choices become W&B tags
 CHOICE_GROUPS = (*TAG_GROUPS, "importance", "allocation", "schedule", "kernel")
 
@@ -227,6 +227,7 @@ def _compose(
             measure_seconds=measured.seconds,
             **_budgets(dense, recovered),
             **({} if recovered is None else _throughput(recovered)),
+            **_energy(dense, pruned, recovered),
             **measured.read_json(MEASUREMENTS)["cost"],
             dense_reused=dense.reused,
         ),
@@ -302,6 +303,16 @@ def _throughput(recovered: Artifact) -> dict[str, float]:
         whole = sum(of_round for _, of_round in busy)
         fields["recovery_gpu_busy_share"] = sum(share * of_round for share, of_round in busy) / whole
     return fields
+
+
+def _energy(dense: Artifact, pruned: Artifact | None, recovered: Artifact | None) -> dict[str, Any]:
+    """Joules of the stages that train and prune, and the first reason why one has none; a stage may be older than its meter."""
+    stages = {"train_dense": (dense, "training.json"), "prune": (pruned, PLAN), "recover": (recovered, "training.json")}
+    known = {stage: made.read_json(file) for stage, (made, file) in stages.items() if made is not None}
+    reasons = [f"{stage}: {one['no_joules']}" for stage, one in known.items() if one.get("no_joules")]
+    return {f"{stage}_joules": one.get("joules") for stage, one in known.items()} | {
+        "no_joules": next(iter(reasons), None)
+    }
 
 
 def plan_budgets(experiment: Experiment) -> dict[str, float | None]:

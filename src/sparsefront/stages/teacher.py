@@ -21,6 +21,7 @@ from sparsefront.networks import in_eval_mode
 from sparsefront.progress import bar
 from sparsefront.stages.network import device_of, load_net, make_task, open_data
 from sparsefront.tasks.base import TEACHER_LOGITS, with_square_mask
+from sparsefront.training.graphs import capture_passes
 from sparsefront.training.resume import WEIGHTS
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,13 @@ def compute_logits(experiment: Experiment, dense: Path) -> Tensor:
     log.info("recover: logits of the teacher for %d rows", len(part))
     logits = torch.empty(len(part), experiment.dataset.info.num_classes)
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
-    with in_eval_mode(net), torch.no_grad(), autocast, bar(batches, description="teacher", unit="batch") as shown:
+    with (
+        in_eval_mode(net),
+        torch.no_grad(),
+        autocast,
+        capture_passes(net, enabled=device.type == "cuda"),
+        bar(batches, description="teacher", unit="batch") as shown,
+    ):
         for rows in shown:
             batch = {name: values.to(device) for name, values in part.__getitems__(rows.tolist()).items()}
             (output,) = task.logits(task.call(net, with_square_mask(task.net_inputs(batch), net)))

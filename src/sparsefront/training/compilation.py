@@ -5,7 +5,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -13,13 +13,12 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 from torch.utils import deterministic as debugging
 from torch.utils._pytree import tree_leaves
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import block_names
-from sparsefront.training.graphs import GraphedForward, HiddenStates
+from sparsefront.training.graphs import GraphedForward, HiddenStates, capture_passes, obstacle
 
 # Bitwise reproducible runs on a GPU, without algorithms that sum in varying order.
 
@@ -138,13 +137,13 @@ class CompileSteps(pl.Callback):
         for net, states, trains in networks:
             if self.what != "none":
                 self._compile(net, trains=trains)
-            if self.graphs:
-                self._record(net, states, trains=trains)
+            graphed = self._undo.enter_context(capture_passes(net, states=states, trains=trains, enabled=self.graphs))
+            self.graphed += [] if graphed is None else [graphed]
 
     def _compile(self, net: nn.Module, *, trains: bool) -> None:
         modules = self._modules(net)
         for name, part in modules.items():
-            reason = _obstacle(part)
+            reason = obstacle(part)
             if reason is not None:
                 log.warning("trainer.compile=%s is left out: %s has %s", self.what, name or "the network", reason)
                 return
@@ -154,17 +153,6 @@ class CompileSteps(pl.Callback):
         for part in modules.values():
             part.forward = _compile_forward(part, trains=trains)
             self._undo.callback(delattr, part, "forward")
-
-    def _record(self, net: nn.Module, states: HiddenStates | None, *, trains: bool) -> None:
-        reason = _obstacle(net, but=set() if states is None else states.hooks)
-        if reason is not None:
-            log.warning("trainer.cuda_graphs is left out: the network has %s", reason)
-            return
-        before = vars(net).get("forward")
-        net.forward = GraphedForward(net, net.forward, states=states, trains=trains)
-        self.graphed.append(net.forward)
-        undo = (delattr, net, "forward") if before is None else (setattr, net, "forward", before)
-        self._undo.callback(*undo)
 
     def on_train_end(self, trainer: pl.Trainer | None, module: pl.LightningModule) -> None:
         self._undo.close()
@@ -303,7 +291,7 @@ class ChooseSteps(pl.Callback):
 def _compiles(net: nn.Module) -> bool:
     """Whether the network has blocks, all of which can be compiled."""
     blocks = [net.get_submodule(name) for name in _blocks(net)]
-    return bool(blocks) and all(_obstacle(block) is None for block in blocks)
+    return bool(blocks) and all(obstacle(block) is None for block in blocks)
 
 
 def _now(device: torch.device) -> Any:
@@ -346,17 +334,3 @@ def _compile_forward(module: nn.Module, *, trains: bool) -> Callable[..., Any]:
         return compiled(*values, **named) if module.training or not trains else plain(*values, **named)
 
     return forward
-
-
-def _obstacle(module: nn.Module, but: Set[int] = frozenset()) -> str | None:
-    """What prevents compilation; hooks on the module itself do not, because they run outside of it.
-
-    Args:
-        but: ids of hooks that are no obstacle.
-    """
-    for name, part in module.named_modules():
-        if parametrize.is_parametrized(part):
-            return f"a parametrized weight in {name}"
-        if name and (part._forward_hooks.keys() - but or part._forward_pre_hooks):
-            return f"a hook on {name}"
-    return None

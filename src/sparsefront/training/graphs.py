@@ -1,13 +1,14 @@
-"""CUDA graphs for training steps: one launch each for the forward and the backward pass of a network and of its teacher.
+"""CUDA graphs: one launch each for the forward and the backward pass of a network in training, and for the passes of a teacher or
+of a network that is evaluated.
 
-Steps with small batches are limited by Python, and even more so with sparse layers, whose kernels are short.
+Small batches are limited by Python, and even more so with sparse layers, whose kernels are short.
 """
 
 import logging
 import random
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from sparsefront.gpu import end_rng_capture
@@ -148,7 +150,8 @@ def _moves(values: Sequence[Any], named: Mapping[str, Any]) -> bool:
 
 
 class GraphedForward:
-    """The forward of a network in training, captured together with its backward pass for each batch size; or that of a teacher.
+    """The forward of a network in training, captured together with its backward pass for each batch size; or, without one, that
+    of a teacher or of a network that is evaluated.
 
     The first batch of a size runs eagerly, which warms up libraries and caches. The second is captured, and replayed from then
     on. Other calls (sizes beyond `MOST_GRAPHS`; of a network in training those in eval mode or without gradients) run eagerly.
@@ -159,7 +162,7 @@ class GraphedForward:
         net: its parameters get gradients.
         forward: the function to run.
         states: hidden states that hooks in `net` record; the graphs return them too.
-        trains: False for a teacher, whose calls in eval mode without gradients are captured.
+        trains: False captures calls in eval mode without gradients.
     Attributes:
         replays: number of calls that replayed a graph; `captures`: of those that captured it before.
         failed: whether a capture failed, after which all calls run eagerly.
@@ -189,11 +192,11 @@ class GraphedForward:
         if self._weights != weights:
             self._seen, self._graphs, self._weights = {}, {}, weights
         listens = self._states is not None and self._states.listening
-        device = parameters[0].device.type if parameters else "cpu"
+        device = next((one.device.type for one in (*parameters, *flat_inputs) if isinstance(one, Tensor)), "cpu")
         key = _key(flat_inputs, structure, self._modules, device), listens
         graph = self._graphs.get(key)
         if graph is None:
-            if key not in self._seen or len(self._graphs) >= MOST_GRAPHS or not parameters:
+            if key not in self._seen or len(self._graphs) >= MOST_GRAPHS or (self._trains and not parameters):
                 self._seen[key] = HostCopies()
                 with self._seen[key].patch(capturing=False) if self._copies else nullcontext():
                     return self._forward(*values, **named)
@@ -202,7 +205,7 @@ class GraphedForward:
                 run = self._forward_with_states if listens else self._forward
                 # the copies stay in `_seen`, as the graph reads them
                 with self._seen[key].patch(capturing=True) if self._copies else nullcontext():
-                    graph = _Graph(run, flat_inputs, structure, parameters, first, trains=self._trains)
+                    graph = _Graph(run, flat_inputs, structure, parameters, first, device, trains=self._trains)
             except RuntimeError as error:
                 if COPIES in str(error) and not self._copies:
                     self._copies, self._seen = True, {}
@@ -227,6 +230,47 @@ class GraphedForward:
         return output, states
 
 
+@contextmanager
+def capture_passes(
+    net: nn.Module, *, states: HiddenStates | None = None, trains: bool = False, enabled: bool = True
+) -> Iterator[GraphedForward | None]:
+    """Context in which the network runs as a `GraphedForward`; as before, with a line in the log, if an `obstacle` is in it.
+
+    Args:
+        states, trains: as in `GraphedForward`.
+        enabled: False changes nothing.
+    """
+    reason = obstacle(net, but=set() if states is None else states.hooks) if enabled else None
+    if reason is not None:
+        log.warning("CUDA graphs are left out: the network has %s", reason)
+    if reason is not None or not enabled:
+        yield None
+        return
+    before = vars(net).get("forward")
+    net.forward = graphed = GraphedForward(net, net.forward, states=states, trains=trains)  # type: ignore[method-assign]
+    try:
+        yield graphed
+    finally:
+        if before is None:
+            del net.forward
+        else:
+            net.forward = before
+
+
+def obstacle(module: nn.Module, but: Set[int] = frozenset()) -> str | None:
+    """What prevents captures and compilation; hooks on the module itself do not, because they run outside of it.
+
+    Args:
+        but: ids of hooks that are no obstacle.
+    """
+    for name, part in module.named_modules():
+        if parametrize.is_parametrized(part):
+            return f"a parametrized weight in {name}"
+        if name and (part._forward_hooks.keys() - but or part._forward_pre_hooks):
+            return f"a hook on {name}"
+    return None
+
+
 def _key(given: Sequence[Any], structure: Any, modules: Sequence[nn.Module], device: str) -> Hashable:
     """The cache key of a graph: sizes, non-tensor arguments, autocast dtype, and which modules train."""
     described = tuple(
@@ -246,6 +290,7 @@ class _Graph:
         first: the graph whose memory pools it shares: only one is replayed at a time, and the backward pass uses up what
             the forward pass keeps. Gradients share the first graph's memory, which no forward pass writes, because they
             may be accumulated over further batches.
+        device: type of the device, whose autocast settings hold.
         trains: False captures the forward pass alone.
     Raises:
         RuntimeError: something cannot be captured, such as a value read by Python or a random number drawn on the CPU.
@@ -258,11 +303,11 @@ class _Graph:
         structure: Any,
         parameters: list[nn.Parameter],
         first: "_Graph | None",
+        device: str,
         *,
         trains: bool = True,
     ) -> None:
         self.parameters, self._trains = parameters, trains
-        device = parameters[0].device.type
         self._inputs = [one.detach().clone() if isinstance(one, Tensor) else one for one in given]
         values, keywords = tree_unflatten(self._inputs, structure)
 

@@ -31,7 +31,7 @@ from sparsefront.progress import counted
 from sparsefront.provenance import Provenance, provenance
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.field_types import differences
-from sparsefront.results.record import Cost, Identity, Result, result_fields
+from sparsefront.results.record import ENERGY, Cost, Identity, Result, result_fields
 from sparsefront.runs import composable_overrides, compose_config
 from sparsefront.stages import control
 from sparsefront.stages.bench import evaluate_splits
@@ -187,7 +187,8 @@ def measure_again(
     if experiment.pattern.prunes:
         unknown |= {"prune_seconds", "recover_seconds"}
         unknown |= set() if budgets.get("recovery_samples") == 0 else {"recovery_samples_per_s"}
-    unknown |= {name for name in ("recovery_gpu_busy_share", "migrated_from") if result.value_of(name) is not None}
+    once = ("recovery_gpu_busy_share", "migrated_from", *ENERGY)
+    unknown |= {name for name in once if result.value_of(name) is not None}
     unknown |= {"latency_predicted_ms"} if isinstance(experiment.allocation, MeasuringAllocation) else set()
     unknown |= {name for name, value in budgets.items() if value is None}
     seals = ("record_sha256", "samples_sha256", "outcomes_sha256")

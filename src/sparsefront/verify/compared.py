@@ -11,7 +11,7 @@ from sparsefront.measure.speedup import SPEEDUP_OVER
 from sparsefront.options import shorten
 from sparsefront.results.field_types import differences, part_at
 from sparsefront.results.metric import Metric
-from sparsefront.results.record import Result, ResultField, result_fields
+from sparsefront.results.record import ENERGY, Result, ResultField, result_fields
 from sparsefront.tasks.outcomes import BLEU, Outcomes
 
 HOLDS, DIFFERS, UNSEEN = "holds", "DIFFERS", "not verified"  # of a topic
@@ -123,7 +123,8 @@ class Comparison:
         topics: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}
         for item in result_fields():
             stated = self.result.value_of(item.name)
-            if (names is None or item.name in names) and (complete or stated not in (None, {}, [])):
+            required = complete and item.name not in ENERGY
+            if (names is None or item.name in names) and (required or stated not in (None, {}, [])):
                 seen, verdicts = topics.setdefault(topic_of(item), ([], []))
                 seen += [] if stated is None else [item.name]
                 verdicts += ((verdict, details) for _, _, _, verdict, details in self.differing(item))

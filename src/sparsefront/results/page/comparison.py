@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sparsefront.measure.speedup import FEWEST_REPEATS
@@ -32,6 +33,7 @@ from sparsefront.results.field_types import holds_entries
 from sparsefront.results.page.run import json_for_page, run_details, script_text, write_page
 from sparsefront.results.plots import DENSE_COLOR, pattern_color, recovery_marker
 from sparsefront.results.record import Result, result_fields
+from sparsefront.results.serving import Serving, serving_lines
 from sparsefront.results.statistics import (
     CANNOT_TELL,
     FASTER,
@@ -61,7 +63,7 @@ points. The fields for filters are also filled for older records.
 """
 
 
-def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
+def run_columns(results: Sequence[Result], served: Mapping[int, Serving]) -> list[dict[str, Any]]:
     """One entry per field: {"name"} plus "constant" (one value for all runs) or "values" (one per run, or indices into the list
     "of"). `DERIVED` fields come last, with names that begin with "_".
     """
@@ -75,6 +77,8 @@ def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
         rows = map(attrgetter(*names), map(attrgetter(group), results))
         columns |= zip(names, zip(*rows), strict=True)
     columns |= {f"_{name}": [getter(result) for result in results] for name, getter in DERIVED.items()}
+    serving = (served.get(id(result)) for result in results)
+    columns["_requests_per_s"] = [None if one is None else one.requests_per_s for one in serving]
     return [{"name": name, **_pack(list(values))} for name, values in columns.items()]
 
 
@@ -98,7 +102,7 @@ def _of_side(result: Result, suffix: str, split: str = "") -> float | None:
 SHOWN = ("pattern", "sparsity", "recovery")  # table columns besides the settings
 
 
-def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str, Any]:
+def section_text(group: ComparableResults, verdicts: Sequence[str], served: Mapping[int, Serving]) -> dict[str, Any]:
     """The text that the template inserts into the page.
 
     Args:
@@ -109,6 +113,7 @@ def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str,
         "runs": counted(len(group.results), "run"),
         "headline": headline(group),
         "budgets": budget_table(group),
+        "served": serving_lines(group.results, served),
         "decided_on": "held-out data"
         if group.picked_by == "val"
         else "the reporting split, since nothing else was recorded",
@@ -191,6 +196,7 @@ def write_comparison(
     axis: Axis = SPEEDUP,
     verdicts_of: Callable[[ComparableResults], Sequence[str]] = lambda group: (),
     folder_of: Callable[[Result], Path | None] = lambda result: None,
+    served: Mapping[int, Serving] = MappingProxyType({}),
     failed: Sequence[dict[str, str]] = (),
     groups: Sequence[ComparableResults] | None = None,
 ) -> Path:
@@ -199,6 +205,7 @@ def write_comparison(
     Args:
         verdicts_of: confidence of what was picked on the reporting split, as from `winners.verdicts`.
         folder_of: returns the folder of a result's `row.json`, with its command and mask pictures.
+        served: `id` of a result -> how its networks served requests.
         failed: runs without a result, from `list_failures`.
         groups: from `split_comparable`, if already computed.
     Raises:
@@ -221,7 +228,7 @@ def write_comparison(
         "most_missed": MOST_MISSED,
         "fewest_repeats": FEWEST_REPEATS,
         "styles": styles,
-        "columns": run_columns(results),
+        "columns": run_columns(results, served),
         "sections": [section_data(group, places) for group in groups],
         **run_details(results, folder_of, [point.result for front in fronts for point in front]),
     }
@@ -232,7 +239,7 @@ def write_comparison(
         description=f"{groups[0].title}: {headline(groups[0])}",
         failed=failed,
         own_lengths=any(result.speed.speedup_dataset is not None for result in results),
-        sections=[section_text(group, verdicts_of(group)) for group in groups],
+        sections=[section_text(group, verdicts_of(group), served) for group in groups],
         data=Markup(json_for_page(data)),
         script=Markup(script_text()),
     )

@@ -20,6 +20,7 @@ from sparsefront.results.latency_table import curve_figure, curve_lines, wins_te
 from sparsefront.results.plots import pareto_figure, svg_text
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import run_command
+from sparsefront.results.serving import read_all_serving, serving_lines
 from sparsefront.results.tables import apart_from_medians, layer_lines, run_lines
 
 # Templates of the pages; styles and scripts are separate files that are inlined.
@@ -152,6 +153,7 @@ def write_run_page(
         command=run_command(result, path.parent),
         provenance=provenance(result),
         curve=curve,
+        served=serving_lines([result], read_all_serving([result], lambda _: path.parent)),
         layers=layer_lines(result),
         collapsed=collapsed,
         pictures=[picture(file) for file in pictures],

@@ -69,6 +69,7 @@ function pointOf(held, runs, section) {
     speedup: mean(known("speedup", runs)),
     latency_ms: mean(known("latency_sparse_ms", runs)),
     speedup_dataset: mean(known("speedup_dataset", runs)),
+    requests_per_s: mean(known("_requests_per_s", runs)),
     intervals: { speedup: intervalOf("speedup", runs), speedup_dataset: intervalOf("speedup_dataset", runs) },
     unlike: runs.flatMap((run) => section.unlike[run] ?? []),
   };

@@ -12,6 +12,7 @@ const TABLE = [
   { head: "latency", minor: true, value: (point) => point.latency_ms, text: millisecondsText },
   { head: "speedup", most: true, value: (point) => point.speedup, text: timesText },
   { head: "speedup, own lengths", minor: true, field: "speedup_dataset", most: true, value: (point) => point.speedup_dataset, text: timesText },
+  { head: "requests/s", minor: true, field: "_requests_per_s", most: true, value: (point) => point.requests_per_s, text: plainText },
   { head: "precision", minor: true, field: "_precision", value: (point) => valueOf("_precision", point.run) ?? "" },
   { head: "picked by held out", minor: true, value: (point) => point.picked ?? "" },
   { head: "≠", minor: true, value: (point) => (point.unlike.length ? point.unlike.join("; ") : ""),

@@ -23,6 +23,7 @@ function lostText(value, { sign }) {
 const timesText = or((value) => `${fixed(value, 2)}×`);
 const millisecondsText = or((value) => `${milliseconds(value)} ms`);
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+const plainText = or(String);
 const fractionText = or((value) => fixed(value, 3));
 
 function qualityText(point) {
