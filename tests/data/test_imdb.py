@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tiny_files import write_imdb
 
-from sparsefront.artifacts.content_digest import remembering
-from sparsefront.data.imdb import Imdb, ImdbRows
+from sparsefront.data.imdb import Imdb
 from sparsefront.errors import InvalidSetting
 
 
@@ -57,12 +56,3 @@ def test_unlabeled_rows_of_train(tiny: Any, opened: Any, tmp_path: Path, caplog:
     dataset.drop_unlabeled().check()
     with pytest.raises(InvalidSetting, match="has no unsup.jsonl"):
         dataset.check()
-
-
-def test_files_are_checked_once(tiny: Any, tmp_path: Path, caplog: Any, monkeypatch: Any) -> None:
-    caplog.set_level(logging.INFO)
-    for _ in range(2):
-        with remembering(tmp_path / "digests.json"):
-            tiny("imdb").check()
-        monkeypatch.setattr(ImdbRows, "read", lambda *_: pytest.fail("read again"))
-    assert caplog.text.count("1 of 40 rows of train are left out: also in test") == 2

@@ -15,7 +15,6 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.models import bert
 from sparsefront.models.bert import Bert, train_wordpiece
 
 
@@ -74,13 +73,6 @@ def test_other_shapes_are_rejected(folder: Path, pair_classes: DataInfo):
         Bert(path=str(folder)).build(pair_classes)
 
 
-def test_bad_settings_are_rejected():
-    with pytest.raises(InvalidSetting, match="size=huge: must be 'tiny', 'base' or 'large'"):
-        Bert(size="huge")
-    with pytest.raises(InvalidSetting, match="excludes path"):
-        Bert(size="tiny", path="somewhere")
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_weights_that_are_not_finite(folder: Path, pair_classes: DataInfo, name: str):
     weights = load_file(folder / "model.safetensors")
@@ -102,14 +94,6 @@ def test_vocabulary_of_texts_in_any_order(sentences: list[str]):
     for _ in range(4):
         texts = [*texts[3:], *texts[:3]]
         assert train_wordpiece(texts, vocabulary_size=150, max_length=32).get_vocab() == first
-
-
-def test_inner_pieces_are_ordinary_tokens(sentences: list[str]):
-    tokenizer = train_wordpiece(sentences, vocabulary_size=500, max_length=16)
-    assert set(tokenizer.all_special_tokens) == set(bert.SPECIAL)
-    assert tokenizer.tokenize("##a") == ["[UNK]", "[UNK]", "a"]  # the text "##a" is not the piece "##a"
-    pieces = [token for token in tokenizer.get_vocab() if token.startswith("##")]
-    assert pieces and not any(piece in ("##.", "##,", "##!") for piece in pieces)
 
 
 def test_damaged_files_are_one_sentence(folder: Path, pair_classes: DataInfo):

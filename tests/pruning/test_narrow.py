@@ -232,26 +232,6 @@ def test_lowest_score_of_tied_weights_goes():
     assert masks["2"].any(dim=0).tolist() == [False, False, True, True]
 
 
-def test_masks_nest():
-    torch.manual_seed(0)
-    from sparsefront.allocation.per_layer import PerLayer
-    from sparsefront.pruning.make_masks import make_masks
-
-    net = NETWORKS["bert"][0]()
-    layers = prunable(net)
-    ties = find_ties(net, layers)
-    previous = None
-    for sparsity in (0.1, 0.3, 0.6):
-        scores = {name: torch.rand_like(net.get_submodule(name).weight) for name in layers}
-        given = {"final_sparsity": 0.6, "previous": previous, "ties": ties}
-        masks = make_masks(scores, WIDTH, PerLayer(), sparsity, **given)
-        if previous is not None:
-            assert all(bool((previous[name] | ~masks[name]).all()) for name in layers)
-        previous = masks
-    gone = sum(int((~mask).sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values())
-    assert gone == pytest.approx(0.6, abs=0.02)
-
-
 def test_export_of_a_narrower_network(tmp_path):
     torch.manual_seed(0)
     make, inputs = NETWORKS["bert"]

@@ -7,8 +7,7 @@ import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
 
-from sparsefront.config.validate import validate
-from sparsefront.errors import Edited, InvalidSetting
+from sparsefront.errors import Edited
 from sparsefront.measure.problems import batches_by_size, dataset_size_text
 from sparsefront.records import check_numbers
 from sparsefront.results.record import OF_DATASET
@@ -76,11 +75,6 @@ def test_size_without_memory(run, texts, monkeypatch):
     row = run(*DATASET, *texts, "pattern=dense")
     assert [entry.get("not_measured") for entry in row.speed.dataset_lengths] == [None, "out of memory"]
     assert row.speed.latency_dense_ms > 0 and all(getattr(row.speed, name) is None for name in OF_DATASET)
-
-
-def test_images_have_no_lengths(composed):
-    with pytest.raises(InvalidSetting, match=r"^measure.lengths=dataset: is for text; digits holds images: use fixed$"):
-        validate(composed(*QUICK, "measure.lengths=dataset"))
 
 
 class Plain:

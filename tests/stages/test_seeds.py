@@ -25,10 +25,6 @@ def test_ten_thousand_combinations_share_no_seed():
     assert len(drawn) > 10_000 and len(set(drawn)) == len(drawn)
 
 
-def test_names_of_the_same_letters():
-    assert len({stage_seed(0, stage) for stage in ("recover 12", "recover 21", "dense", "sedne")}) == 4
-
-
 def test_seed_is_the_same_everywhere():
     """Python's own hash of text is not."""
     assert stage_seed(3, "dense") == 1_862_342_600
@@ -96,13 +92,3 @@ def test_no_two_epochs_are_alike(composed, fits):
     first_batches = [epoch[0] for fit in fits for epoch in fit.epochs]
     for index, batch in enumerate(first_batches):
         assert not any(torch.equal(batch, other) for other in first_batches[:index])
-
-
-def test_repeated_round_sees_the_same_batches(composed, fits):
-    settings = [*TRAIN, "schedule=iterative", "schedule.rounds=2"]
-    for _ in range(2):
-        run_experiment(composed(*settings, "reuse=false"))
-    once, again = fits[:3], fits[3:]
-    for fit, same in zip(once, again, strict=True):
-        for epoch, epoch_again in zip(fit.epochs, same.epochs, strict=True):
-            assert all(map(torch.equal, epoch, epoch_again))
