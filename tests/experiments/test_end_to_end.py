@@ -95,22 +95,6 @@ def test_a_cpu_gives_no_latencies(modules, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_gpu_options_of_the_command_line(modules, monkeypatch):
-    study = modules["study"]
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    options = study.options_of(study.arguments(study.__doc__, Path("rows.csv")).parse_args(["--seconds", "3"]))
-    assert options.seconds == 3 and options.timed and options.settings.execution_modes == study.MODES
-
-
-def test_inputs_are_real_tokens(modules, options):
-    inputs = options.prepare(point_of(modules)).inputs
-    tokens = inputs["input_ids"]
-    assert set(inputs) == {"input_ids"} and (tokens > 0).all() and len(tokens.unique()) > 20
-    padded = options.prepare(point_of(modules, attention_mask="padded")).inputs
-    assert (padded["attention_mask"] == (padded["input_ids"] > 0)).all()
-    assert 0 < padded["attention_mask"].float().mean() < 1
-
-
 def test_the_whole_way_of_a_row(modules, timed):
     """All that a GPU does but graphs and profiles, by clocks of a CPU."""
     study, point = modules["study"], point_of(modules)
@@ -161,29 +145,6 @@ def test_every_line_computes_the_same(modules, options, model, caplog):
     lines = [text for text in caplog.messages if "error ratio" in text]
     assert [line.name for line in ablation.LINES if not any(f" {line.name}: " in text for text in lines)] == []
     assert all(float(text.rpartition(" ")[2]) < 1.5 for text in lines)
-
-
-def test_a_line_of_the_ablation(modules, timed):
-    ablation, point = modules["ablation"], point_of(modules, kernel_mode="sparse")
-    ablation.measure(point, timed, ablation.LINES[0])
-    (row,) = read_lines(timed.file)
-    assert list(row) == list(read_lines(FOLDER / "ablation.csv")[0]) and row["line"] == "fused"
-
-
-def test_recent_launches_do_not_count(modules):
-    from sparsefront_kernels.gathered.sm90 import LAUNCHES
-    from sparsefront_kernels.tuning.store import tuned_kernel
-
-    from sparsefront.measure import timers
-
-    table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), timers.find_untried
-    table.record("own", {})
-    try:
-        with modules["ablation"].shipped_launches_only():
-            assert "own" not in table.entries and timers.find_untried(None, None) is None
-        assert "own" in table.entries and timers.find_untried is untried
-    finally:
-        del table.entries["own"]
 
 
 def full_row(modules, target, **more):

@@ -27,18 +27,6 @@ def test_products_differ_from_attention():
     assert measure.gemm_share(times) == pytest.approx(0.6) and measure.gemm_share({}) is None
 
 
-def test_profile_names_the_longest_kernels(tmp_path):
-    file = tmp_path / "profile.csv"
-    times = {f"kernel_{n}": 100.0 - n for n in range(measure.MOST + 2)}
-    for side in ("dense", "sparse"):
-        measure.write_profile(file, {"model": "bert_base", "batch": "8"}, side, times)
-    lines = read_lines(file)
-    assert list(lines[0]) == ["model", "batch", "side", "kernel", "us_per_forward", "share", "is_product"]
-    assert len(lines) == 2 * (measure.MOST + 1) and [line["side"] for line in lines].count("sparse") == measure.MOST + 1
-    assert sum(float(line["us_per_forward"]) for line in lines) == pytest.approx(2 * sum(times.values()))
-    assert lines[measure.MOST]["kernel"] == "(all others)"
-
-
 def test_several_profiles_all_stay(tmp_path):
     file = tmp_path / "profile.csv"
 

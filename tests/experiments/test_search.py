@@ -39,20 +39,6 @@ def test_search_beside_the_best_pattern(modules):
     assert cells[10:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
 
 
-def test_single_pattern_at_the_searched_speed(modules):
-    """By straight lines between its sparsities; the best one by held-out data; of rows of another machine by speedup."""
-    searched = row("search", "1.6", 0, 1.25, 0.94)  # 1.6 times as fast as dense
-    rows = [row("n_m", level, 0, 2 / speedup, value) for level, speedup, value in (("0.5", 1.2, 0.9), ("0.75", 2, 0.8))]
-    assert modules["summary"].single_at_speed(searched, rows) == ("n_m", pytest.approx(0.85))
-    assert modules["summary"].single_at_speed(searched, rows[:1]) is None
-    better = [row("uniform", level, 0, time, 0.8, val_sparse="0.99") for level, time in (("0.5", 2.0), ("0.75", 1.0))]
-    assert modules["summary"].single_at_speed(searched, rows + better) == ("uniform", pytest.approx(0.8))
-    same = [row("uniform", level, 0, 1.25, value, speedup="1.6") for level, value in (("0.5", 0.95), ("0.75", 0.7))]
-    assert modules["summary"].single_at_speed(searched, rows + same) == ("uniform", 0.95)
-    slower_machine = row("n_m", "0.75", 0, 2.5, 0.8, speedup="1.7")
-    assert modules["summary"].best_single(searched, [*rows[:1], slower_machine]) == slower_machine
-
-
 def test_gain_is_paired_over_samples(modules):
     rows = [row("search", "2", seed, 1.0, 0.9, run_id=f"ours{seed}") for seed in (0, 1)]
     rows += [row("n_m", "0.75", seed, 1.0, 0.8, run_id=f"theirs{seed}") for seed in (0, 1)]
@@ -80,11 +66,3 @@ def test_page_holds_tables_of_its_lines(modules, name):
     pairs = read_lines(modules["summary"].pairs_file(FOLDER / f"{name}.csv"))
     for table in (modules["summary"].all_choices(lines), modules["summary"].table(lines, pairs)):
         assert f"-->\n{chr(10).join(table)}\n<!--" in page
-
-
-def test_front_by_held_out_accuracy(modules, tmp_path):
-    places = [(2.0, 0.7, 0.0, 0.9), (1.0, 0.8, 0.0, 0.8), (3.0, 0.99, 0.0, 0.85), (4.0, 0.6, 0.0, 0.95)]
-    assert [place[0] for place in modules["summary"].front(places)] == [1.0, 2.0, 4.0]
-    rows = [row("search", "2", 0, 1.0, 0.94), row("search", "2", 1, 3.0, 0.96), row("n_m", "0.5", 0, 1.5, 0.9)]
-    complete = [one | {"val_dense": "0.95", "val_dense_continued": "0.95"} for one in rows]
-    assert modules["summary"].draw(complete, tmp_path / "fronts.svg").stat().st_size > 0

@@ -13,8 +13,6 @@ from sparsefront_kernels.norm import (
     layer_norm_columns_reference,
 )
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, LAUNCHES, TRITON, NormLaunch, NormProblem
-from sparsefront_kernels.tuning import store
-from sparsefront_kernels.tuning.launches import forget_choices
 
 NOTHING = {"weight": None, "bias": None, "x_bias": None, "residual": None, "sums": None}
 LIMIT = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -95,20 +93,6 @@ def test_measured_launch_runs(cuda_reference):
     odd = torch.randn(64, 13, dtype=torch.float16)  # the nearest measurement, of a kernel that does not take it
     assert layer_norm.launch_in_use(odd, **NOTHING) == TRITON
     layer_norm_columns(odd, None, bias, 1e-6)
-    assert cuda_reference == [CUDA]
-
-
-@pytest.mark.usefixtures("nothing_tuned")
-def test_choice_is_of_one_problem(cuda_reference):
-    x, residual = torch.randn(2, 64, 16, dtype=torch.float16)
-    remember(x, CUDA, residual, keep_sums=True).save()
-    store.tuned_kernel.cache_clear()
-    forget_choices()
-    assert layer_norm.launch_in_use(x, **NOTHING | {"residual": residual, "sums": x}) == CUDA
-    for others in ({}, {"residual": residual}, {"residual": residual.t().contiguous().t(), "sums": x}):
-        assert layer_norm.launch_in_use(x, **NOTHING | others) == TRITON
-    assert layer_norm.launch_in_use(x.bfloat16(), **NOTHING | {"residual": residual.bfloat16(), "sums": x}) == TRITON
-    add_layer_norm_columns(x, None, residual, None, None, 1e-6, True)
     assert cuda_reference == [CUDA]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from sparsefront_kernels.bench.rows import read_rows
-from sparsefront_kernels.performance_model import PredictedSpeedup, Product, performance_model, predict
+from sparsefront_kernels.performance_model import PredictedSpeedup, Product, predict
 from sparsefront_kernels.performance_model.__main__ import main
 from sparsefront_kernels.performance_model.fit import Sample, fitted
 from sparsefront_kernels.performance_model.kernel_latency import FAMILIES, Prediction, predict_with
@@ -100,16 +100,6 @@ def test_fit_finds_its_times():
     assert predict_with(product(dtype="bf16"), "gathered_sm90", found).error == errors["held_out_p90"]
 
 
-def test_own_rates_replace_shipped_ones(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    device_rates.cache_clear()
-    assert device_rates("NVIDIA H200").num_sms == 132
-    dataclasses.replace(rates(), gpu="NVIDIA H200").save(user_file("NVIDIA H200"))
-    device_rates.cache_clear()
-    assert device_rates("NVIDIA H200").num_sms == 100
-    device_rates.cache_clear()
-
-
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     device_rates.cache_clear()
@@ -129,22 +119,6 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert device_rates("Some GPU").made_with["source"] == "rows.csv" and user_file("Some GPU").exists()
     assert main([str(tmp_path / "nowhere.csv")]) == 1
     device_rates.cache_clear()
-
-
-def test_predictions_are_measurements_where_possible(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    device_rates.cache_clear()
-    known = performance_model("NVIDIA H200")
-    near, far = (row_major(m=m, k=4096, n=4096, granularity=128) for m in (2048, 100_000))
-    measured, modelled = known.speedup(near, "gathered"), known.speedup(far, "gathered")
-    assert (measured.source, measured.error) == ("measurements", 0)
-    assert modelled.source == "model" and 0 < modelled.error < 1
-    assert modelled.dense_us > modelled.latency_us > 0
-    alone = dataclasses.replace(known, table=None).speedup(near, "gathered")
-    assert alone.source == "model" and alone.speedup == pytest.approx(measured.speedup, rel=0.25)
-    assert known.speedup(near, "csr") is None
-    assert dataclasses.replace(known, rates=None).speedup(far, "gathered") is None
-    assert performance_model("a GPU that nobody measured") is None
 
 
 def test_model_within_its_error():

@@ -100,11 +100,6 @@ def test_other_steps_batches_or_devices(make_result, change, budget):
     assert told == {"recovery of 42 steps of 64 samples", f"recovery of {budget}"}
 
 
-def test_processor_does_not_part_gpu_times(make_result):
-    gpu = RECORDED | {"latency_device": "cuda", "gpu": "H200"}
-    assert len(split_comparable([make_result(**gpu), make_result(**gpu | {"threads": None, "processor": None})])) == 1
-
-
 def test_held_out_part_picks_the_front(make_result):
     lucky = make_result(run_id="lucky", speedup=2.0, val_sparse=0.90, sparse=0.99, val_dense=0.98)
     good = make_result(run_id="good", granularity=64, speedup=2.0, val_sparse=0.95, sparse=0.91, val_dense=0.98)
@@ -175,14 +170,6 @@ def test_missing_settings_are_no_difference(make_result):
     assert differences([make_result(**ALIKE), dense]) == []
     other = make_result(**ALIKE | {"recipe_parameters": {"lr": 0.003, "epochs": 10}})
     assert differences([make_result(**ALIKE), dense, other]) == ["differs between these runs: recipe.lr 0.001, 0.003"]
-
-
-def test_two_windows_at_one_sparsity(make_result):
-    half = ALIKE | {"pattern": "n_m", "sparsity_target": 0.5}
-    results = [make_result(**half, n_of_m="2:4"), make_result(**ALIKE | {"pattern": "n_m"}, n_of_m="1:4")]
-    assert differences(results) == []
-    (line,) = differences([*results, make_result(**half, n_of_m="4:8")])
-    assert line.endswith("n:m of n_m at sparsity 0.5 2:4 and 4:8")
 
 
 def test_equal_weights_of_different_seeds(make_result):

@@ -7,14 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from sparsefront.allocation.latency_aware import LatencyAware, read_table
 from sparsefront.patterns.n_m import NM
 from sparsefront.results.latency_table import curve_lines, curve_sizes, is_win, main, wins_text, won_batch_sizes
-from sparsefront.results.page.run import write_run_page
 from sparsefront.results.store import append_result, write_result_json
-from sparsefront.results.tables import run_table
 
 ON_GPU = {
     "gpu": "NVIDIA H200",
@@ -139,14 +136,3 @@ def test_the_table_holds_every_point(result, make_result):
     assert lines[1]["speedup"] == "1.02×" and lines[1]["kernels, or not measured because"] == "5 × gathered_sm90"
     assert lines[2]["kernels, or not measured because"] == "1 × gathered_reference"
     assert curve_lines(make_result()) == []
-
-
-def test_page_and_terminal_tell_it(result, make_result, tmp_path):
-    page = write_run_page(result, tmp_path / "page.html", title="run").read_text()
-    assert "Latency over batch size" in page and "cuda_graph+fused_qkv" in page
-    assert "sparse wins, with its whole interval, length 128: at batch 32, 128" in page
-    one_size = write_run_page(make_result(), tmp_path / "page.html", title="run").read_text()
-    assert "Latency over batch size" not in one_size
-    console = Console(width=200, record=True)
-    console.print(run_table(result))
-    assert "at batch 32, 128" in console.export_text()

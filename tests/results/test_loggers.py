@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from quick_settings import QUICK
 
-from sparsefront.__main__ import compare as main
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.results.loggers import (
@@ -270,29 +269,6 @@ def results(make_result):
         ),
         make_result(run_id="d", pattern="n_m", val_sparse=0.96, val_dense=0.98, **untimed),
     ]
-
-
-def test_group_of_the_only_sweep(results, tmp_path, monkeypatch):
-    import wandb
-
-    started = []
-
-    class Run:
-        url, dir = None, "somewhere"
-
-        def log(self, values: dict) -> None: ...
-
-        def finish(self) -> None: ...
-
-    monkeypatch.setattr(wandb, "init", lambda **start: started.append(start) or Run())
-    for name in ("one", "other"):
-        write_result_json(tmp_path / name / "a" / "row.json", results[0])
-    monkeypatch.chdir(tmp_path)
-    for paths in (["one"], ["one", "other"]):
-        assert main([*paths, "out=out", "log=wandb", "project=mine", "entity=us"]) == 0
-    assert [start["group"] for start in started] == ["one", None]
-    assert {(start["project"], start["entity"], start["job_type"]) for start in started} == {("mine", "us", "compare")}
-    assert main(["one", "out=out"]) == 0 and len(started) == 2, "only where it is asked for"
 
 
 def test_comparison_is_no_run(monkeypatch, results):

@@ -9,7 +9,6 @@ from experiments.operators.crossover import (
     CSV_COLUMNS,
     Crossover,
     crossovers,
-    mean_curve,
     write_csv,
 )
 from experiments.operators.measurements import Weight
@@ -20,12 +19,6 @@ WEIGHT = Weight("gathered", "vector_wise", 128, "equal")
 def crossover(*curve: tuple[float, float]) -> Crossover:
     """From (sparsity, speedup)."""
     return Crossover(WEIGHT, "fp16", "row_major", 256, 1, [(at, math.log(speedup)) for at, speedup in curve])
-
-
-def test_halfway_in_the_logarithm():
-    one = crossover((0.5, 0.5), (0.75, 2.0), (0.9, 4.0))
-    assert one.sparsity == pytest.approx(0.625)
-    assert one.verdict == "63 %", "the lowest whole percent that wins"
 
 
 VERDICTS = {
@@ -43,14 +36,6 @@ VERDICTS = {
 @pytest.mark.parametrize(("curve", "verdict"), VERDICTS.values(), ids=VERDICTS.keys())
 def test_verdicts(curve, verdict):
     assert crossover(*curve).verdict == verdict
-
-
-def test_mean_over_shapes_of_several_sparsities():
-    """The first shape is linear from 0 to 4; the second has a kink; only 0.5 to 0.875 is covered by both."""
-    curve = mean_curve([{0.5: 0.0, 0.9: 4.0}, {0.5: -2.0, 0.75: 0.0, 0.875: 1.0}])
-    assert [at for at, _ in curve] == [0.5, 0.75, 0.875]
-    assert [value for _, value in curve] == pytest.approx([-1.0, 1.25, 2.375])
-    assert mean_curve([{0.5: 0.0}, {0.9: 1.0}]) == []
 
 
 def test_fastest_kernel_of_each_shape(measured):

@@ -30,12 +30,6 @@ def rows(measured):
     ]
 
 
-def test_the_fastest_and_its_speedup(rows):
-    (times,) = times_by_m(rows).values()
-    assert [times.fastest(m) for m in (1, 16, 64, 256)] == ["n_m_small_m", "n_m_mma", "n_m_mma", "n_m_rebuilt"]
-    assert [times.speedup(m) for m in (1, 16, 1024)] == [2.0, 1.0, pytest.approx(160 / 180)]
-
-
 def test_kernels_cross_at_equal_times(rows):
     (times,) = times_by_m(rows).values()
     first, second = times.crossings()
@@ -47,13 +41,6 @@ def test_kernels_cross_at_equal_times(rows):
         256,
         None,
     )
-
-
-def test_dense_takes_over_once(rows):
-    (times,) = times_by_m(rows).values()
-    (crossing,) = times.dense_crossings()
-    assert (crossing.before, crossing.after) == ("sparse", "dense")
-    assert crossing.at == pytest.approx(64.0), "a tie at 64, twice as slow at 256"
 
 
 def test_the_command_writes_a_table(rows, results_file, tmp_path):

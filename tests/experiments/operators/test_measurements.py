@@ -88,18 +88,3 @@ def test_bad_values_name_their_line(results_file, measured, column, value, allow
 
 def masks(distribution, pattern, settings=""):
     return {"distribution": distribution, "pattern": pattern, "mask_settings": settings}
-
-
-def test_measurements_of_two_patterns_stay_apart(results_file, measured):
-    path = results_file([measured(), measured(kernel="other")])
-    header, first, second = path.read_text().splitlines()
-    names = header.split(",")
-
-    def changed(line, **values):
-        return ",".join((dict(zip(names, line.split(","), strict=True)) | values).values())
-
-    tile = changed(first, distribution="pattern", pattern="tile_wise", mask_settings="seed=0")
-    vector = changed(second, distribution="pattern", mask_settings="m=null seed=0")
-    path.write_text("\n".join([header, first, tile, vector]) + "\n")
-    found = [one.weight.distribution for one in read_measurements(path).measurements]
-    assert found == ["equal", "tile_wise", "vector_wise"]

@@ -20,11 +20,6 @@ def test_fastest_kernel_of_the_granularity(measured, dense_weight):
     assert found.peers == {0.5: {256: approx(1.5)}}
 
 
-def test_few_sizes_are_no_sweep(measured, tmp_path):
-    rows = [measured(2.0, m=m) for m in SIZES[:4]]
-    assert sweeps(rows) == [] and draw_sweeps(rows, tmp_path / "sweep.svg") is None
-
-
 def test_sweeps_are_drawn(measured, tmp_path):
     rows = [measured(2.0, m=m, k=k, asked_sparsity=0.5) for m in SIZES for k in (256, 512, 1024, 2048, 4096)]
     rows += [measured(2.0, m=m, layout="row_major") for m in SIZES]

@@ -10,7 +10,6 @@ from sparsefront_kernels.bench.rows import write_rows
 
 from experiments.operators import uniform
 from experiments.operators.measurements import Weight
-from experiments.operators.uniform import table_1
 
 from .conftest import as_row
 
@@ -38,18 +37,6 @@ def results(measured, tmp_path):
 def test_fastest_own_kernel_against_cusparse(results):
     cell = uniform.Cell("fp32", 128, 128, 128, 0.6)
     assert uniform.read_speedups(results([cell])) == {cell: pytest.approx(3.0)}
-
-
-def test_rows_without_cusparse_are_no_result(results_file, measured):
-    with pytest.raises(ValueError, match="no right product of ell beside cusparse_csr"):
-        uniform.read_speedups(results_file([measured(2.0, weight=Weight("ell", "uniform", 1, "equal"))]))
-
-
-def test_network_counts_weights_by_occurrence():
-    network = replace(table_1()[0], weights={(8, 8): 3, (8, 16): 1}, m=4, sparsity=0.5)
-    speedups = {uniform.Cell("fp32", 4, 8, 8, 0.5): 2.0, uniform.Cell("fp32", 4, 8, 16, 0.5): 32.0}
-    assert uniform.network_speedup(network, "fp32", speedups) == (pytest.approx(4.0), 0)
-    assert uniform.network_speedup(network, "fp16", speedups) == (None, 2)
 
 
 def test_the_plan_measures_every_cell():
