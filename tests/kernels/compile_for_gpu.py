@@ -113,6 +113,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
     with recorded() as recorders:
         states = [weight[:, :64].contiguous() for _ in range(3)]
         triton_steps.launch_lstm_gates(weight, weight, *states)
+        triton_steps.launch_lstm_gates_backward(weight, weight, *states, torch.empty_like(weight), states[0])
     yield from launches_of(f"lstm_gates {dtype}", recorders)
     e4m3, scale = torch.float8_e4m3fn, weight.float()[:1, :1]
     for k, values, group, static, activation in (

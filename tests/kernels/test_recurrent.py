@@ -5,8 +5,13 @@ import torch
 from sparsefront_kernels.csr.format import CSRFormat
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.recurrent import SparseGates, lstm_gates, lstm_gates_reference, lstm_step
+from sparsefront_kernels.recurrent.gates import lstm_gates_backward
 from sparsefront_kernels.recurrent.step import pack_steps
-from sparsefront_kernels.recurrent.triton_steps import launch_lstm_gates, launch_lstm_step
+from sparsefront_kernels.recurrent.triton_steps import (
+    launch_lstm_gates,
+    launch_lstm_gates_backward,
+    launch_lstm_step,
+)
 from torch import Tensor
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -26,29 +31,42 @@ def poisoned(*shapes: tuple[int, int], like: Tensor) -> list[Tensor]:
     return [like.new_full(shape, torch.nan) for shape in shapes]
 
 
+@pytest.mark.parametrize("wide_state", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (5, 300), (3, 32)])
-def test_gates(rows, width, dtype, device):
-    given = products(rows, width, device, dtype)
-    expected = lstm_gates_reference(*(part.double() for part in given))
-    launched = poisoned((rows, width), (rows, width), like=given[0])
-    launch_lstm_gates(*given, *launched)
-    for results in (launched, lstm_gates(*given)):
-        for found, right in zip(results, expected, strict=True):
-            assert found.is_contiguous() and found.dtype == dtype
-            assert torch.allclose(found.double(), right, atol=tolerance(dtype, device), rtol=tolerance(dtype, device))
+def test_gates_and_their_gradients(rows, width, dtype, wide_state, device):
+    from_input, from_state, c = products(rows, width, device, dtype)
+    operands = (from_input, from_state, c.float() if wide_state else c)
+    dh, dc = (torch.randn(rows, width, device=device).to(one.dtype) for one in (from_input, operands[2]))
+    leaves = [part.detach().double().requires_grad_() for part in operands]
+    right = lstm_gates_reference(*leaves)
+    right_gradients = torch.autograd.grad(right, leaves, (dh.double(), dc.double()))
+    launched = poisoned((rows, width), like=from_input) + poisoned((rows, width), like=operands[2])
+    launch_lstm_gates(*operands, *launched)
+    gradients = poisoned((rows, 4 * width), like=from_input) + poisoned((rows, width), like=operands[2])
+    launch_lstm_gates_backward(*operands, dh, dc, *gradients)
+    results = [(launched, right), (gradients, right_gradients[1:]), (lstm_gates(*operands), right)]
+    results.append((lstm_gates_backward(*operands, dh, dc), right_gradients[1:]))
+    for tensors, expected in results:
+        for one, other, like in zip(tensors, expected, (from_input, operands[2]), strict=True):
+            assert one.is_contiguous() and one.dtype == like.dtype
+            error = tolerance(dtype, device)
+            assert torch.allclose(one.double(), other, atol=error, rtol=error)
 
 
-def test_gates_are_an_op(device):
-    given = products(3, 8, device)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gates_are_an_op(dtype, device):
+    operands = products(3, 8, device, dtype)
+    given = (operands[0], operands[1][0].expand(3, -1), operands[2])  # rows alike, as of a bias
     torch.library.opcheck(lstm_gates, given, test_utils=("test_schema", "test_faketensor"))
-    ours, theirs = ([part.detach().clone().requires_grad_() for part in given] for _ in range(2))
+    ours, theirs = ([part.detach().requires_grad_() for part in given] for _ in range(2))
     for parts, run in ((ours, lstm_gates), (theirs, lstm_gates_reference)):
         h, c = run(*parts)
+        assert h.dtype == c.dtype == dtype
         (h.sum() + (c * c).sum()).backward()
     for one, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(one.grad, other.grad, atol=1e-5)
-    with pytest.raises(ValueError, match=r"products must be torch.float32 \[3, 32\]"):
+        assert torch.allclose(one.grad, other.grad, atol=1e-5 if dtype == torch.float32 else 1e-12)
+    with pytest.raises(ValueError, match=rf"products must be {dtype} \[3, 32\]"):
         lstm_gates(given[0][:, 1:], *given[1:])
 
 

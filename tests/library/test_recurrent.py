@@ -19,7 +19,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.linears import as_linears
-from sparsefront.models.recurrent import GateLinear, SplitLSTM, lstm_gates
+from sparsefront.models.recurrent import GateLinear, LstmSteps, SplitLSTM
 from sparsefront.pruning.calibration import sum_over_inputs
 
 LENGTHS = torch.tensor([2, 5, 3])
@@ -67,6 +67,63 @@ def test_outputs_of_the_operator(batch_first, bidirectional):
                     assert isinstance(found[0], PackedSequence) == isinstance(x, PackedSequence)
                     for one, other in zip(found[0], expected[0], strict=True):
                         torch.testing.assert_close(one, other)
+
+
+def gradients(outputs: Tensor, lstm: nn.Module, x: Tensor) -> list[Tensor]:
+    names = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")
+    weights = [getattr(lstm, f"{name}{layer}", None) for layer in range(2) for name in names]
+    if isinstance(lstm, SplitLSTM):
+        parts = ((getattr(lstm, f"{part}_l{layer}"), kind) for layer in range(2) for kind, part in KINDS)
+        weights = [getattr(part, kind) for part, kind in parts]
+    return list(torch.autograd.grad(outputs.square().sum(), [x, *(one for one in weights if one is not None)]))
+
+
+KINDS = [("weight", "ih"), ("weight", "hh"), ("bias", "ih"), ("bias", "hh")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradients_of_the_operator(bias, dtype):
+    """Step by step with hooks, and for inputs of which a part is known only then; half of the weights are zero."""
+    torch.manual_seed(0)
+    lstm = nn.LSTM(6, 8, 2, bias=bias, batch_first=True, dtype=dtype)
+    with torch.no_grad():
+        for weight in lstm.parameters():
+            weight *= torch.rand_like(weight) < 0.5
+    split, hooked = SplitLSTM(lstm), copy.deepcopy(SplitLSTM(lstm))
+    hooked.hh_l0.register_forward_pre_hook(lambda *_: None)
+    assert split.is_plain and not hooked.is_plain
+    x, state = torch.randn(3, 5, 6, dtype=dtype, requires_grad=True), torch.randn(2, 2, 3, 8, dtype=dtype)
+    expected, last = lstm(x, tuple(state))
+    outputs, states = [], list(zip(*state, strict=True))
+    steps = LstmSteps(split, x[..., :4])
+    for step in range(5):
+        y, states = steps(step, x[:, step, 4:], states)
+        outputs.append(y)
+    joined = torch.stack([torch.stack(parts) for parts in zip(*states, strict=True)])
+    error = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-12}
+    for net, found in ((split, (torch.stack(outputs, 1), joined)), (hooked, hooked(x, tuple(state)))):
+        torch.testing.assert_close(found[0], expected, **error)
+        torch.testing.assert_close(torch.stack(tuple(found[1])), torch.stack(last), **error)
+        own = gradients(found[0], net, x)
+        for one, other in zip(own, gradients(lstm(x, tuple(state))[0], lstm, x), strict=True):
+            torch.testing.assert_close(one, other, **error)
+
+
+def test_autocast_leaves_states_of_cells(monkeypatch):
+    """As on a GPU in bf16, where the operator would run in fp16."""
+    torch.manual_seed(0)
+    split, x = SplitLSTM(nn.LSTM(6, 8, 2, batch_first=True)), torch.randn(3, 5, 6)
+    expected = split(x)[0]
+    monkeypatch.setattr("sparsefront.models.recurrent._casts_otherwise", lambda x: True)
+    with torch.autocast("cpu", torch.bfloat16):
+        (y, (h, c)), steps = split(x), LstmSteps(split, x)
+        states = [(torch.zeros(3, 8), torch.zeros(3, 8))] * 2
+        first, states = steps(0, x[:, 0, :0], states)
+    assert y.dtype == h.dtype == first.dtype == torch.bfloat16
+    assert c.dtype == states[1][1].dtype == torch.float32
+    torch.testing.assert_close(y.float(), expected, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(first, y[:, 0], rtol=2e-2, atol=2e-3)
 
 
 def test_padding_counts_for_nothing():
@@ -231,8 +288,33 @@ def test_on_a_gpu(bidirectional):
         torch.testing.assert_close(copy.deepcopy(net)(x)[0], masked)
         torch.testing.assert_close(copy.deepcopy(net).float()(x.float())[0], masked.float(), atol=5e-3, rtol=1e-2)
     sf.swap(net, masks, (x,), kernel="sparse", tell=quiet)
-    assert net[0].gates is not lstm_gates
     settings = {"execution_modes": ("eager", "cuda_graph", "compile"), "device": x.device, "dtype": x.dtype}
     found = fastest_execution_mode(net, {"input": x}, **settings)
     assert not found.not_timed
     torch.testing.assert_close(found.call()[0], masked, atol=5e-3, rtol=1e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("known", [None, 128, 64])
+def test_bfloat16_steps_on_a_gpu(known):
+    """All at once, and for inputs of which all or a half are known before: close to fp32, with gradients."""
+    torch.manual_seed(0)
+    plain = nn.LSTM(128, 128, 2, batch_first=True).cuda()
+    split, x = SplitLSTM(copy.deepcopy(plain)), torch.randn(16, 12, 128, device="cuda")
+    expected = plain(x)[0]
+    expected.square().sum().backward()
+    with torch.autocast("cuda", torch.bfloat16):
+        if known is None:
+            y = split(x)[0]
+        else:
+            steps, outputs = LstmSteps(split, x[..., :known]), []
+            states = [(torch.zeros(16, 128, device="cuda"),) * 2] * 2
+            for step in range(12):
+                output, states = steps(step, x[:, step, known:], states)
+                outputs.append(output)
+            y = torch.stack(outputs, 1)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), expected, rtol=0, atol=2e-2)
+    y.float().square().sum().backward()
+    right = plain.weight_hh_l0.grad
+    assert (split.hh_l0.weight.grad - right).norm() < 0.05 * right.norm()

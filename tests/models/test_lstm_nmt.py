@@ -43,6 +43,19 @@ def test_steps_equal_the_whole_target(net):
             state, expected, tokens = net.reorder(state, order), expected[order], tokens[order]
 
 
+def test_whole_targets_train_like_steps(net):
+    """Gradients of a decoder that runs token by token, as with hooks; with zeros in the weights."""
+    net, given = net.double(), sentences()
+    with torch.no_grad():
+        net.decoder.lstm.ih_l0.weight *= torch.rand_like(net.decoder.lstm.ih_l0.weight) < 0.5
+    stepping = copy.deepcopy(net)
+    stepping.decoder.lstm.register_forward_hook(lambda *_: None)
+    for one in (net, stepping):
+        one(**given).square().sum().backward()
+    for (name, parameter), other in zip(net.named_parameters(), stepping.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-9, atol=1e-10, msg=name)
+
+
 def test_padding_changes_nothing(net):
     given = sentences()
     with torch.no_grad():

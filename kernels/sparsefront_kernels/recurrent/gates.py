@@ -15,46 +15,80 @@ def lstm_gates_reference(from_input: Tensor, from_state: Tensor, c: Tensor) -> t
 
 @torch.library.custom_op("sparsefront::lstm_gates", mutates_args=())
 def lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """h and c after a step, computed in float32.
+    """h and c after a step, computed in float32, or in float64 if they are.
 
     Args:
-        from_input, from_state: [B, 4H] of one dtype, float16, bfloat16 or float32, contiguous rows: products of the input and
-            of h with the weights of the input, forget, cell and output gate, including biases.
-        c: [B, H], likewise.
+        from_input, from_state: [B, 4H] of one dtype, contiguous rows: products of the input and of h with the weights of the
+            input, forget, cell and output gate, including biases.
+        c: [B, H], in that dtype or, next to products of 16 bits, in float32.
     Returns:
-        h and c, [B, H], contiguous.
+        h in the dtype of the products and c in its own, [B, H], contiguous.
     Raises:
         ValueError: incompatible operands.
     """
     rows, width = c.shape
     for part in (from_input, from_state):
-        if part.shape != (rows, 4 * width) or part.dtype != c.dtype or part.device != c.device or part.stride(1) != 1:
+        fits = part.shape == (rows, 4 * width) and part.dtype == from_input.dtype and part.device == c.device
+        if not fits or c.dtype not in (part.dtype, torch.float32) or part.stride(1) != 1:
             raise ValueError(
                 f"products must be {c.dtype} [{rows}, {4 * width}] on {c.device}, rows contiguous, not {part.dtype} "
                 f"{list(part.shape)} of strides {part.stride()} on {part.device}"
             )
-    if not c.is_cuda or not operands.TRITON_IS_INSTALLED or c.numel() == 0 or c.stride(1) != 1:
-        h, c = lstm_gates_reference(from_input.float(), from_state.float(), c.float())
-        return h.to(from_input.dtype), c.to(from_input.dtype)
+    if not _launches(c):
+        h, new_c = lstm_gates_reference(*_widen(from_input, from_state, c))
+        return h.to(from_input.dtype), new_c.to(c.dtype)
     from sparsefront_kernels.recurrent.triton_steps import launch_lstm_gates
 
-    h, new_c = c.new_empty(rows, width), c.new_empty(rows, width)
+    h, new_c = from_input.new_empty(rows, width), c.new_empty(rows, width)
     with torch.cuda.device_of(c):
         launch_lstm_gates(from_input, from_state, c, h, new_c)
     return h, new_c
 
 
+@torch.library.custom_op("sparsefront::lstm_gates_backward", mutates_args=())
+def lstm_gates_backward(
+    from_input: Tensor, from_state: Tensor, c: Tensor, dh: Tensor, dc: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of either product [B, 4H] and of c, from those of the results, in the dtypes of the operands."""
+    if _launches(c):
+        from sparsefront_kernels.recurrent.triton_steps import launch_lstm_gates_backward
+
+        d_gates, d_c = from_input.new_empty(from_input.shape), c.new_empty(c.shape)
+        with torch.cuda.device_of(c):
+            launch_lstm_gates_backward(from_input, from_state, c, dh.contiguous(), dc.contiguous(), d_gates, d_c)
+        return d_gates, d_c
+    wide_input, wide_state, old_c, dh, dc = _widen(from_input, from_state, c, dh, dc)
+    i, f, g, o = (wide_input + wide_state).chunk(4, -1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    t = (f * old_c + i * g).tanh()
+    dc = dc + dh * o * (1 - t * t)
+    d_gates = [dc * g * i * (1 - i), dc * old_c * f * (1 - f), dc * i * (1 - g * g), dh * t * o * (1 - o)]
+    return torch.cat(d_gates, -1).to(from_input.dtype), (dc * f).to(c.dtype)
+
+
+def _launches(c: Tensor) -> bool:
+    """Whether the Triton kernels run."""
+    compact = c.numel() > 0 and c.stride(1) == 1
+    return c.is_cuda and operands.TRITON_IS_INSTALLED and compact and c.dtype != torch.float64
+
+
+def _widen(*parts: Tensor) -> list[Tensor]:
+    return [part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts]
+
+
 @lstm_gates.register_fake
 def _(from_input, from_state, c):
-    return c.new_empty(c.shape), c.new_empty(c.shape)
+    return from_input.new_empty(c.shape), c.new_empty(c.shape)
+
+
+@lstm_gates_backward.register_fake
+def _(from_input, from_state, c, dh, dc):
+    return from_input.new_empty(from_input.shape), c.new_empty(c.shape)
 
 
 def _gradients(ctx, dh: Tensor, dc: Tensor) -> tuple[Tensor, ...]:
-    """Gradients by recomputing with the reference."""
-    leaves = [part.detach().requires_grad_() for part in ctx.saved_tensors]
-    with torch.enable_grad():
-        outputs = lstm_gates_reference(*leaves)
-    return torch.autograd.grad(outputs, leaves, (dh, dc))
+    d_gates, d_c = lstm_gates_backward(*ctx.saved_tensors, dh, dc)
+    return d_gates, d_gates, d_c
 
 
 lstm_gates.register_autograd(_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))

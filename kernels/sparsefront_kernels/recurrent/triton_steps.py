@@ -70,6 +70,59 @@ def launch_lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor, h: Tens
 
 
 @triton.jit
+def _lstm_gates_backward_kernel(
+    from_input_ptr,  # [B, 4H], rows through their stride
+    from_state_ptr,  # [B, 4H], rows through their stride
+    c_ptr,  # [B, H], rows through their stride
+    dh_ptr,  # [B, H], contiguous
+    dc_ptr,  # [B, H], contiguous
+    d_gates_ptr,  # [B, 4H], contiguous
+    d_c_ptr,  # [B, H], contiguous
+    width,
+    stride_input,
+    stride_state,
+    stride_c,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    exists = column < width
+    from_input, from_state = from_input_ptr + row * stride_input + column, from_state_ptr + row * stride_state + column
+    i = tl.load(from_input, exists, 0.0).to(tl.float32) + tl.load(from_state, exists, 0.0).to(tl.float32)
+    f = tl.load(from_input + width, exists, 0.0).to(tl.float32)
+    f += tl.load(from_state + width, exists, 0.0).to(tl.float32)
+    g = tl.load(from_input + 2 * width, exists, 0.0).to(tl.float32)
+    g += tl.load(from_state + 2 * width, exists, 0.0).to(tl.float32)
+    o = tl.load(from_input + 3 * width, exists, 0.0).to(tl.float32)
+    o += tl.load(from_state + 3 * width, exists, 0.0).to(tl.float32)
+    c = tl.load(c_ptr + row * stride_c + column, exists, 0.0).to(tl.float32)
+    dh = tl.load(dh_ptr + row * width + column, exists, 0.0).to(tl.float32)
+    dc = tl.load(dc_ptr + row * width + column, exists, 0.0).to(tl.float32)
+    i, f, g, o = tl.sigmoid(i), tl.sigmoid(f), 2.0 * tl.sigmoid(2.0 * g) - 1.0, tl.sigmoid(o)
+    t = 2.0 * tl.sigmoid(2.0 * (f * c + i * g)) - 1.0
+    dc += dh * o * (1.0 - t * t)
+    d_gates, dtype = d_gates_ptr + row * 4 * width + column, d_gates_ptr.dtype.element_ty
+    tl.store(d_gates, (dc * g * i * (1.0 - i)).to(dtype), exists)
+    tl.store(d_gates + width, (dc * c * f * (1.0 - f)).to(dtype), exists)
+    tl.store(d_gates + 2 * width, (dc * i * (1.0 - g * g)).to(dtype), exists)
+    tl.store(d_gates + 3 * width, (dh * t * o * (1.0 - o)).to(dtype), exists)
+    tl.store(d_c_ptr + row * width + column, (dc * f).to(d_c_ptr.dtype.element_ty), exists)
+
+
+def launch_lstm_gates_backward(
+    from_input: Tensor, from_state: Tensor, c: Tensor, dh: Tensor, dc: Tensor, d_gates: Tensor, d_c: Tensor
+) -> None:
+    """Write d_gates and d_c on the current device; operands as in the op, dh and dc contiguous."""
+    rows, width = c.shape
+    _lstm_gates_backward_kernel[(rows, triton.cdiv(width, COLUMNS))](
+        *(from_input, from_state, c, dh, dc, d_gates, d_c),
+        *(width, from_input.stride(0), from_state.stride(0), c.stride(0)),
+        BLOCK=COLUMNS,
+        num_warps=2,
+    )
+
+
+@triton.jit
 def _lstm_step_kernel(
     from_input_ptr,  # [B, 4H], rows through their stride
     state_ptr,  # [H, B], contiguous

@@ -115,7 +115,10 @@ class Imdb(TextDataset):
         return ("train", "test", "unsup") if self.unlabeled else ("train", "test")
 
     def source(self, cache_dir: Path) -> "ImdbRows":
-        return ImdbRows(self)
+        return ImdbRows(self.drop_unlabeled())  # so that runs without these rows tokenize nothing anew
+
+    def unlabeled_source(self) -> "ImdbRows | None":
+        return ImdbRows(self) if self.unlabeled else None
 
     def file(self, split: str) -> Path:
         """The file of `train`, `test` or `unsup`."""
@@ -149,19 +152,17 @@ class ImdbRows:
 
         from sparsefront.data.text import tokenize
 
-        reviews = self.read("test" if split == "test" else "train")
-        if split != "test":
+        reviews = self.read("train" if split == "val" else split)
+        if split in ("train", "val"):
             reviews = [reviews[row] for row in self.division.part(split)]
-        unlabeled = split == "train" and self._settings.unlabeled
-        if unlabeled:
-            reviews += [review for review in self.read("unsup") if not review.left_out]
-        labels = torch.tensor([review.label for review in reviews])
+        elif split == "unsup":
+            reviews = [review for review in reviews if not review.left_out]
         return tokenize(
             [review.text for review in reviews],
             None,
             tokenizer=tokenizer,
             max_length=self._settings.max_length,
-            columns={"labels": labels} | ({"labeled": labels != NO_LABEL} if unlabeled else {}),
+            columns={"labels": torch.tensor([review.label for review in reviews])},
             description=f"tokenizing {self.name} {split}",
             head_share=self._settings.head_share,
         )

@@ -74,6 +74,15 @@ class EncodedText:
         columns = {name: values[:rows] for name, values in self.columns.items()}
         return EncodedText(tokens, self.starts[: rows + 1], columns)
 
+    def add_unlabeled(self, more: "EncodedText") -> "EncodedText":
+        """These rows and more of the same columns; the column `labeled`, bool, is True for these."""
+        tokens, columns = (
+            {name: torch.cat([values, getattr(more, kind)[name]]) for name, values in getattr(self, kind).items()}
+            for kind in ("tokens", "columns")
+        )
+        columns["labeled"] = torch.arange(len(self) + len(more)) < len(self)
+        return EncodedText(tokens, torch.cat([self.starts, self.starts[-1] + more.starts[1:]]), columns)
+
     def lengths(self, rows: Tensor) -> Tensor:
         """Number of tokens of each row, int64."""
         return self.starts[rows + 1] - self.starts[rows]
@@ -130,7 +139,7 @@ class TextPart:
 # Tokenize sentences and sentence pairs.
 
 CHUNK = 1000
-"""Texts per step of the progress bar; enough for the tokenizer to use all cores."""
+"""Texts per step of the progress bar; enough for the tokenizer, which has a thread for each core."""
 
 
 def tokenize(
@@ -151,25 +160,28 @@ def tokenize(
         head_share: of a longer row, keep this share of the tokens from its beginning and the others from its end; None = cut
             as the tokenizer does.
     """
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    if head_share is None:
+        backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
+    else:
+        backend.no_truncation()
+    rows: list[Any] = list(firsts if seconds is None else zip(firsts, seconds, strict=True))
+    # a template gives all single texts the types of one, and reading them takes as long as the ids
+    has_types = seconds is not None or any(backend.encode("text").type_ids)
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
-    with bar(total=len(firsts), description=description, unit="row") as shown:
-        for begin in range(0, len(firsts), CHUNK):
-            chunk = slice(begin, begin + CHUNK)
-            encoding = tokenizer(
-                list(firsts[chunk]),
-                None if seconds is None else list(seconds[chunk]),
-                truncation=head_share is None,
-                max_length=max_length if head_share is None else None,
-                return_attention_mask=False,
-                return_token_type_ids=True,
-                return_special_tokens_mask=True,
-                verbose=False,  # rows that are too long for the network are cut below
-            )
-            kept_places = [_within(mask, max_length, head_share) for mask in encoding["special_tokens_mask"]]
-            for into, name, dtype in ((ids, "input_ids", np.int32), (types, "token_type_ids", np.uint8)):
-                into.extend(np.asarray(row, dtype=dtype)[places] for row, places in zip(encoding[name], kept_places))
-            shown.update(len(encoding["input_ids"]))
+    with bar(total=len(rows), description=description, unit="row") as shown:
+        for begin in range(0, len(rows), CHUNK):
+            encodings = backend.encode_batch_fast(rows[begin : begin + CHUNK])
+            for row in encodings:
+                places: Any = slice(None)
+                if head_share is not None and len(row) > max_length:
+                    places = _within(row.special_tokens_mask, max_length, head_share)
+                ids.append(np.asarray(row.ids, np.int32)[places])
+                types.append(np.asarray(row.type_ids if has_types else [0] * len(row), np.uint8)[places])
+            shown.update(len(encodings))
     tokens = {
         "input_ids": torch.from_numpy(np.concatenate(ids)),
         "token_type_ids": torch.from_numpy(np.concatenate(types)),
@@ -177,15 +189,13 @@ def tokenize(
     return EncodedText(tokens, row_starts([len(row) for row in ids]), columns)
 
 
-def _within(special: Sequence[int], max_length: int, head_share: float | None) -> np.ndarray:
-    """The places of a row's tokens that are kept, ascending: all special ones, and of the others the head and the tail.
+def _within(special: Sequence[int], max_length: int, head_share: float) -> np.ndarray:
+    """The places of tokens of a longer row that are kept, ascending: all special ones, and of the others the head and the tail.
 
     Args:
         special: 1 where the tokenizer added the token, else 0.
     """
     places = np.arange(len(special))
-    if head_share is None or len(special) <= max_length:
-        return places
     own = places[np.asarray(special) == 0]
     room = max_length - (len(special) - len(own))
     head = round(head_share * room)
@@ -264,6 +274,7 @@ class TextData(SplitData):
 
     Args:
         source: of the text.
+        unlabeled: of rows without a label, its split `unsup`, added to train.
         tokenizer_from: returns the tokenizer, called once; gets the texts of train as a lazy iterable.
         cache_dir: encoded rows are stored in its folder `features`.
         max_length: maximum length of a row, in tokens.
@@ -277,6 +288,7 @@ class TextData(SplitData):
         self,
         source: TextSource,
         *,
+        unlabeled: TextSource | None = None,
         tokenizer_from: TokenizerFrom | None,
         cache_dir: Path,
         max_length: int,
@@ -291,7 +303,7 @@ class TextData(SplitData):
         if tokenizer_from is None:
             raise ValueError("text needs a tokenizer: pass tokenizer_from, as the model's `tokenizer`")
         super().__init__(self._load_part, batch_size=batch_size, seed=seed, num_workers=num_workers)
-        self.source = source
+        self.source, self._unlabeled = source, unlabeled
         self._tokenizer_from = tokenizer_from
         self._features = Path(cache_dir) / "features"
         self._max_length, self._multiple = max_length, multiple
@@ -310,7 +322,14 @@ class TextData(SplitData):
             yield from self.source.texts()
 
     def encode(self, split: str) -> EncodedText:
-        """The rows of a split, from the cache or tokenized and cached now."""
+        """The rows of a split."""
+        text = self._encode(self.source, split)
+        if split != "train" or self._unlabeled is None:
+            return text
+        return text.add_unlabeled(self._encode(self._unlabeled, "unsup"))
+
+    def _encode(self, source: TextSource, split: str) -> EncodedText:
+        """The rows of a split of this source, from the cache or tokenized and cached now."""
         from safetensors.torch import load_file
 
         key = {
@@ -319,13 +338,13 @@ class TextData(SplitData):
             "tokenizer": tokenizer_digest(self.tokenizer),
             "code": self._code,
             "versions": versions("tokenizers", "transformers"),
-            **self.source.key(),
+            **source.key(),
         }
 
         def make(file: Path) -> None:
-            save_tensors(file, self.source.encode(split, self.tokenizer).to_tensors(), {"key": json.dumps(key)})
+            save_tensors(file, source.encode(split, self.tokenizer).to_tensors(), {"key": json.dumps(key)})
 
-        file = build_once(self._features / f"{self.source.name}-{split}-{digest(key)}.safetensors", make)
+        file = build_once(self._features / f"{source.name}-{split}-{digest(key)}.safetensors", make)
         return EncodedText.from_tensors(load_file(file))
 
     @cached_property

@@ -44,6 +44,10 @@ class TextDataset(Dataset):
     def source(self, cache_dir: Path) -> "TextSource":
         """The raw text; downloads go into the folder `downloads` of the cache."""
 
+    def unlabeled_source(self) -> "TextSource | None":
+        """Rows without a label, added to train, as the source's split `unsup`; None adds none."""
+        return None
+
     def division(self, cache_dir: Path) -> Division:
         return self.source(Path(cache_dir)).division
 
@@ -54,6 +58,7 @@ class TextDataset(Dataset):
 
         return TextData(
             self.source(Path(cache_dir)),
+            unlabeled=self.unlabeled_source(),
             tokenizer_from=tokenizer_from,
             cache_dir=Path(cache_dir),
             max_length=self.max_length,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from sparsefront_kernels.recurrent import STEP, SparseGates, lstm_gates, step_unsupported_reason
+from sparsefront_kernels.recurrent import STEP, SparseGates, step_unsupported_reason
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.search_time import LAYER, time_work, too_late
 from sparsefront.measure.speedup import DENSE_LINEAR
 from sparsefront.measure.timers import time_layer
-from sparsefront.models.recurrent import SplitLSTM, State
+from sparsefront.models.recurrent import SplitLSTM
 
 OPERATOR, PRODUCTS, STEPS = "nn.LSTM", "its products", STEP.name
 Parts = dict[str, nn.Module]  # a Linear of an LSTM, by its name in the LSTM -> its replacement
@@ -52,13 +52,6 @@ def swap_lstms(
         pruned_lstm = _Lstm(name, lstm, export, masked)
         if pruned_lstm.layers and not choice.swaps_nothing:
             pruned_lstm.swap(net, problems, choice, plan, layers, dense_layers)
-        if any(isinstance(part, SparseLayer) for part in lstm.children()):
-            lstm.gates = run_gates
-
-
-def run_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> State:
-    """`models.recurrent.lstm_gates` in one kernel."""
-    return lstm_gates(from_input, from_state, c)
 
 
 @dataclass(frozen=True)
@@ -176,8 +169,6 @@ class _Lstm:
         """A copy of the LSTM with these parts replaced."""
         other = copy.copy(self.lstm)
         other._modules = {**self.lstm._modules, **parts}
-        if any(isinstance(part, SparseLayer) for part in other.children()):
-            other.gates = run_gates
         return other
 
     def _replace_parts(self, net: nn.Module, parts: Parts) -> None:

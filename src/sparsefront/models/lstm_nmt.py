@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sparsefront.models.base import linear_and_conv_layers
 from sparsefront.models.checkpoint import weights_fingerprint
 from sparsefront.models.linears import as_linears
-from sparsefront.models.recurrent import State, side_by_side
+from sparsefront.models.recurrent import LstmSteps, State, side_by_side
 from sparsefront.models.translation import TranslationModel
 from sparsefront.settings_class import settings_class
 from sparsefront.tasks.decoding import PAD, TranslationNetwork
@@ -87,11 +87,8 @@ class LstmTranslator(TranslationNetwork):
         as_linears(self)
 
     def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        state, attended = self.encode(source, source_mask), []
-        for token in self.decoder.embedding(target).unbind(1):
-            state = self.decoder(token, state)
-            attended.append(state.attended)
-        return self.head(self.decoder.dropout(torch.stack(attended, 1)))
+        attended = self.decoder.run(self.decoder.embedding(target), self.encode(source, source_mask))
+        return self.head(self.decoder.dropout(attended))
 
     def encode(self, source: Tensor, source_mask: Tensor) -> "DecoderState":
         return self.decoder.start(*self.encoder(source, source_mask), source_mask)
@@ -175,7 +172,25 @@ class Decoder(nn.Module):
         """The state after one more token, embedded [B, width]."""
         x = self.dropout(torch.cat([token, state.attended], -1))
         h, c = (part.to(x.dtype) for part in state.hidden)  # the dtype may differ under autocast
-        y, hidden = self.lstm(x[:, None], (h, c))  # [B, 1, width]
+        y, hidden = self.lstm(x[:, None], (h, c))
+        return replace(state, attended=self._attend(y, state), hidden=hidden)
+
+    def run(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """The attention outputs [B, T, width] after each of the tokens, embedded [B, T, width]."""
+        attended = []
+        if not self.lstm.is_plain:
+            for token in tokens.unbind(1):
+                state = self(token, state)
+                attended.append(state.attended)
+            return torch.stack(attended, 1)
+        steps, states = LstmSteps(self.lstm, self.dropout(tokens)), list(zip(*state.hidden, strict=True))
+        for step in range(tokens.shape[1]):
+            y, states = steps(step, self.dropout(attended[-1] if attended else state.attended), states)
+            attended.append(self._attend(y[:, None], state))
+        return torch.stack(attended, 1)
+
+    def _attend(self, y: Tensor, state: DecoderState) -> Tensor:
+        """The attention output [B, width] of what the LSTM returned, [B, 1, width]."""
         scores = (y @ state.keys.mT).masked_fill(~state.mask[:, None], -torch.inf)  # [B, 1, S]
         features = torch.cat([scores.softmax(-1) @ state.memory, y], -1)[:, 0]
-        return replace(state, attended=self.attended(features).tanh(), hidden=hidden)
+        return self.attended(features).tanh()

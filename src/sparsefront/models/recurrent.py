@@ -1,7 +1,8 @@
 """An LSTM whose gate matrices are Linears, so that each can be pruned and swapped.
 
 `nn.LSTM` keeps all weights as its own parameters and multiplies in one fused operator. `SplitLSTM` calls the same operator
-while its Linears are plain, and runs step by step if one of them has hooks or is replaced by a sparse layer.
+while its Linears are plain, and runs step by step if one of them has hooks or is replaced by a sparse layer, or in a dtype that
+the operator would not use. `LstmSteps` runs plain Linears for inputs of which a part is known only step by step.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from sparsefront_kernels.recurrent import lstm_gates
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -17,25 +19,10 @@ from sparsefront.networks import has_forward_hooks
 
 State = tuple[Tensor, Tensor]  # h and c
 T = TypeVar("T")
-Gates = Callable[[Tensor, Tensor, Tensor], State]
 
 
 class GateLinear(nn.Linear):
     """The weight [4H, K] of an LSTM's input, forget, cell and output gates."""
-
-
-def lstm_gates(from_input: Tensor, from_state: Tensor, c: Tensor) -> State:
-    """The gates of one LSTM step, after its matrix products.
-
-    Args:
-        from_input, from_state: [B, 4H], products of the input and of h, including biases.
-        c: [B, H].
-    Returns:
-        the new h and c, [B, H].
-    """
-    i, f, g, o = (from_input + from_state).chunk(4, -1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
 
 
 def unsplit_reason(lstm: nn.LSTM) -> str | None:
@@ -58,18 +45,13 @@ class SplitLSTM(nn.Module):
 
     Args:
         packed: source of parameters and settings; its `unsplit_reason` is None.
-    Attributes:
-        gates: computes h and c from the products of a step; a swap installs a fused kernel here.
     """
-
-    gates: Gates
 
     def __init__(self, packed: nn.LSTM) -> None:
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = packed.input_size, packed.hidden_size, packed.num_layers
         self.bias, self.batch_first, self.dropout = packed.bias, packed.batch_first, float(packed.dropout)
         self.bidirectional, self.proj_size = packed.bidirectional, 0
-        self.gates = lstm_gates
         for suffix in self.suffixes:
             for part in ("ih", "hh"):
                 weight = getattr(packed, f"weight_{part}{suffix}")
@@ -101,7 +83,7 @@ class SplitLSTM(nn.Module):
             hx = zeros, zeros
         elif packed is not None and packed.sorted_indices is not None:
             hx = _in_order(hx, packed.sorted_indices)
-        run = self._run_fused if all(map(_is_plain, self.children())) else self._by_steps
+        run = self._run_fused if self._has_plain_parts and not _casts_otherwise(x) else self._by_steps
         y, *state = run(x, None if packed is None else packed.batch_sizes, hx)
         h, c = state
         if packed is not None:
@@ -111,6 +93,15 @@ class SplitLSTM(nn.Module):
         if alone:
             return y[0] if self.batch_first else y[:, 0], (h[:, 0], c[:, 0])
         return y, (h, c)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it does nothing but multiply by its weights, without hooks."""
+        return self._has_plain_parts and "forward" not in vars(self) and not has_forward_hooks(self)
+
+    @property
+    def _has_plain_parts(self) -> bool:
+        return all(map(_is_plain, self.children()))
 
     def _run_fused(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
         """Run the operator of nn.LSTM, on a GPU cuDNN's."""
@@ -159,17 +150,21 @@ class SplitLSTM(nn.Module):
         """
         from_inputs, product = getattr(self, f"ih{suffix}")(x), getattr(self, f"hh{suffix}")
         from_inputs = from_inputs.transpose(0, 1) if self.batch_first else from_inputs
-        h, c = (part.to(from_inputs.dtype) for part in state)
         whole = getattr(product, "step", None)  # a kernel that includes the gates, and takes h [H, B]
+        if _is_plain(product):  # cast once for all steps
+            bias = None if product.bias is None else _cast(product.bias)
+            product = partial(F.linear, weight=_cast(product.weight), bias=bias)
+        h, c = state[0].to(from_inputs.dtype), _state_of_cells(state[1], from_inputs)
         turned = None if whole is None else h.t().contiguous()
         c = c if whole is None else c.contiguous()
         steps = range(len(from_inputs))
         outputs = [h] * len(steps)
+        by_step = from_inputs.unbind()
         for step in reversed(steps) if suffix.endswith("_reverse") else steps:
             if whole is None:
-                new_h, new_c = self.gates(from_inputs[step], product(h), c)
+                new_h, new_c = lstm_gates(by_step[step], product(h), c)
             else:
-                new_h, new_turned, new_c = whole(from_inputs[step], turned, c)
+                new_h, new_turned, new_c = whole(by_step[step], turned, c)
                 turned = new_turned if real is None else torch.where(real[step], new_turned, turned)
             if real is not None:
                 rows = real[step, :, None]
@@ -218,6 +213,65 @@ class SplitLSTM(nn.Module):
     def extra_repr(self) -> str:
         layers = f", num_layers={self.num_layers}" if self.num_layers > 1 else ""
         return f"{self.input_size}, {self.hidden_size}{layers}, bidirectional={self.bidirectional}"
+
+
+class LstmSteps:
+    """The steps of one batch through a plain `SplitLSTM` of one direction, for inputs [x_t, y_t] of which all x_t are known, and
+    y_t after step t - 1. For each layer, a step is one product, with the joined weights of input and state, and the gates.
+
+    Args:
+        lstm: see `SplitLSTM.is_plain`.
+        known: all x_t, [B, T, features]; their products are one.
+    """
+
+    def __init__(self, lstm: SplitLSTM, known: Tensor) -> None:
+        self._lstm, features = lstm, known.shape[2]
+        self._weights: list[Tensor] = []
+        self._biases: list[Tensor] = []
+        for suffix in lstm.suffixes:
+            of_input, of_state = (lstm.get_submodule(f"{part}{suffix}") for part in ("ih", "hh"))
+            weight = torch.cat([of_input.weight, of_state.weight], 1)
+            bias = of_input.bias + of_state.bias if lstm.bias else weight.new_zeros(len(weight))
+            self._weights.append(_cast(weight))
+            self._biases.append(_cast(bias))
+        of_known, self._weights[0] = self._weights[0].tensor_split([features], dim=1)
+        self._from_known = F.linear(known, of_known, self._biases[0]).unbind(1)
+
+    @torch._disable_dynamo  # as for nn.LSTM: the compiler would unroll all steps
+    def __call__(self, step: int, later: Tensor, states: Sequence[State]) -> tuple[Tensor, list[State]]:
+        """The output of one step and the new states.
+
+        Args:
+            later: y_t, [B, other features].
+            states: h and c of each layer, [B, H].
+        """
+        x, new_states = later, []
+        for layer, (weight, (h, c)) in enumerate(zip(self._weights, states, strict=True)):
+            if layer > 0:
+                x = F.dropout(x, self._lstm.dropout, self._lstm.training)
+            product = F.linear(torch.cat([x, h], -1), weight)
+            from_known = self._from_known[step] if layer == 0 else self._biases[layer].expand_as(product)
+            x, c = lstm_gates(from_known, product, _state_of_cells(c, product))
+            new_states.append((x, c))
+        return x, new_states
+
+
+def _cast(weight: Tensor) -> Tensor:
+    """In the dtype of products, which autocast would cast it to at each of them."""
+    kind = weight.device.type
+    casts = torch.is_autocast_enabled(kind) and weight.dtype != torch.float64
+    return weight.to(torch.get_autocast_dtype(kind)) if casts else weight
+
+
+def _state_of_cells(c: Tensor, products: Tensor) -> Tensor:
+    """c in the dtype of the products, but in fp32 under autocast, since it sums over all steps."""
+    return c.float() if torch.is_autocast_enabled(c.device.type) else c.to(products.dtype)
+
+
+def _casts_otherwise(x: Tensor) -> bool:
+    """Whether autocast asks for another dtype than fp16, which is what cuDNN's operator gets under any."""
+    kind = x.device.type
+    return kind == "cuda" and torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != torch.float16
 
 
 def side_by_side(runs: Sequence[Callable[[], T]], x: Tensor) -> list[T]:
