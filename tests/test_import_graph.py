@@ -137,7 +137,9 @@ SLOW = {
     "torchvision",
     "scipy",
     "pandas",
+    "sklearn",
     "torch._dynamo",
+    "triton",
 }
 """Libraries that take seconds to import."""
 PRUNE = """

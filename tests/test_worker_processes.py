@@ -1,5 +1,6 @@
-"""Processes end with a parent that is killed."""
+"""Processes end with a parent that is killed; garbage collection."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -9,6 +10,34 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
+<<<<<<< HEAD
+=======
+from sparsefront.processes import freeze_imports
+
+PROGRAM = """
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from sparsefront.processes import end_with_parent
+
+
+def note_and_sleep(folder, number):
+    (folder / f"begun.{number}").write_text(str(os.getpid()))
+    (folder / f"begun.{number}").rename(folder / f"pid-{number}")
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
+        for future in [pool.submit(note_and_sleep, Path(sys.argv[1]), number) for number in range(2)]:
+            future.result()
+"""
+
+>>>>>>> main
 
 def _wait_for(find, count: int) -> list:
     return wait_until(lambda: len(found := find()) >= count and found)
@@ -63,3 +92,12 @@ def test_a_killed_program_leaves_no_process(tmp_path):
     finally:
         for pid in filter(_lives, pids):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_imports_are_frozen_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append(1))
+    freeze_imports.cache_clear()
+    freeze_imports()
+    freeze_imports()
+    assert calls == [1]

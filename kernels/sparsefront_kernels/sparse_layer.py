@@ -30,10 +30,12 @@ class SparseLayer(nn.Module):
         layout: of X and Y, `kernel_layout` afterwards; default: the kernel's first.
         x_scale: static scale of X for a low-precision kernel; None: dynamic scales per row.
     Attributes:
+        activation: a name of `epilogue.ACTIVATIONS`, for a kernel that fuses it.
         emulates: if True, a low-precision kernel is replaced by a float32 product of the quantized operands.
     """
 
     format: SparseFormat
+    activation = "none"
     emulates = False
 
     def __init__(
@@ -105,10 +107,12 @@ class SparseLayer(nn.Module):
             with torch.autocast(x.device.type, enabled=False):
                 return self.product(x.to(self.format.dtype))
         if self.emulates:
-            return self.emulated(x)
+            return self.emulated(x, self.activation)
         layout = self.kernel_layout
+        keywords = self._entry.layout_keyword(layout)
+        keywords |= {} if self.activation == "none" else {"activation": self.activation}
         x = contiguous_transpose(x) if layout in X_FEATURE_MAJOR else x
-        y = self._entry.product(self.entered(x), self._operand, self.bias, **self._entry.layout_keyword(layout))
+        y = self._entry.product(self.entered(x), self._operand, self.bias, **keywords)
         return contiguous_transpose(y) if layout in Y_FEATURE_MAJOR else y.contiguous()
 
     def train(self, mode: bool = True) -> Self:

@@ -8,9 +8,10 @@ torch and `import sparsefront_kernels`. Launch parameters are chosen by the numb
 import json
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,37 @@ def _run(
         x, bias, residual: as in `KernelEntry.run`.
         parts: tensors of the format.
         stored: JSON: its family, the names of `parts` and its other fields.
-        kernel: the kernel's label, layout included.
+        kernel: the kernel's label, layout included; or several, as from `by_rows`.
         transposed: memory order of Y: whether its second dimension is the slow one.
     """
+    kernel = _kernel_at(kernel, x)
     entry, layout = labeled(kernel)
     epilogue = {"activation": activation, "residual": residual} if entry.fuses_epilogue else {}
     y = entry.run(x, _packed(entry, layout, parts, stored, kernel, x), bias, layout=layout, **epilogue)
     return y.t().contiguous().t() if transposed else y.contiguous()
+
+
+NEXT, FROM = "|", ":"
+
+
+def by_rows(labels: Mapping[int, str]) -> str:
+    """The op's `kernel` for several kernels of one format and layout: label, then fewest rows and label of each next one.
+
+    Args:
+        labels: fewest rows -> label of the kernel, ascending; the first runs fewer rows, too.
+    """
+    first, *others = labels.items()
+    return NEXT.join([first[1], *(f"{rows}{FROM}{label}" for rows, label in others)])
+
+
+def _kernel_at(kernel: str, x: Tensor) -> str:
+    """The label for the rows of X."""
+    label, *others = kernel.split(NEXT)
+    if others:
+        rows = x.shape[1 if labeled(label)[1] in X_FEATURE_MAJOR else 0]
+        for fewest, _, other in (one.partition(FROM) for one in others):
+            label = other if rows >= int(fewest) else label
+    return label
 
 
 def _packed(
@@ -98,7 +123,7 @@ def _fake(
     kernel: str,
     transposed: bool,
 ) -> Tensor:
-    layout, n = labeled(kernel)[1], json.loads(stored)["meta"]["shape"][0]
+    layout, n = labeled(kernel.partition(NEXT)[0])[1], json.loads(stored)["meta"]["shape"][0]
     rows = x.shape[1 if layout in X_FEATURE_MAJOR else 0]
     shape = (n, rows) if layout in Y_FEATURE_MAJOR else (rows, n)
     return x.new_empty(shape[::-1]).t() if transposed else x.new_empty(shape)
@@ -109,13 +134,17 @@ stored_product.register_fake(_fake)
 
 
 class _Product:
-    """`product` of an entry that calls the op with buffers of a layer."""
+    """`product` of an entry that calls the op with buffers of a layer.
 
-    def __init__(self, layer: SparseLayer, entry: KernelEntry) -> None:
-        format, label = layer.format, layer.kernel_name
+    Args:
+        kernel: of the op.
+    """
+
+    def __init__(self, layer: SparseLayer, entry: KernelEntry, kernel: str) -> None:
+        format = layer.format
         self.layer, self.names = layer, tuple(format.tensors())
         self.stored = json.dumps({"family": format.family, "parts": self.names, "meta": format.meta()})
-        self.kernel = label
+        self.kernel = kernel
         _, k = format.shape
         shape = (k, 8) if layer.kernel_layout in X_FEATURE_MAJOR else (8, k)
         x = torch.zeros(shape, device=layer.device, dtype=format.dtype)
@@ -139,22 +168,39 @@ class _Product:
 
 
 @contextmanager
-def storing_products(net: nn.Module) -> Iterator[None]:
-    """Context in which every 16- or 32-bit sparse layer of a network calls `stored_product`, to trace it."""
+def replaced_products(
+    net: nn.Module, make: Callable[[SparseLayer, KernelEntry], Callable[..., Tensor]]
+) -> Iterator[None]:
+    """Context in which every 16- or 32-bit sparse layer of a network calls another product, made from the layer and its entry."""
     layers = [layer for layer in net.modules() if isinstance(layer, SparseLayer) and layer.precision == "none"]
     before = [(layer, layer._entry) for layer in layers]
     try:
         for layer, entry in before:
-            layer._entry = replace(entry, product=_Product(layer, entry))
+            layer._entry = replace(entry, product=make(layer, entry))
         yield
     finally:
         for layer, entry in before:
             layer._entry = entry
+
+
+@contextmanager
+def storing_products(net: nn.Module, kernels: Mapping[SparseLayer, str]) -> Iterator[None]:
+    """Context in which every 16- or 32-bit sparse layer of a network calls `stored_product`, to trace it.
+
+    Args:
+        kernels: layer -> the op's `kernel`, where that is not the layer's own.
+    """
+    try:
+        with replaced_products(net, lambda layer, entry: _Product(layer, entry, kernels.get(layer, layer.kernel_name))):
+            yield
+    finally:
+        for layer in (layer for layer in net.modules() if isinstance(layer, SparseLayer)):
             for name in layer.format.tensors():
                 layer._buffers.pop(f"stored_{name}", None)
                 layer._non_persistent_buffers_set.discard(f"stored_{name}")
 
 
+OTHER_OPS = ("norm.layer_norm", "norm.rows", "recurrent")  # modules whose ops a program may call next to products
 RECORD = "sparsefront.json"  # in a file of `sf.to_pt2`: what it states of itself
 
 
@@ -168,6 +214,8 @@ def load_pt2(path: Path | str) -> Callable[..., Any]:
     Warns:
         made on another GPU or with another torch; a kernel that cannot run here then raises UnsupportedProblem.
     """
+    for part in OTHER_OPS:
+        import_module(f"sparsefront_kernels.{part}")
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if any(name.endswith(".wrapper.so") or "/aotinductor/" in name for name in names):

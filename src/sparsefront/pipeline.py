@@ -12,7 +12,7 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.config.optimized_values import require_found
 from sparsefront.config.sweeps import note_work
 from sparsefront.config.validate import validate
-from sparsefront.processes import gc_disabled
+from sparsefront.processes import freeze_imports, gc_disabled
 from sparsefront.progress import bars_on_terminals
 from sparsefront.provenance import code_commit
 from sparsefront.results.record import Result
@@ -43,6 +43,7 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
             from sparsefront.stages.keys import stage_keys
             from sparsefront.training.ranks import lend_ranks
 
+            freeze_imports()
         machine = this_machine(experiment.trainer)
         if machine is not None and machine.index > 0:
             lend_ranks(machine, experiment.cache_dir)

@@ -150,6 +150,13 @@ def test_state_that_is_no_tensor():
         plain_state_dict(WithState(4, 4))
 
 
+def test_another_version_is_rejected(tmp_path):
+    write(tmp_path)
+    set_version(tmp_path, 4)
+    with pytest.raises(ValueError, match="format version 4, while this program reads up to 3"):
+        read_export(tmp_path)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_convolutions_of_earlier_versions(version, tmp_path):
     """Their columns lay channel by channel, so that blocks and windows spanned the taps of one channel."""

@@ -4,11 +4,14 @@ import gc
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import sparsefront_kernels
 import torch
 import transformers
+from sparsefront_kernels import KernelEntry, registry
 from torch import nn
 from torchvision.models import VisionTransformer
 from torchvision.models.resnet import Bottleneck, ResNet
@@ -48,14 +51,29 @@ def resnet() -> nn.Module:
     return ResNet(Bottleneck, [1, 1, 1, 1], width_per_group=16, num_classes=10)
 
 
-NETWORKS = {
-    "bert": (bert, "tile_wise", {}),
-    "llama": (llama, "element_wise", {"use_cache": False}),
-    "vit": (vit, "n_m", {}),
-    "resnet": (resnet, "block_wise", {}),
+class Tagger(nn.Module):
+    """Text through an LSTM in both directions; attention_mask is not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.lstm = nn.Embedding(100, 64), nn.LSTM(64, 64, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(128, 5)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(self.embed(input_ids))[0])
+
+
+NETWORKS = {  # name -> network, pattern, precision, constant inputs
+    "bert": (bert, "tile_wise", "none", {}),
+    "llama": (llama, "element_wise", "none", {"use_cache": False}),
+    "vit": (vit, "n_m", "none", {}),
+    "resnet": (resnet, "block_wise", "none", {}),
+    "bert_fp8": (bert, "n_m", "fp8", {}),
+    "vit_int8": (vit, "n_m", "int8", {}),
+    "lstm": (Tagger, "tile_wise", "none", {}),
 }
 SERVER = """
-import sys, warnings, torch, sparsefront_kernels
+import importlib, pkgutil, re, sys, warnings, torch, sparsefront_kernels
 warnings.simplefilter("error")
 for name in sys.argv[2:]:
     run = sparsefront_kernels.load_pt2(f"{sys.argv[1]}/{name}.pt2")
@@ -65,36 +83,45 @@ for name in sys.argv[2:]:
         outputs = [*outputs.values()] if isinstance(outputs, dict) else [outputs]
         assert len(outputs) == len(expected) and all(map(torch.equal, outputs, expected)), name
     print(name, not {"sparsefront", "transformers", "torchvision"} & sys.modules.keys())
+ops = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("sparsefront::")}
+for module in pkgutil.walk_packages(sparsefront_kernels.__path__, "sparsefront_kernels."):
+    if not re.search("bench|build|training", module.name):
+        importlib.import_module(module.name)
+print(*{name for name in torch._C._dispatch_get_all_op_names() if name.startswith("sparsefront::")} - ops)
 """
 
 
 def swapped(name: str) -> tuple[nn.Module, dict]:
     torch.manual_seed(0)
-    build, pattern, constants = NETWORKS[name]
+    build, pattern, precision, constants = NETWORKS[name]
     net = build().eval()
-    inputs = tokens() | constants if name in ("bert", "llama") else {"x": torch.randn(4, 3, 32, 32)}
+    inputs = {"x": torch.randn(4, 3, 32, 32)} if build in (vit, resnet) else tokens() | constants
     settings = {"granularity": 16} if pattern in ("tile_wise", "block_wise") else {}
     masks = sf.prune(net, pattern=pattern, sparsity=0.5, example_inputs=inputs, **settings)
-    assert sf.swap(net, masks, inputs).sparse_layer_share > 0.8
+    assert sf.swap(net, masks, inputs, precision=precision).sparse_layer_share > 0.7
+    assert precision == "none" or any(precision in getattr(layer, "kernel_name", "") for layer in net.modules())
     return net, inputs
 
 
 def test_program_equals_network(tmp_path):
     for name in NETWORKS:
         net, inputs = swapped(name)
-        length = (1, 64) if "input_ids" in inputs else None
+        length = (1, 64) if "input_ids" in inputs and name != "lstm" else None
         record = sf.to_pt2(net, inputs, tmp_path / f"{name}.pt2", batch=(1, 32), length=length)
         assert all(kernel.endswith("_reference") for kernel in record["kernels"] if kernel != "dense_linear")
         cases = []
         for batch, size in ((4, 16), (1, 16), (7, 5), (32, 1)):
-            others = tokens(batch, size) if length else {key: torch.randn(batch, 3, 32, 32) for key in inputs}
+            others = tokens(batch, size if length else 16)
+            others = others if "input_ids" in inputs else {key: torch.randn(batch, 3, 32, 32) for key in inputs}
             with torch.inference_mode():
                 outputs = net(**inputs | others)
             outputs = [*outputs.values()] if isinstance(outputs, dict) else [outputs]
             cases.append((others, outputs))
         torch.save(cases, tmp_path / f"{name}.pt")
     done = subprocess.run([sys.executable, "-c", SERVER, tmp_path, *NETWORKS], capture_output=True, text=True)
-    assert done.stdout.split() == [word for name in NETWORKS for word in (name, "True")], done.stderr[-2000:]
+    assert done.stdout.split() == [word for name in NETWORKS for word in (name, "True")], (
+        done.stdout + done.stderr[-2000:]
+    )
 
 
 def test_inputs_outside_the_range(tmp_path):
@@ -119,6 +146,12 @@ def test_inputs_outside_the_range(tmp_path):
             run(**wrong)
 
 
+def test_lstm_has_one_length(tmp_path):
+    net, inputs = swapped("lstm")
+    with pytest.raises(InvalidSetting, match=r"^length=\(1, 64\): is fixed by an LSTM"):
+        sf.to_pt2(net, inputs, tmp_path / "a.pt2", length=(1, 64))
+
+
 def test_another_torch_is_one_warning(tmp_path, monkeypatch):
     net, x = nn.Linear(8, 8).eval(), torch.randn(2, 8)
     sf.to_pt2(net, (x,), tmp_path / "a.pt2")
@@ -139,6 +172,40 @@ def test_packed_weight_dies_with_its_program(tmp_path):
     assert any(reference.expired() for reference, _ in stored_product._PACKED.values())
     sparsefront_kernels.load_pt2(tmp_path / "a.pt2")(**inputs)
     assert not any(reference.expired() for reference, _ in stored_product._PACKED.values())
+
+
+def test_kernels_depend_on_rows(tmp_path, monkeypatch):
+    """Two made-up kernels, one fast for few rows and one for many; the layer's own runs the example's rows."""
+    calls = []
+
+    def made_up(name: str) -> KernelEntry:
+        def product(x: torch.Tensor, *operands, **settings) -> torch.Tensor:
+            calls.append(name)
+            return reference.product(x, *operands, **settings)
+
+        return replace(reference, name=name, product=product, is_reference=False)
+
+    reference = sparsefront_kernels.reference("gathered")
+    names = {"gathered_few": lambda rows: rows, "gathered_many": lambda rows: 20.0}
+    for name in names:
+        monkeypatch.setitem(registry._ENTRIES, name, made_up(name))
+
+    def time_layer(module: nn.Module, x: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(latency_us=names.get(module.kernel_name, lambda rows: 100.0)(len(x)))
+
+    monkeypatch.setattr("sparsefront.inference.deploy.time_layer", time_layer)
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval(), torch.randn(8, 64)
+    masks = sf.prune(net, pattern="tile_wise", sparsity=0.5, granularity=16)
+    sf.swap(net, masks, (x,), kernel="reference")
+    record = sf.to_pt2(net, (x,), tmp_path / "a.pt2", batch=(1, 64), kernels_by_rows=True)
+    parts = ("gathered_few", "8:gathered_reference", "9:gathered_few", "32:gathered_many")
+    assert record["kernels_by_rows"] == ["|".join(parts)]
+    run = sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
+    calls.clear()
+    for rows in (1, 7, 8, 9, 31, 32, 64):
+        x = torch.randn(rows, 64)
+        torch.testing.assert_close(run(input=x), net(x))
+    assert calls == ["gathered_few"] * 4 + ["gathered_many"] * 2
 
 
 PATTERNS = {"2:4": "n_m", "depth": "depth", "width": sf.patterns.Channel(axis="width")}
@@ -195,21 +262,25 @@ def test_compiled_program_agrees(tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("pattern", ["tile_wise", "n_m", "block_wise", "element_wise"])
-def test_program_equals_network_on_gpu(tmp_path, pattern):
+@pytest.mark.parametrize("precision", ["none", "fp8", "int8"])
+@pytest.mark.parametrize("pattern", ["tile_wise", "n_m", "block_wise", "element_wise", "lstm"])
+def test_program_equals_network_on_gpu(tmp_path, pattern, precision):
     """Kernels, fused epilogues and norms alike; a program stays on the GPU's own kernels when it is loaded."""
     torch.manual_seed(0)
     sizes = SIZES | {"hidden_size": 256, "intermediate_size": 512}
-    net = transformers.BertModel(transformers.BertConfig(**sizes)).eval().to("cuda", torch.float16)
-    inputs = {name: value.cuda() for name, value in tokens(8, 64).items()}
-    settings = {"granularity": 64} if pattern in ("tile_wise", "block_wise") else {}
-    masks = sf.prune(net, pattern=pattern, sparsity=0.5, example_inputs=inputs, **settings)
-    sf.swap(net, masks, inputs, kernel="sparse")
-    record = sf.to_pt2(net, inputs, tmp_path / "a.pt2", batch=(1, 32), length=(1, 128))
+    lstm = pattern == "lstm"
+    net = (Tagger() if lstm else transformers.BertModel(transformers.BertConfig(**sizes))).eval()
+    net, inputs = net.to("cuda", torch.float16), {name: value.cuda() for name, value in tokens(8, 64).items()}
+    settings = {"tile_wise": {"granularity": 64}, "block_wise": {"granularity": 128}, "lstm": {"granularity": 64}}
+    pruned = {"pattern": "tile_wise" if lstm else pattern, "sparsity": 0.5, **settings.get(pattern, {})}
+    sf.swap(net, sf.prune(net, example_inputs=inputs, **pruned), inputs, kernel="sparse", precision=precision)
+    limits = {"batch": (1, 32), "length": None if lstm else (1, 128)}
+    record = sf.to_pt2(net, inputs, tmp_path / "a.pt2", **limits)
     assert record["kernels"] and not any(name.endswith("_reference") for name in record["kernels"])
     run = sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
-    for batch, length in ((8, 64), (1, 64), (32, 128), (3, 17)):
+    for batch, length in ((8, 64), (1, 64)) if lstm else ((8, 64), (1, 64), (32, 128), (3, 17)):
         others = {name: value.cuda() for name, value in tokens(batch, length).items()}
         with torch.inference_mode():
             outputs, expected = run(**others), net(**others)
-        assert all(torch.equal(outputs[name], expected[name]) for name in outputs), (batch, length)
+        pairs = [(outputs, expected)] if lstm else [(outputs[name], expected[name]) for name in outputs]
+        assert all(torch.equal(*pair) for pair in pairs), (batch, length)

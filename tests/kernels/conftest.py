@@ -58,6 +58,7 @@ class Case:
 
 CASES = [
     Case("dense", "dense", (13, 17), free(0.5)),
+    Case("dense-wide", "dense", (192, 128), free(0.9)),
     Case("gathered-tile4", "gathered", (12, 16), vectors(4, 0.5), {"tile": 4, "drop_empty_outputs": False}),
     Case("gathered-uneven", "gathered", (101, 149), tile_wise(16, 0.4), {"tile": 16}),
     Case("gathered-wide", "gathered", (211, 29), vectors(200, 0.5), {"tile": 200}),

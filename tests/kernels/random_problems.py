@@ -323,6 +323,12 @@ def _ell(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeigh
     return DrawnWeight(shape, masks.same_count(block, count, own.randrange(2**31)), {"block": block})
 
 
+def _dense(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
+    multiples = shared.choice(((1, 1), (64, 16), (128, 64), (192, 32)))
+    shape = tuple(_size(own, occasion, largest, multiple) for multiple in multiples)
+    return DrawnWeight(shape, masks.free(_density(own, occasion), own.randrange(2**31)))
+
+
 def _free(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
     shape = _size(own, occasion, largest), _size(own, occasion, largest)
     return DrawnWeight(shape, masks.free(_density(own, occasion), own.randrange(2**31)))
@@ -330,7 +336,7 @@ def _free(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeig
 
 # family -> draws a weight from (what ten seeds share, what each has of its own, occasion, largest size)
 WEIGHTS: dict[str, Callable[[Random, Random, str, int], DrawnWeight]] = {
-    "dense": _free,
+    "dense": _dense,
     "gathered": _gathered,
     "gathered_overlay": _gathered_overlay,
     "gathered_2_4": _gathered_2_4,

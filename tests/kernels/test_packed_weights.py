@@ -25,6 +25,7 @@ KERNELS = {
     "gathered_quack": (quack, quack.dense_weight),
     "blocked_sm90": (blocked, blocked.dense_weight),
     "blocked_2_4_sm90": (blocked, blocked.dense_weight),
+    "dense_sm90": (blocked, blocked.dense_weight),
     "n_m_mma": (thread_per_output, None),
     "n_m_small_m": (thread_per_output, None),
     "ell_small_m": (thread_per_output, None),

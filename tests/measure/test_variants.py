@@ -17,7 +17,7 @@ from sparsefront.measure.variants import (
     FusedPart,
     PatchProduct,
     fold_batch_norm,
-    fuse_epilogues,
+    fuse_convolutions,
     fuse_linears,
     group_linears,
     make_variant,
@@ -152,7 +152,7 @@ def test_variant_computes_the_same(name):
 LINEAR, IMAGE = nn.Sequential(nn.Linear(16, 16)), torch.randn(1, 3, 8, 8)
 WITHOUT = {  # variant -> network that it does not apply to, why
     "folded_batch_norm": (nn.Sequential(nn.Conv2d(3, 8, 3)), "has no BatchNorm2d"),
-    "fused_epilogue": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), "no sparse convolution that takes what follows"),
+    "fused_epilogue": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), "no sparse convolution.*; no activation module"),
     "patch_product": (nn.Conv2d(3, 3, 3), "cuts its image into patches"),
     "fused_qkv": (nn.Conv2d(3, 3, 3), "no two Linear layers"),
     "channels_last": (LINEAR, "fewer than two convolutions"),
@@ -219,6 +219,18 @@ def test_every_format_is_scaled_by_outputs(family, dtype):
     assert torch.equal(scaled.to_dense(), ((weight * mask).float() * scale[:, None]).to(dtype))
 
 
+<<<<<<< HEAD
+=======
+def test_bottleneck_has_its_epilogues():
+    net, x = Bottleneck().eval(), torch.randn(2, 8, 9, 7)
+    with torch.no_grad():
+        fused = fuse_convolutions(net)
+        net.calls.clear()
+        fused(x)
+    assert net.calls == [("relu", False, False), ("relu", False, False), ("none", False, False), ("none", True, True)]
+
+
+>>>>>>> main
 class Mixed(nn.Module):
     """Convolutions that nothing can be fused into: read twice, followed by another function, or by a sum without ReLU."""
 
@@ -239,12 +251,12 @@ class Mixed(nn.Module):
 def test_only_direct_epilogues_are_fused():
     net, x = Mixed().eval(), torch.randn(1, 8, 6, 6)
     with torch.no_grad():
-        fused = fuse_epilogues(net)
+        fused = fuse_convolutions(net)
         torch.testing.assert_close(fused(x), net(x))
     assert [fused.get_submodule(name).relu for name in ("twice", "other", "summed", "last")] == [False] * 3 + [True]
     rows_only = nn.Sequential(sparse(nn.Conv2d(8, 8, 3)), nn.ReLU()).eval()
     with pytest.raises(DoesNotApply, match="followed by ReLU"):
-        fuse_epilogues(rows_only)
+        fuse_convolutions(rows_only)
 
 
 def test_unreadable_images_are_multiplied_as_rows():

@@ -21,7 +21,6 @@ IMPORTED = (
     "sparsefront.stages.measure",
     "sparsefront.stages.report",
     "sparsefront.config.command_line",
-    "sklearn.datasets",
     "pandas",
     "torch._dynamo",
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
-IMPORTED = ["sparsefront.training.ranks", "sparsefront.training.fit", "sklearn.datasets"]
+IMPORTED = ["sparsefront.training.ranks", "sparsefront.training.fit"]
 
 
 class RankProcess(ForkServerProcess):

@@ -8,10 +8,12 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from transformers import MPNetConfig, MPNetForSequenceClassification
 
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.data.digits import Digits
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.attention import fuse_attention
 from sparsefront.patterns.n_m import NM
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
@@ -148,6 +150,19 @@ def test_the_network_is_plain_again_afterwards(traced, tmp_path, what, precision
     assert difference(train(tmp_path, "none", precision=precision), compiled) < (
         1e-5 if precision == "32-true" else 2e-2
     )
+
+
+def test_fused_attention_shares_one_code(traced):
+    """Each block of its own would compile for a minute and more on a GPU."""
+    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 80}
+    net = MPNetForSequenceClassification(MPNetConfig(vocab_size=50, **sizes)).train()
+    steps = CompileSteps("blocks")
+    with fuse_attention(net):
+        steps.on_train_start(None, SimpleNamespace(net=net, states=None, teacher=None))
+        for batch, length in ((6, 20), (6, 28), (5, 24)):
+            net(input_ids=torch.randint(5, 50, (batch, length))).logits.sum().backward()
+        steps.on_train_end(None, None)
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 class Replaced(CompileSteps):

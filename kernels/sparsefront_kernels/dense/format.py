@@ -1,11 +1,14 @@
 """Dense storage with zeros, and PyTorch's own linear, both as reference and as the fast path."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 
 
@@ -32,6 +35,16 @@ class DenseFormat(SparseFormat):
 
     def to_dense(self) -> Tensor:
         return self.values.clone()
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Outputs × inputs of the largest blocks that divide the weight, at most 128 × 64: those of `filled`."""
+        return math.gcd(self.shape[0], 128), math.gcd(self.shape[1], 64)
+
+    def filled(self) -> BlockedFormat:
+        """The same weight as blocks, all of which are kept."""
+        every = torch.ones_like(self.values, dtype=torch.bool)
+        return BlockedFormat.from_dense(self.values, every, block=self.block)
 
     def check(self) -> None:
         if tuple(self.values.shape) != self.shape:

@@ -3,8 +3,10 @@
 import importlib.util
 import inspect
 import json
+import logging
+import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -12,17 +14,23 @@ from typing import Any
 
 import sparsefront_kernels
 import torch
+from sparsefront_kernels import KernelEntry, Problem, SparseLinear, find
+from sparsefront_kernels.problem import X_FEATURE_MAJOR
 from sparsefront_kernels.sparse_layer import SparseLayer
-from sparsefront_kernels.stored_product import RECORD, storing_products
+from sparsefront_kernels.stored_product import RECORD, by_rows, replaced_products, storing_products
 from torch import Tensor, nn
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error
+from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error, product_error_limit
+from sparsefront.measure.timers import time_layer
+from sparsefront.models.recurrent import SplitLSTM
 from sparsefront.networks import restore_modes_on_error, unwrap
 from sparsefront.options import require_package
 from sparsefront.tasks.plain_task import device_of, inputs_in_words, name_inputs_on, require_network
+
+log = logging.getLogger(__name__)
 
 # What is traced: the network on tensors alone, for ranges of batch sizes and lengths.
 
@@ -121,6 +129,71 @@ def _record(net: nn.Module, tensors: Mapping[str, Tensor], dims: Mapping[str, Ma
     }
 
 
+# Kernels for other numbers of rows than the example's.
+
+
+def choose_by_rows(net: nn.Module, call: Callable[[], Any], factors: tuple[float, float]) -> dict[SparseLayer, str]:
+    """Time the kernels of each layer's format and layout at other numbers of rows, in powers of two; the layer's own stays at
+    its own rows.
+
+    Args:
+        call: runs the network on the example.
+        factors: fewest and most rows over those of the example.
+    Returns:
+        layer -> the op's `kernel`, of layers that take others at some rows; empty on a CPU, where nothing is timed.
+    """
+    rows: dict[SparseLayer, int] = {}
+
+    def observe(layer: SparseLayer, entry: KernelEntry) -> Callable[..., Tensor]:
+        def product(x: Tensor, *operands: Any, **settings: Any) -> Tensor:
+            rows.setdefault(layer, x.shape[1 if layer.kernel_layout in X_FEATURE_MAJOR else 0])
+            return entry.product(x, *operands, **settings)
+
+        return product
+
+    with torch.inference_mode(), replaced_products(net, observe):
+        call()
+    chosen: dict[SparseLayer, str] = {}
+    known: dict[tuple[Any, ...], dict[int, str]] = {}
+    for layer, own in rows.items():
+        low, high = (max(1, math.ceil(factor * own)) for factor in factors)
+        key = layer.kernel_name, layer.format.shape, json.dumps(layer.format.meta()), own
+        if key not in known:
+            sizes = {2**power for power in range(high.bit_length()) if low < 2**power <= high} | {low, own, own + 1}
+            timed = {size: _fastest(layer, size, own) for size in sorted(sizes) if size <= high}
+            known[key] = {
+                size: label for (size, label), before in zip(timed.items(), [None, *timed.values()]) if label != before
+            }
+        if len(known[key]) > 1:
+            chosen[layer] = by_rows(known[key])
+    return chosen
+
+
+def _fastest(layer: SparseLayer, rows: int, own: int) -> str:
+    """Label of the fastest kernel of the layer's format for so many rows; the layer's own where it is as fast."""
+    entry, layout, format = layer._entry, layer.kernel_layout, layer.format.to(layer.device)
+    n, k = format.shape
+    usable = find(format, Problem(rows, k, n, format.dtype, layer.device, layout)).usable
+    alike = [one for one in usable if (one.fuses_epilogue, one.dtype_name) == (entry.fuses_epilogue, entry.dtype_name)]
+    others = [one for one in alike if not one.is_reference and one.family == entry.family and one.name != entry.name]
+    if rows == own or not others:
+        return layer.kernel_name
+    x = torch.randn(rows, k, device=layer.device).to(format.dtype)
+    times: dict[str, float] = {}
+    with torch.inference_mode():
+        expected = SparseLinear(entry, format, layer.bias, layout)(x)
+    for one in (entry, *others):
+        module = SparseLinear(one, format, layer.bias, layout)
+        try:
+            with torch.inference_mode():
+                right = output_error(module(x), expected) <= product_error_limit(format.dtype)
+            if right:
+                times[module.kernel_name] = time_layer(module, x).latency_us
+        except Exception as error:  # a kernel may fail in any way; the layer's own remains
+            log.debug("%s at %d rows: %s", module.kernel_name, rows, failure_reason(error))
+    return min(times, key=times.__getitem__, default=layer.kernel_name)
+
+
 def to_pt2(
     net: nn.Module,
     example_inputs: object,
@@ -129,6 +202,7 @@ def to_pt2(
     batch: tuple[int, int] | None = None,
     length: tuple[int, int] | None = None,
     compiled: bool = False,
+    kernels_by_rows: bool = False,
 ) -> dict[str, Any]:
     """Write a network, swapped or not, as a program of torch.export. A server loads it with torch and the kernels alone:
 
@@ -144,8 +218,10 @@ def to_pt2(
         example_inputs: as for `sf.swap`; values that are no tensors become constants.
         path: the file, *.pt2; replaced if it exists.
         batch: (least, most) size of dimension 0 that the file accepts; None: the example's alone.
-        length: the same of dimension 1, for inputs of tokens.
+        length: the same of dimension 1, for inputs of tokens; None for a swapped LSTM, whose steps are written out.
         compiled: whether to compile it with AOTInductor, for this device and this release of torch.
+        kernels_by_rows: whether 16-bit layers take, at other numbers of rows within the ranges, the kernel of their format that
+            is fastest there, timed now (on a GPU); outputs of such sizes differ from the network's by rounding.
     Returns:
         what the file states of itself: inputs, ranges, torch, device, kernels.
     Raises:
@@ -155,12 +231,24 @@ def to_pt2(
     """
     net, path = unwrap(net), _path(path, ".pt2")
     require_network(net)
+    if length is not None and any(isinstance(layer, SplitLSTM) for layer in net.modules()):
+        raise InvalidSetting(
+            "length", length, "is fixed by an LSTM, whose steps are written out: give None, a file a length"
+        )
     inputs = name_inputs_on(net, example_inputs)
     dims = _dims(inputs, batch, length)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
-    record = _record(net, tensors, dims)
-    traced = _Traced(net.eval(), inputs)
-    with restore_modes_on_error(net), torch.no_grad(), storing_products(net):
+    record, traced, kernels = _record(net, tensors, dims), _Traced(net.eval(), inputs), {}
+    if kernels_by_rows:
+        first = next(iter(tensors))
+        sizes = list(zip(tensors[first].shape, record["inputs"][first], strict=True))
+        factors = (
+            math.prod(low / size for size, (low, _) in sizes),
+            math.prod(high / size for size, (_, high) in sizes),
+        )
+        kernels = choose_by_rows(net, lambda: traced(**tensors), factors)
+        record["kernels_by_rows"] = sorted(set(kernels.values()))
+    with restore_modes_on_error(net), torch.no_grad(), storing_products(net, kernels):
         with _blame("torch.export does not take it"):
             program = torch.export.export(
                 traced, (), tensors, dynamic_shapes={name: dims[name] or None for name in tensors}

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from sparsefront.measure.search_time import CHECKS, spending
 # One product: a kernel against the fp64 product of the same rounded weights. fp16 and bf16 allow for rounding of the
 # output and fp32 accumulation; fp32 only for another order of summation.
 PRODUCT_ERROR_LIMIT = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
+SEPARATE = 2.0  # factor of the limit for an epilogue, which rounds again
 TF32_ERROR_LIMIT = 1e-3  # an fp32 product on tensor cores that read 10 bits of mantissa
 
 # A whole network, one execution against another: rounding accumulates over many layers, wrong results are far off.
@@ -158,10 +160,17 @@ class CorrectnessCheck:
         layer: nn.Linear or nn.Conv2d with the masked weight, in the dtype and on the device that are measured.
         input_shape: of the layer's input in the network; shortened on a CPU.
         amax: largest absolute value of the random inputs, for a layer with a static scale; None: not scaled.
+        activation: a name of the kernels' `ACTIVATIONS` that follows a Linear.
     """
 
-    def __init__(self, layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...], amax: float | None = None) -> None:
-        self.layer = layer
+    def __init__(
+        self,
+        layer: nn.Linear | nn.Conv2d,
+        input_shape: tuple[int, ...],
+        amax: float | None = None,
+        activation: str = "none",
+    ) -> None:
+        self.layer, self.activation = layer, activation
         weight = layer.weight
         generator = torch.Generator(weight.device).manual_seed(0)
         shape = _shape_to_check(layer, input_shape)
@@ -178,7 +187,7 @@ class CorrectnessCheck:
     @property
     def limit(self) -> float:
         """The largest relative error that passes."""
-        return product_error_limit(self.layer.weight.dtype)
+        return product_error_limit(self.layer.weight.dtype) * (1.0 if self.activation == "none" else SEPARATE)
 
     @torch.inference_mode()
     def quantization_error(self, candidate: nn.Module) -> float | None:
@@ -225,7 +234,7 @@ class CorrectnessCheck:
         layer = self.layer
         bias = None if layer.bias is None else layer.bias.double()
         if isinstance(layer, nn.Linear):
-            return F.linear(x, layer.weight.double(), bias)
+            return ACTIVATIONS[self.activation](F.linear(x, layer.weight.double(), bias))
         return F.conv2d(x, layer.weight.double(), bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
     def _compute_quantized(self, low: SparseLayer, x: Tensor) -> Tensor:

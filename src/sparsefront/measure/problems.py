@@ -14,7 +14,6 @@ from sparsefront_kernels import Problem
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from sparsefront.gpu import exclusive
 from sparsefront.measure.accuracy import cast_inputs
@@ -128,6 +127,9 @@ class WeightProducts(TorchDispatchMode):
 
     def __init__(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         super().__init__()
+        from torch.utils.flop_counter import flop_registry  # here, since it imports Triton
+
+        self._formulas = flop_registry
         self.flops: Counter[str] = Counter()
         self._sizes: dict[str, int] = {}
         # storage -> (elements, name) of its parameters
@@ -160,7 +162,7 @@ class WeightProducts(TorchDispatchMode):
         constants = [part for part in parts if part is not None]
         if not tensors or len(constants) < len(parts):
             return output
-        names = set() if kind in flop_registry else set().union(*constants)
+        names = set() if kind in self._formulas else set().union(*constants)
         for made in (leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)):
             storage = storage_of(made)
             if storage is not None and storage not in map(storage_of, tensors):
@@ -193,8 +195,8 @@ class WeightProducts(TorchDispatchMode):
             return
         if kind in GROUPED:
             product = 2 * output.numel() * args[0].shape[-1]
-        elif kind in flop_registry:
-            product = flop_registry[kind](*args, **kwargs, out_val=output)
+        elif kind in self._formulas:
+            product = self._formulas[kind](*args, **kwargs, out_val=output)
         else:
             return
         total = sum(self._sizes[name] for name in operands[-1])

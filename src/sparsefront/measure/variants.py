@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeGuard, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch.nn.functional import linear
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from sparsefront.errors import failure_reason
+from sparsefront.measure.activated_linears import find_activated, fuse_faster
 from sparsefront.measure.attention import BACKENDS, WithAttentionBackend, explain_refusal
 from sparsefront.models.recurrent import SplitLSTM
 from sparsefront.networks import before_forward, first_argument, has_forward_hooks
@@ -180,7 +181,43 @@ def _fold(convolution: nn.Conv2d | SparseLayer, norm: nn.BatchNorm2d) -> nn.Modu
     return convolution.scaled(scale, shift)
 
 
-# ReLU, and a shortcut added before it, fused into the sparse convolution that they follow.
+# What follows a product fused into it: ReLU, and a shortcut added before it, into a sparse convolution; activations into Linears.
+
+
+def fuse_epilogues(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
+    """A copy in which `fuse_convolutions` and `fuse_activations`, or one of them, have fused what follows products.
+
+    Raises:
+        DoesNotApply: neither applies; with both reasons.
+    """
+    fused, reasons = net, []
+    for fuse in (fuse_convolutions, partial(fuse_activations, inputs=inputs)):
+        try:
+            fused = fuse(fused)
+        except DoesNotApply as reason:
+            reasons.append(str(reason))
+    if fused is net:
+        raise DoesNotApply("; ".join(reasons))
+    return fused
+
+
+def fuse_activations(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
+    """A copy, sharing its weights, in which Linears compute the activation module after them where that is faster.
+
+    Raises:
+        DoesNotApply: with the reason.
+    """
+    linears = {name: module for name, module in net.named_modules() if _is_plain(module)}
+    activated = find_activated(net, linears, inputs)
+    if not activated:
+        raise DoesNotApply("no activation module alone reads what a Linear gives")
+    replacements, reasons = fuse_faster(activated, linears)
+    if not replacements:
+        raise DoesNotApply("; ".join(f"{kernel}: {why}" for kernel, why in reasons.items()))
+    changed = copy_sharing_weights(net)
+    for name, module in replacements.items():
+        changed.set_submodule(name, module, strict=True)
+    return changed.eval()
 
 
 @runtime_checkable
@@ -193,7 +230,7 @@ class TakesEpilogue(Protocol):
     def __call__(self, input: Tensor, residual: Tensor | None = None) -> Tensor: ...
 
 
-def fuse_epilogues(net: nn.Module) -> nn.Module:
+def fuse_convolutions(net: nn.Module) -> nn.Module:
     """A copy, as an fx.GraphModule, in which the ReLU after a sparse convolution is fused into it.
 
     Args:
@@ -356,7 +393,7 @@ def _clone(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _is_plain(module: nn.Module) -> bool:
+def _is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether this is a plain nn.Linear: no subclass, no parametrization, no hooks."""
     return type(module) is nn.Linear and not has_forward_hooks(module)
 
@@ -429,10 +466,25 @@ def _pads(padding: str | tuple[int, ...]) -> tuple[int, ...]:
     return tuple(padding)
 
 
+def fuse_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
+    fused = fuse_linears(net, **inputs)
+    if fused is None:
+        raise DoesNotApply("no two Linear layers read the same tensor")
+    return fused
+
+
+def channels_last(net: nn.Module) -> nn.Module:
+    """Filters as [C_out, kh, kw, C_in] in memory; activations follow from the first convolution on."""
+    if sum(isinstance(module, nn.Conv2d) for module in net.modules()) < 2:  # a single one only cuts patches
+        raise DoesNotApply("the network has fewer than two convolutions")
+    return copy.deepcopy(net).to(memory_format=torch.channels_last)
+
+
 # The variants:
 #
 #     folded_batch_norm    BatchNorm folded into the convolution before it
-#     fused_epilogue       ReLU, and a shortcut added before it, fused into the sparse convolution before them
+#     fused_epilogue       ReLU, and a shortcut added before it, fused into the sparse convolution before them; activations
+#                          fused into the Linear before them
 #     patch_product        convolutions that cut an image into patches as one product
 #     fused_qkv            Linear layers that read the same tensor as one product
 #     channels_last        activations and filters of convolutions in channels-last memory
@@ -444,7 +496,8 @@ def _pads(padding: str | tuple[int, ...]) -> tuple[int, ...]:
 FUSED_GRAPH, PATCH_PRODUCT = "fused_graph", "patch_product"
 VARIANTS = ("folded_batch_norm", "fused_epilogue", PATCH_PRODUCT, "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
 
-_REWRITTEN = {"folded_batch_norm": fold_batch_norm, "fused_epilogue": fuse_epilogues, PATCH_PRODUCT: patch_products}
+_REWRITTEN = {"folded_batch_norm": fold_batch_norm, PATCH_PRODUCT: patch_products, "channels_last": channels_last}
+_REWRITTEN_FOR_INPUTS = {"fused_epilogue": fuse_epilogues, "fused_qkv": fuse_qkv}
 
 # (network, inputs of one forward pass) -> its fused graph; leaves the network unchanged; may raise DoesNotApply
 Fuse = Callable[[nn.Module, dict[str, Tensor]], nn.Module]
@@ -476,18 +529,4 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
         return WithAttentionBackend(net, BACKENDS[name]).eval()
     if name in _REWRITTEN:
         return _REWRITTEN[name](net)
-    return _fuse_qkv(net, inputs) if name == "fused_qkv" else _channels_last(net)
-
-
-def _fuse_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
-    fused = fuse_linears(net, **inputs)
-    if fused is None:
-        raise DoesNotApply("no two Linear layers read the same tensor")
-    return fused
-
-
-def _channels_last(net: nn.Module) -> nn.Module:
-    """Filters as [C_out, kh, kw, C_in] in memory; activations follow from the first convolution on."""
-    if sum(isinstance(module, nn.Conv2d) for module in net.modules()) < 2:  # a single one only cuts patches
-        raise DoesNotApply("the network has fewer than two convolutions")
-    return copy.deepcopy(net).to(memory_format=torch.channels_last)
+    return _REWRITTEN_FOR_INPUTS[name](net, inputs)

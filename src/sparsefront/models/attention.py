@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -291,26 +291,24 @@ def fuse_attention(net: nn.Module, *, wanted: bool = True) -> Iterator[None]:
         wanted: False changes nothing.
     """
     mpnet = sys.modules.get("transformers.models.mpnet.modeling_mpnet")
-    encoders = [part for part in net.modules() if wanted and mpnet is not None and type(part) is mpnet.MPNetEncoder]
-    changed: list[nn.Module] = []
+    encoders: list[Any] = [
+        part for part in net.modules() if wanted and mpnet is not None and type(part) is mpnet.MPNetEncoder
+    ]
+    modules: list[tuple[Any, Callable[..., Any]]] = [(one, _encode) for one in encoders]
+    modules += [(layer.attention.attn, _attend) for one in encoders for layer in one.layer]
     try:
-        for encoder in encoders:
-            attentions = [layer.attention.attn for layer in encoder.layer]
-            for module, forward in ((encoder, _encode), *((one, _attend) for one in attentions)):
-                module.forward = partial(forward, module, module.forward)
-                changed.append(module)
+        for module, forward in modules:  # methods, so that compiled code of a block serves all of them
+            module.forward = MethodType(forward, module)
         yield
     finally:
-        for module in changed:
+        for module, _ in modules:
             del module.forward
 
 
-def _encode(
-    encoder: Any, plain: Callable[..., Any], hidden: Tensor, attention_mask: Tensor | None = None, **settings: Any
-) -> Any:
+def _encode(encoder: Any, hidden: Tensor, attention_mask: Tensor | None = None, **settings: Any) -> Any:
     """The blocks of MPNet on `hidden` [B, L, width]; `attention_mask` is added to the scores [B, heads, L, L]."""
     if settings.get("output_attentions") or settings.get("output_hidden_states"):
-        return plain(hidden, attention_mask, **settings)
+        return type(encoder).forward(encoder, hidden, attention_mask, **settings)
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     bias = encoder.compute_position_bias(hidden[:1]).to(dtype)
@@ -325,7 +323,6 @@ def _encode(
 
 def _attend(
     attention: Any,
-    plain: Callable[..., Any],
     hidden: Tensor,
     attention_mask: Tensor | None = None,
     position_bias: Tensor | None = None,
@@ -333,7 +330,7 @@ def _attend(
 ) -> tuple[Tensor, ...]:
     """One attention of MPNet; `position_bias` [B, heads, L, L] includes the mask."""
     if attention_mask is not None or settings.get("output_attentions"):
-        return plain(hidden, attention_mask, position_bias, **settings)
+        return type(attention).forward(attention, hidden, attention_mask, position_bias, **settings)
     projections = attention.q, attention.k, attention.v
     q, k, v = (part(hidden).unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2) for part in projections)
     dropout = attention.dropout.p if attention.training else 0.0

@@ -275,12 +275,12 @@ def _casts_otherwise(x: Tensor) -> bool:
 
 
 def side_by_side(runs: Sequence[Callable[[], T]], x: Tensor) -> list[T]:
-    """Run one or two functions; on a GPU without gradients, the second one runs in its own stream.
+    """Run one or two functions; on a GPU without gradients, the second one runs in its own stream, except in exported programs.
 
     Args:
         x: their input.
     """
-    if len(runs) == 1 or not x.is_cuda or torch.is_grad_enabled():
+    if len(runs) == 1 or not x.is_cuda or torch.is_grad_enabled() or torch.compiler.is_exporting():
         return [run() for run in runs]
     here, aside = torch.cuda.current_stream(x.device), _second_stream(x.device)
     aside.wait_stream(here)

@@ -150,19 +150,18 @@ def _moves(values: Sequence[Any], named: Mapping[str, Any]) -> bool:
 
 
 class GraphedForward:
-    """The forward of a network in training, captured together with its backward pass for each batch size; or, without one, that
-    of a teacher or of a network that is evaluated.
+    """The forward of a network in training, captured together with its backward pass for each batch size, and without one for
+    its validation; or that of a teacher or of a network that is evaluated.
 
     The first batch of a size runs eagerly, which warms up libraries and caches. The second is captured, and replayed from then
-    on. Other calls (sizes beyond `MOST_GRAPHS`; of a network in training those in eval mode or without gradients) run eagerly.
-    Graphs see in-place changes of weights by masks, optimizers and averages; if weights move in memory, a new graph is
-    captured.
+    on. Other calls (sizes beyond `MOST_GRAPHS`; in eval mode with gradients, or in training mode without) run eagerly. Graphs
+    see in-place changes of weights by masks, optimizers and averages; if weights move in memory, a new graph is captured.
 
     Args:
         net: its parameters get gradients.
         forward: the function to run.
         states: hidden states that hooks in `net` record; the graphs return them too.
-        trains: False captures calls in eval mode without gradients.
+        trains: False captures only calls in eval mode without gradients.
     Attributes:
         replays: number of calls that replayed a graph; `captures`: of those that captured it before.
         failed: whether a capture failed, after which all calls run eagerly.
@@ -172,6 +171,7 @@ class GraphedForward:
         self, net: nn.Module, forward: Callable[..., Any], *, states: HiddenStates | None = None, trains: bool = True
     ) -> None:
         self._net, self._forward, self._states, self._trains = net, forward, states, trains
+        self._validation = GraphedForward(net, forward, trains=False) if trains else forward
         self._seen: dict[Hashable, HostCopies] = {}
         self._graphs: dict[Hashable, _Graph] = {}
         self._modules: list[nn.Module] = []
@@ -182,7 +182,8 @@ class GraphedForward:
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         if self.failed or not self._net.training == torch.is_grad_enabled() == self._trains:
-            return self._forward(*values, **named)
+            validates = not self.failed and not self._net.training and not torch.is_grad_enabled()
+            return (self._validation if validates else self._forward)(*values, **named)
         flat_inputs, structure = tree_flatten((values, named))
         if not self._modules:  # the walk through a network takes milliseconds
             self._modules = list(self._net.modules())
@@ -272,7 +273,7 @@ def obstacle(module: nn.Module, but: Set[int] = frozenset()) -> str | None:
 
 
 def _key(given: Sequence[Any], structure: Any, modules: Sequence[nn.Module], device: str) -> Hashable:
-    """The cache key of a graph: sizes, non-tensor arguments, autocast dtype, and which modules train."""
+    """The cache key of a graph: sizes, non-tensor arguments, autocast dtype, inference mode, and which modules train."""
     described = tuple(
         (tuple(one.shape), one.stride(), one.dtype, one.device, one.requires_grad)
         if isinstance(one, Tensor)
@@ -280,7 +281,13 @@ def _key(given: Sequence[Any], structure: Any, modules: Sequence[nn.Module], dev
         for one in given
     )
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    return described, str(structure), autocast, tuple(module.training for module in modules)
+    return (
+        described,
+        str(structure),
+        autocast,
+        torch.is_inference_mode_enabled(),
+        tuple(one.training for one in modules),
+    )
 
 
 class _Graph:

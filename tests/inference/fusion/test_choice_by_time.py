@@ -4,16 +4,23 @@ import copy
 
 import pytest
 import torch
+<<<<<<< HEAD
 from sparsefront_kernels import FORMATS, KernelEntry, Problem
+=======
+from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
+from sparsefront_kernels.bench.correctness import products_in
+from sparsefront_kernels.gathered.sm90 import PERSISTENT
+>>>>>>> main
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion import products as candidates
-from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks
+from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
+from sparsefront.measure.correctness import output_error
 from sparsefront.measure.search_time import SearchTime, searching
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -39,6 +46,28 @@ def test_fastest_allowed_kernel_runs(mode, sparse_us, expected, bert, clock):
         for product in block.products:
             assert product.timed_like or product.candidates.keys() == {"dense_linear", "gathered_reference"}
             assert product.latency_us == product.candidates[expected]
+
+
+@pytest.mark.parametrize(("us", "expected"), [(15.0, "dense_cublaslt"), (25.0, "dense_linear")])
+def test_dense_product_with_its_activation(us, expected, bert, clock, monkeypatch):
+    """Where an activation follows, a dense kernel that computes it is timed beside cuBLAS and another pass."""
+    clock.products_us["dense_cublaslt"] = us
+    kernel = replace(entry("dense_cublaslt"), unsupported=lambda stored, problem: None)
+    monkeypatch.setattr(candidates, "epilogue_kernels", lambda activation, bias: [kernel])
+    monkeypatch.setattr(KernelChoice, "runs_plain", lambda self, device: False)
+    pruned = bert(TileWise(32))
+    net = copy.deepcopy(pruned.net)
+    report = fuse_dense(net, pruned.inputs[0], layout="row_major")
+    products = [product for block in report.blocks.values() for product in block.products]
+    assert {product.activation for product in products} == {"none", "gelu"}
+    for product in products:
+        assert product.kernel == (expected if product.activation == "gelu" else "dense_linear")
+        assert ("dense_cublaslt" in product.candidates) == (product.activation == "gelu")
+    with torch.inference_mode():
+        for inputs in pruned.inputs:
+            assert output_error(net(**inputs), pruned.net(**inputs)) < 1e-5
+    again = copy.deepcopy(pruned.net)
+    assert fuse_dense(again, pruned.inputs[0], plan=report.plan).plan == report.plan
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from sparsefront.inference.fusion.plan import ProductReport
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.products import (
     FusedCorrectnessCheck,
+    activated_candidates,
     dense_candidate,
     low_dense_products,
     sparse_candidates,
@@ -498,12 +499,14 @@ class ProductChooser:
         """Allowed candidates; `why_not` gives the reason not to try a kernel, or None."""
         weight, problem = tuning.spec.weight, tuning.problem
         low = low_dense_products(weight, problem, self.choice, self.precision)
-        dense, unsupported = low.usable, low.unsupported
+        dense, unsupported = [*low.usable, dense_candidate(weight)], low.unsupported
+        if not self.choice.runs_plain(problem.device):
+            activated = activated_candidates(tuning.spec, problem)
+            dense, unsupported = [*dense, *activated.usable], unsupported | activated.unsupported
         if self.dense or weight.stored is None or (kernel is not None and is_dense(kernel)):
             tuning.unsupported = unsupported
-            dense.append(dense_candidate(weight))
             planned = [candidate for candidate in dense if candidate.label == kernel]
-            return planned or (dense if kernel is None else dense[-1:])
+            return planned or (dense if kernel is None else [dense_candidate(weight)])
         if kernel is not None:
             planned_one = sparse_candidates(weight, problem, self.choice, try_only(kernel), self.precision)
             tuning.unsupported = {label: why for label, why in planned_one.unsupported.items() if label == kernel}
@@ -512,9 +515,8 @@ class ProductChooser:
         sparse, tuning.unsupported = every.usable, every.unsupported
         if not (self.choice.dense_allowed and self.times_on(problem.device)):
             # if no kernel can run, dense does; if they were only not tried, the caller asks again
-            return sparse if sparse or why_not is not try_all else [*dense, dense_candidate(weight)]
+            return sparse if sparse or why_not is not try_all else dense
         tuning.unsupported |= unsupported
-        dense.append(dense_candidate(weight))
         reasons = {candidate.label: why_not(candidate.label) for candidate in dense}
         tuning.unsupported |= {label: reason for label, reason in reasons.items() if reason is not None}
         allowed = [candidate for candidate in dense if reasons[candidate.label] is None]

@@ -27,7 +27,9 @@ from sparsefront.inference.fusion.fused_product import SCALE_GROUP, FusedProduct
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.inference.precision import IN_16_BITS, Precision
+from sparsefront.measure.activated_linears import epilogue_kernels
 from sparsefront.measure.correctness import (
+    SEPARATE,
     error_in_chunks,
     limit_of,
     product_error_limit,
@@ -43,6 +45,15 @@ ALSO_STORED_AS = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
 
 def dense_candidate(weight: ProductWeight) -> Candidate:
     return Candidate(entry(DENSE), "row_major", dense_format(weight.weight))
+
+
+def activated_candidates(spec: ProductSpec, problem: Problem) -> Candidates:
+    """Dense 16-bit kernels that compute the activation after a product with it, and why others cannot; none without one."""
+    if spec.activation == "none":
+        return Candidates([], {})
+    kernels = epilogue_kernels(spec.activation, bias=spec.weight.bias is not None)
+    rows = ((kernel, sort_layouts(kernel.layouts, problem.layout)) for kernel in kernels)
+    return collect_candidates(rows, lambda family: dense_format(spec.weight.weight), problem)
 
 
 def low_dense_products(
@@ -127,7 +138,6 @@ def _in_family(weight: ProductWeight, family: str) -> SparseFormat | str:
 CPU_ROWS = 64  # M on a CPU: references treat every row alike
 CHUNK_ROWS = 8192  # of the fp64 product at a time
 E4M3_STEP = 2.0**-3  # relative distance of neighboring values
-SEPARATE = 2.0  # factor of the limit for an epilogue, which rounds again
 
 
 class FusedCorrectnessCheck:
