@@ -10,34 +10,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-<<<<<<< HEAD
-=======
 from sparsefront.processes import freeze_imports
 
-PROGRAM = """
-import os
-import sys
-import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
-
-from sparsefront.processes import end_with_parent
-
-
-def note_and_sleep(folder, number):
-    (folder / f"begun.{number}").write_text(str(os.getpid()))
-    (folder / f"begun.{number}").rename(folder / f"pid-{number}")
-    time.sleep(600)
-
-
-if __name__ == "__main__":
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
-        for future in [pool.submit(note_and_sleep, Path(sys.argv[1]), number) for number in range(2)]:
-            future.result()
-"""
-
->>>>>>> main
 
 def _wait_for(find, count: int) -> list:
     return wait_until(lambda: len(found := find()) >= count and found)

@@ -219,18 +219,6 @@ def test_every_format_is_scaled_by_outputs(family, dtype):
     assert torch.equal(scaled.to_dense(), ((weight * mask).float() * scale[:, None]).to(dtype))
 
 
-<<<<<<< HEAD
-=======
-def test_bottleneck_has_its_epilogues():
-    net, x = Bottleneck().eval(), torch.randn(2, 8, 9, 7)
-    with torch.no_grad():
-        fused = fuse_convolutions(net)
-        net.calls.clear()
-        fused(x)
-    assert net.calls == [("relu", False, False), ("relu", False, False), ("none", False, False), ("none", True, True)]
-
-
->>>>>>> main
 class Mixed(nn.Module):
     """Convolutions that nothing can be fused into: read twice, followed by another function, or by a sum without ReLU."""
 

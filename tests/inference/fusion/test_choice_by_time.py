@@ -1,16 +1,11 @@
 """Choices by time, with times that the test gives: what is timed, what counts as equal work, what stays as it is."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
-<<<<<<< HEAD
-from sparsefront_kernels import FORMATS, KernelEntry, Problem
-=======
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
-from sparsefront_kernels.bench.correctness import products_in
-from sparsefront_kernels.gathered.sm90 import PERSISTENT
->>>>>>> main
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import product_choice
