@@ -1,8 +1,8 @@
 """`ell_sm90`, `csr_sm90` and `n_m_sm90`: how their lists are filled up, and their launches."""
 
 import torch
+from sparsefront_kernels.cuda.launch import HOPPER
 from sparsefront_kernels.cuda.thread_per_row import (
-    BLOCK_SHARED_BYTES,
     ThreadPerRowLaunch,
     ThreadPerRowProblem,
     passes,
@@ -21,7 +21,7 @@ class TestLaunches:
             (ThreadPerRowLaunch(1, 4, 2, 3, 1), 1, 768 * 128 + 4 * 4 * 2 * 64 * 4),
         ):
             assert (passes(problem, launch), shared_bytes(problem, launch)) == (times, size)
-            assert possible(problem, launch) and size <= BLOCK_SHARED_BYTES
+            assert possible(problem, launch) and size <= HOPPER.block_bytes
 
     def test_vectors_are_whole_and_aligned(self):
         x = torch.zeros(10, 24)

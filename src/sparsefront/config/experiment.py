@@ -15,6 +15,7 @@ from sparsefront.inference.precision import PrecisionChoice, explain_refusal
 from sparsefront.measure.decode import int8_unavailable_reason
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, DenseLow, Measure
 from sparsefront.models.base import Model
+from sparsefront.models.unpadded import Inference
 from sparsefront.patterns.base import Pattern, to_record
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.structured import Structured
@@ -70,6 +71,7 @@ class Experiment:
     recipe: Recipe
     kernel: KernelChoice
     precision: PrecisionChoice
+    inference: Inference
     measure: Measure
     report: Report
     trainer: TrainerSettings
@@ -107,6 +109,29 @@ class Experiment:
             granularity=None,
             kernel=KernelChoice(),
             **parts,
+        )
+
+    @property
+    def smaller_recovery(self) -> "Experiment | None":
+        """`shrinking` with its share of the recovery's steps; None if all of them follow the pruning."""
+        shrinking, steps = self.shrinking, self.recipe.recovery_steps or 0
+        first = round(self.structured.recovery_share * steps)
+        return None if shrinking is None or not first else shrinking._with_recovery_steps(first)
+
+    @property
+    def own_recovery(self) -> "Experiment":
+        """This experiment with the recovery steps that `smaller_recovery` leaves."""
+        first = self.smaller_recovery
+        if first is None or self.recipe.recovery_steps is None or first.recipe.recovery_steps is None:
+            return self
+        return self._with_recovery_steps(self.recipe.recovery_steps - first.recipe.recovery_steps)
+
+    def _with_recovery_steps(self, steps: int) -> "Experiment":
+        recipe = replace(self.recipe, recovery_steps=steps)
+        return replace(
+            self,
+            recipe=recipe,
+            settings=self.settings | {"recipe": self.settings["recipe"] | {"recovery_steps": steps}},
         )
 
     @property
@@ -196,7 +221,11 @@ class Experiment:
         (`dataset.num_workers`, `trainer.progress_bar`), `stages` does not, and data and models count by path or branch, not by
         content.
         """
-        left_out = OUTPUT_GROUPS if self.shrinking is not None else (*OUTPUT_GROUPS, "structured")
+        left_out = [
+            *OUTPUT_GROUPS,
+            *["structured"] * (self.shrinking is None),
+            *["inference"] * (not self.inference.unpadded),
+        ]
         return digest(
             {
                 "settings": {group: value for group, value in self.settings.items() if group not in left_out},
